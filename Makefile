@@ -1,0 +1,40 @@
+# Every target does its own set-up: scripts/setup.sh makes .venv, once for each change of pyproject.toml.
+# PYTHON=python3.12 chooses the interpreter, ARGS="..." is handed to the tool that is run.
+
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean setup-demo setup-dev setup-redis
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+	@echo '  PYTHON=python3.12 make test    another interpreter'
+	@echo '  make test ARGS="-k wheel -x"   arguments for the tool'
+
+demo: setup-demo ## show the library at work; needs no Redis server
+	$(BIN)/wheel-lock demo $(ARGS)
+
+test: setup-dev setup-redis ## run the tests against real Redis servers
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup-dev ## ruff check, ruff format --check, mypy --strict
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: setup-dev setup-redis ## run the benchmarks
+	$(BIN)/python -m pytest bench --benchmark-only $(ARGS)
+
+clean: ## remove everything that the other targets made, .venv included
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One after the other even under make -j: they share .venv and the package database.
+setup-demo:
+	@scripts/setup.sh demo
+
+setup-dev:
+	@scripts/setup.sh dev
+
+setup-redis:
+	@scripts/setup.sh redis

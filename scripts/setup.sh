@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# What a make target needs before it can run:
+#   setup.sh demo    .venv with the library and its command line
+#   setup.sh dev     .venv with everything tests, linters and benchmarks use
+#   setup.sh redis   a redis-server program
+# Each is quick when there is nothing left to do.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly VENV=.venv
+readonly STAMP=$VENV/wheel_lock.stamp
+readonly OLDEST_MINOR=11
+
+say() { printf 'wheel_lock: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# Two makes started at once must not both build .venv. The lock is on this file, so it leaves nothing behind.
+wait_for_turn() {
+    command -v flock >/dev/null || return 0
+    exec 9<scripts/setup.sh
+    flock 9
+}
+
+as_root() {
+    # A daemon that a package starts must not inherit the lock, hence 9<&-.
+    if [ "$(id -u)" = 0 ]; then
+        "$@" </dev/null 9<&-
+    else
+        sudo -n "$@" </dev/null 9<&-
+    fi
+}
+
+can_install() {
+    command -v apt-get >/dev/null || return 1
+    [ "$(id -u)" = 0 ] || { command -v sudo >/dev/null && sudo -n true </dev/null 2>/dev/null; }
+}
+
+apt_install() {
+    can_install || return 1
+    say "installing $* with apt-get"
+    local log status=0
+    log=$(mktemp)
+    # A failed update is not the end: one foreign source may be out of order, or the lists fresh enough.
+    as_root apt-get -q update >"$log" 2>&1 || true
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120 \
+        install -y --no-install-recommends "$@" >>"$log" 2>&1 || status=$?
+    [ "$status" = 0 ] || tail -n 15 "$log" >&2
+    rm -f "$log"
+    return "$status"
+}
+
+minor_version() { # of a Python 3; nothing for anything else
+    "$1" -c 'import sys; print(sys.version_info[1] if sys.version_info[0] == 3 else "")' 2>/dev/null || true
+}
+
+new_enough() {
+    local minor
+    minor=$(minor_version "$1")
+    [ -n "$minor" ] && [ "$minor" -ge "$OLDEST_MINOR" ]
+}
+
+# PYTHON, or else python3, or else the newest versioned one: a machine whose python3 is old may have both.
+choose_python() {
+    local candidate
+    if [ -n "${PYTHON:-}" ]; then
+        command -v "$PYTHON" >/dev/null || die "PYTHON=$PYTHON: there is no such program"
+        new_enough "$PYTHON" ||
+            die "PYTHON=$PYTHON is not a Python 3.$OLDEST_MINOR or newer; of itself it says:" \
+                "$("$PYTHON" -V 2>&1 | head -n 1)"
+        printf '%s\n' "$PYTHON"
+        return
+    fi
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
+        if command -v "$candidate" >/dev/null && new_enough "$candidate"; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    command -v python3 >/dev/null || die "Python 3.$OLDEST_MINOR or newer is needed, and there is no python3"
+    die "Python 3.$OLDEST_MINOR or newer is needed, and python3 is $(python3 -V 2>&1);" \
+        "name another one with PYTHON=/path/to/python3.$OLDEST_MINOR"
+}
+
+# Debian ships the venv module in python3 but the pip that fills a new environment in a package of its own.
+ensure_venv_module() {
+    local python=$1 package
+    "$python" -c 'import ensurepip, venv' 2>/dev/null && return
+    package=python3-venv
+    if [ "$(readlink -f "$(command -v "$python")")" != "$(readlink -f /usr/bin/python3)" ]; then
+        package=python3.$(minor_version "$python")-venv
+    fi
+    apt_install "$package" && "$python" -c 'import ensurepip, venv' 2>/dev/null && return
+    die "$python cannot make virtual environments and $package could not be installed from here;" \
+        "install it, on Debian with: sudo apt-get install $package"
+}
+
+# The stamp says what the environment holds, what it was made from, and where: console scripts contain absolute
+# paths, so a copied tree needs an environment of its own. It is written last; an interrupted set-up has none.
+setup_venv() {
+    local kind=$1 extras=$2 sum python
+    local made_kind='' made_sum='' made_at=''
+    if [ -n "${PYTHON:-}" ]; then
+        choose_python >/dev/null # a PYTHON that will not do is told even when .venv stands
+    fi
+    sum=$(cksum <pyproject.toml | tr ' ' -)
+    if [ -r "$STAMP" ]; then
+        read -r made_kind made_sum made_at <"$STAMP" || true
+    fi
+    if [ "$made_at" = "$PWD" ] && venv_python_will_do; then
+        # dev holds all that demo does
+        if [ "$made_sum" = "$sum" ] && { [ "$made_kind" = "$kind" ] || [ "$made_kind" = dev ]; }; then
+            return
+        fi
+    else
+        python=$(choose_python)
+        ensure_venv_module "$python"
+        say "making $VENV with $("$python" -V)"
+        rm -rf "$VENV"
+        "$python" -m venv "$VENV" || die "$python could not make a virtual environment; its own words are above"
+    fi
+    say "installing wheel-lock[$extras] into $VENV"
+    rm -f "$STAMP"
+    PIP_DISABLE_PIP_VERSION_CHECK=1 "$VENV/bin/python" -m pip install -q --no-input -e ".[$extras]" </dev/null ||
+        die "pip could not install wheel-lock[$extras]; its own words are above"
+    printf '%s %s %s\n' "$kind" "$sum" "$PWD" >"$STAMP"
+}
+
+# Without PYTHON any environment that is new enough will do; with it, only one of that version.
+venv_python_will_do() {
+    new_enough "$VENV/bin/python" || return 1
+    [ -z "${PYTHON:-}" ] || [ "$(minor_version "$PYTHON")" = "$(minor_version "$VENV/bin/python")" ]
+}
+
+setup_redis() {
+    command -v redis-server >/dev/null && return
+    apt_install redis-server && command -v redis-server >/dev/null && return
+    die "redis-server is needed and could not be installed from here;" \
+        "install it, on Debian with: sudo apt-get install redis-server"
+}
+
+wait_for_turn
+case "${1:-}" in
+    demo) setup_venv demo demo,cli ;;
+    dev) setup_venv dev dev ;;
+    redis) setup_redis ;;
+    *) die "usage: scripts/setup.sh demo|dev|redis" ;;
+esac

@@ -1,0 +1,65 @@
+"""Fixtures for everything under tests: real servers, and a network that can fail.
+
+Without a redis-server program the tests that use one are skipped on a laptop, and fail where CI is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.proxy import TcpProxy
+from tests.support.redis_server import RedisServer
+from tests.support.tls import TlsFiles, make_tls_files
+
+
+@pytest.fixture(scope="session")
+def shared_redis_server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(shared_redis_server: RedisServer) -> RedisServer:
+    """The session's server, empty. For tests that leave its settings and process alone; see fresh_redis."""
+    if not shared_redis_server.alive:
+        shared_redis_server.start()
+    shared_redis_server.resume()
+    with shared_redis_server.client() as client:
+        client.flushall()
+    return shared_redis_server
+
+
+@pytest.fixture
+def fresh_redis() -> Iterator[RedisServer]:
+    """A server of the test's own, to configure, pause, kill and restart."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def tls_files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    """An authority and a certificate for localhost and 127.0.0.1."""
+    return make_tls_files(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def tls_redis(tls_files: TlsFiles) -> Iterator[RedisServer]:
+    """A server of the test's own whose url is rediss://."""
+    with RedisServer(tls=tls_files) as server:
+        yield server
+
+
+@pytest.fixture
+def unix_redis() -> Iterator[RedisServer]:
+    """A server of the test's own whose url is unix://."""
+    with RedisServer(unixsocket=True) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer) -> Iterator[TcpProxy]:
+    """A network that can fail, in front of redis_server."""
+    with TcpProxy(redis_server.port) as proxy:
+        yield proxy

@@ -1,0 +1,1 @@
+"""What tests stand on: real servers, a network that can fail, waiting. Nothing here imports wheel_lock."""

@@ -1,0 +1,191 @@
+"""The server fixture: it answers when it should, ends when it should, and never outlives the tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.support import ports
+from tests.support import redis_server as module
+from tests.support.redis_server import RedisServer, require_redis_server
+from tests.support.tls import make_tls_files
+from tests.support.waiting import eventually
+
+
+def gone(pid: int) -> bool:
+    """Dead; a zombie whose new parent has not looked at it yet is dead too."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_it_answers_and_takes_config_lines() -> None:
+    with RedisServer("maxmemory 12mb", "maxmemory-policy noeviction") as server:
+        assert server.client().config_get("maxmemory") == {"maxmemory": str(12 * 1024 * 1024)}
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+        server.client().execute_command("DEBUG", "SLEEP", "0")
+        pid, directory = server.pid, server.directory
+    assert gone(pid)
+    assert not directory.exists()
+    server.close()
+
+
+def test_a_bad_config_line_says_so() -> None:
+    server = RedisServer("no-such-directive 1")
+    with pytest.raises(RuntimeError, match="no-such-directive"):
+        server.start()
+    server.close()
+
+
+def test_a_taken_port_is_no_obstacle(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([redis_server.port, redis_server.port])
+    monkeypatch.setattr(module, "candidate_port", lambda: next(answers, None) or ports.candidate_port())
+    with RedisServer() as server:
+        assert server.port != redis_server.port
+        assert server.client().info("server")["process_id"] == server.pid != redis_server.pid
+
+
+def test_restart_keeps_the_port_and_loses_the_data(fresh_redis: RedisServer) -> None:
+    client, port, pid = fresh_redis.client(), fresh_redis.port, fresh_redis.pid
+    client.set("key", "value")
+    fresh_redis.restart()
+    assert fresh_redis.port == port
+    assert fresh_redis.pid != pid
+    assert client.get("key") is None
+
+
+def test_kill_and_start_again(fresh_redis: RedisServer) -> None:
+    client = fresh_redis.client()
+    fresh_redis.kill()
+    assert not fresh_redis.alive
+    with pytest.raises(redis.ConnectionError):
+        client.ping()
+    fresh_redis.start()
+    assert client.ping()
+
+
+def test_pause_and_resume(fresh_redis: RedisServer) -> None:
+    client = fresh_redis.client(socket_timeout=0.05)
+    assert client.ping()
+    fresh_redis.pause()
+    with pytest.raises(redis.TimeoutError):
+        client.ping()
+    fresh_redis.resume()
+    assert eventually(client.ping)
+
+
+@pytest.mark.parametrize("ending", ["close", "stop", "kill"])
+def test_a_paused_server_ends_too(ending: str) -> None:
+    server = RedisServer().start()
+    pid = server.pid
+    server.pause()
+    getattr(server, ending)()
+    assert gone(pid)
+    server.close()
+
+
+def test_password_and_users() -> None:
+    with RedisServer(password="p@ss/word", users=["app on >secret ~app:* +get"]) as server:
+        assert server.client().ping()
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+        app = server.client(username="app", password="secret")
+        assert app.get("app:1") is None
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            app.get("other")
+
+
+def test_unix_socket(unix_redis: RedisServer) -> None:
+    assert unix_redis.url.startswith("unix://")
+    with redis.Redis.from_url(unix_redis.url) as client:
+        client.set("key", "value")
+    assert unix_redis.client().get("key") == b"value"
+
+
+def test_tls_with_a_checked_host_name(tls_redis: RedisServer) -> None:
+    assert tls_redis.url.startswith("rediss://")
+    with redis.Redis.from_url(tls_redis.url, ssl_check_hostname=True) as client:
+        assert client.ping()
+
+
+def test_tls_for_another_host_name_is_refused(tmp_path: Path) -> None:
+    with RedisServer(tls=make_tls_files(tmp_path, "redis.example")) as server:
+        client = redis.Redis.from_url(server.url, ssl_check_hostname=True)
+        with client, pytest.raises(redis.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+            client.ping()
+
+
+def test_a_sentinel_watches_a_server(redis_server: RedisServer) -> None:
+    with RedisServer(f"sentinel monitor main 127.0.0.1 {redis_server.port} 1", sentinel=True) as watcher:
+        found = watcher.client().sentinel_get_master_addr_by_name("main")
+        assert found == (b"127.0.0.1", redis_server.port)
+
+
+def test_a_server_started_in_a_thread_outlives_the_thread() -> None:
+    server = RedisServer()
+    thread = threading.Thread(target=server.start)
+    thread.start()
+    thread.join()
+    assert server.client().ping()
+    assert server.alive
+    server.close()
+
+
+def test_a_forked_child_does_not_end_the_server() -> None:
+    require_redis_server()
+    code = (
+        "import os, sys\n"
+        "from tests.support.redis_server import RedisServer\n"
+        "with RedisServer() as server:\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        sys.exit(0)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    assert server.client().ping()\n"
+        "    print('alive')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "alive\n", done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal")
+@pytest.mark.parametrize("paused", [False, True])
+def test_the_server_dies_with_a_killed_test_process(paused: bool) -> None:
+    require_redis_server()
+    code = (
+        "import signal, sys\n"
+        "from tests.support.redis_server import RedisServer\n"
+        "server = RedisServer().start()\n"
+        f"{'server.pause()' if paused else ''}\n"
+        "print(server.pid, server.directory, flush=True)\n"
+        "signal.pause()\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        pid, directory = parent.stdout.readline().split()
+    assert not gone(int(pid))
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    eventually(lambda: gone(int(pid)), message="the server died with its parent")
+    shutil.rmtree(directory)
+
+
+def test_without_redis_server_a_laptop_skips_and_ci_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception):
+        require_redis_server()
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="apt-get install redis-server"):
+        require_redis_server()

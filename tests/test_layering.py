@@ -1,0 +1,222 @@
+"""The house keeps its shape: imports go down only, the pure rooms stay pure, one door leads to redis-py.
+
+The checker reads syntax trees, so nothing is imported, and a file that does not exist yet breaks nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = "wheel_lock"
+ROOT = Path(__file__).parent.parent / PACKAGE
+MAX_LINES = 400
+
+# Lowest first. A module may import from its own row and from those above it here.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "options", "wheel"),
+    ("lease", "protocol", "observe"),
+    ("notifier", "clock", "waker", "loop", "timer"),
+    ("engine",),
+    ("locks",),
+    ("caller", "threads", "asyncio"),
+    ("context",),
+    ("__init__",),  # imports what it likes; importing from the package itself is for those above it
+    ("testing",),
+    ("cli", "__main__"),
+)
+LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
+
+PURE = ("wheel", "lease", "protocol")
+IMPURE_MODULES = ("threading", "asyncio", "socket", "time", "selectors", "redis", "logging")
+MAY_IMPORT_REDIS = ("engine/connect.py", "context.py", "testing.py", "cli.py")
+FORBIDDEN_NAMES = ("utils", "helpers")
+
+
+class Import(NamedTuple):
+    """One imported module, absolute. Of `from a import b`, name is "a.b", whether b is a module or not."""
+
+    name: str
+    line: int
+    typing_only: bool
+
+
+def room(path: Path) -> str:
+    """The module or package right under wheel_lock that a file, relative to the package, belongs to."""
+    return path.parts[0].removesuffix(".py")
+
+
+def imports(source: str, path: Path) -> Iterator[Import]:
+    yield from _imports(ast.parse(source), (PACKAGE, *path.parent.parts), typing_only=False)
+
+
+def _imports(tree: ast.AST, package: tuple[str, ...], *, typing_only: bool) -> Iterator[Import]:
+    if isinstance(tree, ast.Import):
+        for alias in tree.names:
+            yield Import(alias.name, tree.lineno, typing_only)
+    elif isinstance(tree, ast.ImportFrom):
+        base = package[: len(package) - tree.level + 1] if tree.level else ()
+        module = ".".join([*base, *([tree.module] if tree.module else [])])
+        for alias in tree.names:
+            yield Import(f"{module}.{alias.name}", tree.lineno, typing_only)
+    elif isinstance(tree, ast.If) and ast.unparse(tree.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+        for statement in tree.body:
+            yield from _imports(statement, package, typing_only=True)
+        for statement in tree.orelse:
+            yield from _imports(statement, package, typing_only=typing_only)
+    else:
+        for child in ast.iter_child_nodes(tree):
+            yield from _imports(child, package, typing_only=typing_only)
+
+
+def violations(path: Path, text: str) -> list[str]:
+    """What a file, given by its path relative to the package, breaks. Each says file, line and rule."""
+    found = [*_name_violations(path), *_size_violations(path, text)]
+    if path.suffix == ".py":
+        for imported in imports(text, path):
+            where = f"{PACKAGE}/{path}:{imported.line}"
+            found += [f"{where}: {what}" for what in _import_violations(path, imported)]
+        if room(path) not in LEVEL:
+            found.append(f"{PACKAGE}/{path}:1: rule layers: {room(path)!r} has no place in LAYERS")
+    return list(dict.fromkeys(found))  # `from x import a, b` breaks a rule once
+
+
+def _name_violations(path: Path) -> Iterator[str]:
+    for part in path.parts:
+        name = part.partition(".")[0].lower()
+        if name in FORBIDDEN_NAMES or "manager" in name:
+            yield f"{PACKAGE}/{path}:1: rule names: {name!r} does not say what lives there"
+
+
+def _size_violations(path: Path, text: str) -> Iterator[str]:
+    if (lines := len(text.splitlines())) > MAX_LINES:
+        yield f"{PACKAGE}/{path}:{MAX_LINES + 1}: rule size: {lines} lines, at most {MAX_LINES} are allowed"
+
+
+def _import_violations(path: Path, imported: Import) -> Iterator[str]:
+    top, _, rest = imported.name.partition(".")
+    here = room(path)
+    if here in PURE and top in IMPURE_MODULES:
+        yield f"rule purity: {here} is pure and must not import {top}"
+    if top == "redis" and not imported.typing_only and not _may_import_redis(path, imported):
+        yield f"rule redis: only {', '.join(MAY_IMPORT_REDIS)} may import redis (errors.py: redis.exceptions)"
+    if top == PACKAGE and not imported.typing_only and path != Path("__init__.py"):
+        target, is_module, _ = rest.partition(".")
+        if target not in LEVEL and not is_module:  # the package itself, or a name that it offers
+            target = "__init__"
+        # A module without a place is told of once, where it stands, and not by all who import it.
+        if target in LEVEL and here in LEVEL and LEVEL[target] > LEVEL[here]:
+            yield f"rule layers: {here} must not import {target}, which is above it"
+
+
+def _may_import_redis(path: Path, imported: Import) -> bool:
+    if path == Path("errors.py"):
+        return imported.name.startswith("redis.exceptions")
+    return path.as_posix() in MAY_IMPORT_REDIS or room(path) == "cli"
+
+
+def package_files() -> list[Path]:
+    kept = (".py", ".lua", ".typed")
+    return sorted(
+        path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file() and path.suffix in kept
+    )
+
+
+def test_the_package_keeps_its_shape() -> None:
+    found = [what for path in package_files() for what in violations(path, (ROOT / path).read_text("utf-8"))]
+    assert not found, "\n" + "\n".join(found)
+
+
+# The checker itself
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "expected"),
+    [
+        # imports go down only
+        ("lease.py", "import wheel_lock.engine", ["1: rule layers"]),
+        ("lease.py", "\n\nfrom wheel_lock import engine", ["3: rule layers"]),
+        ("lease.py", "from wheel_lock.engine import channel", ["1: rule layers"]),
+        ("lease.py", "from . import engine", ["1: rule layers"]),
+        ("lease.py", "from .engine.channel import Channel", ["1: rule layers"]),
+        ("engine/channel.py", "from .. import context", ["1: rule layers"]),
+        ("engine/channel.py", "from ..locks.exclusive import Lock", ["1: rule layers"]),
+        ("engine/__init__.py", "from ..locks import exclusive", ["1: rule layers"]),
+        ("wheel/wheel.py", "def f():\n    from wheel_lock import lease", ["2: rule layers"]),
+        ("context.py", "import wheel_lock.cli, wheel_lock.testing", ["1: rule layers", "1: rule layers"]),
+        ("context.py", "from wheel_lock import LockContext", ["1: rule layers"]),
+        ("context.py", "import wheel_lock", ["1: rule layers"]),
+        ("context.py", "if TYPE_CHECKING:\n    pass\nelse:\n    import wheel_lock.cli", ["4: rule layers"]),
+        (
+            "context.py",
+            "try:\n    from .cli import app\nexcept ImportError:\n    app = None",
+            ["2: rule layers"],
+        ),
+        ("lease.py", "from .engine import a, b, c", ["1: rule layers"]),
+        ("extras.py", "", ["1: rule layers"]),
+        # pure rooms, at type-checking time too
+        ("wheel/wheel.py", "import time", ["1: rule purity"]),
+        ("wheel/wheel.py", "from threading import Lock", ["1: rule purity"]),
+        ("lease.py", "import logging.handlers", ["1: rule purity"]),
+        ("protocol/resp.py", "import asyncio as aio, socket", ["1: rule purity", "1: rule purity"]),
+        ("protocol/resp.py", "if TYPE_CHECKING:\n    import selectors", ["2: rule purity"]),
+        # the door to redis-py
+        ("engine/channel.py", "import redis", ["1: rule redis"]),
+        ("engine/channel.py", "from redis.exceptions import RedisError", ["1: rule redis"]),
+        ("errors.py", "import redis", ["1: rule redis"]),
+        ("errors.py", "from redis import Redis", ["1: rule redis"]),
+        ("locks/exclusive.py", "from redis.lock import Lock", ["1: rule redis"]),
+        ("lease.py", "import redis", ["1: rule purity", "1: rule redis"]),
+        # names
+        ("utils.py", "", ["1: rule names", "1: rule layers"]),
+        ("engine/helpers.py", "", ["1: rule names"]),
+        ("engine/LeaseManager.py", "", ["1: rule names"]),
+        ("engine/managers/pool.py", "", ["1: rule names"]),
+        # size
+        ("lease.py", "\n" * 401, ["401: rule size"]),
+        ("protocol/lua/renew.lua", "-- x\n" * 401, ["401: rule size"]),
+    ],
+)
+def test_the_checker_sees(path: str, source: str, expected: list[str]) -> None:
+    found = violations(Path(path), source)
+    assert [what.split(": ", 1)[0] for what in found] == [
+        f"{PACKAGE}/{path}:{want.split(':')[0]}" for want in expected
+    ]
+    assert [what.split(": ", 2)[1] for what in found] == [want.split(": ")[1] for want in expected]
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("__init__.py", "from wheel_lock.context import LockContext\nfrom .cli import main"),
+        ("engine/channel.py", "from . import renewal\nfrom .renewal import Batch\nimport socket, time"),
+        ("engine/channel.py", "from wheel_lock import errors\nfrom ..lease import Lease"),
+        ("threads.py", "from wheel_lock.asyncio import Face\nimport threading"),
+        ("protocol/__init__.py", "from .resp import encode\nfrom ..lease import Lease"),
+        (
+            "lease.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .context import LockContext",
+        ),
+        ("lease.py", "import typing\nif typing.TYPE_CHECKING:\n    from .context import LockContext"),
+        ("lease.py", "import timeit\nimport redisson"),
+        ("lease.py", "from .extras import x"),
+        ("engine/channel.py", "if TYPE_CHECKING:\n    import redis"),
+        ("engine/connect.py", "import redis\nfrom redis.cluster import RedisCluster"),
+        ("context.py", "import redis"),
+        ("testing.py", "import redis\nfrom wheel_lock import LockContext"),
+        (
+            "cli/demo.py",
+            "import redis\nfrom wheel_lock import LockContext\nfrom wheel_lock.testing import Clock",
+        ),
+        ("__main__.py", "from wheel_lock.cli import main"),
+        ("errors.py", "from redis.exceptions import LockError\nimport redis.exceptions"),
+        ("errors.py", "from redis import exceptions"),
+        ("lease.py", "\n" * 400),
+    ],
+)
+def test_the_checker_lets_pass(path: str, source: str) -> None:
+    assert violations(Path(path), source) == []
