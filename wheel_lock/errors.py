@@ -1,0 +1,128 @@
+"""Every exception of the library, and the reasons for which a lease can be lost.
+
+All of them derive from redis-py's LockError, so code that catches redis-py's lock errors keeps working; those that
+stem from the network also derive from redis-py's ConnectionError or TimeoutError. Each carries the name of the lock.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import LockError, LockNotOwnedError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+_SHOWN_CHARACTERS = 80
+
+
+def quoted(name: str | bytes | None) -> str:
+    """Return ``name`` escaped and shortened, fit for a message or a log line.
+
+    >>> quoted(b"order:42")
+    "'order:42'"
+    >>> quoted("two\\nlines")
+    "'two\\\\nlines'"
+    """
+    if name is None:
+        return "(no name)"
+    text = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
+    if len(text) > _SHOWN_CHARACTERS:
+        text = text[:_SHOWN_CHARACTERS] + "..."
+    return ascii(text)
+
+
+class LossReason(enum.StrEnum):
+    """Why a lease ended without a release. The value is a text fit to be shown."""
+
+    NOT_CONFIRMED = "not confirmed in time"
+    KEY_GONE = "key gone"
+    TAKEN = "taken by another"
+    RENEWAL_LIMIT = "renewal limit reached"
+    HOLD_LIMIT = "hold limit reached"
+    ABANDONED = "abandoned"
+    CONTEXT_CLOSED = "context closed"
+    THREAD_DIED = "renewal thread died"
+    FORKED = "held by the parent process"
+
+
+class WheelLockError(LockError):
+    """Base class of the library's errors.
+
+    Attributes:
+        lock_name: The name of the lock as the caller gave it, or None where several are concerned.
+    """
+
+    def __init__(self, message: str, lock_name: str | bytes | None = None) -> None:
+        super().__init__(message, lock_name)  # type: ignore[arg-type]  # redis-py annotates str only
+
+
+class LockNotHeld(WheelLockError):
+    """The lock object holds nothing: it was never acquired, or has been released already."""
+
+
+class LockAlreadyHeld(WheelLockError):
+    """The lock object holds its lock already; this kind of lock is not reentrant."""
+
+
+class LockNotAcquired(WheelLockError):
+    """A ``with`` statement could not get the lock within its time or its number of attempts."""
+
+
+class WrongThread(WheelLockError):
+    """The lease belongs to another thread (``thread_local=False`` lifts this)."""
+
+
+class LockLost(WheelLockError, LockNotOwnedError):
+    """The lease ended without a release.
+
+    Attributes:
+        reason: A :class:`LossReason`.
+    """
+
+    def __init__(self, lock_name: str | bytes | None, reason: LossReason) -> None:
+        super().__init__(f"The lock {quoted(lock_name)} was lost: {reason}", lock_name)
+        self.reason = reason
+
+
+class LocksLost(LockLost):
+    """Several leases ended without a release.
+
+    Attributes:
+        losses: The reason of each, by name.
+    """
+
+    def __init__(self, losses: dict[str | bytes, LossReason]) -> None:
+        name, reason = next(iter(losses.items()))
+        super().__init__(name, reason)
+        self.losses = losses
+        if len(losses) > 1:
+            self.args = (f"{len(losses)} locks were lost, among them {quoted(name)}: {reason}",)
+            self.message = self.args[0]
+
+
+class LockTimeout(WheelLockError, RedisTimeoutError):
+    """The server did not answer in time, so the outcome of the command is not known."""
+
+
+class LockUnavailable(WheelLockError, RedisConnectionError):
+    """There is no usable connection to the server."""
+
+
+class LockServerError(WheelLockError, ResponseError):
+    """The server answered with an error."""
+
+
+class TooManyLocks(WheelLockError):
+    """The context holds as many locks as its ``max_held`` allows."""
+
+
+class ContextClosed(WheelLockError):
+    """The context has been closed."""
+
+
+class TimerStopped(RuntimeError):
+    """The timer has been stopped and takes no new timeouts."""
+
+
+class TooManyTimeouts(RuntimeError):
+    """The timer has as many pending timeouts as its ``max_pending`` allows."""

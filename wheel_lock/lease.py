@@ -1,0 +1,310 @@
+"""A lease: one grant of a lock, its states, its local deadline. Pure: time comes in as an argument, I/O never.
+
+The rules, all of them in this file:
+
+* A lease is believed while its state is HELD, RENEWING, OVERDUE or EXTENDING *and* the clock is before its local
+  deadline; both are looked at when somebody asks, never earlier.
+* The local deadline is counted from before the command was sent, so it always lies before the server's own expiry. A
+  confirmed renewal moves it forward, never back, and only while it has not passed.
+* RELEASED, LOST and REFUSED are final. Whoever sees the deadline pass writes the loss into the lease before saying
+  "not held", so that no later confirmation can make the lease look held again.
+* RENEWING means exactly one unanswered renewal. Only the timer's thread changes a state.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from wheel_lock.errors import LossReason
+from wheel_lock.options import DRIFT, MARGIN_S
+from wheel_lock.protocol.resp import split_fragment
+from wheel_lock.wheel import WheelEntry
+
+if TYPE_CHECKING:
+    from wheel_lock.observe.events import LostEvent
+
+
+class State(enum.IntEnum):
+    """Where a lease stands. The believed states come first, so that one comparison tells them apart."""
+
+    HELD = 0
+    RENEWING = 1
+    OVERDUE = 2
+    EXTENDING = 3
+    PENDING = 4
+    RELEASING = 5
+    RELEASED = 6
+    LOST = 7
+    REFUSED = 8
+
+
+class Event(enum.IntEnum):
+    """What can happen to a lease. (Integers, because the table is looked up for every grant.)"""
+
+    GRANTED = 0  # the server granted it
+    TURNED_DOWN = 1  # the server refused it, or nobody waits for it any more
+    SENT = 2  # a renewal was sent
+    EXTEND = 3  # the caller changes its time-to-live
+    CONFIRMED = 4  # the server confirmed the token and the new expiry
+    UNKNOWN = 5  # the outcome of what was sent is not known
+    RELEASE = 6  # the caller releases it
+    FREED = 7  # the release is over
+    LOSE = 8  # it ended without a release
+
+
+HELD, RENEWING, OVERDUE, EXTENDING = State.HELD, State.RENEWING, State.OVERDUE, State.EXTENDING
+_BELIEVED = (HELD, RENEWING, OVERDUE, EXTENDING)
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.PENDING, Event.GRANTED): HELD,
+    (State.PENDING, Event.TURNED_DOWN): State.REFUSED,
+    (HELD, Event.SENT): RENEWING,
+    (OVERDUE, Event.SENT): RENEWING,
+    (HELD, Event.UNKNOWN): OVERDUE,  # due, and there is no connection to renew it on
+    (RENEWING, Event.UNKNOWN): OVERDUE,
+    (EXTENDING, Event.UNKNOWN): OVERDUE,
+    (RENEWING, Event.CONFIRMED): HELD,
+    (EXTENDING, Event.CONFIRMED): HELD,
+    (State.RELEASING, Event.FREED): State.RELEASED,
+    (State.RELEASING, Event.LOSE): State.LOST,  # the server says that it was gone before we let go
+}
+for _state in _BELIEVED:
+    TRANSITIONS[_state, Event.RELEASE] = State.RELEASING
+    TRANSITIONS[_state, Event.LOSE] = State.LOST
+    if _state is not EXTENDING:
+        TRANSITIONS[_state, Event.EXTEND] = EXTENDING
+
+
+class Owner:
+    """The thread (or task) that a lease ends with.
+
+    Attributes:
+        ended: True once it is over; its leases are then renewed no more.
+    """
+
+    __slots__ = ("ended",)
+
+    def __init__(self) -> None:
+        self.ended = False
+
+
+NOBODY = Owner()  # of leases that any thread may use: it never ends
+
+
+class Limits:
+    """Caps on how long one lease is kept: most leases have none, so they stand apart."""
+
+    __slots__ = ("hold_until", "max_renewals")
+
+    def __init__(self, max_renewals: int | None, hold_until: float) -> None:
+        self.max_renewals = max_renewals
+        self.hold_until = hold_until
+
+
+class Group(Protocol):
+    """What leases with the same terms share: who is told when they are due."""
+
+    alive: bool  # False in a forked child: nothing of the parent's is held there
+    timeout_s: float
+
+    def due(self, entries: list[Lease], now: float) -> None: ...
+
+
+def local_deadline(sent_at: float, timeout_s: float) -> float:
+    """Return the instant until which a holder may believe in a lease.
+
+    Args:
+        sent_at: When the command that set the expiry was about to be sent, in seconds of the timer's clock.
+        timeout_s: The time-to-live that it set.
+    """
+    return sent_at + timeout_s * DRIFT - MARGIN_S
+
+
+class Lease(WheelEntry):
+    """One grant of a lock.
+
+    Attributes:
+        name: The lock's name as the caller gave it.
+        fragment: Name and token, encoded for the wire; both are read back from it when needed.
+        group: What it shares with leases of the same terms.
+        state: A :class:`State`.
+        deadline: The local deadline, in seconds of the timer's clock.
+        acquired_at: When its acquire was sent.
+        renewals: How often it has been renewed.
+        limits: Its caps, or None.
+        loss: Why it was lost, or None. Sticky.
+        owner: Whom it ends with.
+        on_lost: Called, on the notifier thread, once, if it is lost.
+        fence: Its fence, where one was asked for.
+        place: Where it was acquired, if that is tracked.
+    """
+
+    __slots__ = (
+        "acquired_at",
+        "deadline",
+        "fence",
+        "fragment",
+        "group",
+        "limits",
+        "loss",
+        "name",
+        "on_lost",
+        "owner",
+        "place",
+        "renewals",
+        "state",
+    )
+
+    def __init__(
+        self,
+        name: str | bytes,
+        fragment: bytes,
+        group: Group,
+        owner: Owner = NOBODY,
+        on_lost: Callable[[LostEvent], object] | None = None,
+        place: str | None = None,
+    ) -> None:
+        self.tick = -1
+        self.name = name
+        self.fragment = fragment
+        self.group = group
+        self.state: State = State.PENDING
+        self.deadline = -math.inf
+        self.acquired_at = math.inf
+        self.renewals = 0
+        self.limits: Limits | None = None
+        self.loss: LossReason | None = None
+        self.owner = owner
+        self.on_lost = on_lost
+        self.fence: int | None = None
+        self.place = place
+
+    @property
+    def key(self) -> bytes:
+        """The lock's name as the server knows it."""
+        return split_fragment(self.fragment)[0]
+
+    @property
+    def token(self) -> bytes:
+        """The owner's secret value."""
+        return split_fragment(self.fragment)[1]
+
+    def move(self, event: Event) -> None:
+        """Follow the transition table.
+
+        Raises:
+            RuntimeError: The table has no such transition: a bug in the caller.
+        """
+        try:
+            self.state = TRANSITIONS[self.state, event]
+        except KeyError:
+            raise RuntimeError(f"a lease that is {self.state.name} cannot take {event.name}") from None
+
+    def believed(self, now: float) -> bool:
+        """Whether the holder may believe in it at ``now``. Changes nothing."""
+        return self.loss is None and self.state <= EXTENDING and now < self.deadline and self.group.alive
+
+    def reset_deadline(self, deadline: float) -> None:
+        """Set the deadline after the caller changed the time-to-live; the hold limit still caps it."""
+        self.deadline = self._capped(deadline)
+
+    def _capped(self, deadline: float) -> float:
+        return deadline if self.limits is None else min(deadline, self.limits.hold_until)
+
+    @property
+    def at_limit(self) -> bool:
+        """Whether it is to be renewed no more and will lapse at its deadline."""
+        limits = self.limits
+        if limits is None:
+            return False
+        used_up = limits.max_renewals is not None and self.renewals >= limits.max_renewals
+        return used_up or self.deadline >= limits.hold_until
+
+    def lapse_reason(self) -> LossReason:
+        """Why it is lost if its deadline passes now."""
+        if self.limits is not None:
+            if self.deadline >= self.limits.hold_until:
+                return LossReason.HOLD_LIMIT
+            if self.at_limit:
+                return LossReason.RENEWAL_LIMIT
+        return LossReason.NOT_CONFIRMED
+
+    def see_lapse(self) -> None:
+        """Write down, from any thread, that somebody has seen the deadline pass. Never overwrites a reason."""
+        if self.loss is None and self.state <= EXTENDING:
+            self.loss = self.lapse_reason()
+
+
+def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits: Limits | None) -> None:
+    """Take the server's grant of PENDING leases of one timeout whose acquire was sent at ``sent_at``."""
+    deadline = local_deadline(sent_at, timeout_s)
+    if limits is not None:
+        deadline = min(deadline, limits.hold_until)
+    for lease in leases:
+        lease.state = TRANSITIONS[lease.state, Event.GRANTED]
+        lease.acquired_at = sent_at
+        lease.limits = limits
+        lease.deadline = deadline
+
+
+def mark_sent(leases: Iterable[Lease]) -> None:
+    """Move all of ``leases``, HELD or OVERDUE, to RENEWING: the table's step without its price per lease."""
+    renewing = RENEWING
+    for lease in leases:
+        lease.state = renewing
+
+
+class Confirmation:
+    """What became of a batch whose renewals the server confirmed.
+
+    Attributes:
+        kept: The leases that are held on and have no limits.
+        limited: Those that are held on and have.
+        other: Those that are not held on: the reply came at or after their deadline, or they have ended meanwhile.
+        slack_s: The least time that was left until a deadline.
+    """
+
+    __slots__ = ("kept", "limited", "other", "slack_s")
+
+    def __init__(self) -> None:
+        self.kept: list[Lease] = []
+        self.limited: list[Lease] = []
+        self.other: list[Lease] = []
+        self.slack_s = math.inf
+
+
+def confirm_all(leases: Sequence[Lease], sent_at: float, now: float, timeout_s: float) -> Confirmation:
+    """Take the server's confirmation of a batch of renewals.
+
+    Args:
+        leases: Leases of one timeout, renewed by one call.
+        sent_at: When that call was about to be sent.
+        now: A reading of the clock from after the reply.
+        timeout_s: The time-to-live that the call has set.
+    """
+    result = Confirmation()
+    deadline = local_deadline(sent_at, timeout_s)
+    keep = result.kept.append
+    held, renewing = HELD, RENEWING
+    nearest = math.inf
+    for lease in leases:
+        before = lease.deadline
+        if now < before and lease.state is renewing and lease.loss is None:
+            if before < nearest:
+                nearest = before
+            lease.state = held
+            lease.renewals += 1
+            if lease.limits is None:
+                if before < deadline:
+                    lease.deadline = deadline
+                keep(lease)
+            else:
+                lease.deadline = max(before, lease._capped(deadline))
+                result.limited.append(lease)
+        else:
+            result.other.append(lease)
+    result.slack_s = nearest - now
+    return result

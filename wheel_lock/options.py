@@ -1,0 +1,197 @@
+"""Frozen settings, and all validation of what callers pass in.
+
+Everything here runs before any I/O: a value that cannot work is refused with a sentence that shows it. Names of
+settings carry their unit.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+MAX_NAME_BYTES = 512
+MAX_TOKEN_BYTES = 512
+MAX_SECONDS = 1e9  # about 31 years; PEXPIRE itself overflows near 2**63 milliseconds
+DRIFT = 0.99  # Redlock page: allow for clocks that run at different rates; 1 % is ten times what NTP tolerates
+MARGIN_S = 0.002  # the server's own expiry has a resolution of a millisecond
+MIN_TIMEOUT_S = 0.01
+MIN_RENEWED_TIMEOUT_S = 0.05  # five ticks of 10 ms: one to renew in, the rest to hear of it
+
+
+def seconds(what: str, value: object, *, least: float = 0.0, above: float | None = None) -> float:
+    """Return ``value`` as a float number of seconds.
+
+    Args:
+        what: The parameter's name, for the message.
+        value: The caller's value.
+        least: The smallest value allowed, in seconds.
+        above: Where given, the value must be greater than this.
+
+    Raises:
+        ValueError: The value is not a finite number, or out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{what} must be a number of seconds, not {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"{what} must be finite, not {value!r}")
+    if value < least or (above is not None and value <= above):
+        bound = f"more than {above:g}" if above is not None else f"at least {least:g}"
+        raise ValueError(f"{what} must be {bound} seconds, not {value!r}")
+    if value > MAX_SECONDS:
+        raise ValueError(f"{what} must be at most {MAX_SECONDS:g} seconds, not {value!r}")
+    return float(value)
+
+
+def count(what: str, value: object, *, least: int) -> int:
+    """Return ``value`` as an int of at least ``least``, or raise ValueError naming it."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{what} must be a whole number of at least {least}, not {value!r}")
+    return value
+
+
+def lock_name(name: object) -> bytes:
+    """Return the bytes of a lock's name: 1 to 512 of them, any value, text as UTF-8.
+
+    Raises:
+        ValueError: Neither text nor bytes, empty, too long, or text that UTF-8 cannot carry.
+    """
+    if type(name) is str and name.isascii() and 0 < len(name) <= MAX_NAME_BYTES:
+        return name.encode()  # nearly all of them, and a million of them count
+    return _binary("a lock name", name, MAX_NAME_BYTES)
+
+
+def lock_token(token: object) -> bytes:
+    """Return the bytes of an owner's token chosen by the caller; the rules are those of names."""
+    return _binary("a token", token, MAX_TOKEN_BYTES)
+
+
+def _binary(what: str, value: object, most: int) -> bytes:
+    if isinstance(value, str):
+        try:
+            data = value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{what} must be valid Unicode text: {error.reason}, in {value!r:.80}") from None
+    elif isinstance(value, bytes):
+        data = value
+    else:
+        raise ValueError(f"{what} must be str or bytes, not {type(value).__name__}")
+    if not 1 <= len(data) <= most:
+        raise ValueError(f"{what} must have 1 to {most} bytes, not {len(data)}")
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class LockOptions:
+    """How one lock is acquired and kept. Made by :func:`lock_options`, which validates and caches."""
+
+    timeout_s: float
+    timeout_ms: int
+    renew_every_s: float | None
+    max_renewals: int | None
+    max_hold_s: float | None
+    blocking: bool
+    blocking_timeout_s: float | None
+    retry_every_s: float
+    max_attempts: int | None
+    fencing: bool
+    thread_local: bool
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def lock_options(
+    timeout: float = 30.0,
+    *,
+    blocking: bool = True,
+    blocking_timeout: float | None = None,
+    renew: bool = True,
+    renew_every: float | None = None,
+    max_renewals: int | None = None,
+    max_hold: float | None = None,
+    retry_every: float | None = None,
+    max_attempts: int | None = None,
+    fencing: bool = False,
+    thread_local: bool = True,
+) -> LockOptions:
+    """Validate a lock's parameters; see :meth:`wheel_lock.LockContext.lock` for what they mean.
+
+    Raises:
+        ValueError: A value is out of range; the message names the parameter and the value.
+    """
+    timeout_s = seconds("timeout", timeout, least=MIN_RENEWED_TIMEOUT_S if renew else MIN_TIMEOUT_S)
+    every_s: float | None = None
+    if renew_every is not None:
+        every_s = seconds("renew_every", renew_every, above=0.0)
+        believed_s = timeout_s * DRIFT - MARGIN_S
+        if every_s >= believed_s:
+            raise ValueError(
+                f"renew_every must be less than {believed_s:g} seconds, which is how long a lease with a timeout of "
+                f"{timeout_s:g} s is believed in, not {renew_every!r}"
+            )
+        if not renew:
+            raise ValueError(f"renew_every={renew_every!r} makes no sense together with renew=False")
+    elif renew:
+        every_s = timeout_s / 3.0
+    if max_renewals is not None:
+        count("max_renewals", max_renewals, least=0)
+    if blocking_timeout is not None:
+        seconds("blocking_timeout", blocking_timeout)
+    if max_attempts is not None:
+        count("max_attempts", max_attempts, least=1)
+    return LockOptions(
+        timeout_s=timeout_s,
+        timeout_ms=max(1, round(timeout_s * 1000)),
+        renew_every_s=every_s,
+        max_renewals=max_renewals,
+        max_hold_s=None if max_hold is None else seconds("max_hold", max_hold, above=0.0),
+        blocking=bool(blocking),
+        blocking_timeout_s=blocking_timeout,
+        retry_every_s=0.1 if retry_every is None else seconds("retry_every", retry_every, above=0.0),
+        max_attempts=max_attempts,
+        fencing=bool(fencing),
+        thread_local=bool(thread_local),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOptions:
+    """How a context talks to its server and what it allows.
+
+    Attributes:
+        batch_size: Leases per renewal script call.
+        max_calls_in_flight: Unanswered renewal script calls per node; what is due beyond that waits in the overdue set.
+        response_timeout_s: How long a caller's command may stay unanswered, reconnecting included.
+        connect_timeout_s: How long one attempt to connect may take (a smaller one of the client's own is kept).
+        backoff_first_s: Pause after the first failed attempt; it doubles, with jitter, up to ``backoff_max_s``.
+        backoff_max_s: The longest such pause.
+        close_timeout_s: How long ``close()`` may take.
+        release_on_close: Whether ``close()`` releases what is held, or leaves it to expire.
+        max_held: The most locks that may be held or being acquired at once; None for no bound.
+        track_acquisitions: Whether to keep the place of each acquisition for the warning about an abandoned lock.
+    """
+
+    batch_size: int = 500
+    max_calls_in_flight: int = 1024
+    response_timeout_s: float = 5.0
+    connect_timeout_s: float = 2.0
+    backoff_first_s: float = 0.02
+    backoff_max_s: float = 0.5
+    close_timeout_s: float = 5.0
+    release_on_close: bool = True
+    max_held: int | None = None
+    track_acquisitions: bool = False
+
+    def __post_init__(self) -> None:
+        count("batch_size", self.batch_size, least=1)
+        if self.batch_size > 5000:
+            # A script call holds the server for its whole length: 5,000 leases are about 5 ms.
+            raise ValueError(f"batch_size must be at most 5000, not {self.batch_size!r}")
+        count("max_calls_in_flight", self.max_calls_in_flight, least=1)
+        if self.max_held is not None:
+            count("max_held", self.max_held, least=1)
+        for what in ("response_timeout", "connect_timeout", "backoff_first", "backoff_max", "close_timeout"):
+            seconds(what, getattr(self, f"{what}_s"), above=0.0)
+        if self.backoff_first_s > self.backoff_max_s:
+            raise ValueError(
+                f"backoff_first must not exceed backoff_max of {self.backoff_max_s:g} s, not {self.backoff_first_s!r}"
+            )

@@ -1,0 +1,15 @@
+-- flags:
+-- Acquire one exclusive lock and draw its fence: a number that grows with every grant of the name.
+-- KEYS: name, fence key.  ARGV: token, ttl in ms, ttl of the fence key in ms.
+-- Reply: the fence, or 0 where another holds the lock.
+-- The fence is max(last + 1, server time in microseconds), so it outlives the loss of its own key.
+if not redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  if redis.pcall('get', KEYS[1]) ~= ARGV[1] then return 0 end
+  -- An earlier try of this very token was granted and its reply was lost.
+  redis.call('pexpire', KEYS[1], ARGV[2])
+end
+local last = tonumber(redis.call('get', KEYS[2]) or '0')
+local time = redis.call('time')
+local fence = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+redis.call('set', KEYS[2], string.format('%.0f', fence), 'PX', ARGV[3])
+return fence

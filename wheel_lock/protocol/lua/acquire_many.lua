@@ -1,0 +1,28 @@
+-- flags: allow-cross-slot-keys
+-- Acquire many exclusive locks, each on its own: also the form in which an acquire is tried again after a broken
+-- connection, because it recognises a grant that an earlier try of the same token has left behind.
+-- KEYS: none.  ARGV: ttl in ms, then name and token of each lease.
+-- Reply: a flat list of the exceptions only: 1-based index, then 1 (taken by another) or the error's text.
+-- Locals: a look into a global table costs as much as the compare itself, twice per lease.
+local pcall, argv = redis.pcall, ARGV
+local ttl = argv[1]
+local out, n = {}, 0
+for i = 2, #argv, 2 do
+  local done = pcall('set', argv[i], argv[i + 1], 'NX', 'PX', ttl)
+  local verdict = nil
+  if type(done) == 'table' and done.err then
+    verdict = done.err
+  elseif not done then
+    if pcall('get', argv[i]) == argv[i + 1] then
+      pcall('pexpire', argv[i], ttl)
+    else
+      verdict = 1
+    end
+  end
+  if verdict then
+    out[n + 1] = i / 2
+    out[n + 2] = verdict
+    n = n + 2
+  end
+end
+return out

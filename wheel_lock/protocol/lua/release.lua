@@ -1,0 +1,11 @@
+-- flags: allow-oom
+-- Release one exclusive lock, only where the token still matches.
+-- KEYS: name.  ARGV: token.
+-- Reply: 1 (released), 0 (gone), -1 (another's token).
+local value = redis.pcall('get', KEYS[1])
+if value == ARGV[1] then
+  redis.call('del', KEYS[1])
+  return 1
+end
+if value then return -1 end
+return 0

@@ -1,0 +1,28 @@
+-- flags: allow-oom,allow-cross-slot-keys
+-- Renew many exclusive leases: push the expiry out, only where the token still matches.
+-- KEYS: none.  ARGV: ttl in ms, then name and token of each lease.
+-- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's token) or the error's text.
+-- Locals: a look into a global table costs as much as the compare itself, twice per lease.
+local pcall, argv = redis.pcall, ARGV
+local ttl = argv[1]
+local out, n = {}, 0
+for i = 2, #argv, 2 do
+  local value = pcall('get', argv[i])
+  local verdict = nil
+  if value == argv[i + 1] then
+    local done = pcall('pexpire', argv[i], ttl)
+    if type(done) == 'table' then verdict = done.err elseif done ~= 1 then verdict = 0 end
+  elseif type(value) == 'table' then
+    verdict = value.err
+  elseif value then
+    verdict = 1
+  else
+    verdict = 0
+  end
+  if verdict then
+    out[n + 1] = i / 2
+    out[n + 2] = verdict
+    n = n + 2
+  end
+end
+return out

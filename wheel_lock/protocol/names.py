@@ -1,0 +1,66 @@
+"""Hash slots, and the names of keys that accompany a lock.
+
+A companion key must live in the hash slot of its lock, on every server and for every legal name, because one script
+touches both. Redis hashes the part of a key between its first ``{`` and the first ``}`` after it, if that part is not
+empty, and the whole key otherwise (Redis cluster specification).
+"""
+
+from __future__ import annotations
+
+import binascii
+import functools
+
+SLOTS = 16384
+_FENCE = b"wheel_lock:fence:"
+
+
+def hash_tag(key: bytes) -> bytes | None:
+    """Return the part of ``key`` that Redis hashes instead of the whole, or None where it hashes the whole.
+
+    >>> hash_tag(b"a{user}b"), hash_tag(b"plain"), hash_tag(b"{}x")
+    (b'user', None, None)
+    """
+    opening = key.find(b"{")
+    if opening < 0:
+        return None
+    closing = key.find(b"}", opening + 1)
+    return key[opening + 1 : closing] if closing > opening + 1 else None
+
+
+def hash_slot(key: bytes) -> int:
+    """Return the cluster slot of ``key``: CRC16 (XMODEM) modulo 16384.
+
+    >>> hash_slot(b"foo"), hash_slot(b"{foo}bar")
+    (12182, 12182)
+    """
+    tag = hash_tag(key)
+    return binascii.crc_hqx(key if tag is None else tag, 0) % SLOTS
+
+
+def fence_key(name: bytes) -> bytes:
+    """Return the key that holds the last fence of the lock ``name``, in the lock's own slot."""
+    return companion(_FENCE, name)
+
+
+def companion(prefix: bytes, name: bytes) -> bytes:
+    """Return a key that starts with ``prefix``, is unique to ``name``, and shares its hash slot.
+
+    Args:
+        prefix: Must contain no brace.
+        name: The lock's name.
+    """
+    # The character after the prefix differs between the three forms: {a} and a are two names, and so need two keys.
+    if hash_tag(name) is not None:
+        return prefix + b"=" + name  # the name's own tag goes on to decide
+    if name and b"}" not in name:
+        return prefix + b"{" + name + b"}"
+    # A closing brace in the name would end our tag early, so a tag that merely hashes to the same slot stands in.
+    return prefix + b"#{" + _tag_of_slot(hash_slot(name)) + b"}" + name
+
+
+@functools.lru_cache(maxsize=4096)
+def _tag_of_slot(slot: int) -> bytes:
+    candidate = 0
+    while binascii.crc_hqx(b"%x" % candidate, 0) % SLOTS != slot:
+        candidate += 1
+    return b"%x" % candidate

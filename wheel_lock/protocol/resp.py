@@ -1,0 +1,102 @@
+"""RESP2 as bytes: commands are encoded here, and the one shape of batched reply is checked and read here.
+
+Parsing the stream itself is hiredis's work (see engine/channel.py). What is known when a lease is made - its name
+and its token - is encoded once, as a fragment that every later command of that lease reuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Reply = object
+"""A parsed reply: None, int, bytes, an exception for an error, or a list of replies."""
+
+
+class MalformedReply(Exception):
+    """A reply that no server which understood the command could have sent."""
+
+
+def bulk(data: bytes) -> bytes:
+    """Encode one argument.
+
+    >>> bulk(b"key")
+    b'$3\\r\\nkey\\r\\n'
+    """
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def number(value: int) -> bytes:
+    """Encode an integer argument."""
+    return bulk(b"%d" % value)
+
+
+def command(*arguments: bytes) -> bytes:
+    """Encode a whole command.
+
+    >>> command(b"GET", b"key")
+    b'*2\\r\\n$3\\r\\nGET\\r\\n$3\\r\\nkey\\r\\n'
+    """
+    return b"*%d\r\n%b" % (len(arguments), b"".join(map(bulk, arguments)))
+
+
+def fragment(name: bytes, token: bytes) -> bytes:
+    """Encode the two arguments that nearly every command of a lease carries."""
+    return b"$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(token), token)
+
+
+def split_fragment(data: bytes) -> tuple[bytes, bytes]:
+    """Return the name and the token that ``fragment`` was made of; neither is stored a second time."""
+    name, rest = _take_bulk(data)
+    token, _ = _take_bulk(rest)
+    return name, token
+
+
+def _take_bulk(data: bytes) -> tuple[bytes, bytes]:
+    end = data.index(b"\r\n")
+    start = end + 2
+    stop = start + int(data[1:end])
+    return data[start:stop], data[stop + 2 :]
+
+
+def set_if_free(lease_fragment: bytes, ttl_ms: int) -> bytes:
+    """Encode ``SET name token NX PX ttl``: the acquire that redis-py's own Lock sends, byte for byte."""
+    return b"*6\r\n$3\r\nSET\r\n%b$2\r\nNX\r\n$2\r\nPX\r\n%b" % (lease_fragment, number(ttl_ms))
+
+
+GONE = 0
+TAKEN = 1
+
+
+def exceptions(reply: Reply, leases: int) -> Sequence[tuple[int, int | str]]:
+    """Check and read the reply of a batched script: the entries that did not go as wished.
+
+    Args:
+        reply: What the server sent: a flat list of 1-based index and verdict.
+        leases: How many leases the call was about.
+
+    Returns:
+        Pairs of 0-based index and GONE, TAKEN or the server's error text, each index at most once.
+
+    Raises:
+        MalformedReply: Wrong type, odd length, an index out of range or named twice, an unknown verdict.
+    """
+    if type(reply) is not list:
+        raise MalformedReply(f"expected a list of exceptions, got {type(reply).__name__}")
+    if not reply:
+        return ()
+    if len(reply) % 2:
+        raise MalformedReply(f"expected pairs, got {len(reply)} items")
+    found: dict[int, int | str] = {}
+    for position in range(0, len(reply), 2):
+        index, verdict = reply[position], reply[position + 1]
+        if type(index) is not int or not 1 <= index <= leases or index - 1 in found:
+            raise MalformedReply(f"index {index!r:.40} does not belong to a call about {leases} leases")
+        if isinstance(verdict, bytes):
+            found[index - 1] = verdict.decode("utf-8", "backslashreplace")
+        elif isinstance(verdict, Exception):
+            found[index - 1] = str(verdict)
+        elif type(verdict) is int and verdict in (GONE, TAKEN):
+            found[index - 1] = verdict
+        else:
+            raise MalformedReply(f"verdict {verdict!r:.40} is not known")
+    return tuple(found.items())
