@@ -1,0 +1,349 @@
+"""The loop: one thread, and on it a wheel, a selector, an inbox for other threads, and a clock.
+
+One pass is a *turn*: sleep until the next due tick, the next I/O or a message; handle I/O; advance the wheel over all
+the ticks that have passed, as one step; run the inbox; let whoever wrote something flush it. With nothing scheduled it
+sleeps without a limit: an empty wheel wakes nobody up. What users see of it is :class:`wheel_lock.HashedWheelTimer`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from wheel_lock.clock import Clock
+from wheel_lock.notifier import NOTIFIER
+from wheel_lock.waker import new_waker
+from wheel_lock.wheel import TickScale, Wheel, WheelEntry
+
+logger = logging.getLogger("wheel_lock")
+
+_numbers = itertools.count(1)
+
+
+class Member(Protocol):
+    """A part that lives on a loop's thread and must hear of that thread's fate."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it waits for a reply."""
+        ...
+
+    def thread_died(self) -> None:
+        """The thread has died, and every alarm with it."""
+        ...
+
+    def forked(self) -> None:
+        """This is a forked child: nothing of the parent's is ours."""
+        ...
+
+    def timer_stopped(self) -> None:
+        """The loop is about to end for good."""
+        ...
+
+
+class Flusher(Protocol):
+    """Whoever has something to write at the end of a turn."""
+
+    def flush(self) -> None:
+        """Write it."""
+        ...
+
+
+class Alarm(WheelEntry):
+    """An action of the library's own, called with the time on the loop's thread, up to a tick early."""
+
+    __slots__ = ("action", "group")
+
+    def __init__(self, group: AlarmGroup, action: Callable[[float], object]) -> None:
+        self.tick = -1
+        self.group = group
+        self.action = action
+
+
+class AlarmGroup:
+    """Calls the actions of due alarms, each on its own account."""
+
+    def __init__(self, guard: Callable[..., None]) -> None:
+        self._guard = guard
+
+    def due(self, entries: list[Alarm], now: float) -> None:
+        """Ring ``entries``; one that fails is logged and does not keep the others from ringing."""
+        for alarm in entries:
+            self._guard(alarm.action, now)
+
+
+class Loop:
+    """The thread and what it turns over.
+
+    Args:
+        tick_ms: Length of a tick in milliseconds.
+        slots: Slots of the wheel.
+        clock: Where time comes from.
+        threaded: False leaves the turning to the caller.
+    """
+
+    def __init__(self, tick_ms: int, slots: int, clock: Clock, threaded: bool) -> None:
+        self.clock = clock
+        self.now = clock.now()
+        self.scale = TickScale(tick_ms, self.now)
+        self.name = f"wheel-lock-timer-{next(_numbers)}"
+        self.turns = 0
+        self.deaths = 0
+        self._slots = slots
+        self._threaded = threaded
+        self._alarms = AlarmGroup(self._guarded)
+        self._members: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._stopped = False
+        self._selector: selectors.BaseSelector | None = None
+        self._waker = new_waker()
+        self._reset()
+        clock.attach(self)
+        LOOPS.add(self)
+
+    def _reset(self) -> None:
+        """Start empty: at first, in a forked child, after the thread has died."""
+        self.wheel: Wheel[Any] = Wheel(self._slots, now=self.scale.floor(self.clock.now()))
+        self._inbox: deque[Callable[[], object]] = deque()
+        self._flushers: list[Flusher] = []
+        self._next_tick_at = float("-inf")
+        self._sleeping = False
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()  # guards the start of the thread, and what timer.py says; held for moments
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether the caller runs on the timer's thread."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that lives here waits for a reply; a glance from any thread, for tests."""
+        return bool(self._inbox) or any(member.busy for member in list(self._members))
+
+    def next_due_at(self) -> float | None:
+        """Return when the next thing is due, in seconds of the clock; a glance from any thread, for tests."""
+        tick = self.wheel.next_due_tick()
+        return None if tick is None else self.scale.seconds(tick)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether :meth:`stop` has been called."""
+        return self._stopped
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Have ``call()`` run soon on the timer's thread, which is started if need be. From any thread, any time.
+
+        It takes no lock once the thread runs, so it is safe in a finaliser that interrupts another post.
+        """
+        self._inbox.append(call)
+        if self._thread is None and self._threaded:
+            self._start()
+        if self._sleeping:
+            # Only the thread itself clears this. Were it cleared here, after the wake, the thread could have woken,
+            # turned and gone to sleep again in between, and the next message would find it deaf.
+            self.wake()
+
+    def wake(self) -> None:
+        """Make the thread turn once more, if it sleeps."""
+        self._waker.wake()
+
+    def attach(self, member: Member) -> None:
+        """Tell ``member`` (held weakly) of the thread's death, of a fork, and of ``stop()``."""
+        self._members.add(member)
+
+    def call_at(self, when: float, action: Callable[[float], object]) -> Alarm:
+        """Have ``action(now)`` called on the timer's thread at the tick that contains ``when``. Timer's thread only."""
+        alarm = Alarm(self._alarms, action)
+        self.wheel.schedule(alarm, self.scale.floor(when))
+        return alarm
+
+    def cancel(self, alarm: Alarm | None) -> None:
+        """Cancel an alarm, if it is one and still waits. Timer's thread only."""
+        if alarm is not None:
+            self.wheel.cancel(alarm)
+
+    def watch(self, sock: socket.socket, events: int, handler: Callable[[int], object]) -> None:
+        """Call ``handler(events)`` whenever ``sock`` is ready; a second call changes ``events``. Its thread only."""
+        selector = self._open()
+        if sock.fileno() in selector.get_map():
+            selector.modify(sock, events, handler)
+        else:
+            selector.register(sock, events, handler)
+
+    def unwatch(self, sock: socket.socket) -> None:
+        """Stop watching ``sock``, if it is watched. Before it is closed. Timer's thread only."""
+        if self._selector is not None and sock.fileno() in self._selector.get_map():
+            self._selector.unregister(sock)
+
+    def flush_later(self, flusher: Flusher) -> None:
+        """Have ``flusher.flush()`` called at the end of this turn. Timer's thread only."""
+        self._flushers.append(flusher)
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that the thread has used, 0 where it does not run or the system does not tell."""
+        thread = self._thread
+        if (
+            thread is None
+            or thread.ident is None
+            or not thread.is_alive()
+            or not hasattr(time, "pthread_getcpuclockid")
+        ):
+            return 0.0
+        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def turn(self, *, block: bool = False) -> None:
+        """Do one pass of the loop; ``block`` allows it to sleep first."""
+        selector = self._open()
+        sleep_s: float | None = 0.0
+        if block:
+            sleep_s = self._sleep_s()
+            if sleep_s != 0.0:
+                self._sleeping = True
+                if self._inbox or self._stopped:  # posted before the line above could be seen
+                    sleep_s = 0.0
+        events = selector.select(sleep_s)
+        self._sleeping = False
+        self.turns += 1
+        self.now = now = self.clock.now()
+        for key, ready in events:
+            self._guarded(key.data, ready)
+        if now >= self._next_tick_at:
+            self._advance(now)
+        inbox = self._inbox
+        for _ in range(len(inbox)):
+            self._guarded(inbox.popleft())
+        while self._flushers:
+            flushers, self._flushers = self._flushers, []
+            for flusher in flushers:
+                self._guarded(flusher.flush)
+
+    def _advance(self, now: float) -> None:
+        """Advance the wheel over all the ticks that have passed: a thread that was kept from running catches up."""
+        tick = max(self.scale.floor(now), self.wheel.now)
+        self._next_tick_at = self.scale.seconds(tick + 1)
+        due = self.wheel.advance(tick)
+        if due:
+            self._dispatch(due, now)
+
+    def _sleep_s(self) -> float | None:
+        tick = self.wheel.next_due_tick()
+        if tick is None:
+            return None
+        return self.clock.sleep_s(max(self.scale.seconds(tick) - self.clock.now(), 0.0))
+
+    def _dispatch(self, due: list[Any], now: float) -> None:
+        groups: dict[Any, list[Any]] = {}
+        last: object = None
+        append: Callable[[Any], None] = due.append  # always replaced by the first entry
+        for entry in due:
+            group = entry.group
+            if group is not last:
+                last = group
+                bucket = groups.get(group)
+                if bucket is None:
+                    groups[group] = bucket = []
+                append = bucket.append
+            append(entry)
+        for group, entries in groups.items():
+            self._guarded(group.due, entries, now)
+
+    def _guarded(self, call: Callable[..., object], *arguments: object) -> None:
+        try:
+            call(*arguments)
+        except Exception as error:
+            NOTIFIER.post(_log_failure, call, error)
+
+    def _open(self) -> selectors.BaseSelector:
+        if self._selector is None:
+            self._selector = selectors.DefaultSelector()
+            self._selector.register(self._waker, selectors.EVENT_READ, self._clear_waker)
+        return self._selector
+
+    def _clear_waker(self, ready: int) -> None:
+        self._waker.clear()
+
+    def _close(self) -> None:
+        selector, self._selector = self._selector, None
+        if selector is not None:
+            selector.close()
+
+    def __del__(self) -> None:
+        # Not earlier: another thread may be about to wake us, and by then the descriptor could be somebody else's.
+        waker = getattr(self, "_waker", None)
+        if waker is not None:
+            waker.close()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._stopped or (self._thread is not None and self._thread.is_alive()):
+                return
+            thread = threading.Thread(target=self._main, name=self.name, daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def _main(self) -> None:
+        try:
+            while not self._stopped:
+                self.turn(block=True)
+            self.turn()
+            self._close()
+        except BaseException as error:
+            self._died(error)
+
+    def _died(self, error: BaseException) -> None:
+        """Say so, start empty, and keep the messages that nobody has read."""
+        inbox = self._inbox
+        self.deaths += 1
+        self._close()
+        self._reset()
+        self._inbox.extend(inbox)
+        for member in list(self._members):
+            self._guarded(member.thread_died)
+        NOTIFIER.post(
+            logger.critical,
+            "the thread %s died of %r: every lock that it kept is lost; the next call starts it again",
+            self.name,
+            error,
+        )
+        if self._inbox:
+            self._start()
+
+    def _forked(self) -> None:
+        """In the child: the parent's thread, timeouts and sockets are not ours."""
+        self._close()  # closes the child's copies only; what the parent watches stays watched
+        self._waker.close()
+        self._waker = new_waker()
+        self._reset()
+        for member in list(self._members):
+            member.forked()
+
+
+def _log_failure(call: Callable[..., object], error: BaseException) -> None:
+    logger.error("the timer's thread survived a failure in %r", call, exc_info=error)
+
+
+def _after_fork() -> None:
+    for loop in list(LOOPS):
+        loop._forked()
+
+
+LOOPS: weakref.WeakSet[Loop] = weakref.WeakSet()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
