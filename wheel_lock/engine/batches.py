@@ -1,0 +1,86 @@
+"""What can share a renewal call, and one such call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from wheel_lock.engine.channel import ServerError
+from wheel_lock.engine.requests import Request, batch_call
+from wheel_lock.lease import RENEWING, Lease
+from wheel_lock.protocol.resp import Reply, exceptions, number
+from wheel_lock.protocol.scripts import Call
+
+if TYPE_CHECKING:
+    from wheel_lock.engine.kind import Kind
+    from wheel_lock.engine.renewal import Renewer
+
+
+class RenewalGroup:
+    """Leases of one kind, timeout and renewal interval on one node: what can share a script call."""
+
+    __slots__ = ("after", "alive", "kind", "renewer", "timeout_ms", "timeout_s", "ttl")
+
+    def __init__(self, renewer: Renewer, kind: Kind, timeout_s: float, timeout_ms: int, after: int) -> None:
+        self.renewer = renewer
+        self.kind = kind
+        self.timeout_s = timeout_s
+        self.timeout_ms = timeout_ms
+        self.after = after  # ticks between renewals
+        self.ttl = number(timeout_ms)
+        self.alive = True
+
+    def due(self, entries: list[Lease], now: float) -> None:
+        """Renew ``entries``; losses come first. Runs for every renewal, hence the plain loop."""
+        live: list[Lease] = []
+        odd: list[Lease] = []
+        keep = live.append
+        for lease in entries:
+            if lease.deadline > now and lease.limits is None and not lease.owner.ended:
+                keep(lease)
+            else:
+                odd.append(lease)
+        if odd:
+            live.extend(self.renewer.sort_out(odd, now))
+        if live:
+            self.renewer.renew(self, live)
+
+
+class Batch(Request):
+    """One renewal call about many leases of one group."""
+
+    __slots__ = ("_renewer", "drained", "leases", "overdue", "terms")
+
+    def __init__(self, renewer: Renewer, terms: RenewalGroup, leases: Sequence[Lease], drained: bool) -> None:
+        super().__init__(renewer.timer, renewer.node)
+        self._renewer = renewer
+        self.terms = terms
+        self.leases = leases
+        self.drained = drained  # from the overdue set, in order of deadline and not of due tick
+        self.overdue = False  # it has been silent for so long that its leases are watched in the overdue set
+
+    def call(self) -> Call:
+        return batch_call(self.terms.kind.renew, self.terms.kind, self.leases, self.terms.ttl)
+
+    def resend(self) -> None:
+        # Nothing may be sent for a lease that has been released or lost while the first try was under way.
+        self.leases = [lease for lease in self.leases if lease.state is RENEWING]
+        if self.leases:
+            self.node.send(self)
+        else:
+            self._renewer.settled(self)
+
+    def value_reply(self, reply: Reply) -> None:
+        self._renewer.confirmed(self, exceptions(reply, len(self.leases)))
+
+    def error_reply(self, error: ServerError) -> None:
+        self._renewer.failed(self, str(error))
+
+    def broken(self, error: Exception) -> None:
+        self._renewer.interrupted(self)
+
+    def refused(self, error: Exception) -> None:
+        self._renewer.interrupted(self)
+
+    def late(self, now: float) -> None:
+        self._renewer.silent(self)

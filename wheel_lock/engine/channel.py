@@ -1,0 +1,168 @@
+"""One non-blocking, pipelined connection to a node. Bytes out, replies in, each reply to the request it belongs to.
+
+It never waits, and it knows nothing of locks. When anything is wrong with it - closed, reset, a reply that nobody asked
+for or that makes no sense - it is dropped as a whole, and every request without a reply is told that it has none.
+"""
+
+from __future__ import annotations
+
+import selectors
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import hiredis
+
+from wheel_lock.engine.connect import Connection
+from wheel_lock.protocol.resp import MalformedReply, Reply
+from wheel_lock.timer import HashedWheelTimer
+
+READ_BYTES = 1 << 18
+_NOTHING = object()
+_BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class ServerError(Exception):
+    """An error reply. Its text starts with a code in capitals."""
+
+
+class Request(Protocol):
+    """Something that is sent and waits for one reply."""
+
+    def encode(self, flagged: bool) -> bytes: ...
+
+    def answered(self, reply: Reply) -> None: ...
+
+    def broken(self, error: Exception) -> None: ...
+
+
+class Channel:
+    """A pipelined connection. Timer's thread only.
+
+    Args:
+        timer: Whose thread and selector it uses.
+        connection: What it now owns.
+        on_reply: Called after each batch of replies.
+        on_lost: Called once, with the error, when it has been dropped; the requests are told right after.
+    """
+
+    def __init__(
+        self,
+        timer: HashedWheelTimer,
+        connection: Connection,
+        on_reply: Callable[[], object],
+        on_lost: Callable[[Channel, Exception], object],
+    ) -> None:
+        self._timer = timer
+        self._connection = connection
+        self._sock = connection.sock
+        self._flagged = connection.flagged
+        self._on_reply = on_reply
+        self._on_lost = on_lost
+        self._reader = hiredis.Reader(replyError=ServerError, protocolError=MalformedReply, notEnoughData=_NOTHING)
+        self._requests: deque[Request] = deque()
+        self._out: list[bytes] = []
+        self._unsent = memoryview(b"")
+        self._flush_wanted = False
+        self._writing = False
+        self.open = True
+        timer.watch(self._sock, selectors.EVENT_READ, self._ready)
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests wait for their reply."""
+        return len(self._requests)
+
+    def send(self, request: Request) -> None:
+        """Queue ``request``; it is written, together with all others, at the end of this turn."""
+        self._out.append(request.encode(self._flagged))
+        self._requests.append(request)
+        if not self._flush_wanted:
+            self._flush_wanted = True
+            self._timer.flush_later(self)
+
+    def flush(self) -> None:
+        """Write as much as the socket takes now; the rest when it can take more."""
+        self._flush_wanted = False
+        if not self.open:
+            return
+        if self._out:
+            queued, self._out = self._out, []
+            fresh = queued[0] if len(queued) == 1 else b"".join(queued)
+            self._unsent = memoryview(b"".join((self._unsent, fresh)) if self._unsent else fresh)
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._sock.send(self._unsent) :]
+        except _BLOCKED:
+            pass
+        except OSError as error:
+            self.drop(error)
+            return
+        if self._writing is not bool(self._unsent):
+            self._writing = bool(self._unsent)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._writing else 0)
+            self._timer.watch(self._sock, events, self._ready)
+
+    def _ready(self, events: int) -> None:
+        if self.open and events & selectors.EVENT_WRITE:
+            self.flush()
+        if self.open and events & selectors.EVENT_READ:
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                data = self._sock.recv(READ_BYTES)
+                if not data:
+                    self.drop(ConnectionResetError("the server closed the connection"))
+                    return
+                self._reader.feed(data)
+                # TLS hides what it has buffered from the selector, so it must be read until it blocks.
+                if len(data) < READ_BYTES and not isinstance(self._sock, ssl.SSLSocket):
+                    break
+        except _BLOCKED:
+            pass
+        except OSError as error:
+            self.drop(error)
+            return
+        self._answer()
+
+    def _answer(self) -> None:
+        requests = self._requests
+        try:
+            while self.open:
+                reply = self._reader.gets()
+                if reply is _NOTHING:
+                    break
+                if not requests:
+                    raise MalformedReply("a reply that nothing was asked for")
+                # It stays first in line until it has taken the reply: if that makes no sense it counts as unanswered.
+                requests[0].answered(reply)
+                requests.popleft()
+        except MalformedReply as error:
+            self.drop(error)
+            return
+        except Exception as error:
+            self.drop(error)  # a bug of ours, but even so no reply may go to the wrong request
+            raise
+        if self.open:
+            self._on_reply()
+
+    def drop(self, error: Exception) -> None:
+        """Close it; every request without a reply is told ``error``. Harmless when dropped already."""
+        if not self.open:
+            return
+        self.open = False
+        self._timer.unwatch(self._sock)
+        self._connection.close()
+        requests, self._requests = self._requests, deque()
+        self._on_lost(self, error)
+        for request in requests:
+            request.broken(error)
+
+    def forget(self) -> None:
+        """In a forked child: let go of it without touching what the parent shares."""
+        self.open = False
+        self._connection.forget()
+        self._requests.clear()

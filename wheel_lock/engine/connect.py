@@ -1,0 +1,160 @@
+"""The only place that connects: redis-py makes the connection, then hands its socket over.
+
+Whatever a client was configured with - TCP, unix socket, TLS, user and password, a credential provider, a database -
+holds here too, because the client's own connection class does the work, on a short-lived helper thread. Maintenance
+notifications, retries and RESP3 are switched off: the engine reads the socket itself and expects RESP2 replies only.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Protocol
+
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection
+from redis.maint_notifications import MaintNotificationsConfig
+from redis.retry import Retry
+
+from wheel_lock.protocol import scripts
+
+_FATAL = (
+    redis.exceptions.AuthenticationError,
+    redis.exceptions.AuthorizationError,
+    redis.exceptions.DataError,
+)
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether trying to connect again cannot help until somebody changes a setting."""
+    if isinstance(error, redis.exceptions.BusyLoadingError):
+        return False
+    # redis-py wraps a refused database number as a bare ConnectionError, and a TLS failure likewise: those are retried.
+    return isinstance(error, (*_FATAL, redis.exceptions.ResponseError, TypeError, ValueError))
+
+
+class Connection(Protocol):
+    """A connected, authenticated socket that nothing is in flight on."""
+
+    sock: socket.socket
+    flagged: bool  # whether the server knows scripts that start with a #!lua line
+
+    def close(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+
+class Connector(Protocol):
+    """Makes connections to one node."""
+
+    def connect(self, timeout_s: float) -> Connection: ...
+
+    def describe(self) -> str: ...
+
+
+class RedisPyConnection:
+    """A redis-py connection whose socket now belongs to a channel."""
+
+    def __init__(self, connection: AbstractConnection, sock: socket.socket, flagged: bool) -> None:
+        self._connection = connection
+        self.sock = sock
+        self.flagged = flagged
+
+    def close(self) -> None:
+        """Close it."""
+        self._connection.disconnect()
+
+    def forget(self) -> None:
+        """In a forked child: close the child's copy of the descriptor without a word to the server."""
+        fd = self.sock.detach()
+        if fd >= 0:
+            socket.close(fd)
+
+
+class RedisPyConnector:
+    """Connects as ``client`` would, with its pool's connection class and settings, but never through its pool.
+
+    The connections of the engine are its own, so a pool that is exhausted does not keep a lock from being renewed.
+
+    Raises:
+        TypeError: Something else than a synchronous client of one server.
+    """
+
+    def __init__(self, client: redis.Redis) -> None:
+        pool = getattr(client, "connection_pool", None)
+        connection_class = getattr(pool, "connection_class", None)
+        if not isinstance(client, redis.Redis) or pool is None or connection_class is None:
+            raise TypeError(f"expected a redis.Redis client of one server, got {type(client).__name__}")
+        if connection_class.__module__.partition(".")[0] == "fakeredis":
+            raise TypeError(
+                "this fakeredis client has no socket, and the engine needs one: "
+                "wheel_lock.testing.fake_context() starts fakeredis as a server and returns a context for it"
+            )
+        if not issubclass(connection_class, AbstractConnection) or hasattr(connection_class, "connect_to"):
+            raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
+        self._connection_class: type[AbstractConnection] = connection_class
+        self._settings: dict[str, Any] = dict(pool.connection_kwargs)
+        self._settings.pop("maint_notifications_pool_handler", None)
+        self._settings.pop("event_dispatcher", None)
+        self._settings.update(
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+            retry_on_timeout=False,
+            decode_responses=False,
+            health_check_interval=0,
+            client_name=self._settings.get("client_name") or "wheel_lock",
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),
+        )
+
+    def describe(self) -> str:
+        """Return where it connects to, without credentials."""
+        if "path" in self._settings:
+            return str(self._settings["path"])
+        return f"{self._settings.get('host', 'localhost')}:{self._settings.get('port', 6379)}"
+
+    def connect(self, timeout_s: float) -> RedisPyConnection:
+        """Connect, authenticate, load the scripts.
+
+        Args:
+            timeout_s: Longest wait for the connection and for each reply; the client's own limits where smaller.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: It did not work.
+        """
+        settings = dict(self._settings)
+        for what in ("socket_timeout", "socket_connect_timeout"):
+            settings[what] = min(settings.get(what) or timeout_s, timeout_s)
+        connection = self._connection_class(**settings)
+        try:
+            connection.connect()
+            flagged = _knows_flags(connection)
+            _load_scripts(connection, flagged)
+            sock = connection._sock
+            if sock is None:
+                raise redis.exceptions.ConnectionError("the connection was closed while it was being made")
+            sock.setblocking(False)
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return RedisPyConnection(connection, sock, flagged)
+        except BaseException:
+            connection.disconnect()
+            raise
+
+
+def _knows_flags(connection: AbstractConnection) -> bool:
+    connection.send_command("EVAL", scripts.FLAG_PROBE, 0)
+    try:
+        return bool(connection.read_response() == 1)
+    except redis.exceptions.ResponseError:
+        return False
+
+
+def _load_scripts(connection: AbstractConnection, flagged: bool) -> None:
+    for script in scripts.ALL:
+        connection.send_command("SCRIPT", "LOAD", script.form(flagged).source)
+    for _ in scripts.ALL:
+        try:
+            connection.read_response()
+        except redis.exceptions.ResponseError:
+            pass  # not allowed, perhaps: a call that finds no script is answered by sending its text

@@ -1,0 +1,321 @@
+"""The engine of one context: what callers ask for, and the one place where a lease begins and ends.
+
+Everything here runs on the timer's thread, except :meth:`Engine.submit`, which is how the other threads get work there.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from wheel_lock.engine.acquiring import Extend, Release
+from wheel_lock.engine.bulk import ReleaseMany, Sweep
+from wheel_lock.engine.connect import Connector
+from wheel_lock.engine.node import Node, start_helper_thread
+from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.renewal import Renewer
+from wheel_lock.engine.requests import Query
+from wheel_lock.engine.telling import tell_lost
+from wheel_lock.errors import (
+    ContextClosed,
+    LockLost,
+    LockNotHeld,
+    LossReason,
+    TooManyLocks,
+    WheelLockError,
+)
+from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, local_deadline
+from wheel_lock.notifier import NOTIFIER
+from wheel_lock.observe.stats import Counters
+from wheel_lock.options import ContextOptions, LockOptions
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.scripts import Call
+from wheel_lock.timer import HashedWheelTimer
+
+logger = logging.getLogger("wheel_lock")
+
+
+class Engine:
+    """Acquires, renews and releases on one node, on the timer's thread.
+
+    Args:
+        connector: What connects to the node.
+        options: The context's settings.
+        timer: Whose thread it lives on.
+        launch: Runs an attempt to connect somewhere it may block.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        options: ContextOptions,
+        timer: HashedWheelTimer,
+        launch: Callable[[Callable[[], None]], None] = start_helper_thread,
+    ) -> None:
+        self.options = options
+        self.timer = timer
+        self.counters = Counters()
+        self.held: dict[Lease, None] = {}
+        self.acquiring = 0
+        self.closed = False
+        self.retired = False
+        self.node = Node(timer, connector, options, self.counters, launch)
+        self.node.is_needed = lambda: bool(self.held)
+        self.renewer = Renewer(self, self.node)
+        self._last_refusal_logged = float("-inf")
+        timer.attach(self)
+        ENGINES.add(self)
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Have ``work()`` done on the timer's thread. From any thread.
+
+        Raises:
+            ContextClosed: The context, or its timer, is closed.
+        """
+        if self.closed or self.timer.stopped:
+            raise ContextClosed("The context has been closed")
+        self.timer.post(work)
+
+    def tell(self, work: Callable[[], object]) -> None:
+        """Like :meth:`submit`, but quiet about a closed context: for finalisers and for giving up."""
+        if not self.closed and not self.timer.stopped:
+            self.timer.post(work)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits for its reply, or for a connection."""
+        return self.node.busy
+
+    def tell_if_running(self, work: Callable[[], object]) -> None:
+        """Like :meth:`tell`, but never starts the thread: where it does not run there is nothing to do."""
+        if self.timer.running:
+            self.tell(work)
+
+    def refusal(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
+        """Return why ``wanted`` more locks may not be acquired, or None if they may."""
+        if self.closed:
+            return ContextClosed("The context has been closed", name)
+        most = self.options.max_held
+        if most is not None and len(self.held) + self.acquiring + wanted > most:
+            return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
+        return None
+
+    # -- a lease begins ----------------------------------------------------------------------------------------------
+
+    def grant(self, leases: Sequence[Lease], options: LockOptions, sent_at: float) -> bool:
+        """Take the server's grant; False if the leases have run out before their grant was read."""
+        if self.closed or self.timer.now >= local_deadline(sent_at, options.timeout_s):
+            return False
+        limits = None
+        if options.renew_every_s is None or options.max_renewals is not None or options.max_hold_s is not None:
+            hold_until = float("inf") if options.max_hold_s is None else sent_at + options.max_hold_s
+            limits = Limits(0 if options.renew_every_s is None else options.max_renewals, hold_until)
+        grant_all(leases, sent_at, options.timeout_s, limits)
+        self.held.update(dict.fromkeys(leases))
+        self.counters.acquired += len(leases)
+        self.renewer.begin(leases, sent_at)
+        return True
+
+    def turn_down(self, leases: Sequence[Lease], clean_up: bool) -> None:
+        """End leases of one group that were never held; ``clean_up`` where the server may have granted them."""
+        for lease in leases:
+            if lease.state is State.PENDING:
+                lease.move(Event.TURNED_DOWN)
+        if clean_up:
+            self.renewer.clean_up(leases)
+
+    # -- a lease ends ------------------------------------------------------------------------------------------------
+
+    def _let_go(self, lease: Lease) -> WheelLockError | None:
+        """Take a lease that its holder releases out of everything; return why that is impossible, if it is."""
+        error = self._not_ours(lease)
+        if error is None:
+            self.renewer.forget(lease)
+            lease.move(Event.RELEASE)
+            self.held.pop(lease, None)
+        return error
+
+    def _not_ours(self, lease: Lease) -> WheelLockError | None:
+        """Return why the holder cannot do anything with ``lease``, or None where it can."""
+        if not lease.group.alive:
+            return LockLost(lease.name, lease.loss or LossReason.FORKED)
+        if lease.state <= EXTENDING and not lease.believed(self.timer.clock.now()):
+            self.lose([lease])
+            self.renewer.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
+        if lease.state is State.LOST:
+            return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
+        if lease.state > EXTENDING:
+            return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
+        return None
+
+    def release(self, lease: Lease, operation: Operation[None]) -> None:
+        """Release one lease. Nothing is sent for it any more once the operation is done."""
+        error = self._let_go(lease)
+        if error is None:
+            Release(self, lease, operation).start()
+        else:
+            operation.fail(error)
+
+    def release_many(self, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]) -> None:
+        """Release many; the operation completes with the reasons of those that had been lost."""
+        ours: list[Lease] = []
+        losses: dict[str | bytes, LossReason] = {}
+        for lease in leases:
+            error = self._let_go(lease)
+            if error is None:
+                ours.append(lease)
+            elif isinstance(error, LockLost):
+                losses[lease.name] = error.reason
+        bulk = ReleaseMany(self, ours, operation)
+        bulk.losses = losses
+        bulk.pump()
+
+    def freed(self, leases: Sequence[Lease]) -> None:
+        """The server has released them."""
+        self.counters.released += len(leases)
+        for lease in leases:
+            lease.move(Event.FREED)
+        self._hang_up_if_retired()
+
+    def unreleased(self, leases: Sequence[Lease]) -> None:
+        """Whether the server has released them is not known; they are over here, and will expire there."""
+        for lease in leases:
+            lease.move(Event.FREED)
+
+    def lose(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
+        """End leases that were not released, and have their holders told, once.
+
+        Args:
+            leases: Believed leases, or ones in the middle of their release; others are passed over.
+            reason: Why; by default, the reason for which each lapses now.
+        """
+        lost: list[Lease] = []
+        for lease in leases:
+            if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
+                continue
+            lease.loss = why = lease.loss or reason or lease.lapse_reason()
+            self.renewer.forget(lease)
+            self.held.pop(lease, None)
+            lease.move(Event.LOSE)
+            self.counters.lost[why] += 1
+            lost.append(lease)
+        if lost:
+            NOTIFIER.post(tell_lost, lost, self.timer.now)
+            self._hang_up_if_retired()
+
+    def abandon(self, lease: Lease) -> None:
+        """Its lock object is gone: renew it no more."""
+        self.lose([lease], LossReason.ABANDONED)
+
+    def lapse_seen(self, lease: Lease) -> None:
+        """A holder has seen the deadline pass before we did."""
+        self.lose([lease])
+
+    # -- in between --------------------------------------------------------------------------------------------------
+
+    def extend(self, lease: Lease, time_ms: int, replace: bool, operation: Operation[None]) -> None:
+        """Change the time-to-live of a held lease."""
+        error = self._not_ours(lease)
+        if error is None and lease.state is EXTENDING:
+            error = WheelLockError("The lock is being extended already", lease.name)
+        if error is not None:
+            operation.fail(error)
+            return
+        self.renewer.forget(lease)
+        if replace:
+            # The server may shorten it at once, so from here on the holder must believe no longer than that.
+            lease.reset_deadline(min(lease.deadline, local_deadline(self.timer.now, time_ms / 1000)))
+        self.renewer.hold(lease)
+        Extend(self, lease, time_ms, replace, operation).start()
+
+    def extended(self, lease: Lease, sent_at: float, outcome: int | LossReason, operation: Operation[None]) -> None:
+        """The server has answered an extend: with the new time-to-live in milliseconds, or why there is none."""
+        if lease.state is EXTENDING:
+            if isinstance(outcome, LossReason):
+                self.lose([lease], outcome)
+            elif lease.believed(self.timer.clock.now()):
+                self.renewer.forget(lease)
+                lease.reset_deadline(local_deadline(sent_at, outcome / 1000))
+                lease.move(Event.CONFIRMED)
+                self.renewer.schedule(lease, sent_at)
+                operation.complete(None)
+                return
+            else:
+                self.lose([lease])
+        if lease.state is State.LOST and not isinstance(outcome, LossReason):
+            self.renewer.clean_up([lease])
+        operation.fail(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
+
+    def query(self, name: str | bytes, call: Call, read: Callable[[Reply], Any], operation: Operation[Any]) -> None:
+        """Ask the server something."""
+        Query(self.timer, self.node, name, self.options.response_timeout_s, call, read, operation).start()
+
+    def pause(self, duration_s: float, operation: Operation[None]) -> None:
+        """Complete ``operation`` after a while."""
+        self.timer.call_at(self.timer.now + duration_s, lambda now: operation.complete(None))
+
+    def log_refusal(self, error: str, leases: int) -> None:
+        """Say that the server refuses renewals, at most once a second."""
+        if self.timer.now - self._last_refusal_logged >= 1.0:
+            self._last_refusal_logged = self.timer.now
+            NOTIFIER.post(logger.warning, "the server refused to renew %d locks, trying again: %s", leases, error)
+
+    # -- the end, and other fates ------------------------------------------------------------------------------------
+
+    def close(self, timeout_s: float, operation: Operation[None]) -> None:
+        """End every lease, release them all at the server if that is wanted and possible, and hang up."""
+        if self.closed:
+            operation.complete(None)
+            return
+        self.closed = True
+        sweep = Sweep(self, self.held, Operation(lambda: self._hang_up(operation)))
+        # Without a connection there is nobody to release to, and making one could take longer than we may.
+        if self.options.release_on_close and self.node.connected:
+            self.timer.call_at(self.timer.now + timeout_s, lambda now: sweep.stop())
+            sweep.pump()
+        else:
+            sweep.stop()
+
+    def _hang_up(self, operation: Operation[None]) -> None:
+        self.node.close(ContextClosed("The context has been closed"))
+        operation.complete(None)
+
+    def retire(self) -> None:
+        """The context object is gone: hang up as soon as nothing is held."""
+        self.retired = True
+        self._hang_up_if_retired()
+
+    def _hang_up_if_retired(self) -> None:
+        if self.retired and not self.held:
+            self.node.retire()
+
+    def timer_stopped(self) -> None:
+        """The timer is about to stop for good."""
+        self.timer.post(self._stop)
+
+    def _stop(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.lose(list(self.held), LossReason.CONTEXT_CLOSED)
+            self.node.close(ContextClosed("The timer has been stopped"))
+
+    def thread_died(self) -> None:
+        """The timer's thread has died, and every alarm with it: nothing can be kept, so nothing is believed."""
+        self.lose(list(self.held), LossReason.THREAD_DIED)
+        self.node.restart(RuntimeError("the timer's thread died"))
+        self.renewer.start_empty()
+        self.held.clear()
+        self.acquiring = 0
+
+    def forked(self) -> None:
+        """In the child: hold nothing."""
+        self.held.clear()
+        self.acquiring = 0
+        self.renewer.start_empty()
+        self.node.forget()
+        self.counters.reset()
+
+
+ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()

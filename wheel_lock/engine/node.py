@@ -1,0 +1,251 @@
+"""One node as the engine sees it: a channel while there is one, and the effort to get one while there is not.
+
+A node is *ready* when its channel is open and answers. A channel that has been silent for too long is suspected, not
+dropped: a second connection is tried as a probe, and whichever speaks first is used. So a server that merely paused
+loses nothing that was in flight, and one that vanished is left within one attempt.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from wheel_lock.engine.channel import Channel
+from wheel_lock.engine.connect import Connection, Connector, is_fatal
+from wheel_lock.loop import Alarm
+from wheel_lock.notifier import NOTIFIER
+from wheel_lock.observe.stats import Counters
+from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.timer import HashedWheelTimer
+
+logger = logging.getLogger("wheel_lock")
+
+
+class Backoff:
+    """Pauses that double, with jitter, up to a limit."""
+
+    def __init__(self, first_s: float, most_s: float) -> None:
+        self._first_s = first_s
+        self._most_s = most_s
+        self._next_s = first_s
+
+    def pause(self) -> float:
+        """Return the next pause in seconds: a quarter more or less, so that many clients do not return at once."""
+        pause_s = self._next_s
+        self._next_s = min(pause_s * 2, self._most_s)
+        return pause_s * random.uniform(0.75, 1.25)
+
+    def reset(self) -> None:
+        """Begin with the shortest pause again."""
+        self._next_s = self._first_s
+
+
+class NodeRequest(Protocol):
+    """A request that may have to wait for a connection before it can be sent."""
+
+    @property
+    def finished(self) -> bool: ...
+
+    def encode(self, flagged: bool) -> bytes: ...
+
+    def answered(self, reply: Reply) -> None: ...
+
+    def broken(self, error: Exception) -> None: ...
+
+    def refused(self, error: Exception) -> None: ...
+
+
+def start_helper_thread(attempt: Callable[[], None]) -> None:
+    """Run one attempt to connect on a short-lived daemon thread."""
+    threading.Thread(target=attempt, name="wheel-lock-connect", daemon=True).start()
+
+
+class Node:
+    """Sends requests to one server, connecting when there is need. Timer's thread only.
+
+    Args:
+        timer: Whose thread it lives on.
+        connector: What makes its connections.
+        options: Time limits and pauses.
+        counters: Where connections are counted.
+        launch: Runs an attempt to connect somewhere it may block.
+    """
+
+    def __init__(
+        self,
+        timer: HashedWheelTimer,
+        connector: Connector,
+        options: ContextOptions,
+        counters: Counters,
+        launch: Callable[[Callable[[], None]], None] = start_helper_thread,
+    ) -> None:
+        self.connector = connector
+        self._timer = timer
+        self._options = options
+        self._counters = counters
+        self._launch = launch
+        # Set by the renewer: told when the node becomes ready, and asked whether leases need it.
+        self.on_ready: Callable[[], object] = lambda: None
+        self.is_needed: Callable[[], bool] = lambda: False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._channel: Channel | None = None
+        self._waiting: deque[NodeRequest] = deque()
+        self._suspected = False
+        self._connecting = False
+        self._closed = False
+        self._retry: Alarm | None = None
+        self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
+        self.last_error: Exception | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a channel that is not suspected of being dead."""
+        return self._channel is not None and not self._suspected
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a channel, ready or not."""
+        return self._channel is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits for a reply or for a connection."""
+        return self._connecting or bool(self._waiting) or (self._channel is not None and self._channel.unanswered > 0)
+
+    def send(self, request: NodeRequest) -> None:
+        """Send ``request`` now if there is a channel, else as soon as there is one, in the order of the calls."""
+        if self._channel is not None:
+            self._channel.send(request)
+        else:
+            self._waiting.append(request)
+            self.connect()
+
+    def connect(self) -> None:
+        """Begin to connect, unless an attempt is under way, waits for its time, or is not called for."""
+        if self._connecting or self._closed or self._retry is not None or self.ready:
+            return
+        self._connecting = True
+        self._launch(self._attempt)
+
+    def suspect(self) -> None:
+        """Something has been unanswered for too long: try a second connection. The first reply clears this."""
+        if self._channel is not None and not self._suspected:
+            self._suspected = True
+            self.connect()
+
+    def _attempt(self) -> None:
+        """On the helper thread: nothing but connecting, and a message to the timer's thread."""
+        reset_seen = self._backoff  # replaced by a reset, so a late result of another life is recognised
+        try:
+            connection = self.connector.connect(self._options.connect_timeout_s)
+        except Exception as error:
+            failure = error
+            self._timer.post(lambda: self._failed(failure, reset_seen))
+        else:
+            self._timer.post(lambda: self._connected(connection, reset_seen))
+
+    def _connected(self, connection: Connection, life: Backoff) -> None:
+        if life is not self._backoff or self._closed or self.ready:
+            connection.close()  # too late: the suspected channel has spoken first, or nobody wants it any more
+            if life is self._backoff:
+                self._connecting = False
+            return
+        self._connecting = False
+        self._suspected = False
+        self.last_error = None
+        self._counters.connects += 1
+        old = self._channel
+        self._channel = channel = Channel(self._timer, connection, self._replied, self._lost)
+        if old is not None:
+            old.drop(TimeoutError("silent for too long; another connection has taken over"))
+        waiting, self._waiting = self._waiting, deque()
+        for request in waiting:
+            if not request.finished:
+                channel.send(request)
+        self.on_ready()
+
+    def _failed(self, error: Exception, life: Backoff) -> None:
+        if life is not self._backoff:
+            return
+        self._connecting = False
+        self.last_error = error
+        NOTIFIER.post(logger.info, "cannot connect to %s: %s", self.connector.describe(), error)
+        if is_fatal(error):
+            waiting, self._waiting = self._waiting, deque()
+            for request in waiting:
+                request.refused(error)
+        self._try_later()
+
+    def _try_later(self) -> None:
+        self._drop_finished()
+        if self._closed or self._retry is not None or not (self._waiting or self._suspected or self.is_needed()):
+            return
+        self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now)
+
+    def _try_now(self, now: float) -> None:
+        self._retry = None
+        self._drop_finished()
+        if self._waiting or self._suspected or self.is_needed():
+            self.connect()
+
+    def _drop_finished(self) -> None:
+        if any(request.finished for request in self._waiting):
+            self._waiting = deque(request for request in self._waiting if not request.finished)
+
+    def _replied(self) -> None:
+        self._backoff.reset()
+        if self._suspected:
+            self._suspected = False
+            self.on_ready()
+
+    def _lost(self, channel: Channel, error: Exception) -> None:
+        if channel is not self._channel:
+            return  # replaced on purpose
+        self._channel = None
+        self._suspected = False
+        self.last_error = error
+        if not self._closed:
+            NOTIFIER.post(logger.info, "lost the connection to %s: %s", self.connector.describe(), error)
+        # A server that accepts and hangs up at once must not be asked in a tight loop, so even the first try waits.
+        self._try_later()
+
+    def close(self, error: Exception) -> None:
+        """Drop the channel; whatever waits is refused with ``error``, and nothing is sent any more."""
+        self._closed = True
+        self._timer.cancel(self._retry)
+        self._retry = None
+        if self._channel is not None:
+            self._channel.drop(error)
+        waiting, self._waiting = self._waiting, deque()
+        for request in waiting:
+            request.refused(error)
+
+    def retire(self) -> None:
+        """Hang up if nothing is under way; the next request connects again."""
+        if self._channel is not None and not self._channel.unanswered and not self._waiting:
+            self._channel.drop(ConnectionAbortedError("idle"))
+
+    def restart(self, error: Exception) -> None:
+        """Begin anew after the timer's thread has died: its alarms and its selector are gone."""
+        channel, waiting = self._channel, self._waiting
+        closed = self._closed
+        self._reset()
+        self._closed = closed
+        if channel is not None:
+            channel.drop(error)
+        self._waiting.clear()
+        for request in waiting:
+            request.refused(error)
+
+    def forget(self) -> None:
+        """In a forked child: no socket and no request of the parent's is ours."""
+        if self._channel is not None:
+            self._channel.forget()
+        self._reset()

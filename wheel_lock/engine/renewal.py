@@ -1,0 +1,333 @@
+"""Renewal: due leases become batches, batches become outcomes, and what is not confirmed is tried again in time.
+
+A lease that is held is in exactly one place: on the wheel (HELD), in an unanswered batch (RENEWING), or in the overdue
+set (OVERDUE, and whatever else has to be watched until its deadline). The renewer moves it between them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from wheel_lock.engine.batches import Batch, RenewalGroup
+from wheel_lock.engine.node import Backoff, Node
+from wheel_lock.engine.overdue import Overdue
+from wheel_lock.engine.requests import CleanUp, terms_of
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import EXTENDING, HELD, OVERDUE, RENEWING, Event, Lease, State, confirm_all, mark_sent
+from wheel_lock.loop import Alarm
+from wheel_lock.protocol.resp import GONE, TAKEN
+from wheel_lock.timer import HashedWheelTimer
+
+if TYPE_CHECKING:
+    from wheel_lock.engine.engine import Engine
+    from wheel_lock.engine.kind import Kind
+
+CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
+_DRAIN_CALLS = 64  # under way from the overdue set: 35 ms of a server's time, so that what is due now is not held up
+_TOGETHER = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
+_GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly for any number of leases (Knuth 6.4)
+
+
+class Renewer:
+    """Keeps the leases of one node alive. Timer's thread only."""
+
+    def __init__(self, engine: Engine, node: Node) -> None:
+        self.engine = engine
+        self.node = node
+        self.timer: HashedWheelTimer = engine.timer
+        self._options = engine.options
+        self._counters = engine.counters
+        self._groups: dict[tuple[Kind, int, int], RenewalGroup] = {}
+        self._phase = 0
+        node.on_ready = self.node_ready
+        self._reset()
+
+    def _reset(self) -> None:
+        self.overdue = Overdue()
+        self._in_flight = 0
+        self._sick = False  # the server answers renewals with an error: one probe at a time
+        self._resting: set[Lease] = set()  # renewals that the server refused one by one: not before the next probe
+        self._retry: Alarm | None = None
+        self._watch: Alarm | None = None
+        self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
+
+    def start_empty(self) -> None:
+        """After a fork or the death of the thread: hold nothing, and let no old lease look held."""
+        groups, self._groups = self._groups, {}
+        for group in groups.values():
+            group.alive = False
+        self._reset()
+
+    def group(self, kind: Kind, timeout_s: float, timeout_ms: int, renew_every_s: float | None) -> RenewalGroup:
+        """Return the group for these terms. From any thread."""
+        after = self.timer.scale.span(renew_every_s if renew_every_s is not None else timeout_s)
+        key = (kind, timeout_ms, after)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups.setdefault(key, RenewalGroup(self, kind, timeout_s, timeout_ms, after))
+        return group
+
+    # -- onto the wheel ----------------------------------------------------------------------------------------------
+
+    def schedule(self, lease: Lease, sent_at: float) -> None:
+        """Put a lease that was granted or confirmed at ``sent_at`` on the wheel for what comes next."""
+        group = terms_of(lease)
+        wheel, floor = self.timer.wheel, self.timer.scale.floor
+        if lease.at_limit:
+            wheel.schedule(lease, floor(lease.deadline) - 1)  # a tick early: the loss must be told by the deadline
+            return
+        # A time-to-live that the caller has extended is not cut short: the renewal waits until it would prolong it.
+        tick = max(floor(sent_at), floor(lease.deadline - group.timeout_s)) + group.after
+        if tick >= floor(lease.deadline):  # the caller has shortened it
+            tick = floor(sent_at + (lease.deadline - sent_at) / 3)
+        if wheel.load(tick) >= CROWD:
+            tick -= self._earlier(group)
+        wheel.schedule(lease, tick)
+
+    def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
+        """Put leases of one group, granted together, on the wheel for the first time."""
+        if len(leases) == 1 or leases[0].limits is not None:
+            for lease in leases:
+                self.schedule(lease, sent_at)
+            return
+        group = terms_of(leases[0])
+        wheel = self.timer.wheel
+        tick = self.timer.scale.floor(sent_at) + group.after
+        start = max(CROWD - wheel.load(tick), 0)
+        wheel.schedule_many(leases[:start], tick)
+        for first in range(start, len(leases), _TOGETHER):
+            wheel.schedule_many(leases[first : first + _TOGETHER], tick - self._earlier(group))
+
+    def _earlier(self, group: RenewalGroup) -> int:
+        """How many ticks before its time a first renewal comes where many would come at once.
+
+        Leases acquired together would be due together for ever; so each, or each few, get a phase of their own.
+        """
+        self._phase = (self._phase + _GOLDEN) & 0xFFFFFFFF
+        return self._phase * (group.after - group.after // 8) >> 32
+
+    def _go_on(self, kept: list[Lease], batch: Batch) -> None:
+        """Put confirmed leases on the wheel again, each one interval after it was due."""
+        after = batch.terms.after
+        # Those that were due long ago would be due again at once: their next renewal counts from this one.
+        punctual = self.timer.wheel.now - kept[0].tick <= max(after // 4, 1)
+        if punctual and kept[0].limits is None:
+            self.timer.wheel.rearm(kept, after)
+        else:
+            seconds = self.timer.scale.seconds
+            for lease in kept:
+                self.schedule(lease, seconds(lease.tick) if punctual else batch.sent_at)
+
+    # -- what is due -------------------------------------------------------------------------------------------------
+
+    def sort_out(self, odd: Iterable[Lease], now: float) -> list[Lease]:
+        """Deal with due leases that have limits, an owner that has ended, or no time left; return those to renew."""
+        live: list[Lease] = []
+        tick = self.timer.wheel.now
+        for lease in odd:
+            lapsing = lease.at_limit and self.timer.scale.floor(lease.deadline) - 1 <= tick
+            if lapsing or lease.loss is not None or now >= lease.deadline:
+                self.engine.lose([lease])
+            elif lease.owner.ended:
+                self.engine.lose([lease], LossReason.ABANDONED)
+            elif not lease.at_limit:
+                live.append(lease)
+            else:
+                self.schedule(lease, now)
+        return live
+
+    def renew(self, group: RenewalGroup, leases: list[Lease]) -> None:
+        """Send renewals for HELD leases that are due, as far as the node can take them; the rest is overdue."""
+        size = self._options.batch_size
+        if self.node.ready and not self._sick:
+            room = max(self._options.max_calls_in_flight - self._in_flight, 0) * size
+            now_sent, leases = leases[:room], leases[room:]
+            for start in range(0, len(now_sent), size):
+                self._send(group, now_sent[start : start + size])
+        if leases:
+            self.watch_overdue(leases)
+            self.node.connect()
+            self.drain()
+
+    def _send(self, group: RenewalGroup, leases: list[Lease], *, drained: bool = False) -> None:
+        nearest = min([lease.deadline for lease in leases])
+        mark_sent(leases)
+        batch = Batch(self, group, leases, drained)
+        self._in_flight += 1
+        self._counters.batches += 1
+        # Silent for a sixth of the timeout is suspicious; where less than that is left, half of what is left.
+        now = self.timer.now
+        until = now + min(group.timeout_s / 6, (nearest - now) / 2)
+        self.timer.wheel.schedule(batch, self.timer.scale.floor(until))
+        self.node.send(batch)
+
+    # -- outcomes ----------------------------------------------------------------------------------------------------
+
+    def settled(self, batch: Batch) -> None:
+        """The batch is answered, or never will be: its leases are where it is not."""
+        self._in_flight -= 1
+        self.timer.wheel.cancel(batch)
+        if batch.overdue:
+            for lease in batch.leases:
+                self.overdue.discard(lease)
+
+    def confirmed(self, batch: Batch, odd: Sequence[tuple[int, int | str]]) -> None:
+        """The server has answered: all is well but for ``odd``."""
+        now = self.timer.clock.now()  # after the reply: a thread that was stopped must not read its own past
+        self.settled(batch)
+        leases = batch.leases
+        if odd:
+            exceptional = dict(odd)
+            for index, verdict in odd:
+                self._one_failed(leases[index], verdict)
+            leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
+        if leases:
+            self._take_confirmation(batch, leases, now)
+        if self._sick:
+            self._sick = False
+            self._resting.clear()
+        if self.overdue:
+            self.drain()
+        else:
+            self._backoff.reset()
+
+    def _take_confirmation(self, batch: Batch, leases: Sequence[Lease], now: float) -> None:
+        result = confirm_all(leases, batch.sent_at, now, batch.terms.timeout_s)
+        counters, seconds = self._counters, self.timer.scale.seconds
+        for kept in (result.kept, result.limited):
+            if not kept:
+                continue
+            counters.renewed += len(kept)
+            if kept[0].tick == kept[-1].tick and not batch.drained:
+                counters.lag.add(now - seconds(kept[0].tick), len(kept))
+            else:
+                for tick, times in Counter([lease.tick for lease in kept]).items():
+                    counters.lag.add(now - seconds(tick), times)
+        counters.slack_min_s = min(counters.slack_min_s, result.slack_s)
+        for kept in (result.kept, result.limited):
+            if kept:
+                self._go_on(kept, batch)
+        self._too_late(result.other)
+
+    def _too_late(self, leases: Sequence[Lease]) -> None:
+        """A confirmation that came after the loss: the key is ours and alive, and nobody believes in it."""
+        self.engine.lose([lease for lease in leases if lease.state is RENEWING])
+        lost = [lease for lease in leases if lease.state is State.LOST]
+        if lost:
+            self.clean_up(lost)
+
+    def clean_up(self, leases: Sequence[Lease]) -> None:
+        """Release, owner-checked, leases of one group that nobody holds any more."""
+        group = terms_of(leases[0])
+        until = self.timer.now + group.timeout_s
+        self.node.send(CleanUp(self.timer, self.node, group.kind, leases, until))
+
+    def _one_failed(self, lease: Lease, verdict: int | str) -> None:
+        if lease.state is not RENEWING:
+            return  # released or lost meanwhile
+        if verdict == GONE:
+            self.engine.lose([lease], LossReason.KEY_GONE)
+        elif verdict == TAKEN or str(verdict).startswith("WRONGTYPE"):
+            self.engine.lose([lease], LossReason.TAKEN)
+        else:
+            self._counters.unknown += 1
+            lease.move(Event.UNKNOWN)
+            self._resting.add(lease)
+            self.watch_overdue([lease])
+            self._retry_later()
+
+    def failed(self, batch: Batch, error: str) -> None:
+        """The server refused the whole call (BUSY, LOADING, READONLY, ...): that proves nothing about any lease."""
+        self.interrupted(batch)
+        self._sick = True
+        self._retry_later()
+        self.engine.log_refusal(error, len(batch.leases))
+
+    def interrupted(self, batch: Batch) -> None:
+        """There will be no reply: try again."""
+        self.settled(batch)
+        unknown = [lease for lease in batch.leases if lease.state is RENEWING]
+        self._counters.unknown += 0 if batch.overdue else len(unknown)
+        for lease in unknown:
+            lease.move(Event.UNKNOWN)
+        self.watch_overdue(unknown)
+
+    def silent(self, batch: Batch) -> None:
+        """No reply for too long: watch the deadlines of its leases, and suspect the connection."""
+        batch.overdue = True
+        waiting = [lease for lease in batch.leases if lease.state is RENEWING]
+        self._counters.unknown += len(waiting)
+        self.watch_overdue(waiting)
+        self.node.suspect()
+
+    # -- the overdue set ---------------------------------------------------------------------------------------------
+
+    def watch_overdue(self, leases: Sequence[Lease]) -> None:
+        """Watch ``leases`` until their deadlines; HELD ones become OVERDUE."""
+        for lease in leases:
+            if lease.state is HELD:
+                lease.move(Event.UNKNOWN)
+        self.overdue.add(leases)
+        self._set_watch()
+
+    def _set_watch(self) -> None:
+        first = self.overdue.first_deadline
+        if first is None:
+            return
+        # A tick early: the loss must be told by the deadline.
+        tick = max(self.timer.scale.floor(first) - 1, self.timer.wheel.now + 1)
+        if self._watch is None or self._watch.tick > tick:
+            self.timer.cancel(self._watch)
+            self._watch = self.timer.call_at(self.timer.scale.seconds(tick), self._tell_lapsed)
+
+    def _tell_lapsed(self, now: float) -> None:
+        self._watch = None
+        self.engine.lose(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now + 2)))
+        self._set_watch()
+
+    def forget(self, lease: Lease) -> None:
+        """The lease has ended: take it off wherever it waits. O(1), O(log n) when it is overdue."""
+        if not self.timer.wheel.cancel(lease) and self.overdue:
+            self.overdue.discard(lease)
+            self._resting.discard(lease)
+
+    def drain(self) -> None:
+        """Send what is overdue, nearest deadline first, a limited number of calls at a time: each reply makes room."""
+        if not self.node.ready or not self.overdue:
+            return
+        calls = _DRAIN_CALLS - self._in_flight
+        if self._sick:
+            calls = 0 if self._in_flight or self._retry is not None else 1
+        if calls <= 0:
+            return
+        size, resting = self._options.batch_size, self._resting
+        by_group: dict[RenewalGroup, list[Lease]] = {}
+        for lease in self.overdue.take(calls * size, lambda lease: lease.state is OVERDUE and lease not in resting):
+            by_group.setdefault(terms_of(lease), []).append(lease)
+        for group, leases in by_group.items():
+            for start in range(0, len(leases), size):
+                self._send(group, leases[start : start + size], drained=True)
+
+    def _retry_later(self) -> None:
+        if self._retry is None:
+            self._retry = self.timer.call_at(self.timer.now + self._backoff.pause(), self._retry_now)
+
+    def _retry_now(self, now: float) -> None:
+        self._retry = None
+        self._resting.clear()
+        self.drain()
+
+    def node_ready(self) -> None:
+        """There is a connection that answers: whatever is overdue goes out at once."""
+        self._sick = False
+        self._resting.clear()
+        self.drain()
+
+    def hold(self, lease: Lease) -> None:
+        """Keep a lease that is EXTENDING off the wheel, but watched."""
+        self.forget(lease)
+        lease.move(Event.EXTEND)
+        assert lease.state is EXTENDING
+        self.watch_overdue([lease])
