@@ -1,0 +1,55 @@
+"""Very many Redis locks, every one of them kept alive from one thread.
+
+>>> import wheel_lock
+>>> wheel_lock.LossReason.KEY_GONE.value
+'key gone'
+"""
+
+from wheel_lock.context import LockContext
+from wheel_lock.errors import (
+    ContextClosed,
+    LockAlreadyHeld,
+    LockLost,
+    LockNotAcquired,
+    LockNotHeld,
+    LockServerError,
+    LocksLost,
+    LockTimeout,
+    LockUnavailable,
+    LossReason,
+    TimerStopped,
+    TooManyLocks,
+    TooManyTimeouts,
+    WheelLockError,
+    WrongThread,
+)
+from wheel_lock.observe import ContextStats, HeldLock, LostEvent
+from wheel_lock.threads import Lock
+from wheel_lock.timer import HashedWheelTimer, Timeout
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ContextClosed",
+    "ContextStats",
+    "HashedWheelTimer",
+    "HeldLock",
+    "Lock",
+    "LockAlreadyHeld",
+    "LockContext",
+    "LockLost",
+    "LockNotAcquired",
+    "LockNotHeld",
+    "LockServerError",
+    "LockTimeout",
+    "LockUnavailable",
+    "LocksLost",
+    "LossReason",
+    "LostEvent",
+    "Timeout",
+    "TimerStopped",
+    "TooManyLocks",
+    "TooManyTimeouts",
+    "WheelLockError",
+    "WrongThread",
+]

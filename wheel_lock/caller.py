@@ -1,0 +1,103 @@
+"""A calling thread: who it is, and how it waits for the one thread to do its work."""
+
+from __future__ import annotations
+
+import binascii
+import secrets
+import threading
+from _thread import allocate_lock
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.operation import Operation
+from wheel_lock.errors import LockUnavailable
+from wheel_lock.lease import Owner
+
+T = TypeVar("T")
+
+_LOOK_AROUND_S = 1.0  # how often a waiting caller makes sure that the thread it waits for is still there
+_TOKEN_BYTES = 16
+_TOKENS_PER_DRAW = 512
+
+
+class _ThreadMark:
+    """Sits in a thread's local storage and goes with it: that is how the end of a thread is noticed."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self) -> None:
+        self.owner = Owner()
+
+    def __del__(self) -> None:
+        self.owner.ended = True
+
+
+_here = threading.local()
+
+
+def current_owner() -> Owner:
+    """Return the owner that stands for the calling thread."""
+    try:
+        mark: _ThreadMark = _here.mark
+    except AttributeError:
+        mark = _here.mark = _ThreadMark()
+    return mark.owner
+
+
+def new_token() -> bytes:
+    """Return 128 random bits as 22 characters."""
+    return _as_text(secrets.token_bytes(_TOKEN_BYTES))
+
+
+def new_tokens() -> Iterator[bytes]:
+    """Yield such tokens for ever; the random bytes of many are drawn at once."""
+    while True:
+        drawn = secrets.token_bytes(_TOKEN_BYTES * _TOKENS_PER_DRAW)
+        for start in range(0, len(drawn), _TOKEN_BYTES):
+            yield _as_text(drawn[start : start + _TOKEN_BYTES])
+
+
+def _as_text(random: bytes) -> bytes:
+    return binascii.b2a_base64(random)[:22]  # the rest is padding
+
+
+class Waiting(Generic[T]):
+    """A caller's wait for one operation."""
+
+    __slots__ = ("_deaths", "_engine", "_gate", "operation")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._deaths = engine.timer.deaths
+        self._gate = allocate_lock()
+        self._gate.acquire()
+        self.operation: Operation[T] = Operation(self._gate.release)
+
+    def result(self) -> T:
+        """Wait, and return the result or raise its exception.
+
+        Raises:
+            LockUnavailable: The thread that was to complete it died meanwhile, or was stopped.
+        """
+        timer = self._engine.timer
+        while not self._gate.acquire(timeout=_LOOK_AROUND_S):
+            if timer.deaths != self._deaths or timer.stopped:
+                raise LockUnavailable("The thread that keeps the locks ended before it answered")
+        return self.operation.result()
+
+
+def wait_for(engine: Engine, begin: Callable[[Operation[T]], Callable[[], object]]) -> T:
+    """Have work done on the timer's thread and wait for its result.
+
+    Args:
+        engine: Whose thread.
+        begin: Given an operation, returns the work that will complete it.
+
+    Raises:
+        LockUnavailable: The thread died meanwhile.
+        Exception: Whatever the work failed with.
+    """
+    waiting: Waiting[T] = Waiting(engine)
+    engine.submit(begin(waiting.operation))
+    return waiting.result()

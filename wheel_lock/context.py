@@ -1,0 +1,355 @@
+"""LockContext: what a process shares. It makes locks, acquires and releases many at once, and tells how it goes."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import redis
+from redis.exceptions import LockError
+
+from wheel_lock.caller import Waiting, current_owner, new_tokens, wait_for
+from wheel_lock.engine.bulk import AcquireMany
+from wheel_lock.engine.connect import RedisPyConnector
+from wheel_lock.engine.engine import ENGINES, Engine
+from wheel_lock.engine.operation import Operation
+from wheel_lock.errors import LocksLost, LossReason
+from wheel_lock.lease import NOBODY, Lease, State
+from wheel_lock.locks import EXCLUSIVE, FENCED
+from wheel_lock.observe import ContextStats, HeldLock
+from wheel_lock.observe.stats import snapshot
+from wheel_lock.options import ContextOptions, lock_name, lock_options, seconds
+from wheel_lock.protocol.resp import fragment
+from wheel_lock.threads import Lock, OnLost
+from wheel_lock.timer import HashedWheelTimer
+
+_PART = 4000  # names of a bulk acquire that are handed over at once
+_EXIT_TIMEOUT_S = 0.8  # so that a process that holds locks still ends within a second
+
+
+class LockContext:
+    """Holds locks on one Redis server and keeps them alive from one thread.
+
+    Args:
+        client: A ``redis.Redis`` client. Its settings are used - TCP, unix socket or TLS, credentials, database - but
+            none of its connections: the context has one of its own.
+        timer: The timer to live on; by default one that all contexts of the process share.
+        batch_size: Leases per renewal script call.
+        response_timeout: Seconds that a call may stay unanswered, reconnecting included, before it raises.
+        connect_timeout: Seconds that one attempt to connect may take.
+        close_timeout: Seconds that :meth:`close` may take.
+        release_on_close: Whether :meth:`close`, and the end of the interpreter, release what is held, or leave it to
+            expire.
+        max_held: The most locks that may be held at once; None for no bound.
+        track_acquisitions: Whether the warning about an abandoned lock tells where it was acquired.
+
+    Raises:
+        TypeError: ``client`` is not a client of one server over a socket.
+        ValueError: A setting is out of range.
+
+    Example:
+        >>> from wheel_lock.testing import fake_context
+        >>> with fake_context() as context:
+        ...     with context.lock("order:42", timeout=30.0) as lock:
+        ...         lock.is_held
+        True
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        timer: HashedWheelTimer | None = None,
+        batch_size: int = 500,
+        response_timeout: float = 5.0,
+        connect_timeout: float = 2.0,
+        close_timeout: float = 5.0,
+        release_on_close: bool = True,
+        max_held: int | None = None,
+        track_acquisitions: bool = False,
+    ) -> None:
+        options = ContextOptions(
+            batch_size=batch_size,
+            response_timeout_s=response_timeout,
+            connect_timeout_s=connect_timeout,
+            close_timeout_s=close_timeout,
+            release_on_close=release_on_close,
+            max_held=max_held,
+            track_acquisitions=track_acquisitions,
+        )
+        connector = RedisPyConnector(client)
+        self._engine = Engine(connector, options, timer if timer is not None else HashedWheelTimer.shared())
+
+    @classmethod
+    def from_url(cls, url: str, *, client_options: dict[str, Any] | None = None, **options: Any) -> LockContext:
+        """Return a context for the server at ``url``.
+
+        Args:
+            url: As for ``redis.Redis.from_url``: ``redis://``, ``rediss://`` or ``unix://``.
+            client_options: More arguments for ``redis.Redis.from_url``.
+            options: As for the class.
+        """
+        return cls(redis.Redis.from_url(url, **(client_options or {})), **options)
+
+    @classmethod
+    def shared(cls, client: redis.Redis) -> LockContext:
+        """Return the one context of this process for ``client``, made at the first call and anew after a close."""
+        with _shared_lock:
+            context = _shared.get(client)
+            if context is None or context.closed:
+                context = _shared[client] = cls(client)
+            return context
+
+    # -- locks -------------------------------------------------------------------------------------------------------
+
+    def lock(
+        self,
+        name: str | bytes,
+        timeout: float = 30.0,
+        *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        retry_every: float | None = None,
+        max_attempts: int | None = None,
+        fencing: bool = False,
+        on_lost: OnLost | None = None,
+        thread_local: bool = True,
+    ) -> Lock:
+        """Return an exclusive lock, not yet acquired.
+
+        Args:
+            name: Its name, 1 to 512 bytes of any value; text is sent as UTF-8.
+            timeout: Its time-to-live in seconds: how long it outlives a holder that crashes.
+            blocking: Whether ``acquire`` waits while another holds it.
+            blocking_timeout: Longest such wait in seconds; None for ever.
+            renew: Whether to renew it until it is released.
+            renew_every: Seconds between renewals; a third of the timeout by default.
+            max_renewals: How many renewals at most; it is lost when the last one runs out.
+            max_hold: Seconds for which it may be held at most; it is lost then.
+            retry_every: Seconds between attempts while waiting; 0.1 by default.
+            max_attempts: How many attempts at most while waiting.
+            fencing: Whether each grant draws a number that only grows, to be checked by what the lock protects.
+            on_lost: Called once with a :class:`~wheel_lock.LostEvent`, on the notifier thread, if it is lost.
+            thread_local: Whether it belongs to the thread that acquires it: no other may release it, and it is renewed
+                no more when that thread ends.
+
+        Raises:
+            ValueError: A value is out of range; before any I/O.
+        """
+        lock_name(name)
+        options = lock_options(
+            timeout,
+            blocking=blocking,
+            blocking_timeout=blocking_timeout,
+            renew=renew,
+            renew_every=renew_every,
+            max_renewals=max_renewals,
+            max_hold=max_hold,
+            retry_every=retry_every,
+            max_attempts=max_attempts,
+            fencing=fencing,
+            thread_local=thread_local,
+        )
+        return Lock(self._engine, FENCED if fencing else EXCLUSIVE, name, options, _callback(on_lost))
+
+    def acquire_many(
+        self,
+        names: Iterable[str | bytes],
+        timeout: float = 30.0,
+        *,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+        on_lost: OnLost | None = None,
+        thread_local: bool = False,
+    ) -> dict[str | bytes, Lock | None]:
+        """Try once to acquire each of ``names``, many of them per round trip.
+
+        Args:
+            names: The names; one that is given twice counts once.
+            thread_local: As for :meth:`lock`, but False by default: locks in bulk belong to the process.
+            timeout, renew, renew_every, max_renewals, max_hold, on_lost: As for :meth:`lock`.
+
+        Returns:
+            For each name its held lock, or None where another holds it.
+
+        Raises:
+            ValueError: A name or a value is out of range; before any I/O.
+            LockUnavailable, LockTimeout, LockServerError: Not all could be asked for. Nothing is left acquired.
+            TooManyLocks: ``max_held`` does not allow that many. Nothing is left acquired.
+        """
+        options = lock_options(
+            timeout,
+            blocking=False,
+            renew=renew,
+            renew_every=renew_every,
+            max_renewals=max_renewals,
+            max_hold=max_hold,
+            thread_local=thread_local,
+        )
+        engine, callback = self._engine, _callback(on_lost)
+        group = engine.renewer.group(EXCLUSIVE, options.timeout_s, options.timeout_ms, options.renew_every_s)
+        owner = current_owner() if thread_local else NOBODY
+        distinct = {name: lock_name(name) for name in names}  # all are looked at before the first is asked for
+        locks: dict[str | bytes, Lock | None] = {}
+        waiting: Waiting[None] = Waiting(engine)
+        bulk = AcquireMany(engine, options, waiting.operation)
+        try:
+            engine.submit(partial(bulk.begin, len(distinct)))
+            tokens, names_left = new_tokens(), iter(distinct.items())
+            while part := list(itertools.islice(names_left, _PART)):
+                leases: list[Lease] = []
+                for name, key in part:
+                    locks[name] = lock = Lock(engine, EXCLUSIVE, name, options, callback)
+                    lock._lease = lease = Lease(name, fragment(key, next(tokens)), group, owner, callback)
+                    leases.append(lease)
+                # The server is at work on one part while the next is made.
+                engine.submit(partial(bulk.add, leases))
+            engine.submit(bulk.seal)
+            waiting.result()
+        except BaseException:
+            engine.tell(bulk.give_up)
+            raise
+        for name, made in locks.items():
+            if made is not None and made._lease is not None and made._lease.state is State.REFUSED:
+                locks[name] = None
+        return locks
+
+    def release_many(self, locks: Iterable[Lock | None]) -> None:
+        """Release ``locks``, many of them per round trip. None is passed over, so results of ``acquire_many`` fit.
+
+        Raises:
+            LockNotHeld, WrongThread: One of them cannot be released by this thread; nothing has been released then.
+            LocksLost: Some had been lost before; the others are released.
+            LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.release`.
+        """
+        leases: list[Lease] = []
+        lost: dict[str | bytes, LossReason] = {}
+        for lock in locks:
+            if lock is None:
+                continue
+            reason = lock.lost
+            if reason is None:
+                leases.append(lock._to_change("release"))
+            else:
+                lost[lock.name] = reason
+        if leases:
+            engine = self._engine
+
+            def begin(operation: Operation[dict[str | bytes, LossReason]]) -> Callable[[], object]:
+                return lambda: engine.release_many(leases, operation)
+
+            losses = wait_for(engine, begin)
+            lost.update(losses)
+        if lost:
+            raise LocksLost(lost)
+
+    # -- how it goes -------------------------------------------------------------------------------------------------
+
+    def stats(self) -> ContextStats:
+        """Return a frozen snapshot of the counters. O(1) in the number of locks."""
+        engine = self._engine
+        return snapshot(engine.counters, held=len(engine.held), overdue=len(engine.renewer.overdue))
+
+    def held(self) -> list[HeldLock]:
+        """Return what is held now, in order of acquisition. O(n)."""
+        now = self._engine.timer.clock.now()
+        overdue = set(self._engine.renewer.overdue.snapshot())
+        return [
+            HeldLock(
+                name=lease.name,
+                timeout_s=lease.group.timeout_s,
+                age_s=now - lease.acquired_at,
+                remaining_s=lease.deadline - now,
+                renewals=lease.renewals,
+                overdue=lease in overdue,
+            )
+            for lease in list(self._engine.held)
+            if lease.believed(now)
+        ]
+
+    @property
+    def timer(self) -> HashedWheelTimer:
+        """The timer that renews its locks; ``timer.new_timeout`` is there for everybody."""
+        return self._engine.timer
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return self._engine.closed
+
+    def close(self, timeout: float | None = None) -> None:
+        """End every lease, releasing them at the server unless ``release_on_close`` is off, and hang up.
+
+        Locks that are still held are lost, for the reason "context closed". Closing twice is harmless.
+
+        Args:
+            timeout: Seconds it may take; ``close_timeout`` by default. What is not released by then expires.
+        """
+        engine = self._engine
+        limit_s = engine.options.close_timeout_s if timeout is None else seconds("timeout", timeout, above=0.0)
+        if not engine.closed and not engine.timer.stopped:
+            wait_for(engine, lambda operation: lambda: engine.close(limit_s, operation))
+
+    def __enter__(self) -> LockContext:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.tell_if_running(engine.retire)
+
+    def __repr__(self) -> str:
+        engine = self._engine
+        state = "closed" if engine.closed else f"{len(engine.held)} held"
+        return f"<LockContext {engine.node.connector.describe()} {state}>"
+
+
+def _callback(on_lost: OnLost | None) -> OnLost | None:
+    if on_lost is not None and not callable(on_lost):
+        raise ValueError(f"on_lost must be callable, not {on_lost!r}")
+    return on_lost
+
+
+_shared: weakref.WeakKeyDictionary[redis.Redis, LockContext] = weakref.WeakKeyDictionary()
+_shared_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _shared_lock
+    _shared_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Release what is held, within a bounded time; what cannot be released expires."""
+    for engine in list(ENGINES):
+        if engine.held and not engine.closed and not engine.timer.stopped:
+            try:
+                wait_for(engine, lambda operation, e=engine: lambda: e.close(_EXIT_TIMEOUT_S, operation))  # type: ignore[misc]
+            except LockError:
+                pass  # nobody is left to be told

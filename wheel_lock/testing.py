@@ -1,0 +1,184 @@
+"""For users' own tests: a clock that is moved by hand, and a context on an embedded server.
+
+with fake_context() as context:
+    with context.lock("order:42") as lock:
+        ...
+
+clock = ManualClock()
+timer = HashedWheelTimer(clock=clock)
+timer.new_timeout(task, delay=30.0)
+clock.advance(30.0)                     # the task has been handed over; nobody has slept
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from wheel_lock.clock import Clock
+from wheel_lock.context import LockContext
+from wheel_lock.timer import HashedWheelTimer
+
+if TYPE_CHECKING:
+    import fakeredis
+
+_TURN_S = 10.0  # real seconds within which a thread must have turned; only a bug takes longer
+
+
+class ManualClock:
+    """A clock that stands still until :meth:`advance` moves it.
+
+    Timers that live by it run their threads as usual, but sleep until it is moved. A lease still expires on its
+    *server* by the server's own time.
+
+    Args:
+        now: Where it begins, in seconds.
+    """
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self._now = now
+        self._timers: weakref.WeakSet[HashedWheelTimer] = weakref.WeakSet()
+
+    def now(self) -> float:
+        """Return the time to which it has been moved."""
+        return self._now
+
+    def sleep_s(self, remaining_s: float) -> float | None:
+        """Return 0 for what is due and None, until woken, for all else."""
+        return 0.0 if remaining_s <= 0 else None
+
+    def attach(self, timer: HashedWheelTimer) -> None:
+        """Note a timer that must be woken by :meth:`advance`."""
+        self._timers.add(timer)
+
+    def advance(self, seconds: float) -> None:
+        """Move it on, and return when every running timer has dealt with what became due on the way.
+
+        It goes from one due moment to the next, so what is due every second comes ten times in ten seconds, and each
+        time the replies of the server are waited for.
+
+        Args:
+            seconds: How far; not negative.
+        """
+        if seconds < 0:
+            raise ValueError(f"a clock cannot be moved back by {seconds!r} seconds")
+        target = self._now + seconds
+        while True:
+            moments = [timer.next_due_at() for timer in self._timers]
+            due = min([moment for moment in moments if moment is not None], default=target)
+            self._now = min(max(due, self._now), target)
+            for timer in list(self._timers):
+                settle(timer)
+            if self._now >= target:
+                return
+
+    def jump(self, seconds: float) -> None:
+        """Move it on in one step, as a suspended machine or a stopped process experiences it."""
+        if seconds < 0:
+            raise ValueError(f"a clock cannot be moved back by {seconds!r} seconds")
+        self._now += seconds
+        for timer in list(self._timers):
+            settle(timer)
+
+
+def settle(timer: HashedWheelTimer) -> None:
+    """Return when a running timer has turned once more and no request of its engines waits for a reply.
+
+    A request that is not answered within a moment is left waiting: the time for it to be given up has not come.
+    """
+    if not timer.running or timer.in_thread:
+        return
+    for _ in range(100):
+        turned = threading.Event()
+        timer.post(turned.set)
+        if not turned.wait(_TURN_S):
+            raise RuntimeError(f"the thread {timer.name} does not turn")
+        if not timer.busy:
+            return
+        threading.Event().wait(0.001)  # a server's reply is awaited here, in real time
+
+
+class EmbeddedServer:
+    """fakeredis as a server on loopback, in threads of this process.
+
+    Attributes:
+        port: Where it listens.
+    """
+
+    def __init__(self) -> None:
+        import fakeredis
+
+        self._server: fakeredis.TcpFakeServer = fakeredis.TcpFakeServer(("127.0.0.1", 0), server_type="redis")
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="embedded-redis", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def client(self, **options: Any) -> redis.Redis:
+        """Return an ordinary client of it."""
+        return redis.Redis(host="127.0.0.1", port=self.port, **options)
+
+    def close(self) -> None:
+        """Stop it. Harmless when stopped already."""
+        if not self._thread.is_alive():
+            return
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=5.0)
+
+    def __enter__(self) -> EmbeddedServer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class FakeContext(LockContext):
+    """A context on an embedded server of its own, which ends with it.
+
+    Attributes:
+        server: The server.
+    """
+
+    def __init__(self, timer: HashedWheelTimer | None, own_timer: bool, options: dict[str, Any]) -> None:
+        self.server = EmbeddedServer()
+        self._own_timer = timer if own_timer else None
+        try:
+            super().__init__(self.server.client(), timer=timer, **options)
+        except BaseException:
+            self.server.close()
+            raise
+
+    def close(self, timeout: float | None = None) -> None:
+        """Close the context, then its timer if it has one of its own, then the server."""
+        super().close(timeout)
+        if self._own_timer is not None:
+            self._own_timer.stop()
+        self.server.close()
+
+
+def fake_context(*, clock: Clock | None = None, timer: HashedWheelTimer | None = None, **options: Any) -> FakeContext:
+    """Start an embedded server and return a ready context for it. Needs the extra ``demo`` (fakeredis).
+
+    Args:
+        clock: A clock for a timer of its own.
+        timer: A timer; by default the one that the process shares.
+        options: As for :class:`wheel_lock.LockContext`.
+
+    Returns:
+        A context; close it, or use it in a ``with`` statement.
+
+    Raises:
+        ValueError: Both a clock and a timer are given.
+    """
+    if clock is not None and timer is not None:
+        raise ValueError("fake_context() takes a clock or a timer, not both: a timer has its clock already")
+    own = HashedWheelTimer(clock=clock) if clock is not None else None
+    return FakeContext(own or timer, own is not None, options)
