@@ -53,7 +53,9 @@ def test_wheel_lock(benchmark: BenchmarkFixture, server: RedisServer) -> None:
     group = engine.renewer.group(EXCLUSIVE, options.timeout_s, options.timeout_ms, options.renew_every_s)
     leases = [Lease(f"lock:{n}", fragment(b"lock:%d" % n, b"%022d" % n), group, NOBODY) for n in range(LOCKS)]
     acquired: Operation[None] = Operation(lambda: None)
-    timer.post(AcquireMany(engine, leases, options, acquired).begin)
+    bulk = AcquireMany(engine, options, acquired)
+    timer.post(lambda: bulk.add(leases))
+    timer.post(bulk.seal)
     _turn_until(timer, lambda: acquired.done)
 
     def renew_all() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Acquire(CallerRequest):
     """One try to acquire one lock. Completes with whether it was granted."""
 
-    __slots__ = ("_engine", "_operation", "_options", "lease")
+    __slots__ = ("_counted", "_engine", "_operation", "_options", "lease")
 
     def __init__(self, engine: Engine, lease: Lease, options: LockOptions, operation: Operation[bool]) -> None:
         super().__init__(engine.timer, engine.node, lease.name, engine.options.response_timeout_s)
@@ -29,6 +29,7 @@ class Acquire(CallerRequest):
         self.lease = lease
         self._options = options
         self._operation = operation
+        self._counted = False  # among those being acquired
 
     def call(self) -> Call:
         terms = terms_of(self.lease)
@@ -63,6 +64,7 @@ class Acquire(CallerRequest):
         """Send it, unless the context takes no more."""
         refusal = self._engine.refusal(self.lease.name, 1)
         if refusal is None:
+            self._counted = True
             self._engine.acquiring += 1
             self.start()
         else:
@@ -72,7 +74,8 @@ class Acquire(CallerRequest):
 
     def finish(self) -> None:
         super().finish()
-        self._engine.acquiring -= 1
+        self._engine.acquiring -= self._counted
+        self._counted = False
 
     def give_up(self) -> None:
         """The caller waits no more: undo what was granted, or may have been."""

@@ -129,6 +129,10 @@ class RedisPyConnector:
         try:
             connection.connect()
             flagged = _knows_flags(connection)
+            if not flagged:
+                # The embedded server hangs up after an error reply, so the question may have cost the connection.
+                connection.disconnect()
+                connection.connect()
             _load_scripts(connection, flagged)
             sock = connection._sock
             if sock is None:
@@ -146,7 +150,9 @@ def _knows_flags(connection: AbstractConnection) -> bool:
     connection.send_command("EVAL", scripts.FLAG_PROBE, 0)
     try:
         return bool(connection.read_response() == 1)
-    except redis.exceptions.ResponseError:
+    except redis.exceptions.ResponseError as error:
+        if str(error).startswith("BUSY"):
+            raise redis.exceptions.ConnectionError(str(error)) from None  # ask again later: this is no answer
         return False
 
 

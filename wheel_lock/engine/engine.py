@@ -289,7 +289,7 @@ class Engine:
 
     def _hang_up_if_retired(self) -> None:
         if self.retired and not self.held:
-            self.node.retire()
+            self.timer.post(self.node.retire)  # after the reply that is being read has been dealt with
 
     def timer_stopped(self) -> None:
         """The timer is about to stop for good."""

@@ -164,7 +164,7 @@ class CallerRequest(Request):
         """Give up: the time is up."""
         if self.finished:
             return
-        if not self.sends or not self.node.ready:
+        if not (self.sends and self.node.connected):
             self.refused(self.node.last_error or TimeoutError(f"not connected within {self.limit_s:g} s"))
             return
         self.finish()

@@ -101,5 +101,5 @@ EXTEND = _load("extend")
 
 ALL = (RENEW, ACQUIRE_MANY, ACQUIRE_FENCED, RELEASE, RELEASE_MANY, EXTEND)
 
-FLAG_PROBE = b"#!lua flags=allow-oom,allow-cross-slot-keys\nreturn 1"
+FLAG_PROBE = b"#!lua flags=no-writes,allow-oom,allow-stale,allow-cross-slot-keys\nreturn 1"
 """A script that only a server with ``#!lua`` support runs: a feature is asked for, not read off a version."""
