@@ -84,6 +84,7 @@ class Waiting(Generic[T]):
         while not self._gate.acquire(timeout=_LOOK_AROUND_S):
             if timer.deaths != self._deaths or timer.stopped:
                 raise LockUnavailable("The thread that keeps the locks ended before it answered")
+            timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came
         return self.operation.result()
 
 

@@ -276,7 +276,7 @@ class LockContext:
                 renewals=lease.renewals,
                 overdue=lease in overdue,
             )
-            for lease in list(self._engine.held)
+            for lease in self._engine.held.copy()
             if lease.believed(now)
         ]
 
@@ -347,7 +347,7 @@ if hasattr(os, "register_at_fork"):
 @atexit.register
 def _at_exit() -> None:
     """Release what is held, within a bounded time; what cannot be released expires."""
-    for engine in list(ENGINES):
+    for engine in ENGINES:
         if engine.held and not engine.closed and not engine.timer.stopped:
             try:
                 wait_for(engine, lambda operation, e=engine: lambda: e.close(_EXIT_TIMEOUT_S, operation))  # type: ignore[misc]

@@ -7,6 +7,7 @@ stem from the network also derive from redis-py's ConnectionError or TimeoutErro
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError, ResponseError
@@ -83,6 +84,9 @@ class LockLost(WheelLockError, LockNotOwnedError):
         super().__init__(f"The lock {quoted(lock_name)} was lost: {reason}", lock_name)
         self.reason = reason
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.lock_name, self.reason), self.__dict__  # exceptions cross process pools
+
 
 class LocksLost(LockLost):
     """Several leases ended without a release.
@@ -98,6 +102,9 @@ class LocksLost(LockLost):
         if len(losses) > 1:
             self.args = (f"{len(losses)} locks were lost, among them {quoted(name)}: {reason}",)
             self.message = self.args[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.losses,), self.__dict__
 
 
 class LockTimeout(WheelLockError, RedisTimeoutError):

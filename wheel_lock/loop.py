@@ -14,7 +14,6 @@ import selectors
 import socket
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -22,11 +21,21 @@ from typing import Any, Protocol
 from wheel_lock.clock import Clock
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.waker import new_waker
+from wheel_lock.weak import WeakRegistry
 from wheel_lock.wheel import TickScale, Wheel, WheelEntry
 
 logger = logging.getLogger("wheel_lock")
 
 _numbers = itertools.count(1)
+_LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
+
+
+def _new_lock() -> Any:  # typeshed calls RLock a function or a class, depending on its age
+    """Return the lock that guards the start of the thread, and what timer.py says. Held for moments only.
+
+    Reentrant, because a finaliser may run anywhere, also while its own thread holds the lock, and post or cancel.
+    """
+    return threading.RLock()
 
 
 class Member(Protocol):
@@ -101,7 +110,10 @@ class Loop:
         self._slots = slots
         self._threaded = threaded
         self._alarms = AlarmGroup(self._guarded)
-        self._members: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._members: WeakRegistry[Member] = WeakRegistry()
+        self._unwatched: set[int] = set()  # descriptors that a handler of this turn has given up
+        self._thread: threading.Thread | None = None
+        self._lock = _new_lock()
         self._stopped = False
         self._selector: selectors.BaseSelector | None = None
         self._waker = new_waker()
@@ -116,8 +128,8 @@ class Loop:
         self._flushers: list[Flusher] = []
         self._next_tick_at = float("-inf")
         self._sleeping = False
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()  # guards the start of the thread, and what timer.py says; held for moments
+        self._woken = False
+        self._wake = self._waker.wake
 
     @property
     def in_thread(self) -> bool:
@@ -132,7 +144,7 @@ class Loop:
     @property
     def busy(self) -> bool:
         """Whether something that lives here waits for a reply; a glance from any thread, for tests."""
-        return bool(self._inbox) or any(member.busy for member in list(self._members))
+        return bool(self._inbox) or any(member.busy for member in self._members)
 
     def next_due_at(self) -> float | None:
         """Return when the next thing is due, in seconds of the clock; a glance from any thread, for tests."""
@@ -152,14 +164,15 @@ class Loop:
         self._inbox.append(call)
         if self._thread is None and self._threaded:
             self._start()
-        if self._sleeping:
-            # Only the thread itself clears this. Were it cleared here, after the wake, the thread could have woken,
-            # turned and gone to sleep again in between, and the next message would find it deaf.
-            self.wake()
+        if self._sleeping and not self._woken:
+            # Noted before the wake, never after: by then the thread could have woken, turned and gone to sleep again,
+            # and the next message would find it deaf. One wake is enough: of 64 threads, 63 save a system call.
+            self._woken = True
+            self._wake()
 
     def wake(self) -> None:
         """Make the thread turn once more, if it sleeps."""
-        self._waker.wake()
+        self._wake()
 
     def attach(self, member: Member) -> None:
         """Tell ``member`` (held weakly) of the thread's death, of a fork, and of ``stop()``."""
@@ -182,11 +195,13 @@ class Loop:
         if sock.fileno() in selector.get_map():
             selector.modify(sock, events, handler)
         else:
+            self._unwatched.discard(sock.fileno())
             selector.register(sock, events, handler)
 
     def unwatch(self, sock: socket.socket) -> None:
         """Stop watching ``sock``, if it is watched. Before it is closed. Timer's thread only."""
         if self._selector is not None and sock.fileno() in self._selector.get_map():
+            self._unwatched.add(sock.fileno())
             self._selector.unregister(sock)
 
     def flush_later(self, flusher: Flusher) -> None:
@@ -214,6 +229,7 @@ class Loop:
         if block:
             sleep_s = self._sleep_s()
             if sleep_s != 0.0:
+                self._woken = False
                 self._sleeping = True
                 if self._inbox or self._stopped:  # posted before the line above could be seen
                     sleep_s = 0.0
@@ -222,7 +238,9 @@ class Loop:
         self.turns += 1
         self.now = now = self.clock.now()
         for key, ready in events:
-            self._guarded(key.data, ready)
+            if key.fd not in self._unwatched:
+                self._guarded(key.data, ready)
+        self._unwatched.clear()
         if now >= self._next_tick_at:
             self._advance(now)
         inbox = self._inbox
@@ -245,7 +263,8 @@ class Loop:
         tick = self.wheel.next_due_tick()
         if tick is None:
             return None
-        return self.clock.sleep_s(max(self.scale.seconds(tick) - self.clock.now(), 0.0))
+        remaining_s = self.scale.seconds(tick) - self.clock.now()
+        return self.clock.sleep_s(min(max(remaining_s, 0.0), _LONGEST_SLEEP_S))
 
     def _dispatch(self, due: list[Any], now: float) -> None:
         groups: dict[Any, list[Any]] = {}
@@ -291,11 +310,16 @@ class Loop:
 
     def _start(self) -> None:
         with self._lock:
-            if self._stopped or (self._thread is not None and self._thread.is_alive()):
+            if self._stopped or self._thread is not None:
                 return
-            thread = threading.Thread(target=self._main, name=self.name, daemon=True)
-            thread.start()
-            self._thread = thread
+            # Noted before it runs, so that it knows itself from its first turn on, and so that a finaliser which posts
+            # while it is being started (the lock is reentrant) does not start another.
+            self._thread = thread = threading.Thread(target=self._main, name=self.name, daemon=True)
+            try:
+                thread.start()
+            except BaseException:
+                self._thread = None
+                raise
 
     def _main(self) -> None:
         try:
@@ -303,6 +327,7 @@ class Loop:
                 self.turn(block=True)
             self.turn()
             self._close()
+            self._thread = None
         except BaseException as error:
             self._died(error)
 
@@ -313,7 +338,7 @@ class Loop:
         self._close()
         self._reset()
         self._inbox.extend(inbox)
-        for member in list(self._members):
+        for member in self._members:
             self._guarded(member.thread_died)
         NOTIFIER.post(
             logger.critical,
@@ -321,6 +346,7 @@ class Loop:
             self.name,
             error,
         )
+        self._thread = None  # not earlier: until here nobody may start the next one
         if self._inbox:
             self._start()
 
@@ -329,8 +355,10 @@ class Loop:
         self._close()  # closes the child's copies only; what the parent watches stays watched
         self._waker.close()
         self._waker = new_waker()
+        self._thread = None
+        self._lock = _new_lock()
         self._reset()
-        for member in list(self._members):
+        for member in self._members:
             member.forked()
 
 
@@ -339,11 +367,11 @@ def _log_failure(call: Callable[..., object], error: BaseException) -> None:
 
 
 def _after_fork() -> None:
-    for loop in list(LOOPS):
+    for loop in LOOPS:
         loop._forked()
 
 
-LOOPS: weakref.WeakSet[Loop] = weakref.WeakSet()
+LOOPS: WeakRegistry[Loop] = WeakRegistry()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

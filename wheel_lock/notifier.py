@@ -18,6 +18,13 @@ logger = logging.getLogger("wheel_lock")
 _names = itertools.count(1)
 
 
+def _log_failure(call: object) -> None:
+    try:
+        logger.exception("a callback on the notifier thread failed: %r", call)
+    except BaseException:
+        pass  # a log handler that raises, or a __repr__: there is nobody left to tell
+
+
 class Notifier:
     """Runs calls, in order, on a thread of its own."""
 
@@ -57,7 +64,7 @@ class Notifier:
                 call(*arguments)
             except BaseException:
                 # SystemExit too: a callback must not silence the ones after it.
-                logger.exception("a callback on the notifier thread failed: %r", call)
+                _log_failure(call)
             # The references must go before the next, possibly long wait: a callback may be all that keeps a lock alive.
             del call, arguments
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512
@@ -16,10 +17,13 @@ MAX_SECONDS = 1e9  # about 31 years; PEXPIRE itself overflows near 2**63 millise
 DRIFT = 0.99  # Redlock page: allow for clocks that run at different rates; 1 % is ten times what NTP tolerates
 MARGIN_S = 0.002  # the server's own expiry has a resolution of a millisecond
 MIN_TIMEOUT_S = 0.01
+_SHOWN_CHARACTERS = 80
 MIN_RENEWED_TIMEOUT_S = 0.05  # five ticks of 10 ms: one to renew in, the rest to hear of it
 
 
-def seconds(what: str, value: object, *, least: float = 0.0, above: float | None = None) -> float:
+def seconds(
+    what: str, value: object, *, least: float = 0.0, above: float | None = None, most: float = MAX_SECONDS
+) -> float:
     """Return ``value`` as a float number of seconds.
 
     Args:
@@ -27,26 +31,36 @@ def seconds(what: str, value: object, *, least: float = 0.0, above: float | None
         value: The caller's value.
         least: The smallest value allowed, in seconds.
         above: Where given, the value must be greater than this.
+        most: The largest value allowed.
 
     Raises:
         ValueError: The value is not a finite number, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{what} must be a number of seconds, not {value!r}")
-    if not math.isfinite(value):
-        raise ValueError(f"{what} must be finite, not {value!r}")
+        raise ValueError(f"{what} must be a number of seconds, not {_shown(value)}")
+    if value != value or value in (math.inf, -math.inf):
+        raise ValueError(f"{what} must be finite, not {_shown(value)}")
     if value < least or (above is not None and value <= above):
         bound = f"more than {above:g}" if above is not None else f"at least {least:g}"
-        raise ValueError(f"{what} must be {bound} seconds, not {value!r}")
-    if value > MAX_SECONDS:
-        raise ValueError(f"{what} must be at most {MAX_SECONDS:g} seconds, not {value!r}")
+        raise ValueError(f"{what} must be {bound} seconds, not {_shown(value)}")
+    if value > most:
+        raise ValueError(f"{what} must be at most {most:g} seconds, not {_shown(value)}")
     return float(value)
+
+
+def _shown(value: object) -> str:
+    """Return ``value`` as it goes into a message: short, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer of more than 4,300 digits, or a __repr__ that fails
+        text = f"a value of the type {type(value).__name__} that cannot be shown"
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 
 
 def count(what: str, value: object, *, least: int) -> int:
     """Return ``value`` as an int of at least ``least``, or raise ValueError naming it."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{what} must be a whole number of at least {least}, not {value!r}")
+        raise ValueError(f"{what} must be a whole number of at least {least}, not {_shown(value)}")
     return value
 
 
@@ -63,15 +77,16 @@ def lock_name(name: object) -> bytes:
 
 def lock_token(token: object) -> bytes:
     """Return the bytes of an owner's token chosen by the caller; the rules are those of names."""
-    return _binary("a token", token, MAX_TOKEN_BYTES)
+    return _binary("a token", token, MAX_TOKEN_BYTES, secret=True)
 
 
-def _binary(what: str, value: object, most: int) -> bytes:
+def _binary(what: str, value: object, most: int, *, secret: bool = False) -> bytes:
     if isinstance(value, str):
         try:
             data = value.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{what} must be valid Unicode text: {error.reason}, in {value!r:.80}") from None
+            shown = "" if secret else f", in {_shown(value)}"
+            raise ValueError(f"{what} must be valid Unicode text: {error.reason}{shown}") from None
     elif isinstance(value, bytes):
         data = value
     else:
@@ -98,8 +113,21 @@ class LockOptions:
     thread_local: bool
 
 
+def lock_options(timeout: float = 30.0, **others: Any) -> LockOptions:
+    """Validate a lock's parameters; see :meth:`wheel_lock.LockContext.lock` for what they mean.
+
+    Raises:
+        ValueError: A value is out of range; the message names the parameter and the value.
+    """
+    try:
+        return _cached_options(timeout, **others)
+    except TypeError:
+        # A value that cannot be hashed, and so not be right: the plain function says which.
+        return _cached_options.__wrapped__(timeout, **others)
+
+
 @functools.lru_cache(maxsize=1024, typed=True)
-def lock_options(
+def _cached_options(
     timeout: float = 30.0,
     *,
     blocking: bool = True,
@@ -113,11 +141,6 @@ def lock_options(
     fencing: bool = False,
     thread_local: bool = True,
 ) -> LockOptions:
-    """Validate a lock's parameters; see :meth:`wheel_lock.LockContext.lock` for what they mean.
-
-    Raises:
-        ValueError: A value is out of range; the message names the parameter and the value.
-    """
     timeout_s = seconds("timeout", timeout, least=MIN_RENEWED_TIMEOUT_S if renew else MIN_TIMEOUT_S)
     every_s: float | None = None
     if renew_every is not None:
@@ -126,10 +149,10 @@ def lock_options(
         if every_s >= believed_s:
             raise ValueError(
                 f"renew_every must be less than {believed_s:g} seconds, which is how long a lease with a timeout of "
-                f"{timeout_s:g} s is believed in, not {renew_every!r}"
+                f"{timeout_s:g} s is believed in, not {_shown(renew_every)}"
             )
         if not renew:
-            raise ValueError(f"renew_every={renew_every!r} makes no sense together with renew=False")
+            raise ValueError(f"renew_every={_shown(renew_every)} makes no sense together with renew=False")
     elif renew:
         every_s = timeout_s / 3.0
     if max_renewals is not None:

@@ -18,11 +18,12 @@ from wheel_lock.clock import Clock, SystemClock
 from wheel_lock.errors import TimerStopped, TooManyTimeouts
 from wheel_lock.loop import LOOPS, Loop
 from wheel_lock.notifier import NOTIFIER
-from wheel_lock.options import count
+from wheel_lock.options import count, seconds
 from wheel_lock.wheel import WheelEntry
 
 logger = logging.getLogger("wheel_lock")
 
+_LONGEST_DELAY_S = 1e10
 MANY_TIMERS = 64  # as in Netty: one timer serves a process, so this many are a leak
 
 
@@ -129,15 +130,14 @@ class HashedWheelTimer(Loop):
             delay: Seconds from now; what is not positive means at the next tick.
 
         Raises:
-            ValueError: The delay is not a finite number.
+            ValueError: The delay is not a finite number, or one of more than 300 years.
             TimerStopped: The timer has been stopped.
             TooManyTimeouts: ``max_pending`` timeouts are pending.
         """
-        if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not math.isfinite(delay):
-            raise ValueError(f"delay must be a finite number of seconds, not {delay!r}")
+        delay_s = seconds("delay", delay, least=-math.inf, most=_LONGEST_DELAY_S)
         if not callable(task):
             raise ValueError(f"task must be callable, not {task!r}")
-        timeout = Timeout(self, task, self.clock.now() + max(delay, 0.0))
+        timeout = Timeout(self, task, self.clock.now() + max(delay_s, 0.0))
         with self._lock:
             if self._stopped:
                 raise TimerStopped("the timer has been stopped and takes no new timeouts")
@@ -205,10 +205,13 @@ class HashedWheelTimer(Loop):
             self.wheel.schedule(timeout, self.scale.ceil(timeout.due_at))
 
     def _died(self, error: BaseException) -> None:
-        super()._died(error)
+        # Users' timeouts outlive the thread: they leave its wheel and go into that of the next.
         with self._lock:
             pending = list(self._pending)
-        for timeout in pending:  # they outlive the thread
+        for timeout in pending:
+            timeout.tick = -1
+        super()._died(error)
+        for timeout in pending:
             self.post(partial(self._reschedule, timeout))
 
     def _reschedule(self, timeout: Timeout) -> None:

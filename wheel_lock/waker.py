@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
+from functools import partial
 
 
 class SocketWaker:
@@ -42,21 +44,20 @@ class SocketWaker:
 
 
 class EventWaker:
-    """A waker on an eventfd."""
+    """A waker on an eventfd.
+
+    Attributes:
+        wake: Makes it readable. From any thread; harmless when it is already.
+    """
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # A partial of a C function, so no signal handler can run between the caller's last step and the write.
+        self.wake: Callable[[], object] = partial(os.eventfd_write, self._fd, 1)
 
     def fileno(self) -> int:
         """The descriptor that becomes readable."""
         return self._fd
-
-    def wake(self) -> None:
-        """Make it readable. From any thread; harmless when it is already, or closed."""
-        try:
-            os.eventfd_write(self._fd, 1)
-        except OSError:
-            pass
 
     def clear(self) -> None:
         """Make it unreadable again."""

@@ -6,7 +6,6 @@ Everything here runs on the timer's thread, except :meth:`Engine.submit`, which 
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -33,6 +32,7 @@ from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.timer import HashedWheelTimer
+from wheel_lock.weak import WeakRegistry
 
 logger = logging.getLogger("wheel_lock")
 
@@ -318,4 +318,4 @@ class Engine:
         self.counters.reset()
 
 
-ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
+ENGINES: WeakRegistry[Engine] = WeakRegistry()

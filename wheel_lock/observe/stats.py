@@ -5,12 +5,32 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from wheel_lock.errors import LossReason
 
 _GROWTH = 1.05
 _BOUNDS = [1e-5 * _GROWTH**step for step in range(320)]  # 10 us to about 60 s, 5 % apart
+
+
+class LossCounts(Mapping[LossReason, int]):
+    """How many leases were lost for which reason. Read-only, and can be copied and pickled."""
+
+    def __init__(self, counts: Mapping[LossReason, int]) -> None:
+        self._counts = dict(counts)
+
+    def __getitem__(self, reason: LossReason) -> int:
+        return self._counts[reason]
+
+    def __iter__(self) -> Iterator[LossReason]:
+        return iter(self._counts)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __repr__(self) -> str:
+        return repr({str(reason): times for reason, times in self._counts.items()})
 
 
 class Histogram:
@@ -93,7 +113,7 @@ class ContextStats:
     released: int
     renewed: int
     lost: int
-    lost_by_reason: dict[LossReason, int]
+    lost_by_reason: LossCounts
     unknown: int
     overdue: int
     batches: int
@@ -106,7 +126,7 @@ class ContextStats:
 
 def snapshot(counters: Counters, *, held: int, overdue: int) -> ContextStats:
     """Freeze ``counters``, with what is held and overdue at this moment."""
-    lost = dict(counters.lost)
+    lost = LossCounts(counters.lost)
     return ContextStats(
         held=held,
         acquired=counters.acquired,

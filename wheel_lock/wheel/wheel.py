@@ -1,21 +1,31 @@
 """The hashed timing wheel: entries in, due entries out. Integers only - no clock, no thread, no I/O.
 
 After Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 6, and Netty's HashedWheelTimer. An entry
-belongs to slot ``deadline tick mod slots``. A slot keeps what is due when its turn comes next apart from what is due in
-later rounds, so a turn takes the former as a whole and never looks at an entry that is not due for this round.
+that is due within one rotation is in slot ``tick mod slots``, and so all entries of a slot are due at one tick: a turn
+takes them as a whole. What is further away waits, by tick, until the wheel has come round far enough, and then moves
+into its slot as a whole, too. (Netty leaves it in the slot and counts its rounds down, one entry at a time.)
+
+A cancelled entry is not searched for. It is marked by its own ``tick``, which no longer is the slot's; the slot counts its
+dead, and throws them out when they are the majority. So a cancel is a few additions, whatever the size of the wheel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
+
+_FEW = 16  # dead entries that a slot may keep although they are its majority: a sweep has a price, too
+_CANCELLED = -1
 
 
 class WheelEntry:
     """What can be scheduled: a base class, so that a timer costs no object beside the thing it is for.
 
+    An entry belongs to one wheel at a time.
+
     Attributes:
-        tick: The deadline tick of the last ``schedule``; -1 before the first. It stays after the entry has come due.
+        tick: Its deadline. It keeps that after it has come due; -1 before the first ``schedule`` and after a cancel.
     """
 
     __slots__ = ("tick",)
@@ -47,7 +57,18 @@ class Wheel(Generic[E]):
     (True, False, 0)
     """
 
-    __slots__ = ("_later", "_later_bits", "_later_first", "_mask", "_near", "_near_bits", "_now", "_slots", "_stale")
+    __slots__ = (
+        "_bits",
+        "_dead",
+        "_horizon",
+        "_later",
+        "_later_dead",
+        "_later_ticks",
+        "_mask",
+        "_near",
+        "_now",
+        "_slots",
+    )
 
     def __init__(self, slots: int = 1024, now: int = 0) -> None:
         if isinstance(slots, bool) or not isinstance(slots, int) or slots < 2 or slots & (slots - 1):
@@ -55,13 +76,16 @@ class Wheel(Generic[E]):
         self._slots = slots
         self._mask = slots - 1
         self._now = now
-        # Keyed by the entry itself: a cancel removes exactly it, nothing dead stays behind, insertion order is kept.
-        self._near: list[dict[E, None]] = [{} for _ in range(slots)]  # due within one rotation from now
-        self._later: list[dict[E, None]] = [{} for _ in range(slots)]  # due in later rounds
-        self._near_bits = 0  # one bit per occupied slot, touched only when a slot becomes empty or ceases to be
-        self._later_bits = 0
-        self._later_first: dict[int, int] = {}  # by slot: its first deadline in later rounds, or an earlier tick
-        self._stale: set[int] = set()  # slots whose first deadline may be gone
+        self._horizon = now + slots  # the last tick that has a slot
+        self._reset()
+
+    def _reset(self) -> None:
+        self._near: list[list[E]] = [[] for _ in range(self._slots)]
+        self._dead = [0] * self._slots
+        self._bits = 0  # a bit for each slot that is not empty, touched only when that changes
+        self._later: dict[int, list[E]] = {}  # beyond the horizon, by tick
+        self._later_dead: dict[int, int] = {}
+        self._later_ticks: list[int] = []  # a heap of the keys of _later, and perhaps of some that are gone
 
     @property
     def now(self) -> int:
@@ -76,7 +100,7 @@ class Wheel(Generic[E]):
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def schedule(self, entry: E, tick: int) -> None:
-        """Have ``entry`` come due at ``tick``. O(1).
+        """Have ``entry`` come due at ``tick``. O(1); O(log n) in ticks, not entries, beyond one rotation.
 
         Args:
             entry: Something that is not in the wheel.
@@ -86,29 +110,25 @@ class Wheel(Generic[E]):
             ValueError: The entry is in the wheel.
         """
         now = self._now
-        if entry.tick > now and entry in self:
+        if entry.tick > now:
             raise ValueError(f"the entry is in the wheel already, due at tick {entry.tick}")
         if tick <= now:
             tick = now + 1
-        index = tick & self._mask
-        if tick - now <= self._slots:
+        if tick <= self._horizon:
+            index = tick & self._mask
             slot = self._near[index]
             if not slot:
-                self._near_bits |= 1 << index
-            slot[entry] = None
+                self._bits |= 1 << index
+            slot.append(entry)
         else:
-            self._put_later(index, tick)[entry] = None
+            self._later_slot(tick).append(entry)
         entry.tick = tick
 
-    def _put_later(self, index: int, tick: int) -> dict[E, None]:
-        """Return the later rounds of a slot, noting that something due at ``tick`` is about to join them."""
-        slot = self._later[index]
-        if not slot:
-            self._later_bits |= 1 << index
-            self._later_first[index] = tick
-            self._stale.discard(index)
-        elif tick < self._later_first[index]:
-            self._later_first[index] = tick
+    def _later_slot(self, tick: int) -> list[E]:
+        slot = self._later.get(tick)
+        if slot is None:
+            slot = self._later[tick] = []
+            heappush(self._later_ticks, tick)
         return slot
 
     def schedule_many(self, entries: Sequence[E], tick: int) -> None:
@@ -121,19 +141,19 @@ class Wheel(Generic[E]):
             return
         now = self._now
         for entry in entries:
-            if entry.tick > now and entry in self:
+            if entry.tick > now:
                 raise ValueError(f"an entry is in the wheel already, due at tick {entry.tick}")
-        self._put_many(entries, max(tick, now + 1))
+        self._put_many(entries, tick if tick > now else now + 1)
 
     def _put_many(self, entries: Sequence[E], tick: int) -> None:
-        index = tick & self._mask
-        if tick - self._now <= self._slots:
+        if tick <= self._horizon:
+            index = tick & self._mask
             slot = self._near[index]
             if not slot:
-                self._near_bits |= 1 << index
+                self._bits |= 1 << index
         else:
-            slot = self._put_later(index, tick)
-        slot.update(dict.fromkeys(entries))
+            slot = self._later_slot(tick)
+        slot.extend(entries)
         for entry in entries:
             entry.tick = tick
 
@@ -148,58 +168,70 @@ class Wheel(Generic[E]):
         """
         if after < 1:
             raise ValueError(f"after must be at least 1 tick, not {after!r}")
-        start, count, now = 0, len(entries), self._now
+        start, count, soonest = 0, len(entries), self._now + 1
         while start < count:
             tick = entries[start].tick
-            if entries[-1].tick == tick and start == 0:
-                run: Sequence[E] = entries  # the common case, and most of the work: everything is of one tick
-                stop = count
-                for entry in entries:
-                    if entry.tick != tick:
-                        stop = 0
-                        break
-            else:
-                stop = 0
-            if not stop:
-                stop = start + 1
-                while stop < count and entries[stop].tick == tick:
-                    stop += 1
-                run = entries[start:stop]
-            self._put_many(run, max(tick + after, now + 1))
+            stop = start + 1
+            while stop < count and entries[stop].tick == tick:
+                stop += 1
+            run = entries if stop - start == count else entries[start:stop]
+            self._put_many(run, max(tick + after, soonest))
             start = stop
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def cancel(self, entry: E) -> bool:
-        """Take ``entry`` out. O(1).
+        """Take ``entry`` out. O(1), amortised.
 
         Returns:
             True if it was in the wheel, False if it was not (any more).
         """
         tick = entry.tick
-        ahead = tick - self._now
-        if ahead <= 0:
+        if tick <= self._now:
             return False
-        index = tick & self._mask
-        if ahead <= self._slots:
-            slot = self._near[index]
-            if entry not in slot:
-                return False
-            del slot[entry]
-            if not slot:
-                self._near_bits ^= 1 << index
-            return True
-        slot = self._later[index]
-        if entry not in slot:
-            return False
-        del slot[entry]
-        if not slot:
-            self._later_bits ^= 1 << index
-            del self._later_first[index]
-            self._stale.discard(index)
-        elif tick == self._later_first[index]:
-            self._stale.add(index)
+        entry.tick = _CANCELLED
+        if tick <= self._horizon:
+            index = tick & self._mask
+            dead = self._dead[index] + 1
+            self._dead[index] = dead
+            if dead + dead > len(self._near[index]):
+                self._bury(index, tick, dead)
+        else:
+            self._bury_later(tick)
         return True
+
+    def _bury(self, index: int, tick: int, dead: int) -> None:
+        """Throw the dead of a slot out, if they are all there is, or too many."""
+        slot = self._near[index]
+        if dead == len(slot):
+            self._near[index] = []
+            self._dead[index] = 0
+            self._bits ^= 1 << index
+        elif dead > _FEW:
+            self._near[index] = _living(slot, tick, dead)
+            self._dead[index] = 0
+
+    def _bury_later(self, tick: int) -> None:
+        slot = self._later[tick]
+        dead = self._later_dead.get(tick, 0) + 1
+        if dead == len(slot):
+            del self._later[tick]
+            self._later_dead.pop(tick, None)
+            self._drop_gone_ticks()
+        elif dead > _FEW and dead + dead > len(slot):
+            self._later[tick] = _living(slot, tick, dead)
+            self._later_dead.pop(tick, None)
+        else:
+            self._later_dead[tick] = dead
+
+    def _drop_gone_ticks(self) -> None:
+        """Keep the first of the heap true, and the heap in proportion to what is there."""
+        ticks, later = self._later_ticks, self._later
+        if len(ticks) > 2 * len(later) + _FEW:
+            ticks[:] = later
+            heapify(ticks)
+        while ticks and ticks[0] not in later:
+            heappop(ticks)
 
     def advance(self, to_tick: int) -> list[E]:
         """Move on to ``to_tick`` and return what has come due. O(occupied slots on the way + entries due).
@@ -214,132 +246,138 @@ class Wheel(Generic[E]):
         if to_tick < self._now:
             raise ValueError(f"the wheel is at tick {self._now} and cannot go back to {to_tick!r}")
         due: list[E] = []
-        while self._now < to_tick:
-            bits = self._near_bits | self._later_bits
-            if not bits:
-                break
-            # At most one rotation at a time: beyond that the same slots come round again.
-            self._turn(min(to_tick, self._now + self._slots), bits, due)
+        if self._bits:
+            self._empty_slots(min(to_tick, self._horizon), due)
         self._now = to_tick
+        self._horizon = to_tick + self._slots
+        if self._later_ticks and self._later_ticks[0] <= self._horizon:
+            self._bring_near(due)
         return due
 
-    def _turn(self, to_tick: int, bits: int, due: list[E]) -> None:
-        """Visit the occupied slots from the next tick to ``to_tick``, less than or exactly one rotation away."""
+    def _empty_slots(self, to_tick: int, due: list[E]) -> None:
         first = self._now + 1
         start = first & self._mask
-        # Rotate so that the bit of the next tick is the lowest, and cut off what is not reached.
-        window = ((bits >> start) | (bits << (self._slots - start))) & ((1 << (to_tick - first + 1)) - 1)
+        # Rotated so that the bit of the next tick is the lowest, and cut off behind the last.
+        ahead = (self._bits >> start) | (self._bits << (self._slots - start))
+        window = ahead & ((1 << (to_tick - first + 1)) - 1) & ((1 << self._slots) - 1)
         while window:
-            low = window & -window
-            window ^= low
-            tick = first + low.bit_length() - 1
+            lowest = window & -window
+            window ^= lowest
+            tick = first + lowest.bit_length() - 1
             index = tick & self._mask
-            slot = self._near[index]
-            if slot:
+            slot, self._near[index] = self._near[index], []
+            self._bits ^= 1 << index
+            dead = self._dead[index]
+            if dead:
+                self._dead[index] = 0
+                slot = _living(slot, tick, dead)
+            if due:
+                due += slot
+            else:
                 due.extend(slot)
-                self._near[index] = {}
-                self._near_bits ^= 1 << index
-            self._now = tick
-            if self._later_bits >> index & 1 and self._later_first[index] <= tick + self._slots:
-                self._promote(index, tick + self._slots)
-        self._now = to_tick
 
-    def _promote(self, index: int, tick: int) -> None:
-        """Move what is due when this slot's turn comes next, at ``tick``, from the later rounds to the near one."""
-        later = self._later[index]
-        promoted = [entry for entry in later if entry.tick <= tick]
-        if len(promoted) == len(later):
-            self._near[index], self._later[index] = later, {}
-            self._later_bits ^= 1 << index
-            del self._later_first[index]
-            self._stale.discard(index)
-        else:
-            self._near[index] = dict.fromkeys(promoted)
-            for entry in promoted:
-                del later[entry]
-            self._later_first[index] = min([entry.tick for entry in later])
-            self._stale.discard(index)
-        if self._near[index]:
-            self._near_bits |= 1 << index
+    def _bring_near(self, due: list[E]) -> None:
+        """Give out what was beyond the horizon and is due by now; move into slots what has come near."""
+        ticks = self._later_ticks
+        while ticks and ticks[0] <= self._horizon:
+            tick = heappop(ticks)
+            slot = self._later.pop(tick, None)
+            if slot is None:
+                continue
+            dead = self._later_dead.pop(tick, 0)
+            if tick <= self._now:
+                due += _living(slot, tick, dead) if dead else slot
+            else:
+                index = tick & self._mask
+                self._near[index] = slot
+                self._dead[index] = dead
+                self._bits |= 1 << index
+        self._drop_gone_ticks()
 
     def clear(self) -> list[E]:
-        """Take everything out and return it, in order of deadline. O(n log n)."""
-        entries = [entry for slot in (*self._near, *self._later) for entry in slot]
-        entries.sort(key=lambda entry: entry.tick)  # stable: within a tick the order of scheduling stays
-        self._near = [{} for _ in range(self._slots)]
-        self._later = [{} for _ in range(self._slots)]
-        self._near_bits = self._later_bits = 0
-        self._later_first.clear()
-        self._stale.clear()
+        """Take everything out and return it, in order of deadline; ``now`` stays. O(n)."""
+        entries = [entry for slot, tick, dead in self._all() for entry in _living(slot, tick, dead)]
+        for entry in entries:
+            entry.tick = _CANCELLED
+        self._reset()
         return entries
 
-    # -- what is in it -----------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------------------------
 
     def next_due_tick(self) -> int | None:
-        """Return the exact tick at which something is due next; None when the wheel is empty.
-
-        O(1) in the number of entries while something is due within a rotation, else O(occupied slots).
-        """
-        if self._near_bits:
-            first = self._now + 1
-            start = first & self._mask
-            bits = (self._near_bits >> start) | (self._near_bits << (self._slots - start))
-            return first + (bits & -bits).bit_length() - 1
-        if not self._later_first:
-            return None
-        for index in self._stale:
-            self._later_first[index] = min([entry.tick for entry in self._later[index]])
-        self._stale.clear()
-        return min(self._later_first.values())
+        """Return the deadline of what comes due next, None where nothing is scheduled. O(slots / word size)."""
+        bits = self._bits
+        if bits:
+            start = (self._now + 1) & self._mask
+            ahead = bits >> start
+            if ahead:
+                return self._now + (ahead & -ahead).bit_length()
+            return self._now + self._slots - start + (bits & -bits).bit_length()
+        return self._later_ticks[0] if self._later_ticks else None
 
     def load(self, tick: int) -> int:
-        """Return how many entries share the slot and the round of ``tick``; all later rounds count as one. O(1)."""
+        """Return how many entries are due at ``tick``. O(1)."""
         tick = max(tick, self._now + 1)
-        slots = self._near if tick - self._now <= self._slots else self._later
-        return len(slots[tick & self._mask])
+        if tick <= self._horizon:
+            index = tick & self._mask
+            return len(self._near[index]) - self._dead[index]
+        return len(self._later.get(tick, ())) - self._later_dead.get(tick, 0)
 
     def occupancy(self) -> list[int]:
-        """Return the number of entries in each slot, all rounds together. O(slots)."""
-        return [len(near) + len(later) for near, later in zip(self._near, self._later, strict=True)]
+        """Return how many entries each slot has, those that wait for it in later rounds included. O(slots)."""
+        counts = [len(slot) - dead for slot, dead in zip(self._near, self._dead, strict=True)]
+        for tick, slot in self._later.items():
+            counts[tick & self._mask] += len(slot) - self._later_dead.get(tick, 0)
+        return counts
 
     def __len__(self) -> int:
-        """Return the number of entries. O(slots)."""
-        return sum(map(len, self._near)) + sum(map(len, self._later))
+        """How many entries are in the wheel. O(slots)."""
+        return sum(self.occupancy())
 
     def __contains__(self, entry: object) -> bool:
-        """Return whether ``entry`` is scheduled. O(1)."""
-        if not isinstance(entry, WheelEntry) or entry.tick <= self._now:
-            return False
-        slots = self._near if entry.tick - self._now <= self._slots else self._later
-        return entry in slots[entry.tick & self._mask]
+        """Whether ``entry`` waits for its deadline. O(1)."""
+        return isinstance(entry, WheelEntry) and entry.tick > self._now
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} slots={self._slots} now={self._now} entries={len(self)}>"
+        return f"<Wheel slots={self._slots} now={self._now} entries={len(self)}>"
+
+    def _all(self) -> list[tuple[list[E], int, int]]:
+        """Return every slot that is not empty, with its tick and the number of its dead, in order of ticks."""
+        first = self._now + 1
+        near = [(tick, tick & self._mask) for tick in range(first, first + self._slots)]
+        slots = [(self._near[index], tick, self._dead[index]) for tick, index in near if self._near[index]]
+        return slots + [(self._later[tick], tick, self._later_dead.get(tick, 0)) for tick in sorted(self._later)]
 
     def check(self) -> None:
-        """Compare every shortcut with a search of everything, for tests. O(n).
+        """Compare every shortcut with what a dumb search finds. For tests. O(n).
 
         Raises:
-            AssertionError: They differ; the message says where.
+            AssertionError: One of them is wrong.
         """
-        ticks: list[int] = []
-        for index in range(self._slots):
-            near, later = self._near[index], self._later[index]
-            if any(not 0 < entry.tick - self._now <= self._slots for entry in near):
-                raise AssertionError(f"slot {index} holds an entry that is not due within a rotation")
-            if any(entry.tick - self._now <= self._slots for entry in later):
-                raise AssertionError(f"slot {index} keeps an entry back that is due within a rotation")
-            if any(entry.tick & self._mask != index for entry in (*near, *later)):
-                raise AssertionError(f"slot {index} holds an entry of another slot")
-            if bool(near) != bool(self._near_bits >> index & 1) or bool(later) != bool(self._later_bits >> index & 1):
-                raise AssertionError(f"the bitmaps are wrong about slot {index}")
-            if bool(later) != (index in self._later_first):
-                raise AssertionError(f"the first later deadline of slot {index} is kept wrongly")
-            if later and (first := min(entry.tick for entry in later)) != self._later_first[index]:
-                if index not in self._stale or first < self._later_first[index]:
-                    raise AssertionError(f"slot {index} is wrong about its first later deadline, {first}")
-            ticks += [entry.tick for entry in (*near, *later)]
+        for index, slot in enumerate(self._near):
+            if bool(slot) != bool(self._bits >> index & 1):
+                raise AssertionError(f"the bit of slot {index} is wrong: {len(slot)} entries")
+            if not slot and self._dead[index]:
+                raise AssertionError(f"{self._dead[index]} dead in slot {index}, which is empty")
+        ticks = []
+        for slot, tick, dead in self._all():
+            alive = {id(entry) for entry in slot if entry.tick == tick}
+            if not alive or len(alive) + dead != len(slot):
+                raise AssertionError(f"tick {tick}: {len(alive)} alive and {dead} dead of {len(slot)}")
+            if dead > _FEW and dead + dead > len(slot):
+                raise AssertionError(f"tick {tick}: {dead} dead of {len(slot)} have not been thrown out")
+            ticks.append(tick)
+        if any(tick <= self._horizon for tick in self._later):
+            raise AssertionError(f"ticks beyond the horizon of {self._horizon}: {sorted(self._later)}")
         if self.next_due_tick() != min(ticks, default=None):
-            raise AssertionError(
-                f"next_due_tick() is {self.next_due_tick()}, the first deadline {min(ticks, default=None)}"
-            )
+            raise AssertionError(f"next_due_tick() is {self.next_due_tick()}, the first is {min(ticks, default=None)}")
+
+
+def _living(slot: list[E], tick: int, dead: int) -> list[E]:
+    """Return the entries of a slot that are due at its tick, in order, given the number of its dead."""
+    living = [entry for entry in slot if entry.tick == tick]
+    if len(living) + dead != len(slot):
+        # Some were cancelled and put in again for the very same tick: their dead places look alive. The last one counts.
+        living = list({id(entry): entry for entry in reversed(living)}.values())
+        living.reverse()
+    return living

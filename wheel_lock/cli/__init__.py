@@ -1,0 +1,27 @@
+"""The command line's front door: ``main``, and the sentence for those who have not installed the extra ``cli``.
+
+Nothing else lives here, and nothing of typer or rich is imported before ``main`` is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+_FROM_THE_EXTRA = ("typer", "rich", "click", "shellingham", "pygments", "markdown_it")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``wheel-lock`` with ``argv``, by default the process's own arguments, and return the exit status."""
+    try:
+        from wheel_lock.cli.app import run_command
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _FROM_THE_EXTRA:
+            raise
+        print(
+            f"wheel-lock: {error.name} is not installed; the command line needs: pip install 'wheel-lock[cli]' "
+            "(and 'wheel-lock[demo]' for the embedded server of `wheel-lock demo`)",
+            file=sys.stderr,
+        )
+        return 2
+    return run_command(argv)

@@ -1,0 +1,57 @@
+"""What is read off a process and its server at one moment, and small arithmetic on it. No steps of a run, no output."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+from wheel_lock import ContextStats, LockContext
+from wheel_lock.cli import server
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All that is read at one moment.
+
+    Attributes:
+        at: When, in seconds of the monotonic clock.
+        stats: The context's counters.
+        wheel_cpu_s: CPU time of the timer's thread so far.
+        server_cpu_s: CPU time of the server's process so far; None where it does not tell.
+    """
+
+    at: float
+    stats: ContextStats
+    wheel_cpu_s: float
+    server_cpu_s: float | None
+
+
+def read(context: LockContext, client: redis.Redis) -> Reading:
+    """Read everything now."""
+    return Reading(time.monotonic(), context.stats(), context.timer.cpu_s(), server.cpu_s(client))
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process; where the system does not tell, the most that it ever was."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
+
+
+def per(amount: float | None, units: float) -> float | None:
+    """Return ``amount`` for each of ``units``; None where either is missing."""
+    return None if amount is None or units <= 0 else amount / units
+
+
+def finite(value: float) -> float | None:
+    """Return ``value``, or None where it is infinite because nothing was measured."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,136 @@
+"""The picture of the wheel: a ring drawn in half blocks, or a strip of blocks where there is no room or no colour.
+
+From counts per slot and the place of the hand to text. Asks nobody for anything, and knows nothing of locks.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+
+from rich.style import Style
+from rich.text import Text
+
+SECTORS = 64
+_TURN = 2 * math.pi
+_RIM = 0.60  # where the ring begins, as a share of its radius
+_HUB = 0.14
+
+_Rgb = tuple[int, int, int]
+
+_Pixel = tuple[
+    float, float
+]  # its distance from the middle, as a share of the radius; its angle, clockwise from the top
+
+_SPARSE: _Rgb = (0, 135, 155)
+_DENSE: _Rgb = (95, 255, 255)
+_FRESH: _Rgb = (0, 215, 95)
+_FADED: _Rgb = (28, 58, 52)
+
+HAND = "#ffd75f"
+AHEAD = "#5fffff"
+BEHIND = "#00d75f"
+TRACK = "#4e4e4e"
+
+
+def _between(first: _Rgb, last: _Rgb, share: float) -> str:
+    red, green, blue = (round(start + (end - start) * share) for start, end in zip(first, last, strict=True))
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+@functools.lru_cache(maxsize=8)
+def _pixels(diameter: int) -> list[_Pixel]:
+    """The pixels of a square, which are as high as they are wide, row by row from the top."""
+    radius = diameter / 2
+    found = []
+    for row, column in itertools.product(range(diameter), repeat=2):
+        right, up = column + 0.5 - radius, radius - row - 0.5
+        found.append((math.hypot(right, up) / radius, math.atan2(right, up) % _TURN))
+    return found
+
+
+class Picture:
+    """What the wheel looks like, frame after frame.
+
+    Ahead of the hand stand the renewals that wait for their slot; behind it, what was seen of the slots when the hand
+    came by, growing dim until it comes by again.
+    """
+
+    def __init__(self) -> None:
+        self._ahead = [0] * SECTORS
+        self._behind = [0] * SECTORS
+        self._hand = -1
+
+    def update(self, slots: Sequence[int], hand: float) -> None:
+        """Take a new look.
+
+        Args:
+            slots: How many entries each slot of the wheel has.
+            hand: Where the hand is, as a share of a turn.
+        """
+        counts = [0] * SECTORS
+        for slot, count in enumerate(slots):
+            counts[slot * SECTORS // len(slots)] += count
+        sector = int(hand * SECTORS) % SECTORS
+        passed = 0 if self._hand < 0 else (sector - self._hand) % SECTORS
+        for step in range(passed):
+            left = (self._hand + step) % SECTORS
+            self._behind[left] = self._ahead[left]
+            self._ahead[left] = 0
+        counts[sector] = max(counts[sector], self._ahead[sector])  # it is being emptied: it counts as full as it was
+        self._ahead = counts
+        self._hand = sector
+
+    def _look(self, sector: int, most: int) -> tuple[float, str]:
+        """How full a sector is, 0 to 1, and its colour."""
+        ahead, behind = self._ahead[sector], self._behind[sector]
+        if ahead:
+            return ahead / most, _between(_SPARSE, _DENSE, ahead / most)
+        age = (self._hand - sector) % SECTORS / SECTORS
+        return behind / most, _between(_FRESH, _FADED, age)
+
+    def ring(self, diameter: int) -> list[Text]:
+        """Draw a ring of ``diameter`` columns, an even number, and half as many lines; thicker where more is due."""
+        most = max(*self._ahead, *self._behind, 1)
+        looks = [self._look(sector, most) for sector in range(SECTORS)]
+        hand = (self._hand + 0.5) / SECTORS * _TURN
+        pixels = [self._colour(pixel, hand, diameter / 2, looks) for pixel in _pixels(diameter)]
+        rows = [pixels[start : start + diameter] for start in range(0, len(pixels), diameter)]
+        lines = []
+        for upper, lower in zip(rows[::2], rows[1::2], strict=True):
+            line = Text()
+            for (above, below), run in itertools.groupby(zip(upper, lower, strict=True)):
+                width = len(list(run))
+                if above is None:
+                    line.append((" " if below is None else "▄") * width, Style(color=below))
+                else:
+                    line.append("▀" * width, Style(color=above, bgcolor=below))
+            lines.append(line)
+        return lines
+
+    def _colour(self, pixel: _Pixel, hand: float, radius: float, looks: Sequence[tuple[float, str]]) -> str | None:
+        away, angle = pixel
+        if away > 1.0:
+            return None
+        beside = math.sin(angle - hand) * away * radius
+        if away < _HUB or (abs(beside) < 0.6 and math.cos(angle - hand) > 0):
+            return HAND
+        if away < _RIM:
+            return None
+        level, colour = looks[int(angle / _TURN * SECTORS) % SECTORS]
+        depth = (away - _RIM) / (1 - _RIM)
+        if level and depth <= 0.15 + 0.85 * level:
+            return colour
+        return TRACK if depth * radius * (1 - _RIM) <= 1.2 else None
+
+    def strip(self) -> list[Text]:
+        """Draw two lines of a character per sector: the hand, and how much is due where."""
+        most = max(*self._ahead, *self._behind, 1)
+        text = Text()
+        for sector in range(SECTORS):
+            level, colour = self._look(sector, most)
+            shown = level if self._ahead[sector] else 0.0  # without colours, what has been would look like what comes
+            text.append("·▁▂▃▄▅▆▇█"[math.ceil(shown * 8)], Style(color=colour if shown else TRACK))
+        return [Text(" " * self._hand + "▼", style=HAND), text]

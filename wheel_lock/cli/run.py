@@ -1,0 +1,290 @@
+"""One run: acquire many locks, hold them for a while, ask the server whose they are, release them - and measure.
+
+Nothing here prints or knows of a terminal: a :class:`Watch` is told how it goes, and an :class:`Outcome` comes out.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import redis
+
+from wheel_lock import ContextStats, Lock, LockContext, WheelLockError
+from wheel_lock.cli import server
+from wheel_lock.cli.measure import Reading, finite, per, read, resident_bytes
+from wheel_lock.cli.outcome import Outcome
+from wheel_lock.observe.stats import Histogram
+
+T = TypeVar("T")
+
+_ACQUIRED_AT_ONCE = 50_000
+_ASKED_AT_ONCE = 1_000
+_CLOSE_TIMEOUT_S = 30.0
+_CLOSED_PER_S = 20_000  # a tenth of what a slow machine does
+_TURN_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is to do.
+
+    Attributes:
+        prefix: What the names of its locks begin with. The number of the run follows, so no two runs share a name.
+        locks: How many.
+        timeout_s: Their time-to-live.
+        renew_every_s: Seconds between renewals of one lock.
+        seconds: How long to hold them.
+    """
+
+    prefix: str
+    locks: int
+    timeout_s: float
+    renew_every_s: float
+    seconds: float
+
+
+class Watch(Protocol):
+    """Whoever looks on while a run goes on."""
+
+    def acquired(self, run: Run) -> None:
+        """Some more locks have been acquired."""
+        ...
+
+    def hold(self, run: Run) -> None:
+        """All are held: return when ``run.held_s`` has reached the plan's seconds."""
+        ...
+
+    def stage(self, what: str) -> None:
+        """Something else has begun that may take a while."""
+        ...
+
+    def log(self, line: str) -> None:
+        """The library has something to say."""
+        ...
+
+    def done(self) -> None:
+        """It is over; the verdict follows."""
+        ...
+
+
+class Run:
+    """The steps of one run, in the order in which they are called.
+
+    Args:
+        client: For what is asked of the server besides the locks. The locks travel over a connection of their own.
+        plan: What to do.
+    """
+
+    def __init__(self, client: redis.Redis, plan: Plan) -> None:
+        self.client = client
+        self.plan = plan
+        self.context = LockContext(client)
+        self.locks: dict[str | bytes, Lock | None] = {}  # None where another holds it
+        self.asked_for = 0  # of those the answer is known
+        self._touched = 0  # of those it may not be
+        self.server_version = server.version(client)
+        self._id = secrets.token_hex(3)
+        self._acquire_s = 0.0
+        self._rss_before = resident_bytes()
+        self._rss = self._rss_before
+        self._acquiring: ContextStats | None = None  # counters as they stood when the window of measurement opened
+        self._begin: Reading | None = None
+        self._end: Reading | None = None
+        self._owned: int | None = None
+        self._close_s = 0.0
+        self._left: int | None = None
+        self.trouble: str | None = None
+
+    # -- the steps ---------------------------------------------------------------------------------------------------
+
+    def acquire(self, watch: Watch) -> None:
+        """Acquire all locks, in portions.
+
+        Raises:
+            WheelLockError: It did not work.
+        """
+        plan = self.plan
+        gc.collect()
+        self._rss_before = resident_bytes()
+        began = time.monotonic()
+        while self.asked_for < plan.locks:
+            portion = range(self.asked_for, min(self.asked_for + _ACQUIRED_AT_ONCE, plan.locks))
+            self._touched = portion.stop
+            names = [self._name(number) for number in portion]
+            # In one step: locks that Ctrl-C kept from their holder would be abandoned.
+            self.locks.update(self.context.acquire_many(names, plan.timeout_s, renew_every=plan.renew_every_s))
+            self.asked_for = portion.stop
+            self._acquire_s = time.monotonic() - began
+            watch.acquired(self)
+
+    def begin(self) -> None:
+        """Measure the memory, then open the window in which holding is measured."""
+        began = time.monotonic()
+        gc.collect()
+        self._rss = resident_bytes()
+        # Collecting has kept the renewals waiting. They catch up about as fast, and are not to be blamed for it.
+        time.sleep(0.05 + 2 * (time.monotonic() - began))
+        self._forget_durations()
+        self._begin = read(self.context, self.client)
+
+    def end(self) -> None:
+        """Close that window. Whatever is done afterwards for the sake of the report does not count."""
+        if self._end is None:
+            self._end = read(self.context, self.client)
+
+    def verify(self) -> None:
+        """Ask the server, with an ordinary client, how many of the locks carry our tokens."""
+        owned = 0
+        try:
+            for portion in _portions(self.locks.items()):
+                values = self.client.mget([name for name, _ in portion])
+                if len(values) == len(portion):  # an answer of another length proves nothing about any of them
+                    tokens = [None if lock is None else lock.token for _, lock in portion]
+                    owned += sum(mine is not None and mine == value for mine, value in zip(tokens, values, strict=True))
+        except (redis.RedisError, OSError) as error:
+            self.trouble = f"the server {server.address(self.client)} could not be asked: {server.one_line(error)}"
+        else:
+            self._owned = owned
+
+    def release(self) -> None:
+        """Release everything by closing the context, and count the keys that are there all the same."""
+        began = time.monotonic()
+        self.close()
+        self._close_s = time.monotonic() - began
+        try:
+            # Those too that were being acquired when Ctrl-C came.
+            names = map(self._name, range(self._touched))
+            self._left = sum(int(self.client.exists(*portion)) for portion in _portions(names))
+        except (redis.RedisError, OSError):
+            self._left = None
+
+    def _name(self, number: int) -> str:
+        return f"{self.plan.prefix}:{self._id}:{number}"
+
+    def close(self) -> None:
+        """Close the context, with time enough to release everything."""
+        self.context.close(_CLOSE_TIMEOUT_S + self.asked_for / _CLOSED_PER_S)
+
+    # -- how it goes -------------------------------------------------------------------------------------------------
+
+    @property
+    def acquired(self) -> int:
+        """How many locks have been acquired."""
+        return len(self.locks) - sum(lock is None for lock in self.locks.values())
+
+    @property
+    def held_s(self) -> float:
+        """Seconds since the window was opened."""
+        return 0.0 if self._begin is None else time.monotonic() - self._begin.at
+
+    def _forget_durations(self) -> None:
+        """Begin the histogram of lags anew, on the thread that writes it.
+
+        A million locks take seconds to acquire, in which the caller's work and the renewals of those that are held
+        already compete for the interpreter. What a holder wants to know is how it goes afterwards.
+        """
+        turned = threading.Event()
+        counters = self.context._engine.counters
+
+        def turn() -> None:
+            self._acquiring = self.context.stats()
+            counters.lag = Histogram()
+            counters.slack_min_s = math.inf
+            turned.set()
+
+        self.context.timer.post(turn)
+        turned.wait(_TURN_TIMEOUT_S)
+
+    def outcome(self, interrupted: bool) -> Outcome:
+        """Return what came of it."""
+        end = self._end or read(self.context, self.client)
+        begin = self._begin or end
+        held_s = end.at - begin.at
+        renewed = end.stats.renewed - begin.stats.renewed
+        wheel_s = max(end.wheel_cpu_s - begin.wheel_cpu_s, 0.0)
+        server_s = None
+        if begin.server_cpu_s is not None and end.server_cpu_s is not None:
+            server_s = max(end.server_cpu_s - begin.server_cpu_s, 0.0)
+        earlier = self._acquiring or end.stats
+        acquired = self.acquired
+        return Outcome(
+            server=server.address(self.client),
+            locks=self.plan.locks,
+            timeout_s=self.plan.timeout_s,
+            renew_every_s=self.plan.renew_every_s,
+            seconds=self.plan.seconds,
+            interrupted=interrupted,
+            trouble=self.trouble,
+            acquired=acquired,
+            acquire_s=self._acquire_s,
+            locks_per_s=per(acquired, self._acquire_s),
+            held_s=held_s,
+            held_at_end=end.stats.held,
+            owned_at_end=self._owned,
+            lost=end.stats.lost,
+            lost_by_reason={str(reason): times for reason, times in end.stats.lost_by_reason.items()},
+            unknown=end.stats.unknown,
+            overdue=end.stats.overdue,
+            renewed=renewed,
+            batches=end.stats.batches - begin.stats.batches,
+            renewals_per_s=per(renewed, held_s),
+            renewal_lag_p50_s=end.stats.renewal_lag_p50_s if renewed else None,
+            renewal_lag_p99_s=end.stats.renewal_lag_p99_s if renewed else None,
+            renewal_lag_max_s=end.stats.renewal_lag_max_s if renewed else None,
+            renewal_slack_min_s=finite(end.stats.renewal_slack_min_s),
+            renewed_acquiring=earlier.renewed,
+            acquiring_lag_max_s=earlier.renewal_lag_max_s if earlier.renewed else None,
+            acquiring_slack_min_s=finite(earlier.renewal_slack_min_s),
+            wheel_cpu_s=wheel_s,
+            wheel_cores=per(wheel_s, held_s),
+            server_cpu_s=server_s,
+            server_cores=per(server_s, held_s),
+            client_us_per_renewal=per(wheel_s * 1e6, renewed),
+            server_us_per_renewal=per(None if server_s is None else server_s * 1e6, renewed),
+            rss_bytes_per_lock=per(self._rss - self._rss_before, acquired) if self._begin else None,
+            close_s=self._close_s,
+            left_at_server=self._left,
+            redis_server=self.server_version,
+        )
+
+
+def conduct(run: Run, watch: Watch) -> Outcome:
+    """Go through all steps of ``run``. Ctrl-C ends the holding early; what is held is reported and released as ever.
+
+    Raises:
+        WheelLockError: The locks could not be acquired. Those that had been are released.
+        KeyboardInterrupt: Ctrl-C once more, while that was going on.
+    """
+    interrupted = False
+    try:
+        try:
+            run.acquire(watch)
+            run.begin()
+            watch.hold(run)
+        except KeyboardInterrupt:
+            interrupted = True
+        run.end()
+        watch.stage("asking the server who owns the locks")
+        run.verify()
+        watch.stage("releasing them")
+        run.release()
+        return run.outcome(interrupted)
+    except WheelLockError:
+        run.close()
+        raise
+    finally:
+        run.context.close(1.0)  # of Ctrl-C once more: whoever is that impatient is not kept waiting
+
+
+def _portions(things: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(things)
+    while portion := list(itertools.islice(rest, _ASKED_AT_ONCE)):
+        yield portion

@@ -1,0 +1,104 @@
+"""The server that a run talks to: reading its URL, reaching it, and the few things it is asked besides the locks.
+
+Everything that ends up in a message goes through here, so that credentials never do. No printing, no locks.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+_CONNECT_TIMEOUT_S = 3.0
+_REPLY_TIMEOUT_S = 10.0
+
+
+class BadUrl(ValueError):
+    """The URL cannot be that of a server."""
+
+
+class ServerTrouble(Exception):
+    """The server cannot be reached, or does not do what is asked of it."""
+
+
+def redacted(url: str) -> str:
+    """Return ``url`` without whatever may be a secret in it.
+
+    >>> redacted("redis://user:pass/word@host:6379/0?password=x")
+    'redis://***@host:6379/0?***'
+    """
+    scheme, separator, rest = url.rpartition("://") if "://" in url else ("", "", url)
+    _, at, place = rest.rpartition("@")
+    place, question, _ = place.partition("?")
+    return scheme + separator + ("***@" if at else "") + place + ("?***" if question else "")
+
+
+def connect(url: str) -> redis.Redis:
+    """Return a client of the server at ``url`` that has answered once.
+
+    Raises:
+        BadUrl: The URL is malformed.
+        ServerTrouble: The server does not answer, or will not have us.
+    """
+    # What urllib and redis-py say of a malformed URL may quote a part of the password, hence words of our own.
+    bad = BadUrl(
+        "--redis must be a URL such as redis://host:6379/0, rediss://host:6379/0 or unix:///path, "
+        f"not {redacted(url)!r}"
+    )
+    try:
+        parts = urlsplit(url)
+        if parts.scheme != "unix" and not re.fullmatch(r"(/\d*)?", parts.path):
+            raise bad  # redis-py would pass over a database that is no number, and use another one
+        client = redis.Redis.from_url(
+            url,
+            retry=Retry(NoBackoff(), 1),
+            socket_connect_timeout=_CONNECT_TIMEOUT_S,
+            socket_timeout=_REPLY_TIMEOUT_S,
+        )
+    except (ValueError, TypeError):
+        raise bad from None
+    client.connection_pool.connection_kwargs["decode_responses"] = False  # tokens are compared as bytes
+    try:
+        client.ping()
+    except (redis.RedisError, OSError) as error:
+        client.close()
+        raise ServerTrouble(f"cannot reach the server {address(client)}: {one_line(error)}") from error
+    except (ValueError, TypeError):  # options of the URL are looked at when the first connection is made
+        client.close()
+        raise bad from None
+    return client
+
+
+def address(client: redis.Redis) -> str:
+    """Return host and port, or the path of the socket, without credentials."""
+    settings: dict[str, Any] = client.connection_pool.connection_kwargs
+    if "path" in settings:
+        return str(settings["path"])
+    host = str(settings.get("host", "localhost"))
+    return f"{f'[{host}]' if ':' in host else host}:{settings.get('port', 6379)}"
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says, as one line without a full stop."""
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def cpu_s(client: redis.Redis) -> float | None:
+    """Return the CPU seconds that the server's process has used; None where it does not tell, as fakeredis."""
+    try:
+        usage = client.info("cpu")
+        return float(usage["used_cpu_user"]) + float(usage["used_cpu_sys"])
+    except (redis.RedisError, OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def version(client: redis.Redis) -> str | None:
+    """Return the server's version; None where it does not tell."""
+    try:
+        return str(client.info("server")["redis_version"])
+    except (redis.RedisError, OSError, KeyError, TypeError):
+        return None

@@ -1,0 +1,182 @@
+"""Watching a run in plain lines, for pipes and scripts, and passing on what the library logs meanwhile.
+
+The live picture is in display.py; verdicts are in report.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from wheel_lock import ContextStats, LossReason
+from wheel_lock.cli.report import duration, number
+from wheel_lock.cli.run import Run, Watch
+from wheel_lock.notifier import NOTIFIER
+
+_RATE_OVER_S = 1.0
+_MESSAGES = 20  # a server that forgets a million keys would say so a million times
+
+
+class Rates:
+    """Renewals, calls and CPU time per second, over the last second or so."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, int, float]] = deque()
+        self.renewals = 0.0
+        self.batches = 0.0
+        self.cores = 0.0
+
+    def update(self, stats: ContextStats, cpu_s: float) -> None:
+        """Take a new look."""
+        now = time.monotonic()
+        self._seen.append((now, stats.renewed, stats.batches, cpu_s))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_OVER_S:
+            self._seen.popleft()
+        then, renewed, batches, cpu_before = self._seen[0]
+        if now > then:
+            self.renewals = (stats.renewed - renewed) / (now - then)
+            self.batches = (stats.batches - batches) / (now - then)
+            self.cores = (cpu_s - cpu_before) / (now - then)
+
+
+def slack(stats: ContextStats) -> str:
+    """Return the least slack, or a dash before the first renewal."""
+    return duration(stats.renewal_slack_min_s if stats.renewed else None)
+
+
+class StatusLine:
+    """One line that is written over again, where a person sits at the terminal; nothing elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown = stream.isatty()
+
+    def say(self, text: str) -> None:
+        """Replace the line."""
+        if self._shown:
+            self._stream.write(f"\r\x1b[K{text}")
+            self._stream.flush()
+
+
+class Messages:
+    """What the library logs, on stderr: the first of it, and how much there was."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def add(self, line: str) -> None:
+        """Take one more."""
+        self._seen += 1
+        if self._seen <= _MESSAGES:
+            print(f"wheel-lock: {line}", file=sys.stderr)
+
+    def done(self) -> None:
+        """There are no more to come."""
+        if self._seen > _MESSAGES:
+            print(f"wheel-lock: and {self._seen - _MESSAGES:,} more messages", file=sys.stderr)
+
+
+class QuietWatch:
+    """For scripts: a status line on stderr at most, and sleep while the locks are held."""
+
+    def __init__(self) -> None:
+        self._line = StatusLine(sys.stderr)
+        self._messages = Messages()
+
+    def acquired(self, run: Run) -> None:
+        """Count."""
+        self._line.say(f"acquired {number(run.asked_for)} of {number(run.plan.locks)} locks")
+
+    def hold(self, run: Run) -> None:
+        """Sleep: whoever looks on takes the interpreter from the thread that renews."""
+        self._line.say(f"holding {number(run.acquired)} locks for {run.plan.seconds:g} s")
+        time.sleep(max(run.plan.seconds - run.held_s, 0.0))
+
+    def stage(self, what: str) -> None:
+        """Say what goes on."""
+        self._line.say(what)
+
+    def log(self, line: str) -> None:
+        """Pass it on."""
+        self._line.say("")
+        self._messages.add(line)
+
+    def done(self) -> None:
+        """Leave an empty line."""
+        self._line.say("")
+        self._messages.done()
+
+
+class PlainWatch:
+    """A line about once a second."""
+
+    def __init__(self) -> None:
+        self._rates = Rates()
+        self._messages = Messages()
+
+    def acquired(self, run: Run) -> None:
+        """Count."""
+        self._say(f"acquired {number(run.asked_for)} of {number(run.plan.locks)} locks")
+
+    def hold(self, run: Run) -> None:
+        """Tell every second, and at the end, how it goes."""
+        next_s = 0.0
+        while next_s < run.plan.seconds:
+            self._rates.update(run.context.stats(), run.context.timer.cpu_s())
+            next_s = min(next_s + 1.0, run.plan.seconds)
+            time.sleep(max(next_s - run.held_s, 0.0))
+            stats = run.context.stats()
+            self._rates.update(stats, run.context.timer.cpu_s())
+            self._say(
+                f"{next_s:5.3g} s  held {number(stats.held)}  lost {number(stats.lost)}  "
+                f"renewals {number(self._rates.renewals)}/s  lag p50 {duration(stats.renewal_lag_p50_s)}, "
+                f"p99 {duration(stats.renewal_lag_p99_s)}, max {duration(stats.renewal_lag_max_s)}  "
+                f"slack min {slack(stats)}"
+            )
+
+    def stage(self, what: str) -> None:
+        """Say what goes on."""
+        self._say(what)
+
+    def log(self, line: str) -> None:
+        """Pass it on."""
+        self._messages.add(line)
+
+    def done(self) -> None:
+        """Say how much was not passed on."""
+        self._messages.done()
+
+    def _say(self, text: str) -> None:
+        print(text, flush=True)
+
+
+class _LogHandler(logging.Handler):
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(logging.WARNING)
+        self._watch = watch
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        line = record.getMessage() + (f": {error!r}" if error is not None else "")
+        if str(LossReason.CONTEXT_CLOSED) not in line:  # we close it ourselves, to release the locks
+            self._watch.log(line)
+
+
+@contextmanager
+def logged_to(watch: Watch) -> Iterator[None]:
+    """While this lasts, hand the library's warnings to ``watch``, which knows where they spoil no picture."""
+    logger = logging.getLogger("wheel_lock")
+    handler, propagate = _LogHandler(watch), logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        NOTIFIER.drain(1.0)
+        logger.removeHandler(handler)
+        logger.propagate = propagate
