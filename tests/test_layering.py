@@ -20,7 +20,7 @@ MAX_LINES = 400
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "options", "wheel"),
     ("lease", "protocol", "observe"),
-    ("notifier", "clock", "waker", "loop", "timer"),
+    ("notifier", "clock", "waker", "weak", "loop", "timer"),
     ("engine",),
     ("locks",),
     ("caller", "threads", "asyncio"),

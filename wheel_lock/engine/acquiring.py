@@ -9,7 +9,7 @@ from wheel_lock.engine.kind import NO_GRANT
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.requests import CallerRequest, terms_of
 from wheel_lock.errors import LockLost, LockServerError, WheelLockError
-from wheel_lock.lease import Event, Lease, State
+from wheel_lock.lease import Lease, State
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
@@ -36,7 +36,7 @@ class Acquire(CallerRequest):
         return terms.kind.acquire(self.lease, terms.timeout_ms, again=self.sends > 0)
 
     def value_reply(self, reply: Reply) -> None:
-        fence = terms_of(self.lease).kind.read_acquire(reply)
+        fence = terms_of(self.lease).kind.read_acquire(reply, again=self.tries > 1)
         if self.finished:
             return  # its owner-checked release is under way
         if isinstance(fence, str):
@@ -56,8 +56,8 @@ class Acquire(CallerRequest):
         self._operation.complete(False)
 
     def failed(self, error: WheelLockError) -> None:
-        # An error reply is an answer: nothing was granted. Without a reply, something may have been.
-        self._engine.turn_down([self.lease], bool(self.sends) and not isinstance(error, LockServerError))
+        # An error reply is an answer: that try has granted nothing. A try without a reply may have.
+        self._engine.turn_down([self.lease], self.tries > isinstance(error, LockServerError))
         self._operation.fail(error)
 
     def begin(self) -> None:
@@ -105,7 +105,7 @@ class Release(CallerRequest):
         if self.finished:
             return
         self.finish()
-        if reason is None or self.sends - self.in_full > 1:
+        if reason is None or self.tries > 1:
             # When an earlier try's reply was lost, that the key is gone, or another's, is what that try has achieved.
             self._engine.freed([self.lease])
             self._operation.complete(None)
@@ -135,21 +135,31 @@ class Extend(CallerRequest):
         return terms_of(self.lease).kind.extend(self.lease, self._time_ms, replace=self._replace)
 
     def value_reply(self, reply: Reply) -> None:
+        # Also when nobody waits any more: the lease does, because its renewals must not overtake this reply.
         outcome = terms_of(self.lease).kind.read_extend(reply)
-        if self.finished:
-            return
         self.finish()
-        self._engine.extended(self.lease, self.sent_at, outcome, self._operation)
+        self._engine.extended(self.lease, self.sent_at, outcome, self._replace, self._operation)
 
     def broken(self, error: Exception) -> None:
         # Adding twice would be adding too much, so a caller who adds must decide whether to try again.
-        if not self._replace and not self.finished:
-            self.refused(error)
+        if self._replace and not self.finished:
+            self.node.send(self)
         else:
-            super().broken(error)
+            self._engine.unextended(self.lease)
+            self.refused(error)
+
+    def error_reply(self, error: ServerError) -> None:
+        self._engine.unextended(self.lease)
+        super().error_reply(error)
+
+    def refused(self, error: Exception) -> None:
+        self._engine.unextended(self.lease)
+        super().refused(error)
+
+    def resend(self) -> None:
+        if self.finished:
+            self._engine.unextended(self.lease)
+        super().resend()
 
     def failed(self, error: WheelLockError) -> None:
-        if self.lease.state is State.EXTENDING:
-            self.lease.move(Event.UNKNOWN)  # it stays watched in the overdue set, and is renewed from there
-            self._engine.renewer.drain()
         self._operation.fail(error)

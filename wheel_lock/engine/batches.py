@@ -35,6 +35,7 @@ class RenewalGroup:
         live: list[Lease] = []
         odd: list[Lease] = []
         keep = live.append
+        now = self.renewer.timer.clock.now()  # what went before in this turn may have taken long
         for lease in entries:
             if lease.deadline > now and lease.limits is None and not lease.owner.ended:
                 keep(lease)
@@ -49,7 +50,7 @@ class RenewalGroup:
 class Batch(Request):
     """One renewal call about many leases of one group."""
 
-    __slots__ = ("_renewer", "drained", "leases", "overdue", "terms")
+    __slots__ = ("_renewer", "drained", "leases", "overdue", "silent", "terms")
 
     def __init__(self, renewer: Renewer, terms: RenewalGroup, leases: Sequence[Lease], drained: bool) -> None:
         super().__init__(renewer.timer, renewer.node)
@@ -57,7 +58,8 @@ class Batch(Request):
         self.terms = terms
         self.leases = leases
         self.drained = drained  # from the overdue set, in order of deadline and not of due tick
-        self.overdue = False  # it has been silent for so long that its leases are watched in the overdue set
+        self.overdue = False  # its leases are watched in the overdue set
+        self.silent = False  # it was not answered when it should have been
 
     def call(self) -> Call:
         return batch_call(self.terms.kind.renew, self.terms.kind, self.leases, self.terms.ttl)
@@ -68,7 +70,7 @@ class Batch(Request):
         if self.leases:
             self.node.send(self)
         else:
-            self._renewer.settled(self)
+            self._renewer.vanished(self)
 
     def value_reply(self, reply: Reply) -> None:
         self._renewer.confirmed(self, exceptions(reply, len(self.leases)))

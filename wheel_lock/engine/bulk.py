@@ -114,6 +114,7 @@ class AcquireMany(Bulk):
     def __init__(self, engine: Engine, options: LockOptions, operation: Operation[None]) -> None:
         super().__init__(engine, ())
         self._sealed = False
+        self._places = 0
         self._options = options
         self._operation = operation
         self._granted: list[Lease] = []
@@ -125,9 +126,10 @@ class AcquireMany(Bulk):
         return batch_call(terms.kind.acquire_many, terms.kind, leases, terms.ttl)
 
     def take(self, chunk: _Chunk, odd: dict[int, int | str]) -> None:
+        self._give_places_back(len(chunk.leases))
         for index, verdict in odd.items():
             lease = chunk.leases[index]
-            self.engine.turn_down([lease], False)
+            self.engine.turn_down([lease], isinstance(verdict, str) and chunk.tries > 1)
             if isinstance(verdict, str):
                 self._stop(LockServerError(f"{verdict} (lock {quoted(lease.name)})", lease.name))
         granted = [lease for index, lease in enumerate(chunk.leases) if index not in odd] if odd else chunk.leases
@@ -139,7 +141,8 @@ class AcquireMany(Bulk):
             self.engine.turn_down(granted, True)
 
     def miss(self, chunk: _Chunk, error: WheelLockError) -> None:
-        self.engine.turn_down(chunk.leases, bool(chunk.sends) and not isinstance(error, LockServerError))
+        self._give_places_back(len(chunk.leases))
+        self.engine.turn_down(chunk.leases, chunk.tries > isinstance(error, LockServerError))
         self._stop(error)
 
     def _stop(self, error: WheelLockError) -> None:
@@ -149,6 +152,7 @@ class AcquireMany(Bulk):
     def finished(self) -> None:
         self.engine.turn_down(self._leases[self._next :], False)
         self._next = len(self._leases)
+        self._give_places_back(self._places)
         if self._error is None:
             self._operation.complete(None)
         else:
@@ -160,6 +164,15 @@ class AcquireMany(Bulk):
         refusal = self.engine.refusal(None, expected)
         if refusal is not None:
             self._stop(refusal)
+        else:
+            self._places = expected
+            self.engine.acquiring += expected
+
+    def _give_places_back(self, places: int) -> None:
+        """Of those that ``max_held`` counts as being acquired, ``places`` are acquired now, or will not be."""
+        places = min(places, self._places)
+        self._places -= places
+        self.engine.acquiring -= places
 
     def add(self, leases: Sequence[Lease]) -> None:
         """Take more leases, and send what may be sent."""
@@ -204,7 +217,7 @@ class ReleaseMany(Bulk):
         return batch_call(kind.release_many, kind, leases)
 
     def take(self, chunk: _Chunk, odd: dict[int, int | str]) -> None:
-        if not odd or chunk.sends - chunk.in_full > 1:
+        if not odd or chunk.tries > 1:
             self.engine.freed(chunk.leases)
             return
         self.engine.freed([lease for index, lease in enumerate(chunk.leases) if index not in odd])
@@ -221,8 +234,12 @@ class ReleaseMany(Bulk):
     def miss(self, chunk: _Chunk, error: WheelLockError) -> None:
         self.engine.unreleased(chunk.leases)
         self._error = error
+        if not isinstance(error, LockServerError):
+            self._stopped = True  # a server that does not answer is not asked chunk by chunk
 
     def finished(self) -> None:
+        self.engine.unreleased(self._leases[self._next :])
+        self._next = len(self._leases)
         if self._error is not None:
             self._operation.fail(self._error)
         else:

@@ -27,14 +27,19 @@ class ServerError(Exception):
     """An error reply. Its text starts with a code in capitals."""
 
 
-class Request(Protocol):
-    """Something that is sent and waits for one reply."""
+class NodeRequest(Protocol):
+    """Something that is sent and waits for one reply; it may have to wait for a connection first."""
+
+    @property
+    def finished(self) -> bool: ...
 
     def encode(self, flagged: bool) -> bytes: ...
 
     def answered(self, reply: Reply) -> None: ...
 
     def broken(self, error: Exception) -> None: ...
+
+    def refused(self, error: Exception) -> None: ...
 
 
 class Channel:
@@ -61,7 +66,7 @@ class Channel:
         self._on_reply = on_reply
         self._on_lost = on_lost
         self._reader = hiredis.Reader(replyError=ServerError, protocolError=MalformedReply, notEnoughData=_NOTHING)
-        self._requests: deque[Request] = deque()
+        self._requests: deque[NodeRequest] = deque()
         self._out: list[bytes] = []
         self._unsent = memoryview(b"")
         self._flush_wanted = False
@@ -74,7 +79,7 @@ class Channel:
         """How many requests wait for their reply."""
         return len(self._requests)
 
-    def send(self, request: Request) -> None:
+    def send(self, request: NodeRequest) -> None:
         """Queue ``request``; it is written, together with all others, at the end of this turn."""
         self._out.append(request.encode(self._flagged))
         self._requests.append(request)
@@ -130,11 +135,13 @@ class Channel:
 
     def _answer(self) -> None:
         requests = self._requests
+        answered = False
         try:
             while self.open:
                 reply = self._reader.gets()
                 if reply is _NOTHING:
                     break
+                answered = True
                 if not requests:
                     raise MalformedReply("a reply that nothing was asked for")
                 # It stays first in line until it has taken the reply: if that makes no sense it counts as unanswered.
@@ -146,20 +153,26 @@ class Channel:
         except Exception as error:
             self.drop(error)  # a bug of ours, but even so no reply may go to the wrong request
             raise
-        if self.open:
+        if self.open and answered:
             self._on_reply()
 
     def drop(self, error: Exception) -> None:
         """Close it; every request without a reply is told ``error``. Harmless when dropped already."""
+        if self.open:
+            requests = self.close()
+            self._on_lost(self, error)
+            for request in requests:
+                request.broken(error)
+
+    def close(self) -> list[NodeRequest]:
+        """Close it, and return the requests without a reply; nobody is told. Harmless when closed already."""
         if not self.open:
-            return
+            return []
         self.open = False
         self._timer.unwatch(self._sock)
         self._connection.close()
         requests, self._requests = self._requests, deque()
-        self._on_lost(self, error)
-        for request in requests:
-            request.broken(error)
+        return list(requests)
 
     def forget(self) -> None:
         """In a forked child: let go of it without touching what the parent shares."""

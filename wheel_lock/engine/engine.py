@@ -34,6 +34,8 @@ from wheel_lock.protocol.scripts import Call
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.weak import WeakRegistry
 
+_LOOK_AGAIN_S = 0.02
+
 logger = logging.getLogger("wheel_lock")
 
 
@@ -106,7 +108,9 @@ class Engine:
 
     def grant(self, leases: Sequence[Lease], options: LockOptions, sent_at: float) -> bool:
         """Take the server's grant; False if the leases have run out before their grant was read."""
-        if self.closed or self.timer.now >= local_deadline(sent_at, options.timeout_s):
+        # Too late is also what leaves no time to tell of a loss: two ticks.
+        latest = local_deadline(sent_at, options.timeout_s) - 2 * self.timer.scale.tick_s
+        if self.closed or self.timer.clock.now() >= latest:
             return False
         limits = None
         if options.renew_every_s is None or options.max_renewals is not None or options.max_hold_s is not None:
@@ -206,12 +210,14 @@ class Engine:
             self._hang_up_if_retired()
 
     def abandon(self, lease: Lease) -> None:
-        """Its lock object is gone: renew it no more."""
-        self.lose([lease], LossReason.ABANDONED)
+        """Its lock object is gone: renew it no more. Nothing to do if it is being released."""
+        if lease.state <= EXTENDING:
+            self.lose([lease], LossReason.ABANDONED)
 
     def lapse_seen(self, lease: Lease) -> None:
         """A holder has seen the deadline pass before we did."""
-        self.lose([lease])
+        if lease.state <= EXTENDING:
+            self.lose([lease])
 
     # -- in between --------------------------------------------------------------------------------------------------
 
@@ -230,14 +236,17 @@ class Engine:
         self.renewer.hold(lease)
         Extend(self, lease, time_ms, replace, operation).start()
 
-    def extended(self, lease: Lease, sent_at: float, outcome: int | LossReason, operation: Operation[None]) -> None:
+    def extended(
+        self, lease: Lease, sent_at: float, outcome: int | LossReason, replaced: bool, operation: Operation[None]
+    ) -> None:
         """The server has answered an extend: with the new time-to-live in milliseconds, or why there is none."""
         if lease.state is EXTENDING:
             if isinstance(outcome, LossReason):
                 self.lose([lease], outcome)
             elif lease.believed(self.timer.clock.now()):
                 self.renewer.forget(lease)
-                lease.reset_deadline(local_deadline(sent_at, outcome / 1000))
+                deadline = local_deadline(sent_at, outcome / 1000)
+                lease.reset_deadline(deadline if replaced else max(deadline, lease.deadline))
                 lease.move(Event.CONFIRMED)
                 self.renewer.schedule(lease, sent_at)
                 operation.complete(None)
@@ -247,6 +256,21 @@ class Engine:
         if lease.state is State.LOST and not isinstance(outcome, LossReason):
             self.renewer.clean_up([lease])
         operation.fail(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
+
+    def unextended(self, lease: Lease) -> None:
+        """Whether the server has changed the time-to-live is not known: believe as long as before, and go on."""
+        if lease.state is not EXTENDING:
+            return
+        self.renewer.forget(lease)
+        now = self.timer.now
+        if lease.at_limit or lease.deadline > local_deadline(now, lease.group.timeout_s):
+            # Nothing to renew, or an earlier extension that a renewal would cut short: wait for its time.
+            lease.move(Event.CONFIRMED)
+            self.renewer.schedule(lease, now)
+        else:
+            lease.move(Event.UNKNOWN)
+            self.renewer.watch_overdue([lease])
+            self.renewer.drain()
 
     def query(self, name: str | bytes, call: Call, read: Callable[[Reply], Any], operation: Operation[Any]) -> None:
         """Ask the server something."""
@@ -270,17 +294,27 @@ class Engine:
             operation.complete(None)
             return
         self.closed = True
-        sweep = Sweep(self, self.held, Operation(lambda: self._hang_up(operation)))
+        until = self.timer.now + timeout_s
+        sweep = Sweep(self, self.held, Operation(lambda: self.timer.post(lambda: self._hang_up(until, operation))))
         # Without a connection there is nobody to release to, and making one could take longer than we may.
         if self.options.release_on_close and self.node.connected:
-            self.timer.call_at(self.timer.now + timeout_s, lambda now: sweep.stop())
+            self.timer.call_at(until, lambda now: sweep.stop())
             sweep.pump()
         else:
             sweep.stop()
 
-    def _hang_up(self, operation: Operation[None]) -> None:
-        self.node.close(ContextClosed("The context has been closed"))
-        operation.complete(None)
+    def _hang_up(self, until: float, operation: Operation[None]) -> None:
+        """Hang up when what was asked for before the close has been answered, or the time is up."""
+        if operation.done:
+            return
+        if self.node.connected and self.node.busy and self.timer.now < until:
+            self.node.on_replied = lambda: self._hang_up(until, operation)
+            self.timer.call_at(until + self.timer.scale.tick_s, lambda now: self._hang_up(until, operation))
+            return
+        try:
+            self.node.close(ContextClosed("The context has been closed"))
+        finally:
+            operation.complete(None)
 
     def retire(self) -> None:
         """The context object is gone: hang up as soon as nothing is held."""
@@ -289,7 +323,15 @@ class Engine:
 
     def _hang_up_if_retired(self) -> None:
         if self.retired and not self.held:
-            self.timer.post(self.node.retire)  # after the reply that is being read has been dealt with
+            self.timer.post(self._retire)  # after the reply that is being read has been dealt with
+
+    def _retire(self) -> None:
+        if self.held or self.closed:
+            return
+        if self.node.ready and self.node.busy:
+            self.timer.call_at(self.timer.now + _LOOK_AGAIN_S, lambda now: self._retire())
+        else:
+            self.node.retire()
 
     def timer_stopped(self) -> None:
         """The timer is about to stop for good."""

@@ -32,7 +32,7 @@ class Kind(Protocol):
         """The command that acquires; ``again`` where an earlier try's outcome is not known."""
         ...
 
-    def read_acquire(self, reply: Reply) -> int | str:
+    def read_acquire(self, reply: Reply, *, again: bool) -> int | str:
         """NO_GRANT, the fence of the grant (NO_FENCE where there is none), or the server's error text."""
         ...
 

@@ -12,15 +12,13 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
-from wheel_lock.engine.channel import Channel
+from wheel_lock.engine.channel import Channel, NodeRequest
 from wheel_lock.engine.connect import Connection, Connector, is_fatal
 from wheel_lock.loop import Alarm
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
-from wheel_lock.protocol.resp import Reply
 from wheel_lock.timer import HashedWheelTimer
 
 logger = logging.getLogger("wheel_lock")
@@ -43,21 +41,6 @@ class Backoff:
     def reset(self) -> None:
         """Begin with the shortest pause again."""
         self._next_s = self._first_s
-
-
-class NodeRequest(Protocol):
-    """A request that may have to wait for a connection before it can be sent."""
-
-    @property
-    def finished(self) -> bool: ...
-
-    def encode(self, flagged: bool) -> bytes: ...
-
-    def answered(self, reply: Reply) -> None: ...
-
-    def broken(self, error: Exception) -> None: ...
-
-    def refused(self, error: Exception) -> None: ...
 
 
 def start_helper_thread(attempt: Callable[[], None]) -> None:
@@ -92,12 +75,15 @@ class Node:
         # Set by the renewer: told when the node becomes ready, and asked whether leases need it.
         self.on_ready: Callable[[], object] = lambda: None
         self.is_needed: Callable[[], bool] = lambda: False
+        # Set by the engine while it closes: told whenever replies have been read.
+        self.on_replied: Callable[[], object] = lambda: None
         self._reset()
 
     def _reset(self) -> None:
         self._channel: Channel | None = None
         self._waiting: deque[NodeRequest] = deque()
         self._suspected = False
+        self._heard = False  # whether the channel has answered anything
         self._connecting = False
         self._closed = False
         self._retry: Alarm | None = None
@@ -132,13 +118,19 @@ class Node:
         if self._connecting or self._closed or self._retry is not None or self.ready:
             return
         self._connecting = True
-        self._launch(self._attempt)
+        try:
+            self._launch(self._attempt)
+        except RuntimeError as error:  # no thread can be started
+            self._failed(error, self._backoff)
 
     def suspect(self) -> None:
         """Something has been unanswered for too long: try a second connection. The first reply clears this."""
         if self._channel is not None and not self._suspected:
             self._suspected = True
-            self.connect()
+            if self._heard:
+                self.connect()
+            else:
+                self._try_later()  # a server that takes connections and answers nothing: do not knock in a tight loop
 
     def _attempt(self) -> None:
         """On the helper thread: nothing but connecting, and a message to the timer's thread."""
@@ -159,6 +151,7 @@ class Node:
             return
         self._connecting = False
         self._suspected = False
+        self._heard = False
         self.last_error = None
         self._counters.connects += 1
         old = self._channel
@@ -201,6 +194,8 @@ class Node:
 
     def _replied(self) -> None:
         self._backoff.reset()
+        self._heard = True
+        self.on_replied()
         if self._suspected:
             self._suspected = False
             self.on_ready()
@@ -214,7 +209,8 @@ class Node:
         if not self._closed:
             NOTIFIER.post(logger.info, "lost the connection to %s: %s", self.connector.describe(), error)
         # A server that accepts and hangs up at once must not be asked in a tight loop, so even the first try waits.
-        self._try_later()
+        if not self._closed and self._retry is None:
+            self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now)
 
     def close(self, error: Exception) -> None:
         """Drop the channel; whatever waits is refused with ``error``, and nothing is sent any more."""
@@ -222,26 +218,32 @@ class Node:
         self._timer.cancel(self._retry)
         self._retry = None
         if self._channel is not None:
-            self._channel.drop(error)
+            unanswered = self._channel.close()
+            self._channel = None
+            for request in unanswered:
+                request.refused(error)
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
             request.refused(error)
 
     def retire(self) -> None:
-        """Hang up if nothing is under way; the next request connects again."""
-        if self._channel is not None and not self._channel.unanswered and not self._waiting:
-            self._channel.drop(ConnectionAbortedError("idle"))
+        """Hang up; the next request connects again."""
+        if self._channel is not None and not self._waiting:
+            requests = self._channel.close()
+            self._channel = None
+            for request in requests:
+                request.refused(ConnectionAbortedError("nothing is held any more"))
 
     def restart(self, error: Exception) -> None:
         """Begin anew after the timer's thread has died: its alarms and its selector are gone."""
-        channel, waiting = self._channel, self._waiting
+        requests: list[NodeRequest] = []
+        if self._channel is not None:
+            requests.extend(self._channel.close())
+        requests.extend(self._waiting)
         closed = self._closed
         self._reset()
         self._closed = closed
-        if channel is not None:
-            channel.drop(error)
-        self._waiting.clear()
-        for request in waiting:
+        for request in requests:
             request.refused(error)
 
     def forget(self) -> None:

@@ -15,7 +15,18 @@ from wheel_lock.engine.node import Backoff, Node
 from wheel_lock.engine.overdue import Overdue
 from wheel_lock.engine.requests import CleanUp, terms_of
 from wheel_lock.errors import LossReason
-from wheel_lock.lease import EXTENDING, HELD, OVERDUE, RENEWING, Event, Lease, State, confirm_all, mark_sent
+from wheel_lock.lease import (
+    EXTENDING,
+    HELD,
+    OVERDUE,
+    RENEWING,
+    Event,
+    Lease,
+    State,
+    confirm_all,
+    local_deadline,
+    mark_sent,
+)
 from wheel_lock.loop import Alarm
 from wheel_lock.protocol.resp import GONE, TAKEN
 from wheel_lock.timer import HashedWheelTimer
@@ -75,16 +86,23 @@ class Renewer:
         """Put a lease that was granted or confirmed at ``sent_at`` on the wheel for what comes next."""
         group = terms_of(lease)
         wheel, floor = self.timer.wheel, self.timer.scale.floor
+        last = floor(lease.deadline) - 1  # a tick early: the loss must be told by the deadline
         if lease.at_limit:
-            wheel.schedule(lease, floor(lease.deadline) - 1)  # a tick early: the loss must be told by the deadline
+            wheel.schedule(lease, last)
             return
         # A time-to-live that the caller has extended is not cut short: the renewal waits until it would prolong it.
-        tick = max(floor(sent_at), floor(lease.deadline - group.timeout_s)) + group.after
-        if tick >= floor(lease.deadline):  # the caller has shortened it
-            tick = floor(sent_at + (lease.deadline - sent_at) / 3)
+        # One that the caller has shortened is renewed at the same share of what it is.
+        extended = floor(lease.deadline - group.timeout_s)
+        believed_s = local_deadline(0.0, group.timeout_s)
+        share = min((lease.deadline - sent_at) / believed_s, 1.0)
+        tick = max(floor(sent_at) + int(group.after * share + 1e-6), extended + group.after)
         if wheel.load(tick) >= CROWD:
             tick -= self._earlier(group)
-        wheel.schedule(lease, tick)
+        if max(tick, wheel.now + 1) < last:
+            wheel.schedule(lease, tick)
+        else:
+            self.watch_overdue([lease])  # hardly any time is left
+            self.drain()
 
     def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
         """Put leases of one group, granted together, on the wheel for the first time."""
@@ -95,6 +113,10 @@ class Renewer:
         group = terms_of(leases[0])
         wheel = self.timer.wheel
         tick = self.timer.scale.floor(sent_at) + group.after
+        if max(tick, wheel.now + 1) >= self.timer.scale.floor(leases[0].deadline) - 1:
+            self.watch_overdue(leases)  # hardly any time is left
+            self.drain()
+            return
         start = max(CROWD - wheel.load(tick), 0)
         wheel.schedule_many(leases[:start], tick)
         for first in range(start, len(leases), _TOGETHER):
@@ -158,9 +180,12 @@ class Renewer:
         self._in_flight += 1
         self._counters.batches += 1
         # Silent for a sixth of the timeout is suspicious; where less than that is left, half of what is left.
-        now = self.timer.now
-        until = now + min(group.timeout_s / 6, (nearest - now) / 2)
-        self.timer.wheel.schedule(batch, self.timer.scale.floor(until))
+        now, floor, wheel = self.timer.now, self.timer.scale.floor, self.timer.wheel
+        tick = max(floor(now + min(group.timeout_s / 6, (nearest - now) / 2)), wheel.now + 1)
+        wheel.schedule(batch, tick)
+        if tick >= floor(nearest) - 2:
+            batch.overdue = True  # too near for a second look: its deadlines are watched from the start
+            self.watch_overdue(leases)
         self.node.send(batch)
 
     # -- outcomes ----------------------------------------------------------------------------------------------------
@@ -171,23 +196,29 @@ class Renewer:
         self.timer.wheel.cancel(batch)
         if batch.overdue:
             for lease in batch.leases:
-                self.overdue.discard(lease)
+                if lease.state is RENEWING:  # others are there on an account of their own
+                    self.overdue.discard(lease)
+
+    def vanished(self, batch: Batch) -> None:
+        """All leases of the batch have ended before it could be sent again."""
+        self.settled(batch)
+        if self._sick:
+            self._retry_later()
 
     def confirmed(self, batch: Batch, odd: Sequence[tuple[int, int | str]]) -> None:
         """The server has answered: all is well but for ``odd``."""
         now = self.timer.clock.now()  # after the reply: a thread that was stopped must not read its own past
         self.settled(batch)
         leases = batch.leases
-        if odd:
-            exceptional = dict(odd)
-            for index, verdict in odd:
-                self._one_failed(leases[index], verdict)
-            leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
-        if leases:
-            self._take_confirmation(batch, leases, now)
         if self._sick:
             self._sick = False
             self._resting.clear()
+        if odd:
+            exceptional = dict(odd)
+            self._some_failed([(leases[index], verdict) for index, verdict in odd])
+            leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
+        if leases:
+            self._take_confirmation(batch, leases, now)
         if self.overdue:
             self.drain()
         else:
@@ -222,20 +253,29 @@ class Renewer:
         """Release, owner-checked, leases of one group that nobody holds any more."""
         group = terms_of(leases[0])
         until = self.timer.now + group.timeout_s
-        self.node.send(CleanUp(self.timer, self.node, group.kind, leases, until))
+        CleanUp(self.timer, self.node, group.kind, leases, until).start()
 
-    def _one_failed(self, lease: Lease, verdict: int | str) -> None:
-        if lease.state is not RENEWING:
-            return  # released or lost meanwhile
-        if verdict == GONE:
-            self.engine.lose([lease], LossReason.KEY_GONE)
-        elif verdict == TAKEN or str(verdict).startswith("WRONGTYPE"):
-            self.engine.lose([lease], LossReason.TAKEN)
-        else:
-            self._counters.unknown += 1
-            lease.move(Event.UNKNOWN)
-            self._resting.add(lease)
-            self.watch_overdue([lease])
+    def _some_failed(self, odd: Sequence[tuple[Lease, int | str]]) -> None:
+        """Deal with the entries of a batch that were not renewed; those that ended meanwhile are none of our business."""
+        gone: list[Lease] = []
+        taken: list[Lease] = []
+        unknown: list[Lease] = []
+        for lease, verdict in odd:
+            if lease.state is not RENEWING:
+                continue
+            if verdict == GONE:
+                gone.append(lease)
+            elif verdict == TAKEN or str(verdict).startswith("WRONGTYPE"):
+                taken.append(lease)
+            else:
+                lease.move(Event.UNKNOWN)
+                unknown.append(lease)
+        self.engine.lose(gone, LossReason.KEY_GONE)
+        self.engine.lose(taken, LossReason.TAKEN)
+        if unknown:
+            self._counters.unknown += len(unknown)
+            self._resting.update(unknown)
+            self.watch_overdue(unknown)
             self._retry_later()
 
     def failed(self, batch: Batch, error: str) -> None:
@@ -249,17 +289,19 @@ class Renewer:
         """There will be no reply: try again."""
         self.settled(batch)
         unknown = [lease for lease in batch.leases if lease.state is RENEWING]
-        self._counters.unknown += 0 if batch.overdue else len(unknown)
+        self._counters.unknown += 0 if batch.silent else len(unknown)
         for lease in unknown:
             lease.move(Event.UNKNOWN)
         self.watch_overdue(unknown)
 
     def silent(self, batch: Batch) -> None:
         """No reply for too long: watch the deadlines of its leases, and suspect the connection."""
-        batch.overdue = True
         waiting = [lease for lease in batch.leases if lease.state is RENEWING]
         self._counters.unknown += len(waiting)
-        self.watch_overdue(waiting)
+        if not batch.overdue:
+            batch.overdue = True
+            self.watch_overdue(waiting)
+        batch.silent = True
         self.node.suspect()
 
     # -- the overdue set ---------------------------------------------------------------------------------------------
@@ -297,7 +339,10 @@ class Renewer:
         """Send what is overdue, nearest deadline first, a limited number of calls at a time: each reply makes room."""
         if not self.node.ready or not self.overdue:
             return
-        calls = _DRAIN_CALLS - self._in_flight
+        # A thread that was stopped comes here with replies in its hands, before it has looked at the deadlines.
+        now = self.timer.clock.now()
+        self.engine.lose(self.overdue.pop_until(now))
+        calls = min(_DRAIN_CALLS, self._options.max_calls_in_flight) - self._in_flight
         if self._sick:
             calls = 0 if self._in_flight or self._retry is not None else 1
         if calls <= 0:
@@ -308,11 +353,18 @@ class Renewer:
             by_group.setdefault(terms_of(lease), []).append(lease)
         for group, leases in by_group.items():
             for start in range(0, len(leases), size):
-                self._send(group, leases[start : start + size], drained=True)
+                batch = leases[start : start + size]
+                if calls:
+                    calls -= 1
+                    self._send(group, batch, drained=True)
+                else:
+                    self.overdue.add(batch)  # many small groups: the rest waits for replies
 
     def _retry_later(self) -> None:
         if self._retry is None:
-            self._retry = self.timer.call_at(self.timer.now + self._backoff.pause(), self._retry_now)
+            # A tick more, because alarms round down and a pause should not.
+            pause_s = self._backoff.pause() + self.timer.scale.tick_s
+            self._retry = self.timer.call_at(self.timer.now + pause_s, self._retry_now)
 
     def _retry_now(self, now: float) -> None:
         self._retry = None

@@ -129,6 +129,11 @@ class CallerRequest(Request):
         self.timer.wheel.schedule(self, self.timer.scale.floor(self.timer.now + self.limit_s))
         self.node.send(self)
 
+    @property
+    def tries(self) -> int:
+        """How often the server may have carried it out: a call that it had no script for does not count."""
+        return self.sends - self.in_full
+
     def finish(self) -> None:
         """Nobody waits any more."""
         self.finished = True
@@ -223,21 +228,31 @@ class CleanUp(Request):
         self._leases = leases
         self._until = until
 
+    def start(self) -> None:
+        """Send it, and give it up when its time has come."""
+        self.timer.wheel.schedule(self, self.timer.scale.ceil(self._until))
+        self.node.send(self)
+
+    def finish(self) -> None:
+        """There is nothing left to clean up."""
+        self.finished = True
+        self.timer.wheel.cancel(self)
+
     def call(self) -> Call:
         return batch_call(self._kind.release_many, self._kind, self._leases)
 
     def value_reply(self, reply: Reply) -> None:
-        self.finished = True
+        self.finish()
 
     def error_reply(self, error: ServerError) -> None:
-        self.finished = True  # the keys expire
+        self.finish()  # the keys expire
 
     def broken(self, error: Exception) -> None:
-        if self.timer.now < self._until:
+        if not self.finished:
             self.node.send(self)
 
     def refused(self, error: Exception) -> None:
-        self.finished = True
+        self.finish()
 
     def late(self, now: float) -> None:
         self.finished = True

@@ -10,7 +10,7 @@ from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.names import fence_key
-from wheel_lock.protocol.resp import MalformedReply, Reply, bulk, exceptions, number, set_if_free
+from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, bulk, exceptions, number, set_if_free
 from wheel_lock.protocol.scripts import Call
 
 FENCE_TTL_MS = 24 * 3600 * 1000  # so that the companion keys of names that are no longer used do not stay for ever
@@ -37,21 +37,22 @@ class Exclusive:
             return Call(scripts.ACQUIRE_MANY, 0, 3, number(ttl_ms) + lease.fragment)
         return Call(None, 0, 0, set_if_free(lease.fragment, ttl_ms))
 
-    def read_acquire(self, reply: Reply) -> int | str:
+    def read_acquire(self, reply: Reply, *, again: bool) -> int | str:
         """OK or nil from SET; a list of exceptions, or a fence, from the scripts."""
         if self._fencing:
             if type(reply) is int and reply >= 0:
                 return reply or NO_GRANT
-        elif reply == b"OK" or reply == "OK":
-            return NO_FENCE
-        elif reply is None:
-            return NO_GRANT
-        elif isinstance(reply, list):
+        elif again:
             odd = exceptions(reply, 1)
             if not odd:
                 return NO_FENCE
             verdict = odd[0][1]
-            return verdict if isinstance(verdict, str) else NO_GRANT
+            if verdict != GONE:
+                return verdict if isinstance(verdict, str) else NO_GRANT
+        elif reply == b"OK":
+            return NO_FENCE
+        elif reply is None:
+            return NO_GRANT
         raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
 
     def release(self, lease: Lease) -> Call:
@@ -60,7 +61,7 @@ class Exclusive:
 
     def read_release(self, reply: Reply) -> LossReason | None:
         """1, 0 or -1."""
-        if reply == 1:
+        if type(reply) is int and reply == 1:
             return None
         return _reason(reply)
 

@@ -1,0 +1,141 @@
+"""What the command line refuses: with one sentence on stderr, the right exit status, and never a credential."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.support import ROOT
+from tests.support.ports import candidate_port
+from wheel_lock import __version__
+from wheel_lock.cli import main
+from wheel_lock.cli.server import redacted
+
+HOLD = ["hold", "--redis", "redis://127.0.0.1:1", "--locks", "5", "--timeout", "3", "--seconds", "1"]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Run, expect a sentence on stderr and nothing on stdout, and return the exit status and the sentence."""
+    status = main(arguments)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("wheel-lock: ")
+    assert said.err.count("\n") == 1
+    return status, said.err
+
+
+def replaced(option: str, value: str) -> list[str]:
+    arguments = list(HOLD)
+    arguments[arguments.index(option) + 1] = value
+    return arguments
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "shown"),
+    [
+        ("--locks", "0", "0"),
+        ("--locks", "-3", "-3"),
+        ("--locks", "many", "many"),
+        ("--locks", "1.5", "1.5"),
+        ("--seconds", "0", "0"),
+        ("--seconds", "-1", "-1"),
+        ("--seconds", "inf", "inf"),
+        ("--seconds", "soon", "soon"),
+        ("--timeout", "nan", "nan"),
+        ("--timeout", "inf", "inf"),
+        ("--timeout", "0", "0"),
+        ("--timeout", "0.001", "0.001"),
+        ("--timeout", "x", "x"),
+    ],
+)
+def test_a_bad_value_is_refused_and_shown(
+    capsys: pytest.CaptureFixture[str], option: str, value: str, shown: str
+) -> None:
+    status, sentence = refused(capsys, *replaced(option, value))
+    assert status == 2
+    assert option in sentence
+    assert shown in sentence
+
+
+def test_the_demo_refuses_likewise(capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = refused(capsys, "demo", "--locks", "0")
+    assert status == 2
+    assert "--locks must be a whole number of at least 1, not 0" in sentence
+
+
+def test_renewing_too_seldom_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = refused(capsys, *HOLD, "--renew-every", "3")
+    assert status == 2
+    assert "--renew-every must be less than" in sentence
+
+
+@pytest.mark.parametrize("arguments", [["hold"], ["nonsense"], ["demo", "--nonsense"], ["demo", "surplus"]])
+def test_a_bad_command_line_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert refused(capsys, *arguments)[0] == 2
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "localhost", "http://localhost", "redis://localhost:port", "redis://localhost/zero", "redis://[::1",
+     "redis://localhost:6379/0?nonsense=1", "redis://localhost:99999", "redis://localhost?socket_timeout=x"],
+)  # fmt: skip
+def test_a_malformed_url_is_refused(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    status, sentence = refused(capsys, *replaced("--redis", url))
+    assert status == 2
+    assert repr(redacted(url)) in sentence
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://user:sec/ret@localhost:6379/0", "redis://:secret@localhost:port", "user:secret@localhost",
+     "redis://localhost/x?password=secret", "http://user:secret@localhost"],
+)  # fmt: skip
+def test_no_refusal_shows_a_credential(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    status, sentence = refused(capsys, *replaced("--redis", url))
+    assert status == 2
+    assert "sec" not in sentence
+    assert "user" not in sentence
+    assert "localhost" in sentence
+
+
+def test_an_unreachable_server_is_named_without_credentials(capsys: pytest.CaptureFixture[str]) -> None:
+    port = candidate_port()
+    status, sentence = refused(capsys, *replaced("--redis", f"redis://user:secret@127.0.0.1:{port}/0"))
+    assert status == 1
+    assert f"127.0.0.1:{port}" in sentence
+    assert "secret" not in sentence
+
+
+def test_an_unreachable_unix_socket_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = refused(capsys, *replaced("--redis", "unix:///nowhere/redis.sock"))
+    assert status == 1
+    assert "/nowhere/redis.sock" in sentence
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"wheel-lock {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["demo", "--help"], ["hold", "--help"]])
+def test_help_is_given(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main(arguments) == 0
+    assert "Usage: wheel-lock" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("missing", "extra"),
+    [("typer", "wheel-lock[cli]"), ("rich", "wheel-lock[cli]"), ("fakeredis", "wheel-lock[demo]"),
+     ("lupa", "wheel-lock[demo]")],
+)  # fmt: skip
+def test_a_missing_extra_is_told(missing: str, extra: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from wheel_lock.cli import main; sys.exit(main(['demo']))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert missing in done.stderr
+    assert extra in done.stderr

@@ -1,0 +1,121 @@
+"""``wheel-lock demo``: as lines in a pipe, as a picture on a terminal, and honest in both."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import termios
+import threading
+
+import pytest
+
+from tests.cli.support import start
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock.cli import main
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_embedded_server_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--locks", "200", "--timeout", "1", "--seconds", "0.8"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "one thread" in said.out
+    assert re.search(r"^ +0\.8 s  held 200  lost 0  renewals ", said.out, re.MULTILINE)
+    assert re.search(r"^ +lost +0\b", said.out, re.MULTILINE)
+    assert re.search(r"^ +owned at end +200\b", said.out, re.MULTILINE)
+    assert said.out.splitlines()[-1] == "Nothing was lost: the server says that all 200 were ours at the end."
+    assert said.out.isascii()
+
+
+def test_keys_that_vanish_make_it_fail(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    with redis_server.client() as client:
+
+        def delete() -> None:
+            eventually(lambda: client.dbsize() == 100)
+            client.delete(*client.keys("wheel-lock-demo:*")[:3])
+
+        thread = threading.Thread(target=delete)
+        thread.start()
+        status = main(["demo", "--redis", redis_server.url, "--locks", "100", "--timeout", "0.6", "--seconds", "0.8"])
+        thread.join()
+    assert status == 1
+    said = capsys.readouterr()
+    assert re.search(r"^ +lost +3 +key gone: 3$", said.out, re.MULTILINE)
+    assert "3 locks were LOST (key gone: 3). The server says that 97 of 100 were ours at the end." in said.out
+    assert "lost" in said.err
+
+
+TERMINAL = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "COLUMNS": "", "LINES": ""}
+TERMINAL.pop("NO_COLOR", None)
+
+
+class Terminal:
+    """A pseudo-terminal, and all that has been written to it."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        self._ours, self.theirs = pty.openpty()
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self._data = bytearray()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        try:
+            while data := os.read(self._ours, 65536):
+                self._data += data
+        except OSError:
+            pass  # EIO: the other end is closed
+
+    @property
+    def text(self) -> str:
+        """What is on it, without escape sequences."""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._data.decode("utf-8", "replace"))
+
+    def end(self) -> str:
+        """Return the text when nobody writes any more."""
+        os.close(self.theirs)
+        self._reader.join(timeout=5.0)
+        os.close(self._ours)
+        return self.text
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines", "colour", "drawn"),
+    [(100, 40, True, "▀"), (80, 24, True, "▀"), (60, 18, True, "▼"), (100, 40, False, "▼")],
+)
+def test_a_terminal_shows_the_wheel(columns: int, lines: int, colour: bool, drawn: str) -> None:
+    terminal = Terminal(columns, lines)
+    environment = TERMINAL if colour else {**TERMINAL, "NO_COLOR": "1"}
+    process = start(
+        "demo", "--locks", "200", "--timeout", "1", "--seconds", "0.8",
+        stdin=terminal.theirs, stdout=terminal.theirs, stderr=terminal.theirs, env=environment,
+    )  # fmt: skip
+    status = process.wait(timeout=30)
+    text = terminal.end()
+    assert status == 0, text
+    assert drawn in text
+    assert "slack min" in text
+    assert "Nothing was lost" in text
+
+
+def test_ctrl_c_on_a_terminal_still_gives_the_summary(redis_server: RedisServer) -> None:
+    terminal = Terminal(80, 24)
+    process = start(
+        "demo", "--redis", redis_server.url, "--locks", "100", "--timeout", "30", "--seconds", "60",
+        stdin=terminal.theirs, stdout=terminal.theirs, stderr=terminal.theirs,
+        env=TERMINAL,
+    )  # fmt: skip
+    eventually(lambda: "due next" in terminal.text, 20.0)
+    process.send_signal(signal.SIGINT)
+    status = process.wait(timeout=20)
+    text = terminal.end()
+    assert status == 130, text
+    assert "Stopped by Ctrl-C" in text
+    with redis_server.client() as client:
+        assert client.dbsize() == 0

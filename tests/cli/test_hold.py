@@ -1,0 +1,221 @@
+"""``wheel-lock hold`` against a real server."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+
+from tests.cli.support import start
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock.cli import main
+from wheel_lock.cli.run import Plan, Run, conduct
+from wheel_lock.cli.watch import QuietWatch
+
+pytestmark = pytest.mark.slow
+
+NEEDED = {
+    "locks", "timeout_s", "seconds", "acquire_s", "locks_per_s", "held_at_end", "owned_at_end", "lost",
+    "lost_by_reason", "unknown", "overdue", "renewed", "batches", "renewals_per_s", "renewal_lag_p50_s",
+    "renewal_lag_p99_s", "renewal_lag_max_s", "renewal_slack_min_s", "wheel_cpu_s", "wheel_cores", "server_cpu_s",
+    "server_cores", "client_us_per_renewal", "server_us_per_renewal", "rss_bytes_per_lock", "python", "redis_py",
+    "redis_server",
+}  # fmt: skip
+
+
+def arguments(url: str, *more: str, locks: int = 300, timeout: float = 0.6, seconds: float = 0.8) -> list[str]:
+    return ["hold", "--redis", url, "--locks", f"{locks}", "--timeout", f"{timeout}", "--seconds", f"{seconds}", *more]
+
+
+@contextmanager
+def soon(client: redis.Redis, act: Any) -> Iterator[None]:
+    """Once locks are held, have ``act(their keys)`` done by another thread."""
+
+    def work() -> None:
+        eventually(lambda: client.dbsize() > 0)
+        act(sorted(client.keys("hold:*")))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def test_json_is_all_that_is_on_stdout(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(redis_server.url, "--json")) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    found = json.loads(said.out)
+    assert found.keys() >= NEEDED
+    assert found["locks"] == found["acquired"] == found["held_at_end"] == found["owned_at_end"] == 300
+    assert found["lost"] == found["unknown"] == found["overdue"] == found["left_at_server"] == 0
+    assert found["lost_by_reason"] == {}
+    assert found["renewed"] >= 600
+    assert found["renewals_per_s"] == pytest.approx(found["renewed"] / found["held_s"], rel=1e-3)
+    assert 0 < found["renewal_lag_p50_s"] <= found["renewal_lag_p99_s"] <= found["renewal_lag_max_s"]
+    assert 0 < found["renewal_slack_min_s"] < 0.6
+    assert 0 < found["wheel_cores"] < 1
+    assert 0 <= found["server_cores"] < 1
+    assert found["ok"] is True
+
+
+def test_everything_is_released(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(redis_server.url, timeout=60, seconds=0.1)) == 0
+    with redis_server.client() as client:
+        assert client.dbsize() == 0
+    assert "no key left behind" in capsys.readouterr().out
+
+
+def test_the_table_says_that_nothing_was_lost(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(redis_server.url)) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["lost", "0"] in [line[:2] for line in lines]
+    assert ["owned", "at", "end", "300"] in [line[:4] for line in lines]
+
+
+def test_renew_every_is_obeyed(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(redis_server.url, "--json", "--renew-every", "0.1", timeout=5)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["renew_every_s"] == 0.1
+    assert found["renewals_per_s"] == pytest.approx(3000, rel=0.3)
+
+
+def test_two_runs_do_not_collide(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    first = start(*arguments(redis_server.url, "--json", seconds=1.5), stdout=subprocess.PIPE)
+    with first:
+        with redis_server.client() as client:
+            eventually(lambda: client.dbsize() > 0, 20.0)
+        assert main(arguments(redis_server.url, "--json", seconds=0.3)) == 0
+        assert json.loads(capsys.readouterr().out)["owned_at_end"] == 300
+        assert first.stdout is not None
+        assert json.loads(first.stdout.read())["owned_at_end"] == 300
+    assert first.returncode == 0
+
+
+def test_deleted_keys_are_losses(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    with redis_server.client() as client, soon(client, lambda keys: client.delete(*keys[:7])):
+        assert main(arguments(redis_server.url, "--json")) == 1
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert found["lost"] == 7
+    assert found["lost_by_reason"] == {"key gone": 7}
+    assert found["held_at_end"] == found["owned_at_end"] == 293
+    assert found["ok"] is False
+    assert "key gone" in said.err
+
+
+def test_a_flood_of_messages_is_cut_short(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    with redis_server.client() as client, soon(client, lambda keys: client.delete(*keys)):
+        assert main(arguments(redis_server.url, locks=1000)) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert 0 < len(lines) <= 21
+
+
+def test_stolen_keys_are_not_ours_though_not_yet_noticed(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is renewed within this run, so only the server knows."""
+    with redis_server.client() as client, soon(client, lambda keys: client.mset(dict.fromkeys(keys[:5], "thief"))):
+        assert main(arguments(redis_server.url, "--json", timeout=60, seconds=0.5)) == 1
+        found = json.loads(capsys.readouterr().out)
+        assert found["lost"] == 0
+        assert found["held_at_end"] == 300
+        assert found["owned_at_end"] == 295
+        assert found["left_at_server"] == 5
+        assert len(client.keys("hold:*")) == 5
+
+
+def test_an_answer_that_is_too_short_is_no_success(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with redis_server.client() as client:
+        mget = client.mget
+        monkeypatch.setattr(client, "mget", lambda names: mget(names)[:-1])
+        outcome = conduct(Run(client, Plan("hold", 20, 5.0, 1.0, 0.05)), QuietWatch())
+        assert outcome.owned_at_end == 0
+        assert outcome.exit_status == 1
+
+
+def test_a_server_that_is_gone_at_the_end_is_no_success(
+    fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fresh_redis.client() as client, soon(client, lambda keys: fresh_redis.kill()):
+        assert main(arguments(fresh_redis.url, "--json", timeout=30, seconds=0.5)) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["owned_at_end"] is None
+    assert found["server_cpu_s"] is None
+    assert f"127.0.0.1:{fresh_redis.port}" in found["trouble"]
+
+
+def test_a_server_that_refuses_to_grant_is_told(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    with fresh_redis.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    assert main(arguments(fresh_redis.url)) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"cannot acquire 300 locks on 127.0.0.1:{fresh_redis.port}" in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_ctrl_c_ends_early_reports_and_releases(redis_server: RedisServer) -> None:
+    with redis_server.client() as client, interrupted(arguments(redis_server.url, "--json", seconds=60)) as process:
+        eventually(lambda: client.dbsize() == 300, 20.0)
+        name = client.randomkey()
+        seen = [600]
+
+        def renewed() -> bool:
+            seen.append(client.pttl(name))
+            return seen[-1] > seen[-2]
+
+        eventually(renewed, 20.0)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 130, err
+        found = json.loads(out)
+        assert found["interrupted"] is True
+        assert found["owned_at_end"] == 300
+        assert found["lost"] == 0
+        assert client.dbsize() == 0
+
+
+def test_ctrl_c_while_acquiring_leaves_nothing_behind(redis_server: RedisServer) -> None:
+    command = arguments(redis_server.url, "--json", locks=200_000, timeout=60, seconds=60)
+    with redis_server.client() as client, interrupted(command) as process:
+        eventually(lambda: client.dbsize() > 0, 20.0)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 130, err
+        found = json.loads(out)
+        assert found["acquired"] == found["owned_at_end"] < 200_000
+        assert found["left_at_server"] == client.dbsize() == 0
+
+
+def test_ctrl_c_once_more_ends_it_at_once(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def impatient(run: Run) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "verify", impatient)
+    assert main(arguments(redis_server.url, "--json", seconds=0.1)) == 130
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "wheel-lock: interrupted again: what is not released yet expires within 0.6 s\n"
+
+
+@contextmanager
+def interrupted(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that is to be interrupted, and ended in any case."""
+    with start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

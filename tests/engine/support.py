@@ -1,0 +1,538 @@
+"""What the engine's tests stand on: a clock and a timer turned by hand, and a server whose every byte a test decides.
+
+A connection of the engine is one end of a socket pair; the other end is a ScriptedServer. Nothing here sleeps, and the
+only other thread is the notifier's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import hiredis
+
+from wheel_lock.caller import new_token
+from wheel_lock.engine.acquiring import Acquire
+from wheel_lock.engine.bulk import AcquireMany
+from wheel_lock.engine.connect import Connection
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.operation import Operation
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import NOBODY, Lease, Owner, State
+from wheel_lock.locks import EXCLUSIVE, Exclusive
+from wheel_lock.notifier import NOTIFIER
+from wheel_lock.observe import ContextStats, LostEvent
+from wheel_lock.observe.stats import snapshot
+from wheel_lock.options import ContextOptions, lock_name, lock_options
+from wheel_lock.protocol import scripts
+from wheel_lock.protocol.resp import fragment
+from wheel_lock.testing import ManualClock
+from wheel_lock.timer import HashedWheelTimer
+
+T = TypeVar("T")
+
+TICK_S = 0.01
+START = 1000.0  # where the clock begins
+_ROUND_TRIPS = 1000  # more than any test needs without the clock being moved
+
+OK = b"+OK\r\n"
+NIL = b"$-1\r\n"
+FINE = b"*0\r\n"  # a batched script without exceptions
+GONE, TAKEN = 0, 1
+
+
+def integer(value: int) -> bytes:
+    return b":%d\r\n" % value
+
+
+def error(text: str) -> bytes:
+    return b"-%b\r\n" % text.encode()
+
+
+def array(*items: int | str) -> bytes:
+    """A list; text in it travels as a bulk string, as the server's error texts do."""
+    parts = [integer(item) if isinstance(item, int) else b"$%d\r\n%b\r\n" % (len(item), item.encode()) for item in items]
+    return b"*%d\r\n%b" % (len(parts), b"".join(parts))
+
+
+# What a script's arguments are: how many come before the pairs of name and token.
+_BEFORE_PAIRS = {"renew": 1, "acquire_many": 1, "release_many": 0}
+_BY_SHA1 = {form.sha1.encode(): (script, form) for script in scripts.ALL for form in (script.plain, script.flagged)}
+_BY_SOURCE = {form.source: script for script, form in _BY_SHA1.values()}
+
+
+class Command(NamedTuple):
+    """A command that has arrived at a server.
+
+    Attributes:
+        what: "SET", "EXISTS", ..., or of a script call the name of the script.
+        arguments: What follows the command, or the script and the number of its keys.
+        in_full: Whether a script came as text.
+        sha1: Of a script call, the SHA-1 of the script.
+    """
+
+    what: str
+    arguments: tuple[bytes, ...]
+    in_full: bool = False
+    sha1: bytes = b""
+
+    @property
+    def pairs(self) -> list[tuple[bytes, bytes]]:
+        """The names and tokens that it is about."""
+        arguments = self.arguments
+        if self.what in _BEFORE_PAIRS:
+            first = _BEFORE_PAIRS[self.what]
+            return list(zip(arguments[first::2], arguments[first + 1 :: 2], strict=True))
+        if self.what == "acquire_fenced":
+            return [(arguments[0], arguments[2])]
+        return [(arguments[0], arguments[1] if len(arguments) > 1 else b"")]
+
+    @property
+    def names(self) -> list[str]:
+        return [name.decode() for name, _ in self.pairs]
+
+    @property
+    def ttl_ms(self) -> int:
+        return int(self.arguments[4 if self.what == "SET" else 3 if self.what == "acquire_fenced" else 0])
+
+
+def read_command(parts: Sequence[bytes]) -> Command:
+    """Make sense of a parsed request."""
+    verb = parts[0].decode()
+    if verb not in ("EVAL", "EVALSHA"):
+        return Command(verb, tuple(parts[1:]))
+    if verb == "EVAL":
+        script = _BY_SOURCE[parts[1]]
+        sha1 = next(sha1 for sha1, (_, form) in _BY_SHA1.items() if form.source == parts[1])
+    else:
+        script, sha1 = _BY_SHA1[parts[1]][0], parts[1]
+    return Command(script.name, tuple(parts[3:]), verb == "EVAL", sha1)
+
+
+def agreement(command: Command) -> bytes:
+    """The reply that grants a command what it wants."""
+    if command.what == "SET":
+        return OK
+    if command.what in _BEFORE_PAIRS:
+        return FINE
+    if command.what == "extend":
+        return integer(int(command.arguments[2]))
+    return integer(1)
+
+
+class ScriptedServer:
+    """The server's end of one connection.
+
+    Attributes:
+        log: Every byte that has arrived.
+        hung_up: Whether the engine has closed its end.
+        taken: How many commands the test has looked at.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._reader = hiredis.Reader()
+        self._commands: deque[Command] = deque()
+        self.log = bytearray()
+        self.hung_up = False
+        self.closed = False
+        self.taken = 0
+
+    def read(self, most: int = 1 << 30) -> None:
+        """Take in what has arrived, at most so many bytes."""
+        while not self.closed and not self.hung_up and most:
+            try:
+                data = self._sock.recv(min(most, 1 << 20))
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                data = b""
+            self.hung_up = not data
+            most -= len(data)
+            self.log += data
+            self._reader.feed(data)
+            while (parts := self._reader.gets()) is not False:
+                self._commands.append(read_command(parts))
+
+    def take(self) -> list[Command]:
+        """The commands that have arrived since the last look."""
+        self.read()
+        commands = list(self._commands)
+        self._commands.clear()
+        self.taken += len(commands)
+        return commands
+
+    def one(self, what: str) -> Command:
+        """The only command that has arrived since the last look."""
+        commands = self.take()
+        assert [command.what for command in commands] == [what]
+        return commands[0]
+
+    def say(self, *replies: bytes) -> None:
+        """Send bytes, whatever they are."""
+        try:
+            self._sock.sendall(b"".join(replies))
+        except (BrokenPipeError, ConnectionResetError):
+            self.hung_up = True
+
+    def agree(self) -> list[Command]:
+        """Grant whatever has arrived since the last look."""
+        commands = self.take()
+        for command in commands:
+            self.say(agreement(command))
+        return commands
+
+    def close(self) -> None:
+        """Hang up. With unread bytes waiting the engine sees a reset, else an end of file."""
+        self.closed = True
+        self._sock.close()
+
+
+class _Socket(socket.socket):
+    """The engine's end; ``before_recv`` is called when it is about to be read."""
+
+    before_recv: Callable[[], object] | None = None
+
+    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
+        if self.before_recv is not None:
+            self.before_recv()
+        return super().recv(bufsize, flags)
+
+
+class _ScriptedConnection:
+    def __init__(self, sock: _Socket, flagged: bool) -> None:
+        self.sock: socket.socket = sock
+        self.flagged = flagged
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def forget(self) -> None:
+        socket.close(self.sock.detach())
+
+
+class ScriptedConnector:
+    """Connects to scripted servers.
+
+    Attributes:
+        refusal: Where set, every attempt to connect fails with it.
+        servers: The server's ends of all connections made, oldest first.
+        sockets: The engine's ends.
+        attempts: How often a connection was asked for.
+        attempted_at: When.
+        flagged: Whether the servers know scripts with a #!lua line.
+    """
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.refusal: Exception | None = None
+        self.servers: list[ScriptedServer] = []
+        self.sockets: list[_Socket] = []
+        self.attempted_at: list[float] = []
+        self.flagged = True
+
+    @property
+    def attempts(self) -> int:
+        return len(self.attempted_at)
+
+    def connect(self, timeout_s: float) -> Connection:
+        self.attempted_at.append(self._clock.now())
+        if self.refusal is not None:
+            raise self.refusal
+        ours, theirs = socket.socketpair()
+        sock = _Socket(fileno=ours.detach())
+        sock.setblocking(False)
+        self.sockets.append(sock)
+        self.servers.append(ScriptedServer(theirs))
+        return _ScriptedConnection(sock, self.flagged)
+
+    def describe(self) -> str:
+        return "the scripted server"
+
+
+class Launch:
+    """Runs attempts to connect inline, or holds them back: a slow network.
+
+    Attributes:
+        slow: Whether to hold them back from now on.
+        held: Those that are held back.
+    """
+
+    def __init__(self) -> None:
+        self.slow = False
+        self.held: list[Callable[[], None]] = []
+
+    def __call__(self, attempt: Callable[[], None]) -> None:
+        if self.slow:
+            self.held.append(attempt)
+        else:
+            attempt()
+
+    def go_on(self) -> None:
+        """Run those that were held back."""
+        held, self.held = self.held, []
+        for attempt in held:
+            attempt()
+
+
+class Attempt(NamedTuple):
+    """An acquire that has begun."""
+
+    lease: Lease
+    request: Acquire
+    operation: Operation[bool]
+
+
+class BulkAttempt(NamedTuple):
+    """A bulk acquire that has begun."""
+
+    leases: list[Lease]
+    bulk: AcquireMany
+    operation: Operation[None]
+
+
+class _Failures(logging.Handler):
+    """Notes what the timer's thread survived: the engine must have no such failures."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "survived" in record.getMessage():
+            self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}" if record.exc_info else "?")
+
+
+class Rig:
+    """An engine on a timer that is turned by hand.
+
+    Attributes:
+        told: Every loss that was told of, with its lease, in order.
+        turned_at: When the timer was turned.
+    """
+
+    def __init__(self, *, clock: ManualClock | None = None, **options: Any) -> None:
+        self.clock = clock if clock is not None else ManualClock(START)
+        self.timer = HashedWheelTimer(clock=self.clock, threaded=False)
+        self.launch = Launch()
+        self.connector = ScriptedConnector(self.clock)
+        self.engine = Engine(self.connector, ContextOptions(**options), self.timer, self.launch)
+        self.turned_at: list[float] = []
+        self._told: list[tuple[Lease, LostEvent]] = []
+        self._failures = _Failures()
+        logging.getLogger("wheel_lock").addHandler(self._failures)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        return self.clock.now()
+
+    def turn(self) -> None:
+        """Let the timer's thread do all that it can do at this moment, connecting included."""
+        self.turned_at.append(self.now)
+        for _ in range(3):
+            self.timer.turn()
+
+    def jump(self, seconds: float) -> None:
+        """Move the clock in one step and turn: what a stopped process experiences."""
+        self.clock.jump(seconds)
+        self.turn()
+
+    def go_to(self, moment: float, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Let time pass as a running thread experiences it, from one due moment to the next.
+
+        Args:
+            moment: When to stop.
+            meanwhile: Called after each turn, until it takes no more commands: what the server does in between.
+        """
+        self._let(meanwhile)
+        while self.now < moment - 1e-9:
+            due = self.timer.next_due_at()
+            self.clock.jump(max(min(moment, math.inf if due is None else due) - self.now, 0.0))
+            self._let(meanwhile)
+
+    def _let(self, meanwhile: Callable[[], object]) -> None:
+        self.turn()
+        for _ in range(_ROUND_TRIPS):
+            taken = sum(server.taken for server in self.connector.servers)
+            meanwhile()
+            self.turn()
+            if sum(server.taken for server in self.connector.servers) == taken:
+                return
+        raise AssertionError(f"{_ROUND_TRIPS} round trips while the clock stood still: a hot loop")
+
+    def go_on(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Like ``go_to``, for so many seconds."""
+        self.go_to(self.now + seconds, meanwhile)
+
+    # -- the server --------------------------------------------------------------------------------------------------
+
+    @property
+    def server(self) -> ScriptedServer:
+        """The newest connection's other end."""
+        return self.connector.servers[-1]
+
+    def agree(self) -> None:
+        """Have every server grant whatever has arrived."""
+        for server in self.connector.servers:
+            server.agree()
+
+    def say(self, *replies: bytes) -> None:
+        """Have the newest server say something, and turn."""
+        self.server.say(*replies)
+        self.turn()
+
+    def everything_sent(self) -> bytes:
+        """The byte log of all connections."""
+        for server in self.connector.servers:
+            server.read()
+        return b"".join(bytes(server.log) for server in self.connector.servers)
+
+    # -- what callers ask for ----------------------------------------------------------------------------------------
+
+    def post(self, work: Callable[[], object]) -> None:
+        """Have work done on the timer's thread, as a caller's thread does, and turn."""
+        self.timer.post(work)
+        self.turn()
+
+    def ask(self, begin: Callable[[Operation[T]], object]) -> Operation[T]:
+        """Post work that completes an operation, and turn."""
+        operation: Operation[T] = Operation(lambda: None)
+        self.post(lambda: begin(operation))
+        return operation
+
+    def lease(
+        self,
+        name: str | bytes,
+        timeout: float = 3.0,
+        *,
+        kind: Exclusive = EXCLUSIVE,
+        owner: Owner = NOBODY,
+        renew_every: float | None = None,
+        renew: bool = True,
+    ) -> Lease:
+        """A lease that is not acquired yet."""
+        options = lock_options(timeout, renew=renew, renew_every=renew_every)
+        group = self.engine.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+        lease = Lease(name, fragment(lock_name(name), new_token()), group, owner)
+        lease.on_lost = partial(self._note, lease)
+        return lease
+
+    def _note(self, lease: Lease, event: LostEvent) -> None:
+        self._told.append((lease, event))
+
+    def acquire(
+        self,
+        name: str | bytes,
+        timeout: float = 3.0,
+        *,
+        kind: Exclusive = EXCLUSIVE,
+        owner: Owner = NOBODY,
+        renew: bool = True,
+        renew_every: float | None = None,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+    ) -> Attempt:
+        """Begin to acquire a lock."""
+        lease = self.lease(name, timeout, kind=kind, owner=owner, renew_every=renew_every, renew=renew)
+        options = lock_options(
+            timeout, renew=renew, renew_every=renew_every, max_renewals=max_renewals, max_hold=max_hold
+        )
+        operation: Operation[bool] = Operation(lambda: None)
+        request = Acquire(self.engine, lease, options, operation)
+        self.post(request.begin)
+        return Attempt(lease, request, operation)
+
+    def hold(self, name: str | bytes, timeout: float = 3.0, **options: Any) -> Lease:
+        """Acquire a lock that the server grants at once."""
+        attempt = self.acquire(name, timeout, **options)
+        self.server.agree()
+        self.turn()
+        assert attempt.operation.done
+        assert attempt.operation.result()
+        return attempt.lease
+
+    def acquire_many(self, names: Iterable[str], timeout: float = 3.0, **options: Any) -> BulkAttempt:
+        """Begin to acquire many locks."""
+        leases = [self.lease(name, timeout, **options) for name in names]
+        operation: Operation[None] = Operation(lambda: None)
+        bulk = AcquireMany(self.engine, lock_options(timeout, **options), operation)
+        self.timer.post(lambda: bulk.begin(len(leases)))
+        self.timer.post(lambda: bulk.add(leases))
+        self.post(bulk.seal)
+        return BulkAttempt(leases, bulk, operation)
+
+    def hold_many(self, names: Iterable[str], timeout: float = 3.0, **options: Any) -> list[Lease]:
+        """Acquire many locks that the server grants at once."""
+        attempt = self.acquire_many(names, timeout, **options)
+        self._let(self.agree)
+        assert attempt.operation.done
+        assert attempt.operation.error is None
+        assert all(lease.state is State.HELD for lease in attempt.leases)
+        return attempt.leases
+
+    def release(self, lease: Lease) -> Operation[None]:
+        return self.ask(lambda operation: self.engine.release(lease, operation))
+
+    def release_many(self, leases: Iterable[Lease]) -> Operation[dict[str | bytes, LossReason]]:
+        return self.ask(lambda operation: self.engine.release_many(leases, operation))
+
+    def extend(self, lease: Lease, seconds: float, *, replace: bool = False) -> Operation[None]:
+        time_ms = round(seconds * 1000)
+        return self.ask(lambda operation: self.engine.extend(lease, time_ms, replace, operation))
+
+    # -- what can be seen --------------------------------------------------------------------------------------------
+
+    def believes(self, lease: Lease) -> bool:
+        return lease.believed(self.now)
+
+    @property
+    def told(self) -> list[tuple[Lease, LostEvent]]:
+        assert NOTIFIER.drain(10.0)
+        return list(self._told)
+
+    @property
+    def reasons(self) -> list[tuple[str | bytes, LossReason]]:
+        """Names and reasons of all losses that were told of."""
+        return [(event.name, event.reason) for _, event in self.told]
+
+    def stats(self) -> ContextStats:
+        engine = self.engine
+        return snapshot(engine.counters, held=len(engine.held), overdue=len(engine.renewer.overdue))
+
+    def close(self) -> None:
+        """Close every socket, and fail if the timer's thread had to survive anything."""
+        self.engine.node.close(ConnectionAbortedError("the test is over"))
+        for server in self.connector.servers:
+            server.close()
+        for sock in self.connector.sockets:
+            sock.close()
+        self.timer.stop()
+        self.timer._close()  # nobody turns it any more, so nobody else closes its selector
+        assert NOTIFIER.drain(10.0)
+        logging.getLogger("wheel_lock").removeHandler(self._failures)
+        assert self._failures.seen == []
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def names(count: int) -> list[str]:
+    """Names of locks."""
+    return [f"lock:{number}" for number in range(count)]
+
+
+def runs(commands: Iterable[Command]) -> list[tuple[str, int]]:
+    """What kinds of command came, in order, each with how many of it came in a row."""
+    return [(what, len(list(run))) for what, run in itertools.groupby(command.what for command in commands)]

@@ -1,0 +1,417 @@
+"""The end of a context, of its thread, and of its process: nothing is believed, everything is told, nothing is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.support import FINE, GONE, OK, START, Rig, array, error, integer, names
+from wheel_lock.engine.operation import Operation
+from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
+from wheel_lock.lease import State
+
+
+def close(rig: Rig, timeout: float = 5.0) -> Operation[None]:
+    return rig.ask(lambda operation: rig.engine.close(timeout, operation))
+
+
+def test_closing_loses_what_is_held_and_releases_it_owner_checked(rig: Rig) -> None:
+    leases = rig.hold_many(names(3))
+    operation = close(rig)
+    assert not any(rig.believes(lease) for lease in leases)
+    assert rig.server.one("release_many").pairs == [(lease.key, lease.token) for lease in leases]
+    assert not operation.done
+    rig.say(FINE)
+    assert operation.result() is None
+    rig.server.take()
+    assert rig.server.hung_up
+    assert rig.reasons == [(name, LossReason.CONTEXT_CLOSED) for name in names(3)]
+    rig.go_on(10.0)
+    assert rig.connector.attempts == 1
+    assert len(rig.told) == 3
+
+
+def test_closing_sweeps_in_chunks_a_few_at_a_time() -> None:
+    with Rig(batch_size=10) as rig:
+        leases = rig.hold_many(names(200), 30.0)
+        operation = close(rig)
+        released: list[str] = []
+        most = 0
+        while not operation.done:
+            commands = rig.server.take()
+            most = max(most, len(commands))
+            for command in commands:
+                assert command.what == "release_many"
+                assert len(command.pairs) <= 10
+                released += command.names
+            rig.say(FINE * len(commands))
+        assert released == names(200)
+        assert most <= 8
+        assert len(rig.told) == len(leases)
+
+
+def test_closing_is_bounded_in_time_when_nobody_answers() -> None:
+    with Rig(batch_size=10) as rig:
+        leases = rig.hold_many(names(200), 30.0)
+        rig.launch.slow = True
+        operation = close(rig, 2.0)
+        rig.go_on(1.9)
+        assert not operation.done
+        rig.go_on(0.2)
+        assert operation.done
+        assert not any(rig.believes(lease) for lease in leases)
+        assert len(rig.told) == 200
+        rig.server.take()
+        assert rig.server.hung_up
+
+
+def test_closing_without_a_connection_is_over_at_once(rig: Rig) -> None:
+    leases = rig.hold_many(names(3), 30.0)
+    rig.connector.refusal = ConnectionRefusedError("nobody listens")
+    rig.server.close()
+    rig.turn()
+    operation = close(rig)
+    assert operation.done
+    assert len(rig.told) == 3
+    assert not any(rig.believes(lease) for lease in leases)
+    attempts = rig.connector.attempts
+    rig.go_on(10.0)
+    assert rig.connector.attempts == attempts
+
+
+def test_closing_may_leave_what_is_held_to_expire() -> None:
+    with Rig(release_on_close=False) as rig:
+        rig.hold("a")
+        rig.server.take()
+        operation = close(rig)
+        assert operation.done
+        assert rig.server.take() == []
+        assert rig.server.hung_up
+        assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
+
+
+def test_closing_twice_is_harmless(rig: Rig) -> None:
+    rig.hold("a")
+    first = close(rig)
+    second = close(rig)
+    assert second.done
+    rig.agree()
+    rig.turn()
+    assert first.done
+    assert close(rig).done
+    assert len(rig.told) == 1
+
+
+def test_a_refused_sweep_ends_the_close(rig: Rig) -> None:
+    rig.hold("a")
+    operation = close(rig)
+    rig.say(error("READONLY no writes"))
+    assert operation.done
+
+
+def test_a_sweep_that_finds_no_script_is_repeated_in_full(rig: Rig) -> None:
+    rig.hold("a")
+    operation = close(rig)
+    rig.server.take()
+    rig.say(error("NOSCRIPT No matching script."))
+    assert rig.server.one("release_many").in_full
+    rig.say(FINE)
+    assert operation.done
+
+
+def test_what_waits_for_a_connection_is_refused_by_a_close(rig: Rig) -> None:
+    rig.launch.slow = True
+    attempt = rig.acquire("a")
+    assert close(rig).done
+    with pytest.raises(LockUnavailable, match="closed"):
+        attempt.operation.result()
+    assert rig.engine.acquiring == 0
+
+
+def test_nothing_can_be_asked_of_a_closed_engine(rig: Rig) -> None:
+    lease = rig.hold("a")
+    close(rig)
+    rig.agree()
+    rig.turn()
+    with pytest.raises(ContextClosed):
+        rig.engine.submit(lambda: None)
+    with pytest.raises(LockLost, match="context closed"):
+        rig.release(lease).result()
+    assert not rig.engine.busy
+
+
+def test_a_grant_that_arrives_during_the_close_is_released(rig: Rig) -> None:
+    rig.hold("held")
+    attempt = rig.acquire("a", 30.0)
+    operation = close(rig)
+    assert [command.what for command in rig.server.take()][-2:] == ["SET", "release_many"]
+    rig.say(OK)
+    assert attempt.operation.result() is False
+    assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
+    rig.say(FINE, FINE)
+    assert operation.done
+    assert not rig.engine.held
+
+
+def test_a_grant_that_is_read_together_with_the_end_of_the_sweep_is_released(rig: Rig) -> None:
+    rig.hold("held")
+    attempt = rig.acquire("a", 30.0)
+    close(rig)
+    rig.server.take()
+    rig.say(OK, FINE)
+    assert attempt.operation.done
+    released = [pair for command in rig.server.take() for pair in command.pairs]
+    assert released == [(b"a", attempt.lease.token)], "no grant is left behind"
+
+
+def test_a_release_asked_for_before_the_close_is_sent_before_the_connection_is_hung_up(rig: Rig) -> None:
+    lease = rig.hold("a", 30.0)
+    rig.server.take()
+    release: Operation[None] = Operation(lambda: None)
+    closed: Operation[None] = Operation(lambda: None)
+    rig.timer.post(lambda: rig.engine.release(lease, release))
+    rig.post(lambda: rig.engine.close(5.0, closed))
+    assert rig.server.one("release").pairs == [(b"a", lease.token)]
+
+
+def test_an_unanswered_renewal_does_not_outlive_the_close(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.go_on(1.0)
+    operation = close(rig)
+    assert [command.what for command in rig.server.take()] == ["renew", "release_many"]
+    rig.say(FINE, FINE)
+    assert [command.what for command in rig.server.take()] == ["release_many"], "a late success is cleaned up"
+    rig.say(FINE)
+    assert operation.done
+    assert not rig.believes(lease)
+    assert len(rig.told) == 1
+
+
+def test_a_stopped_timer_ends_every_lease(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.engine.timer_stopped()
+    rig.turn()
+    assert not rig.believes(lease)
+    assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
+    rig.server.take()
+    assert rig.server.hung_up
+
+
+# A context that nobody refers to any more
+
+
+def test_a_retired_engine_keeps_what_is_held_and_hangs_up_after_the_last_release(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.post(rig.engine.retire)
+    rig.go_on(5.0, rig.agree)
+    assert rig.believes(lease)
+    operation = rig.release(lease)
+    rig.agree()
+    rig.turn()
+    assert operation.done
+    rig.go_on(0.1)
+    rig.server.take()
+    assert rig.server.hung_up
+    rig.go_on(5.0)
+    assert rig.connector.attempts == 1
+
+
+@pytest.mark.parametrize("end", ["gone", "silent"])
+def test_a_retired_engine_hangs_up_after_the_last_loss(rig: Rig, end: str) -> None:
+    rig.hold("a")
+    rig.post(rig.engine.retire)
+    rig.go_on(1.0)
+    rig.server.take()
+    if end == "gone":
+        rig.say(array(1, GONE))
+    else:
+        rig.launch.slow = True
+        rig.go_on(3.0)
+        rig.say(FINE)  # late; its owner-checked release is the last word
+        rig.agree()
+        rig.turn()
+    rig.go_on(1.0)
+    rig.server.take()
+    assert rig.server.hung_up
+
+
+def test_an_engine_that_is_retired_with_nothing_held_hangs_up(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.release(lease)
+    rig.agree()
+    rig.turn()
+    rig.post(rig.engine.retire)
+    rig.server.take()
+    assert rig.server.hung_up
+
+
+# The thread dies
+
+
+def die(rig: Rig) -> None:
+    rig.launch.slow = True  # so that an attempt to connect, should there be one, does not end before the test looks
+    rig.timer._died(SystemExit("an exception thrown into the thread"))
+    rig.turn()
+
+
+def test_a_dead_thread_loses_every_lease_and_says_so(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    leases = rig.hold_many(names(3))
+    die(rig)
+    assert not any(rig.believes(lease) for lease in leases)
+    assert rig.reasons == [(name, LossReason.THREAD_DIED) for name in names(3)]
+    assert [record.levelname for record in caplog.records if "the thread" in record.getMessage()] == ["CRITICAL"]
+    assert rig.stats().held == 0
+    rig.server.take()
+    assert rig.server.hung_up
+
+
+def test_a_new_life_begins_empty_and_works(rig: Rig) -> None:
+    rig.hold("a")
+    rig.go_on(1.0)
+    die(rig)
+    rig.launch.slow = False
+    again = rig.hold("a")
+    rig.go_on(10.0, rig.agree)
+    assert rig.believes(again)
+    assert again.renewals >= 9
+    assert len(rig.told) == 1
+
+
+def test_requests_under_way_when_the_thread_dies_are_refused_at_once(rig: Rig) -> None:
+    lease = rig.hold("a")
+    acquire = rig.acquire("b")
+    release = rig.release(lease)
+    many = rig.acquire_many(["c", "d"])
+    die(rig)
+    for operation in (acquire.operation, release, many.operation):
+        assert operation.done, "its caller would wait until it looks around"
+        assert isinstance(operation.error, LockUnavailable)
+
+
+def test_requests_that_wait_for_a_connection_when_the_thread_dies_are_refused_at_once(rig: Rig) -> None:
+    rig.launch.slow = True
+    acquire = rig.acquire("b")
+    die(rig)
+    assert isinstance(acquire.operation.error, LockUnavailable)
+    rig.launch.go_on()  # the attempt of the life before
+    rig.go_on(5.0)
+    assert rig.server.take() == []
+
+
+def test_a_dead_thread_gives_every_place_back() -> None:
+    with Rig(max_held=2) as rig:
+        rig.hold("a")
+        pending = rig.acquire("b")
+        die(rig)
+        rig.post(pending.request.give_up)  # as its caller does when it has noticed
+        assert rig.engine.acquiring == 0
+        rig.launch.slow = False
+        rig.launch.go_on()
+        rig.hold("c")
+        rig.hold("d")
+        assert rig.acquire("e").operation.error is not None
+
+
+def test_nothing_is_connected_after_the_thread_died_unless_somebody_asks(rig: Rig) -> None:
+    rig.hold("a")
+    die(rig)
+    rig.go_on(5.0)
+    assert rig.launch.held == []
+
+
+def test_a_lease_of_a_dead_thread_can_be_neither_released_nor_extended(rig: Rig) -> None:
+    lease = rig.hold("a")
+    die(rig)
+    with pytest.raises(LockLost, match="renewal thread died"):
+        rig.release(lease).result()
+    with pytest.raises(LockLost):
+        rig.extend(lease, 5.0).result()
+    assert b"release" not in rig.everything_sent()
+
+
+def test_a_closed_engine_stays_closed_when_the_thread_dies(rig: Rig) -> None:
+    rig.hold("a")
+    close(rig)
+    rig.agree()
+    rig.turn()
+    die(rig)
+    with pytest.raises(ContextClosed):
+        rig.acquire("b").operation.result()
+    assert rig.connector.attempts == 1
+
+
+# A forked child: what the engine does there can be called directly
+
+
+def test_a_forked_child_holds_nothing_and_says_nothing(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.go_on(0.5)
+    sent = rig.everything_sent()
+    rig.timer._forked()
+    assert not rig.believes(lease)
+    assert rig.stats().held == 0
+    assert rig.stats().acquired == 0
+    rig.go_on(10.0)
+    assert rig.everything_sent() == sent
+    assert rig.told == []
+    assert rig.connector.attempts == 1
+
+
+def test_a_forked_child_can_acquire_on_a_connection_of_its_own(rig: Rig) -> None:
+    parents = rig.hold("a")
+    rig.go_on(1.0)
+    rig.timer._forked()
+    childs = rig.hold("b")
+    assert rig.connector.attempts == 2
+    rig.go_on(5.0, rig.agree)
+    assert rig.believes(childs)
+    assert childs.renewals >= 4
+    assert not rig.believes(parents)
+
+
+def test_a_parents_lease_is_refused_in_the_child(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.timer._forked()
+    sent = rig.everything_sent()
+    with pytest.raises(LockLost, match="held by the parent process"):
+        rig.release(lease).result()
+    with pytest.raises(LockLost, match="held by the parent process"):
+        rig.extend(lease, 5.0).result()
+    rig.post(lambda: rig.engine.abandon(lease))
+    rig.post(lambda: rig.engine.lapse_seen(lease))
+    assert rig.told == []
+    assert rig.everything_sent() == sent
+
+
+def test_a_parents_request_is_not_sent_by_the_child(rig: Rig) -> None:
+    rig.launch.slow = True
+    attempt = rig.acquire("a")
+    rig.timer._forked()
+    rig.launch.go_on()
+    rig.turn()
+    assert rig.server.take() == []
+    assert not attempt.operation.done
+    rig.launch.slow = False
+    rig.hold("b")
+    assert b"$1\r\na\r\n" not in rig.everything_sent()
+
+
+def test_a_place_of_the_parents_is_free_in_the_child() -> None:
+    with Rig(max_held=1) as rig:
+        rig.acquire("a")
+        rig.timer._forked()
+        rig.hold("b")
+        assert rig.engine.acquiring == 0
+        assert rig.now == START
+
+
+def test_the_childs_copy_of_the_socket_is_closed_without_a_shutdown(rig: Rig) -> None:
+    rig.hold("a")
+    sock = rig.connector.sockets[0]
+    keep = sock.dup()  # the parent's
+    try:
+        rig.timer._forked()
+        assert sock.fileno() == -1
+        rig.server.say(integer(1))
+        assert keep.recv(10) == integer(1)
+    finally:
+        keep.close()

@@ -1,0 +1,322 @@
+"""The node: one connection while it speaks, a second one when it is silent, and patience with one that cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from tests.engine.support import FINE, OK, START, TICK_S, Rig, error, integer
+from wheel_lock.engine.operation import Operation
+from wheel_lock.errors import LockUnavailable
+from wheel_lock.lease import State
+
+REFUSED = ConnectionRefusedError("nobody listens")
+
+
+def test_nothing_connects_before_there_is_something_to_send(rig: Rig) -> None:
+    rig.go_on(10.0)
+    assert rig.connector.attempts == 0
+    assert rig.timer.next_due_at() is None
+
+
+def test_an_idle_node_wakes_nobody_up(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.release(lease)
+    rig.agree()
+    rig.turn()
+    rig.go_on(6.0)
+    assert rig.timer.next_due_at() is None
+
+
+@pytest.mark.parametrize("timeout", [0.6, 3.0, 30.0])
+def test_a_silent_node_is_suspected_after_a_sixth_of_the_timeout(rig: Rig, timeout: float) -> None:
+    rig.hold("a", timeout)
+    due = START + timeout / 3
+    rig.go_to(due + timeout / 6 - 2 * TICK_S)
+    assert rig.engine.node.ready
+    assert rig.connector.attempts == 1
+    rig.launch.slow = True
+    rig.go_to(due + timeout / 6)
+    assert not rig.engine.node.ready
+    assert len(rig.launch.held) == 1
+
+
+def test_where_less_than_that_is_left_it_is_suspected_after_half_of_what_is_left(rig: Rig) -> None:
+    rig.hold("a", 3.0)
+    rig.launch.slow = True
+    rig.jump(2.768)  # 0.2 s before the deadline
+    assert len(rig.server.take()) == 1
+    rig.go_on(0.07)
+    assert rig.engine.node.ready
+    rig.go_on(0.03)
+    assert not rig.engine.node.ready
+
+
+def test_a_paused_server_that_speaks_first_keeps_its_connection_and_loses_nothing(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.launch.slow = True
+    rig.go_on(1.6)
+    assert len(rig.launch.held) == 1
+    assert rig.server.one("renew").names == ["a"]
+    rig.say(FINE)
+    assert lease.state is State.HELD
+    assert lease.deadline == pytest.approx(START + 1.0 + 2.968)
+    rig.launch.go_on()  # too late
+    rig.turn()
+    assert rig.connector.servers[1].take() == []
+    assert rig.connector.servers[1].hung_up
+    rig.go_to(START + 2.0)
+    assert rig.connector.servers[0].one("renew").names == ["a"]
+
+
+def test_the_connection_that_answers_first_takes_over_and_the_silent_one_is_closed(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.go_on(1.0)
+    old = rig.server
+    rig.go_on(0.51)
+    assert rig.connector.attempts == 2
+    old.take()
+    assert old.hung_up
+    assert rig.server.one("renew").names == ["a"]
+    rig.say(FINE)
+    assert lease.state is State.HELD
+    assert lease.deadline == pytest.approx(START + 1.5 + 2.968)
+
+
+def test_what_was_overdue_goes_out_at_once_when_a_silent_server_speaks_again(rig: Rig) -> None:
+    first = rig.hold("first", 3.0)
+    second = rig.hold("second", 30.0, renew_every=1.7)
+    rig.launch.slow = True
+    rig.go_on(1.8)
+    assert second.state is State.OVERDUE  # due while the node was suspected
+    rig.server.take()
+    rig.say(FINE)
+    assert first.state is State.HELD
+    assert rig.server.one("renew").names == ["second"]
+
+
+def test_half_a_reply_is_no_sign_of_life(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.launch.slow = True
+    rig.go_on(1.6)
+    old = rig.server
+    rig.say(b"*")  # and no more
+    rig.launch.slow = False
+    rig.launch.go_on()
+    rig.go_on(0.1, lambda: rig.connector.servers[-1].agree() if len(rig.connector.servers) > 1 else None)
+    old.take()
+    assert old.hung_up
+    assert lease.state is State.HELD
+    rig.go_to(START + 3.5, rig.agree)
+    assert rig.told == []
+
+
+def test_callers_requests_move_to_the_connection_that_takes_over(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.launch.slow = True
+    rig.go_on(1.6)
+    acquire = rig.acquire("b")
+    release = rig.release(lease)
+    rig.server.take()
+    rig.launch.go_on()
+    rig.turn()
+    assert sorted(command.what for command in rig.server.take()) == ["acquire_many", "release"]
+    rig.say(*([FINE, integer(1)]))
+    assert acquire.operation.done
+    assert release.done
+
+
+def test_a_node_that_cannot_be_reached_is_tried_with_growing_pauses(rig: Rig) -> None:
+    rig.hold("a", 30.0)
+    rig.connector.refusal = REFUSED
+    rig.server.close()
+    rig.go_on(6.0)
+    moments = rig.connector.attempted_at[1:]
+    pauses = [later - earlier for earlier, later in zip([START, *moments], moments, strict=False)]
+    for pause, wanted in zip(pauses, [0.02, 0.04, 0.08, 0.16, 0.32, *[0.5] * 20], strict=False):
+        assert wanted * 0.75 - 0.011 <= pause <= wanted * 1.25 + 0.011
+    assert len(pauses) >= 12
+
+
+def test_the_pauses_begin_small_again_after_a_reply(rig: Rig) -> None:
+    rig.hold("a", 30.0)
+    rig.connector.refusal = REFUSED
+    rig.server.close()
+    rig.go_on(4.0)
+    rig.connector.refusal = None
+    rig.go_on(1.0)
+    rig.hold("b")  # a reply
+    attempts = rig.connector.attempts
+    rig.server.close()
+    rig.turn()
+    rig.go_on(0.04)
+    assert rig.connector.attempts == attempts + 1
+
+
+def test_the_pauses_do_not_begin_small_again_when_only_connecting_works(rig: Rig) -> None:
+    rig.hold("a", 3.0)
+    rig.go_to(START + 1.0)
+
+    def hang_up() -> None:
+        for server in rig.connector.servers:
+            if not server.closed and server.take():
+                server.close()
+
+    rig.go_to(START + 2.9, hang_up)
+    assert 5 <= rig.connector.attempts <= 12
+
+
+def test_nor_after_half_a_reply(rig: Rig) -> None:
+    rig.hold("a", 3.0)
+    rig.go_to(START + 1.0)
+
+    def stammer_and_hang_up() -> None:
+        for server in rig.connector.servers:
+            if not server.closed and server.take():
+                server.say(b"*")
+                server.close()
+
+    rig.go_to(START + 2.9, stammer_and_hang_up)
+    assert 5 <= rig.connector.attempts <= 12
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        redis.exceptions.AuthenticationError("WRONGPASS invalid username-password pair"),
+        redis.exceptions.ResponseError("unknown command"),
+        ValueError("a port must be a number"),
+    ],
+)
+def test_a_setting_that_cannot_work_refuses_waiting_requests_at_once(rig: Rig, reason: Exception) -> None:
+    rig.connector.refusal = reason
+    attempt = rig.acquire("a")
+    with pytest.raises(LockUnavailable, match=str(reason)) as caught:
+        attempt.operation.result()
+    assert caught.value.__cause__ is reason
+    assert rig.connector.attempts == 1
+    assert rig.now == START
+    rig.go_on(10.0)
+    assert rig.connector.attempts == 1
+    assert rig.engine.acquiring == 0
+
+
+def test_held_leases_go_on_trying_even_so(rig: Rig) -> None:
+    lease = rig.hold("a", 3.0)
+    rig.connector.refusal = redis.exceptions.AuthenticationError("WRONGPASS")
+    rig.server.close()
+    rig.go_on(1.5)
+    assert rig.connector.attempts > 3
+    rig.connector.refusal = None
+    rig.go_on(1.0, rig.agree)
+    assert rig.believes(lease)
+
+
+def test_nobody_needs_a_connection_so_none_is_made_again(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.release(lease)
+    rig.agree()
+    rig.turn()
+    rig.server.close()
+    rig.go_on(5.0)
+    assert rig.connector.attempts == 1
+
+
+def test_an_idle_connection_is_made_again_while_something_is_held(rig: Rig) -> None:
+    lease = rig.hold("a", 30.0)
+    rig.server.close()
+    rig.go_on(0.1)
+    assert rig.connector.attempts == 2
+    assert rig.engine.node.ready
+    rig.go_on(10.0, rig.agree)
+    assert lease.renewals == 1
+
+
+def test_an_idle_half_open_connection_is_noticed_at_the_next_renewal(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.go_on(1.5, lambda: rig.connector.servers[-1].agree() if len(rig.connector.servers) > 1 else None)
+    assert rig.connector.attempts == 2
+    assert lease.renewals == 1
+
+
+def test_a_helper_thread_that_cannot_be_started_is_one_failed_attempt(rig: Rig) -> None:
+    rig.hold("a", 30.0)
+    launch = rig.engine.node._launch
+    failures = 1
+
+    def out_of_threads(attempt: Callable[[], None]) -> None:
+        nonlocal failures
+        failures -= 1
+        rig.engine.node._launch = launch
+        raise RuntimeError("can't start new thread")
+
+    rig.engine.node._launch = out_of_threads
+    rig.server.close()
+    rig.go_on(2.0)
+    assert failures == 0
+    assert rig.connector.attempts == 2, "a node that has once failed to start a helper thread never connects again"
+
+
+def test_a_slow_attempt_is_not_joined_by_a_second_one(rig: Rig) -> None:
+    rig.launch.slow = True
+    rig.acquire("a")
+    rig.acquire("b")
+    rig.go_on(3.0)
+    assert len(rig.launch.held) == 1
+
+
+def test_a_connection_that_comes_after_the_end_is_closed(rig: Rig) -> None:
+    rig.launch.slow = True
+    attempt = rig.acquire("a")
+    closed: Operation[None] = rig.ask(lambda operation: rig.engine.close(1.0, operation))
+    assert closed.done
+    with pytest.raises(LockUnavailable):
+        attempt.operation.result()
+    rig.launch.go_on()
+    rig.turn()
+    assert rig.server.take() == []
+    assert rig.server.hung_up
+
+
+def test_a_suspected_connection_that_breaks_is_replaced_by_the_attempt_under_way(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.launch.slow = True
+    rig.go_on(1.6)
+    rig.server.close()
+    rig.turn()
+    assert len(rig.launch.held) == 1
+    rig.launch.go_on()
+    rig.turn()
+    rig.agree()
+    rig.turn()
+    assert lease.state is State.HELD
+    rig.launch.slow = False
+    rig.go_on(2.0, rig.agree)
+    assert rig.connector.attempts == 2
+
+
+def test_connections_are_counted(rig: Rig) -> None:
+    rig.hold("a")
+    assert rig.stats().connects == 1
+    rig.server.close()
+    rig.go_on(0.1)
+    assert rig.stats().connects == 2
+
+
+def test_a_reply_in_the_turn_in_which_the_time_is_up_counts(rig: Rig) -> None:
+    attempt = rig.acquire("a", 30.0)
+    rig.go_to(START + 4.9)
+    rig.server.say(OK)
+    rig.jump(0.5)
+    assert attempt.operation.result() is True
+
+
+def test_a_server_error_is_a_sign_of_life(rig: Rig) -> None:
+    rig.hold("a")
+    rig.launch.slow = True
+    rig.go_on(1.6)
+    assert not rig.engine.node.ready
+    rig.say(error("BUSY no time"))
+    assert rig.engine.node.ready

@@ -1,0 +1,175 @@
+"""Whatever happens in whatever order, S1 to S6 hold: hypothesis plays with the world."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.engine.support import Attempt
+from tests.engine.world import Client, Network, World
+from wheel_lock.lease import EXTENDING, Lease
+from wheel_lock.locks import EXCLUSIVE, FENCED
+
+NAMES = ("a", "b")
+TIMEOUTS = (0.5, 1.0, 3.0)
+
+clients = st.integers(0, 1)
+picks = st.integers(0, 7)  # which of several, counted from the newest
+
+
+class Machine(RuleBasedStateMachine):
+    """Two engines that share a server and contend for few names."""
+
+    extends = False
+    zombies = True
+
+    @initialize(rate=st.sampled_from([1.0, 0.995, 1.005]), seed=st.integers(0, 9))
+    def begin(self, rate: float, seed: int) -> None:
+        random.seed(seed)  # the jitter of pauses
+        logging.getLogger("wheel_lock").setLevel(logging.ERROR)  # every loss is logged, and there are very many
+        self.world = World(rate, zombies=self.zombies, response_timeout_s=1.5)
+
+    def client(self, number: int) -> Client:
+        return self.world.clients[number]
+
+    def lease(self, pick: int) -> tuple[Client, Lease] | None:
+        leases = [(client, lease) for client, lease in self.world.leases if lease.state <= EXTENDING]
+        return leases[-1 - pick % len(leases)] if leases else None
+
+    # -- callers
+
+    @rule(
+        number=clients,
+        name=st.sampled_from(NAMES),
+        timeout=st.sampled_from(TIMEOUTS),
+        kind=st.sampled_from([EXCLUSIVE, FENCED]),
+        limits=st.sampled_from([{}, {}, {}, {"renew": False}, {"max_renewals": 1}, {"max_hold": 2.0}]),
+    )
+    def acquire(self, number: int, name: str, timeout: float, kind: object, limits: dict[str, float]) -> None:
+        begin: Callable[..., Attempt] = self.world.acquire
+        begin(self.client(number), name, timeout, kind=kind, **limits)
+
+    @rule(pick=picks)
+    def release(self, pick: int) -> None:
+        if (found := self.lease(pick)) is not None:
+            self.world.release(*found)
+
+    @precondition(lambda self: self.extends)
+    @rule(pick=picks, seconds=st.sampled_from([0.3, 1.0, 5.0]), replace=st.booleans())
+    def extend(self, pick: int, seconds: float, replace: bool) -> None:
+        if (found := self.lease(pick)) is not None:
+            self.world.extend(*found, seconds, replace=replace)
+
+    @rule(number=clients, pick=picks)
+    def give_up(self, number: int, pick: int) -> None:
+        client = self.client(number)
+        open_attempts = [attempt for attempt in client.attempts if not attempt.operation.done]
+        if open_attempts:
+            self.world.give_up(client, open_attempts[-1 - pick % len(open_attempts)])
+
+    @rule()
+    def look(self) -> None:
+        for client, lease in list(self.world.leases):
+            self.world.look(client, lease)
+
+    @rule(name=st.sampled_from(NAMES))
+    def stranger_takes(self, name: str) -> None:
+        self.world.stranger_takes(name)
+
+    # -- time
+
+    @rule(seconds=st.sampled_from([0.01, 0.1, 0.34, 1.0, 3.0]))
+    def work(self, seconds: float) -> None:
+        self.world.work(seconds)
+
+    @rule(number=clients, seconds=st.sampled_from([0.1, 0.5, 2.0]))
+    def stop_the_other(self, number: int, seconds: float) -> None:
+        self.world.work(seconds, only=self.client(number))
+
+    @rule(seconds=st.sampled_from([0.003, 0.05, 0.3, 0.9, 2.9, 20.0]))
+    def jump(self, seconds: float) -> None:
+        self.world.let_pass(seconds)
+
+    @rule(number=clients)
+    def turn(self, number: int) -> None:
+        self.world.turn(self.client(number))
+
+    # -- the network and the server
+
+    @rule(number=clients, network=st.sampled_from(list(Network)))
+    def change_the_network(self, number: int, network: Network) -> None:
+        self.world.change(self.client(number), network)
+
+    @rule(number=clients)
+    def reset(self, number: int) -> None:
+        self.world.reset(self.client(number))
+
+    @rule(number=clients, pick=picks, count=st.integers(1, 3))
+    def serve(self, number: int, pick: int, count: int) -> None:
+        if wires := self.client(number).wires:
+            self.world.serve(wires[-1 - pick % len(wires)], count)
+
+    @rule(number=clients, pick=picks, count=st.sampled_from([1, 3, 1000]))
+    def deliver(self, number: int, pick: int, count: int) -> None:
+        if wires := self.client(number).wires:
+            self.world.deliver(wires[-1 - pick % len(wires)], count)
+
+    @precondition(lambda self: self.zombies)
+    @rule(count=st.integers(1, 3))
+    def serve_zombies(self, count: int) -> None:
+        self.world.serve_zombies(count)
+
+    @rule()
+    def flush_scripts(self) -> None:
+        self.world.server.known = set()
+
+    @rule(refusal=st.sampled_from([None, None, "BUSY no time", "READONLY no writes"]))
+    def refuse(self, refusal: str | None) -> None:
+        self.world.server.refusal = refusal
+
+    # -- the rules
+
+    @invariant()
+    def safe(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        try:
+            world = self.world
+            world.heal_and_let_go()
+            world.work(0.2)
+            world.work(2 * max(TIMEOUTS))  # L1: within two timeouts
+            world.check()
+            assert world.server.keys == [], "L1: a name is not free although the faults have stopped"
+            assert not any(client.rig.engine.acquiring for client in world.clients)
+        finally:
+            self.world.close()
+            logging.getLogger("wheel_lock").setLevel(logging.NOTSET)
+
+
+class WithExtends(Machine):
+    """Without requests that are executed long after their connection was given up: see test_zombies.py for those."""
+
+    extends = True
+    zombies = False
+
+
+_settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestRenewalsAndReleases = Machine.TestCase
+TestRenewalsAndReleases.settings = _settings
+TestExtends = WithExtends.TestCase
+TestExtends.settings = _settings

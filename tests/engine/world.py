@@ -1,0 +1,307 @@
+"""A small world: two engines and a stranger, a model server, and a network in between that delays, mutes and breaks.
+
+Every step is a method, and nothing happens by itself: a test, or hypothesis, decides what happens next.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from tests.engine.history import History, Loss
+from tests.engine.model import ModelServer
+from tests.engine.support import START, TICK_S, Attempt, Command, Rig, ScriptedServer
+from wheel_lock.engine.operation import Operation
+from wheel_lock.errors import LockLost
+from wheel_lock.lease import EXTENDING, Lease
+from wheel_lock.locks import EXCLUSIVE, Exclusive
+from wheel_lock.testing import ManualClock
+
+
+class Network(enum.Enum):
+    """How one client's network is."""
+
+    FINE = "everything arrives at once"
+    HOLDING = "requests do not arrive yet"
+    MUTE = "requests arrive, replies do not"
+    DOWN = "connections break, and no new ones can be made"
+
+
+class Wire:
+    """One connection, with what is on its way."""
+
+    def __init__(self, server: ScriptedServer) -> None:
+        self.server = server
+        self.requests: deque[Command] = deque()
+        self.replies = bytearray()
+
+
+class Client:
+    """An engine, its network, and what it holds."""
+
+    def __init__(self, clock: ManualClock, **options: float) -> None:
+        self.rig = Rig(clock=clock, **options)
+        self.network = Network.FINE
+        self.wires: list[Wire] = []
+        self.attempts: list[Attempt] = []
+        self.noted = 0  # losses that are in the history already
+
+    @property
+    def last_turn(self) -> float:
+        return self.rig.turned_at[-1]
+
+    def grace(self, deadline: float) -> float:
+        """The first turn at which the thread had run for 20 ms since its first turn at or after a deadline."""
+        return self._first_turn(self._first_turn(deadline) + 2 * TICK_S)
+
+    def _first_turn(self, moment: float) -> float:
+        turned_at = self.rig.turned_at
+        position = bisect.bisect_left(turned_at, moment)
+        return turned_at[position] if position < len(turned_at) else float("inf")
+
+
+class World:
+    """See above.
+
+    Args:
+        rate: How fast the server's clock runs.
+        zombies: Whether requests of a connection that has been given up may still be executed, much later.
+        options: Settings of both engines.
+    """
+
+    def __init__(self, rate: float = 1.0, *, zombies: bool = True, **options: float) -> None:
+        self.clock = ManualClock(START)
+        self.history = History()
+        self.server = ModelServer(self.clock.now, self.history, rate)
+        self.clients = [Client(self.clock, **options), Client(self.clock, **options)]
+        self._zombies_walk = zombies
+        self.zombies: deque[Command] = deque()
+        self._strangers: dict[bytes, bytes] = {}  # name -> token
+        self._stranger_number = 0
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        return self.clock.now()
+
+    @property
+    def leases(self) -> Iterator[tuple[Client, Lease]]:
+        """Those that have been granted, whatever became of them."""
+        for client in self.clients:
+            for attempt in client.attempts:
+                if attempt.operation.done and attempt.operation.error is None and attempt.operation.result():
+                    yield client, attempt.lease
+
+    def let_pass(self, seconds: float) -> None:
+        """Move the clock; nobody's thread runs meanwhile, but whoever believes goes on believing."""
+        start, end = self.now, self.now + seconds
+        for _, lease in self.leases:
+            if lease.believed(start):
+                self.history.believes(lease.key, lease.token, start, min(lease.deadline, end), lease.fence)
+        for name, token in self._strangers.items():
+            if self.server.value(name) == token:
+                span = self.history.spans[token][-1]
+                self.history.believes(name, token, start, min(span.end, end))
+        self.clock.jump(seconds)
+
+    def turn(self, client: Client) -> None:
+        """Let a client's thread run."""
+        client.rig.turn()
+        self._collect(client)
+
+    def work(self, seconds: float, only: Client | None = None) -> None:
+        """Let time pass as running threads and the networks' states have it."""
+        clients = [only] if only is not None else self.clients
+        end = self.now + seconds
+        while True:
+            for client in clients:
+                self._run(client)
+            if self.now >= end - 1e-9:
+                return
+            due = [moment for client in clients if (moment := client.rig.timer.next_due_at()) is not None]
+            self.let_pass(max(min([end, *due]) - self.now, 0.0))
+
+    def _run(self, client: Client) -> None:
+        """Turn, serve and deliver until nothing moves any more at this moment."""
+        for _ in range(100):
+            self.turn(client)
+            moved = False
+            for wire in client.wires:
+                if client.network in (Network.FINE, Network.MUTE) and wire.requests:
+                    self.serve(wire, len(wire.requests))
+                    moved = True
+                if client.network is Network.FINE and wire.replies:
+                    self.deliver(wire, len(wire.replies))
+                    moved = True
+            if not moved:
+                return
+        raise AssertionError("a hundred round trips while the clock stood still: a hot loop")
+
+    # -- the network -------------------------------------------------------------------------------------------------
+
+    def _collect(self, client: Client) -> None:
+        for server in client.rig.connector.servers[len(client.wires) :]:
+            client.wires.append(Wire(server))
+        for wire in client.wires:
+            for command in wire.server.take():
+                wire.requests.append(command)
+                for _, token in command.pairs:
+                    self.history.sent(token)
+            if (wire.server.hung_up or wire.server.closed) and wire.requests:
+                if self._zombies_walk:
+                    self.zombies += wire.requests
+                wire.requests.clear()
+
+    def serve(self, wire: Wire, count: int) -> None:
+        """Have the server execute the next requests of a connection."""
+        for _ in range(min(count, len(wire.requests))):
+            wire.replies += self.server.execute(wire.requests.popleft())
+
+    def serve_zombies(self, count: int) -> None:
+        """Have the server execute requests of connections that nobody listens to any more."""
+        for _ in range(min(count, len(self.zombies))):
+            self.server.execute(self.zombies.popleft())
+
+    def deliver(self, wire: Wire, count: int) -> None:
+        """Let that many bytes of the replies arrive at the engine."""
+        data, wire.replies = bytes(wire.replies[:count]), wire.replies[count:]
+        if not wire.server.closed:
+            wire.server.say(data)
+
+    def reset(self, client: Client) -> None:
+        """Break all connections of a client."""
+        for wire in client.wires:
+            wire.server.close()
+        self.turn(client)
+
+    def change(self, client: Client, network: Network) -> None:
+        """Change the state of a client's network."""
+        client.network = network
+        rig = client.rig
+        rig.connector.refusal = ConnectionRefusedError("down") if network is Network.DOWN else None
+        rig.launch.slow = network in (Network.HOLDING, Network.MUTE)
+        if network is Network.DOWN:
+            self.reset(client)
+        if not rig.launch.slow:
+            rig.launch.go_on()
+            self.turn(client)
+
+    # -- what callers do ---------------------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        client: Client,
+        name: str,
+        timeout: float = 1.0,
+        *,
+        kind: Exclusive = EXCLUSIVE,
+        renew: bool = True,
+        max_renewals: int | None = None,
+        max_hold: float | None = None,
+    ) -> Attempt:
+        """Begin to acquire."""
+        attempt = client.rig.acquire(
+            name, timeout, kind=kind, renew=renew, max_renewals=max_renewals, max_hold=max_hold
+        )
+        client.attempts.append(attempt)
+        self._collect(client)
+        return attempt
+
+    def release(self, client: Client, lease: Lease) -> Operation[None]:
+        """Begin to release."""
+        self.history.let_go(lease.token)
+        operation: Operation[None] = Operation(lambda: self._returned(client, lease, operation))
+        client.rig.post(lambda: client.rig.engine.release(lease, operation))
+        self._collect(client)
+        return operation
+
+    def _returned(self, client: Client, lease: Lease, operation: Operation[None]) -> None:
+        # What had been written before counts as sent before. A lost lease may be cleaned up after its release failed.
+        self._collect(client)
+        if not isinstance(operation.error, LockLost):
+            self.history.released(lease.token)
+
+    def extend(self, client: Client, lease: Lease, seconds: float, *, replace: bool) -> Operation[None]:
+        """Begin to extend."""
+        operation = client.rig.extend(lease, seconds, replace=replace)
+        self._collect(client)
+        return operation
+
+    def give_up(self, client: Client, attempt: Attempt) -> None:
+        """The caller of an acquire waits no more."""
+        client.rig.post(attempt.request.give_up)
+        self._collect(client)
+
+    def look(self, client: Client, lease: Lease) -> bool:
+        """Ask whether a lease is held, as a lock object does from any thread."""
+        if lease.believed(self.now):
+            return True
+        if lease.state <= EXTENDING and lease.loss is None:
+            lease.see_lapse()
+            client.rig.timer.post(partial(client.rig.engine.lapse_seen, lease))
+        return False
+
+    def stranger_takes(self, name: str) -> bool:
+        """Somebody who is no client of ours, and trusts the server's word alone, takes the lock for a second."""
+        self._stranger_number += 1
+        token = b"stranger:%d" % self._stranger_number
+        self.server.execute(Command("SET", (name.encode(), token, b"NX", b"PX", b"1000")))
+        if self.server.value(name.encode()) != token:
+            return False
+        self._strangers[name.encode()] = token
+        return True
+
+    # -- the rules ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Fail if anything that has happened so far breaks a rule."""
+        if violations := self.violations():
+            raise AssertionError("\n".join(violations))
+
+    def violations(self) -> list[str]:
+        self.let_pass(0.0)  # notes who believes at this very moment
+        history = self.history
+        for client in self.clients:
+            if client.noted == sum(client.rig.engine.counters.lost.values()):
+                continue  # spares a wait for the notifier's thread
+            told = client.rig.told
+            for lease, event in told[client.noted :]:
+                history.losses.append(Loss(lease.token, event.at, event.deadline, client.grace(event.deadline)))
+            client.noted = len(told)
+        history.untold = [
+            Loss(lease.token, client.last_turn, lease.deadline, client.grace(lease.deadline))
+            for client, lease in self.leases
+            if lease.state <= EXTENDING and lease.group.alive and client.last_turn >= lease.deadline
+        ]
+        return history.violations()
+
+    def heal_and_let_go(self) -> None:
+        """End all faults, and let go of all that is held or asked for."""
+        self.server.refusal = None
+        for client in self.clients:
+            self.change(client, Network.FINE)
+            for attempt in client.attempts:
+                if not attempt.operation.done:
+                    self.give_up(client, attempt)
+        self.work(0.1)
+        for client, lease in list(self.leases):
+            if lease.state <= EXTENDING:
+                self.release(client, lease)
+        self.zombies.clear()
+
+    def close(self) -> None:
+        """Close every socket."""
+        for client in self.clients:
+            client.rig.close()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+

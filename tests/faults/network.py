@@ -1,0 +1,63 @@
+"""A network that fails in ways that need more than what a network does: see MeddlingProxy."""
+
+from __future__ import annotations
+
+from tests.support.proxy import Direction, TcpProxy, _Connection, _Stream
+
+
+class MeddlingProxy(TcpProxy):
+    """A proxy that can also lose single connections for good, and put words into the server's mouth."""
+
+    def __init__(self, upstream_port: int) -> None:
+        super().__init__(upstream_port)
+        self._words: bytes | None = None
+
+    def strand(self) -> None:
+        """Swallow everything on the connections that are open now, as a firewall does that has forgotten them.
+
+        To both ends they look idle for ever. New connections are served.
+        """
+
+        def lose() -> None:
+            for connection in self._open.values():
+                for stream in connection.streams:
+                    stream.lost = True
+
+        self._call(lose)
+
+    def say(self, words: bytes) -> None:
+        """Say this, unasked, on every open connection."""
+
+        def speak() -> None:
+            for connection in self._open.values():
+                connection.replies.put(words)
+
+        self._call(speak)
+
+    def say_instead(self, words: bytes) -> None:
+        """Replace the next piece of what the server says."""
+
+        def arm() -> None:
+            self._words = words
+
+        self._call(arm)
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether the words of the last say_instead() have been said."""
+        return self._words is None
+
+    def bytes_so_far(self, direction: Direction) -> int:
+        return len(self.seen(direction))
+
+    def _read(self, connection: _Connection, stream: _Stream) -> None:
+        before = len(stream.queue)
+        super()._read(connection, stream)
+        if self._words is None or stream is not connection.replies or len(stream.queue) == before:
+            return
+        data = stream.queue[-1][2]
+        if isinstance(data, bytes):
+            stream.queue.pop()
+            stream.in_flight -= len(data)
+            words, self._words = self._words, None
+            stream.put(words)

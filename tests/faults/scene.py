@@ -1,0 +1,121 @@
+"""What the tests of faults share: a context of a test's own, a record of losses, a resource that a fence protects."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import HashedWheelTimer, Lock, LockContext, LostEvent
+
+LATE_S = 0.2  # within this time of being able to run a process must have told its losses; 20 ms on an idle machine
+POLL_S = 0.1  # how often a waiter asks again
+
+_PYTHON_HELD = ctypes.PyDLL(None)  # calls made through it keep the interpreter's lock
+
+
+def now() -> float:
+    """CLOCK_BOOTTIME, which the library lives by."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def hold_the_interpreter(duration_s: float) -> None:
+    """Let no thread of this process run Python code for a while, as an extension that is stuck does."""
+    _PYTHON_HELD.usleep(int(duration_s * 1e6))
+
+
+def timer_thread(timer: HashedWheelTimer) -> threading.Thread:
+    return next(thread for thread in threading.enumerate() if thread.name == timer.name)
+
+
+def raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
+    """Have `error` raised in another thread at its next step in Python code."""
+    assert thread.ident is not None
+    touched = ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error))
+    assert touched == 1
+
+
+@contextmanager
+def own_context(server: RedisServer | str, **options: Any) -> Iterator[LockContext]:
+    """A context with a timer, and so a thread, of its own."""
+    timer = HashedWheelTimer()
+    url = server if isinstance(server, str) else server.url
+    context = LockContext.from_url(url, timer=timer, **options)
+    try:
+        yield context
+    finally:
+        context.close(2.0)
+        timer.stop()
+
+
+@contextmanager
+def recorded_warnings() -> Iterator[list[str]]:
+    """The texts of all ResourceWarnings, which the library gives on a thread of its own; elsewhere they are errors."""
+    texts: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ResourceWarning)
+        warnings.showwarning = lambda message, *_: texts.append(str(message))
+        yield texts
+
+
+def held(locks: dict[str | bytes, Lock | None]) -> list[Lock]:
+    """The locks that acquire_many() returned, all of which must have been free."""
+    found = [lock for lock in locks.values() if lock is not None]
+    assert len(found) == len(locks)
+    return found
+
+
+def wait_for_renewals(lock: Lock, more: int) -> None:
+    """Return when it has been renewed so many times more."""
+    enough = lock.renewals + more
+    eventually(lambda: lock.renewals >= enough, message=f"{lock} is renewed {more} times")
+
+
+def wait_for_end(lock: Lock) -> None:
+    """Return when it is not held any more."""
+    eventually(lambda: not lock.is_held, message=f"{lock} ends")
+
+
+def wait_s(duration_s: float) -> None:
+    """Let real time pass: a server's clock cannot be moved by hand."""
+    until = now() + duration_s
+    eventually(lambda: now() >= until, timeout_s=duration_s + 10.0)
+
+
+class Losses:
+    """An on_lost callback that remembers what it was told, and when."""
+
+    def __init__(self) -> None:
+        self.events: list[LostEvent] = []
+        self.told_at: list[float] = []
+
+    def __call__(self, event: LostEvent) -> None:
+        self.told_at.append(now())
+        self.events.append(event)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def names(self) -> list[str | bytes]:
+        return [event.name for event in self.events]
+
+
+class FencedRegister:
+    """What a lock protects: it takes no write with a smaller fence than it has seen."""
+
+    def __init__(self) -> None:
+        self._highest = 0
+
+    def write(self, fence: int | None) -> bool:
+        assert fence is not None
+        if fence < self._highest:
+            return False
+        self._highest = fence
+        return True

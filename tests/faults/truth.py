@@ -1,0 +1,78 @@
+"""What the server said: who held which lock from when to when, read from its own MONITOR feed.
+
+A fenced acquire that is granted sets the key and then the fence; a renewal's PEXPIRE and a release's DEL appear only
+where the script found the token to match. MONITOR tells the time of each command by the server's wall clock.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from tests.faults.checker import Tenure
+from tests.support.redis_server import RedisServer
+from wheel_lock.protocol.names import fence_key
+
+_LINE = re.compile(rb"\+(\d+\.\d+) \[\d+ ([^\]]+)\] (.*)")
+_WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+
+
+class Monitor:
+    """Records all commands that a server runs. Use it in a `with`; then ask for the tenures."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", server.port))
+        self._lines: list[bytes] = []
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._socket.sendall(b"MONITOR\r\n")
+        assert self._socket.recv(5, socket.MSG_WAITALL) == b"+OK\r\n"
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+    def _read(self) -> None:
+        with self._socket.makefile("rb") as lines:
+            self._lines.extend(lines)
+
+    def tenures(self, names: list[str]) -> list[Tenure]:
+        """All tenures of these fenced locks, on CLOCK_MONOTONIC. Their names must be plain text."""
+        shift = time.monotonic() - time.time()
+        fences = {fence_key(name.encode()): name for name in names}
+        ended: list[Tenure] = []
+        current: dict[str, Tenure] = {}
+        called_at = timeout_s = 0.0
+        for line in self._lines:
+            match = _LINE.match(line)
+            if match is None:
+                continue
+            stamp, client, rest = match.groups()
+            words = _WORD.findall(rest)
+            if client != b"lua":
+                called_at = float(stamp) + shift  # an expiry counts from the beginning of the script
+                continue
+            verb = words[0].lower()
+            name = words[1].decode() if len(words) > 1 else ""
+            if verb == b"set" and words[1] in fences:
+                name = fences[words[1]]
+                if name in current:
+                    ended.append(current.pop(name))
+                current[name] = Tenure(name, words[2].decode(), called_at, called_at + timeout_s)
+            elif verb == b"set" and name in names:
+                timeout_s = int(words[5]) / 1000  # granted if the fence is set next
+            elif verb == b"pexpire" and name in current:
+                current[name] = current[name]._replace(until=called_at + int(words[2]) / 1000)
+            elif verb == b"del" and name in current:
+                ended.append(current.pop(name)._replace(until=float(stamp) + shift))
+        return [*ended, *current.values()]

@@ -1,0 +1,1 @@
+"""The public API on real servers, and where nothing but the API matters on the embedded one too."""

@@ -1,0 +1,220 @@
+"""What these tests share: a server of either kind with an onlooker, threads that report back, Ctrl-C on demand."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Generic, Self, TypeVar
+
+import pytest
+import redis
+
+from tests.support.proxy import TcpProxy
+from tests.support.waiting import eventually
+from wheel_lock import HashedWheelTimer, Lock, LockContext, LostEvent
+from wheel_lock.notifier import NOTIFIER
+from wheel_lock.testing import ManualClock
+
+T = TypeVar("T")
+
+LONG_S = 10.0
+"""A bound that only a bug or a hopelessly busy machine exceeds."""
+
+
+class Clock(ManualClock):
+    """A manual clock that can also move behind the backs of its timers."""
+
+    def leap(self, seconds: float) -> None:
+        """Move it without waking anybody, as if every thread but the caller's had been kept from running."""
+        self._now += seconds
+
+
+class Backend:
+    """A server, real or embedded. `view` sees what is on it without the library."""
+
+    def __init__(self, name: str, port: int) -> None:
+        self.name = name
+        self.port = port
+        self.view = self.client(protocol=2, socket_timeout=5.0)
+        self._cleanup = ExitStack()
+        self._cleanup.callback(self.view.close)
+
+    @property
+    def is_real(self) -> bool:
+        return self.name == "real"
+
+    def client(self, **options: Any) -> redis.Redis:
+        return redis.Redis(**{"host": "127.0.0.1", "port": self.port, **options})
+
+    def context(self, **options: Any) -> LockContext:
+        """A context of its own, closed with the test."""
+        return self.context_of(self.client(), **options)
+
+    def stepped_context(self, **options: Any) -> tuple[LockContext, Clock]:
+        """A context that lives by a clock moved by hand. Keys on the server still expire in real time."""
+        clock = Clock()
+        return self.context(timer=self.timer(clock), **options), clock
+
+    def timer(self, clock: Clock | None = None) -> HashedWheelTimer:
+        """A timer of its own, stopped with the test."""
+        timer = HashedWheelTimer(clock=clock)
+        self._cleanup.callback(timer.stop)
+        return timer
+
+    def proxy(self) -> TcpProxy:
+        """A network that can fail, in front of this server."""
+        proxy = TcpProxy(self.port).start()
+        self._cleanup.callback(proxy.close)
+        return proxy
+
+    def context_through(self, proxy: TcpProxy, **options: Any) -> LockContext:
+        return self.context_of(redis.Redis(host="127.0.0.1", port=proxy.port), **options)
+
+    def context_of(self, client: redis.Redis, **options: Any) -> LockContext:
+        context = LockContext(client, **options)
+        self._cleanup.callback(context.close)
+        return context
+
+    def close(self) -> None:
+        self._cleanup.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Losses:
+    """An `on_lost` callback that remembers what it was told, and on which thread."""
+
+    def __init__(self) -> None:
+        self.events: list[LostEvent] = []
+        self.threads: list[str] = []
+
+    def __call__(self, event: LostEvent) -> None:
+        self.threads.append(threading.current_thread().name)
+        self.events.append(event)
+
+    def all_told(self) -> list[LostEvent]:
+        """What it has been told once everything that was on its way has arrived."""
+        assert NOTIFIER.drain(LONG_S)
+        return self.events
+
+
+class Background(Generic[T]):
+    """A call on a thread of its own; the thread ends with the call."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._value: list[T] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._value.append(self._call())
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def result(self, timeout_s: float = LONG_S) -> T:
+        """Wait for the end of the thread; return what the call returned, or raise what it raised."""
+        self._thread.join(timeout_s)
+        assert self.done, f"still not back after {timeout_s} s"
+        if self._error is not None:
+            raise self._error
+        return self._value[0]
+
+
+def in_thread(call: Callable[[], T]) -> T:
+    """Call on another thread, which has ended when this returns."""
+    return Background(call).result()
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Keep the collector from running finalizers, in which Python swallows an interruption."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def interrupted(when: Callable[[], object]) -> Iterator[None]:
+    """Press Ctrl-C as soon as the block has begun and `when` is true; the block is expected to end by it.
+
+    The signal is handled by the main thread, wherever that is at the moment.
+    """
+    assert threading.current_thread() is threading.main_thread()
+    main = threading.get_ident()
+    begun, ended = threading.Event(), threading.Event()
+
+    def strike() -> None:
+        begun.wait()
+        eventually(lambda: ended.is_set() or when(), LONG_S)
+        if not ended.is_set():
+            signal.pthread_kill(main, signal.SIGINT)
+
+    striker = threading.Thread(target=strike, daemon=True)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        striker.start()
+        with _without_collection():
+            begun.set()
+            yield
+    except KeyboardInterrupt:
+        pass
+    else:
+        pytest.fail("the block came to its end although it was interrupted")
+    finally:
+        begun.set()
+        ended.set()
+        striker.join()
+        signal.signal(signal.SIGINT, before)
+
+
+def interrupt_after(delay_s: float, call: Callable[[], object]) -> bool:
+    """Have KeyboardInterrupt raised in `call`, on the main thread, after about `delay_s`; whether it was."""
+
+    def strike(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        with _without_collection():
+            signal.setitimer(signal.ITIMER_REAL, delay_s)
+            call()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return False
+
+
+def token_of(lock: Lock) -> bytes:
+    token = lock.token
+    assert token is not None
+    return token
+
+
+def believes_no_longer_than_the_server(lock: Lock, view: redis.Redis) -> bool:
+    """Whether the local deadline lies before the key's expiry. A renewal in between must not blur it: two looks."""
+    before = view.pttl(lock.name)
+    remaining_s = lock.remaining()
+    after = view.pttl(lock.name)
+    return remaining_s == 0.0 or remaining_s * 1000 <= max(before, after)

@@ -1,0 +1,247 @@
+"""Every way in which a client can be configured holds for the locks too; what cannot work is refused in plain words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import fakeredis
+import pytest
+import redis
+import redis.asyncio
+from redis.credentials import CredentialProvider
+from redis.sentinel import Sentinel
+
+from tests.redis.support import LONG_S, Backend, token_of
+from tests.support.redis_server import RedisServer
+from tests.support.tls import TlsFiles, make_tls_files
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockServerError, LockUnavailable
+
+SECRET = "a-password-that-must-not-be-shown"
+
+
+def works(context: LockContext, view: redis.Redis) -> None:
+    """The whole life of a lock, renewals and bulk included."""
+    with context, context.lock("order:42", timeout=3.0, renew_every=0.1, fencing=True) as lock:
+        assert view.get("order:42") == token_of(lock)
+        assert (lock.locked(), lock.owned()) == (True, True)
+        eventually(lambda: lock.renewals >= 2, LONG_S)
+        assert lock.extend(1.0)
+        locks = context.acquire_many([f"shard:{number}" for number in range(2_000)])
+        assert all(locks.values())
+        context.release_many(locks.values())
+        assert view.exists("order:42")
+    assert view.keys("*:*") == [b"wheel_lock:fence:{order:42}"]
+
+
+def test_a_url_with_tcp(redis_server: RedisServer) -> None:
+    works(LockContext.from_url(redis_server.url), redis_server.client())
+
+
+def test_a_url_with_a_unix_socket(unix_redis: RedisServer) -> None:
+    works(LockContext.from_url(unix_redis.url), unix_redis.client())
+
+
+def test_a_url_with_tls(tls_redis: RedisServer) -> None:
+    works(LockContext.from_url(tls_redis.url), tls_redis.client())
+
+
+def test_a_great_deal_of_data_over_tls(tls_redis: RedisServer) -> None:
+    with LockContext.from_url(tls_redis.url) as context:
+        locks = context.acquire_many(["x" * 400 + str(number) for number in range(10_000)], timeout=5.0)
+        assert all(locks.values())
+        eventually(lambda: context.stats().renewed >= 10_000, LONG_S)
+        context.release_many(locks.values())
+        assert context.stats().lost == 0
+        assert context.stats().connects == 1
+
+
+def test_a_server_whose_authority_is_not_trusted_is_refused(tls_redis: RedisServer, tmp_path: Path) -> None:
+    stranger = make_tls_files(tmp_path)
+    url = f"rediss://127.0.0.1:{tls_redis.tls_port}/0?ssl_ca_certs={quote(str(stranger.ca))}"
+    with LockContext.from_url(url, response_timeout=0.5) as context:
+        with pytest.raises(LockUnavailable, match="certificate verify failed"):
+            context.lock("order:42").acquire()
+        assert context.stats().connects == 0
+
+
+def test_a_server_whose_certificate_is_for_another_host_is_refused(tmp_path: Path) -> None:
+    files: TlsFiles = make_tls_files(tmp_path, "elsewhere.example")
+    with RedisServer(tls=files) as server:
+        url = f"rediss://127.0.0.1:{server.tls_port}/0?ssl_ca_certs={quote(str(files.ca))}"
+        with LockContext.from_url(url, response_timeout=0.5) as context:
+            with pytest.raises(LockUnavailable, match=r"certificate verify failed|mismatch|not valid for"):
+                context.lock("order:42").acquire()
+            assert context.stats().connects == 0
+
+
+def test_client_options_go_with_a_url(redis_server: RedisServer) -> None:
+    context = LockContext.from_url(redis_server.url, client_options={"client_name": "billing"}, batch_size=10)
+    with context, context.lock("order:42"):
+        names = [client["name"] for client in redis_server.client().client_list()]
+        assert "billing" in names
+
+
+def test_a_connection_is_named_after_the_library_where_the_client_names_none(redis_server: RedisServer) -> None:
+    with LockContext.from_url(redis_server.url) as context, context.lock("order:42"):
+        assert "wheel_lock" in [client["name"] for client in redis_server.client().client_list()]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decode_responses": True},
+        {"decode_responses": True, "encoding": "utf-16", "protocol": 2},
+        {"protocol": 3},
+        {"protocol": 2},
+        {"health_check_interval": 1},
+        {"socket_timeout": 0.5, "socket_connect_timeout": 0.5},
+        {"single_connection_client": True},
+    ],
+    ids=str,
+)
+def test_a_client_may_be_configured_as_it_likes(real: Backend, options: dict[str, object]) -> None:
+    works(LockContext(real.client(**options)), real.view)
+
+
+def test_a_database_number_holds(real: Backend) -> None:
+    works(LockContext(real.client(db=3)), real.client(db=3, protocol=2))
+    with LockContext(real.client(db=3)) as context, context.lock("order:43"):
+        assert not real.view.exists("order:43")
+    real.client(db=3).flushdb()
+
+
+def test_a_database_that_is_not_there_is_reported(real: Backend) -> None:
+    lock = real.context_of(real.client(db=1000), response_timeout=0.3).lock("order:42")
+    with pytest.raises(LockUnavailable, match=r"(?i)db|database"):
+        lock.acquire()
+
+
+# Passwords
+
+
+@pytest.fixture
+def guarded() -> Iterator[RedisServer]:
+    """A server with a password, and a user of its own."""
+    with RedisServer(password=SECRET, users=[f"app on >{SECRET}2 ~* &* +@all"]) as server:
+        yield server
+
+
+def test_a_password_holds(guarded: RedisServer) -> None:
+    works(LockContext.from_url(guarded.url), guarded.client())
+
+
+def test_a_user_and_a_password_hold(guarded: RedisServer) -> None:
+    client = redis.Redis(host="127.0.0.1", port=guarded.port, username="app", password=f"{SECRET}2")
+    works(LockContext(client), guarded.client())
+
+
+def test_a_credential_provider_is_asked_for_every_connection(guarded: RedisServer) -> None:
+    asked: list[int] = []
+
+    class Provider(CredentialProvider):
+        def get_credentials(self) -> tuple[str, str]:
+            asked.append(1)
+            return "app", f"{SECRET}2"
+
+    client = redis.Redis(host="127.0.0.1", port=guarded.port, credential_provider=Provider())
+    context = LockContext(client)
+    with context.lock("order:42", timeout=30.0) as lock:
+        first = len(asked)
+        guarded.client().client_kill_filter(_type="normal", skipme=True)
+        assert lock.extend(1.0, replace_ttl=True)
+        assert len(asked) > first >= 1
+    works(context, guarded.client())
+
+
+@pytest.mark.parametrize("password", [f"{SECRET}-wrong", None], ids=["wrong password", "no password"])
+def test_credentials_that_are_refused_fail_at_once_and_are_not_shown(
+    guarded: RedisServer, password: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    client = redis.Redis(host="127.0.0.1", port=guarded.port, password=password)
+    with LockContext(client, response_timeout=60.0) as context:
+        began = time.monotonic()
+        for _ in range(2):
+            with pytest.raises(LockUnavailable, match=r"(?i)password|authentication") as caught:
+                context.lock("order:42").acquire()
+            assert SECRET not in str(caught.value)
+            assert SECRET not in repr(caught.value.__cause__)
+            assert caught.value.lock_name == "order:42"
+        assert time.monotonic() - began < LONG_S  # and not the minute that a server may take to come back
+        assert SECRET not in repr(context)
+    assert SECRET not in caplog.text
+
+
+def test_a_password_in_a_url_is_not_shown(guarded: RedisServer) -> None:
+    with LockContext.from_url(guarded.url) as context, context.lock("order:42"):
+        assert SECRET not in repr(context)
+        assert str(guarded.port) in repr(context)
+
+
+def test_a_password_that_is_set_right_later_is_used(fresh_redis: RedisServer) -> None:
+    with LockContext(redis.Redis(host="127.0.0.1", port=fresh_redis.port, password="new")) as context:
+        with pytest.raises(LockUnavailable):
+            context.lock("order:42").acquire()
+        fresh_redis.client().config_set("requirepass", "new")
+        with context.lock("order:42") as lock:
+            assert lock.is_held
+
+
+def test_a_user_needs_no_more_rights_than_the_commands_that_are_sent(fresh: Backend) -> None:
+    keys = ["resetkeys", "~app:*", "~wheel_lock:fence:*", "resetchannels"]
+    commands = ["+set", "+get", "+del", "+exists", "+pexpire", "+pttl", "+time", "+eval", "+evalsha", "+script|load"]
+    fresh.view.execute_command("ACL", "SETUSER", "app", "on", ">secret", *keys, "-@all", *commands)
+    with fresh.context_of(fresh.client(username="app", password="secret"), response_timeout=2.0) as context:
+        with context.lock("app:order", timeout=3.0, renew_every=0.1, fencing=True) as lock:
+            eventually(lambda: lock.renewals, LONG_S)
+            assert lock.extend(1.0)
+            assert lock.locked()
+            assert lock.owned()
+        context.release_many(context.acquire_many(["app:1", "app:2"]).values())
+        with pytest.raises(LockServerError, match=r"(?i)perm|access|key"):
+            context.lock("elsewhere").acquire()
+
+
+# What cannot work is refused
+
+
+def test_a_fakeredis_client_is_refused_with_the_way_out() -> None:
+    with pytest.raises(TypeError, match=r"wheel_lock\.testing\.fake_context"):
+        LockContext(fakeredis.FakeRedis())
+
+
+def test_a_cluster_client_is_refused_by_name() -> None:
+    with RedisServer("cluster-enabled yes") as server:
+        server.client().execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        eventually(lambda: b"cluster_state:ok" in server.client().execute_command("CLUSTER", "INFO"), LONG_S)
+        cluster = redis.RedisCluster(host="127.0.0.1", port=server.port)
+        with pytest.raises(TypeError, match="RedisCluster"):
+            LockContext(cluster)  # type: ignore[arg-type]
+        cluster.close()
+
+
+def test_an_asyncio_client_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"(?i)async"):
+        LockContext(redis.asyncio.Redis())  # type: ignore[arg-type]
+
+
+def test_a_sentinel_client_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="Sentinel"):
+        LockContext(Sentinel([("127.0.0.1", 1)]).master_for("mymaster"))
+
+
+@pytest.mark.parametrize("thing", [None, "redis://localhost", object(), 5], ids=repr)
+def test_what_is_no_client_is_refused_by_its_type(thing: object) -> None:
+    with pytest.raises(TypeError, match=type(thing).__name__):
+        LockContext(thing)  # type: ignore[arg-type]
+
+
+def test_a_url_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match="scheme"):
+        LockContext.from_url("http://localhost")
+    with pytest.raises(TypeError):
+        LockContext.from_url("redis://localhost", no_such_setting=1)

@@ -1,0 +1,353 @@
+"""The context: what it counts, what it shows, how it is shared, and how it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+import time
+import weakref
+
+import pytest
+import redis
+
+from tests.redis.support import LONG_S, Backend, Background, Losses, token_of
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import (
+    ContextClosed,
+    HashedWheelTimer,
+    HeldLock,
+    LockContext,
+    LockLost,
+    LockUnavailable,
+    LossReason,
+    WheelLockError,
+)
+
+# stats() and held()
+
+
+def test_statistics_count_what_has_happened(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+    nothing = context.stats()
+    assert (nothing.held, nothing.acquired, nothing.released, nothing.renewed, nothing.lost) == (0, 0, 0, 0, 0)
+    kept, lost, released = (context.lock(name, timeout=30.0) for name in ("kept", "lost", "released"))
+    for lock in (kept, lost, released):
+        lock.acquire()
+    assert not context.lock("kept").acquire(blocking=False)
+    released.release()
+    clock.advance(20.0)
+    backend.view.delete("lost")
+    clock.advance(10.0)
+    stats = context.stats()
+    assert (stats.held, stats.acquired, stats.released) == (1, 3, 1)
+    assert stats.renewed == 3 + 2
+    assert (stats.lost, dict(stats.lost_by_reason)) == (1, {LossReason.KEY_GONE: 1})
+    assert (stats.unknown, stats.overdue, stats.connects) == (0, 0, 1)
+    assert 3 <= stats.batches <= 5
+    assert 0.0 <= stats.renewal_lag_p50_s <= stats.renewal_lag_p99_s <= stats.renewal_lag_max_s
+    assert 0.0 < stats.renewal_slack_min_s <= 20.0
+    kept.release()
+    assert context.stats().held == 0
+
+
+def test_a_snapshot_of_statistics_stays_as_it_was(context: LockContext) -> None:
+    before = context.stats()
+    with context.lock("order:42"):
+        assert before.held == before.acquired == 0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        before.held = 5  # type: ignore[misc]
+
+
+def test_a_lag_shows_in_the_statistics(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+    with context.lock("order:42", timeout=30.0) as lock:
+        clock.jump(15.0)  # the process has been kept from running for five seconds longer than it should
+        assert lock.renewals == 1
+        assert context.stats().renewal_lag_max_s == pytest.approx(5.0, abs=0.1)
+        assert context.stats().renewal_slack_min_s == pytest.approx(14.7, abs=0.1)
+
+
+def test_silence_shows_in_the_statistics(fresh_redis: RedisServer, fresh: Backend) -> None:
+    context = fresh.context()
+    with context.lock("order:42", timeout=3.0, renew_every=0.2) as lock:
+        fresh_redis.pause()
+        eventually(lambda: context.stats().overdue == 1, LONG_S)
+        assert context.stats().unknown >= 1
+        [shown] = context.held()
+        assert shown.overdue
+        fresh_redis.resume()
+        eventually(lambda: context.stats().overdue == 0 and lock.renewals, LONG_S)
+        assert not context.held()[0].overdue
+        assert lock.is_held
+    assert context.stats().lost == 0
+
+
+def test_what_is_held_is_shown_in_order_of_acquisition(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+    first = context.lock("b", timeout=30.0)
+    first.acquire()
+    clock.advance(15.0)
+    second = context.lock(b"\xffa", timeout=20.0, renew=False)
+    second.acquire()
+    clock.advance(1.0)
+    shown = context.held()
+    assert [lock.name for lock in shown] == ["b", b"\xffa"]
+    assert [lock.timeout_s for lock in shown] == [30.0, 20.0]
+    assert [lock.age_s for lock in shown] == pytest.approx([16.0, 1.0], abs=0.01)
+    assert [lock.renewals for lock in shown] == [1, 0]
+    assert [lock.remaining_s for lock in shown] == pytest.approx([first.remaining(), second.remaining()])
+    assert not any(lock.overdue for lock in shown)
+    assert isinstance(shown[0], HeldLock)
+    first.release()
+    assert [lock.name for lock in context.held()] == [b"\xffa"]
+    clock.advance(20.0)
+    assert context.held() == []
+
+
+def test_what_is_shown_holds_no_token(context: LockContext) -> None:
+    with context.lock("order:42") as lock:
+        text = token_of(lock).decode()
+        for shown in (repr(context), repr(context.held()), repr(context.stats())):
+            assert text not in shown
+
+
+# close()
+
+
+def test_closing_releases_what_is_held_and_tells_its_holders(backend: Backend) -> None:
+    context = backend.context()
+    losses = Losses()
+    lock = context.lock("order:42", on_lost=losses)
+    lock.acquire()
+    bulk = context.acquire_many([f"shard:{number}" for number in range(1200)], on_lost=losses)
+    context.close()
+    assert context.closed
+    assert backend.view.keys() == []
+    assert not lock.is_held
+    assert lock.lost is LossReason.CONTEXT_CLOSED
+    events = losses.all_told()
+    assert len(events) == 1201
+    assert {event.reason for event in events} == {LossReason.CONTEXT_CLOSED}
+    with pytest.raises(LockLost):
+        lock.release()
+    assert not any(one.is_held for one in bulk.values() if one is not None)
+    assert context.held() == []
+
+
+def test_a_context_can_leave_its_locks_to_expire(backend: Backend) -> None:
+    context = backend.context(release_on_close=False)
+    losses = Losses()
+    lock = context.lock("order:42", timeout=1.0, on_lost=losses)
+    lock.acquire()
+    context.close()
+    assert not lock.is_held
+    assert backend.view.exists("order:42")
+    assert [event.reason for event in losses.all_told()] == [LossReason.CONTEXT_CLOSED]
+    eventually(lambda: not backend.view.exists("order:42"), LONG_S, "nobody renews it")
+
+
+def test_closing_leaves_keys_alone_that_others_have_taken(backend: Backend) -> None:
+    context = backend.context()
+    lock = context.lock("order:42")
+    lock.acquire()
+    backend.view.set("order:42", "theirs")
+    context.close()
+    assert backend.view.get("order:42") == b"theirs"
+
+
+def test_a_context_is_closed_at_the_end_of_its_with_block(backend: Backend) -> None:
+    context = LockContext(backend.client())
+    lock = context.lock("order:42")
+
+    def work() -> None:
+        with context as entered:
+            assert entered is context
+            assert not context.closed
+            lock.acquire()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert context.closed
+    assert not backend.view.exists("order:42")
+
+
+def test_closing_twice_or_unused_is_harmless(backend: Backend) -> None:
+    timer = HashedWheelTimer()
+    unused = LockContext(redis.Redis(port=1), timer=timer)
+    unused.close()
+    unused.close()
+    timer.stop()
+    context = backend.context()
+    with context.lock("order:42"):
+        pass
+    closing = [Background(context.close) for _ in range(8)]
+    for one in closing:
+        one.result()
+    context.close()
+
+
+def test_a_closed_context_refuses_work(backend: Backend) -> None:
+    context = backend.context()
+    lock = context.lock("order:42")
+    context.close()
+    for call in (lock.acquire, lock.locked, lambda: context.acquire_many(["a"]), lambda: context.lock("b").acquire()):
+        with pytest.raises(ContextClosed):
+            call()
+    assert "closed" in repr(context)
+
+
+def test_closing_ends_the_waiting_of_others(backend: Backend) -> None:
+    backend.view.set("order:42", "theirs")
+    context = backend.context()
+    lock = context.lock("order:42", retry_every=0.01)
+    waiting = Background(lock.acquire)
+    time.sleep(0.05)
+    assert not waiting.done
+    context.close()
+    with pytest.raises(WheelLockError):
+        waiting.result()
+    assert backend.view.get("order:42") == b"theirs"
+
+
+@pytest.mark.parametrize("also_held", [False, True], ids=["nothing held", "something held"])
+def test_closing_takes_a_grant_back_that_is_still_under_way(backend: Backend, also_held: bool) -> None:
+    proxy = backend.proxy()
+    context = backend.context_through(proxy)
+    with context.lock("warm-up"):
+        pass
+    if also_held:
+        other = context.lock("other", timeout=30.0)
+        other.acquire()
+    proxy.to_client.delay_s = 0.3
+    acquiring = Background(context.lock("order:42", timeout=30.0).acquire)
+    eventually(lambda: backend.view.exists("order:42"), LONG_S)
+    context.close()
+    with pytest.raises(WheelLockError):
+        acquiring.result()
+    proxy.heal()
+    eventually(lambda: not backend.view.exists("order:42"), 5.0, "a grant that nobody has is released")
+
+
+def test_closing_takes_no_longer_than_allowed_while_the_server_is_silent(
+    fresh_redis: RedisServer, fresh: Backend
+) -> None:
+    context = fresh.context()
+    lock = context.lock("order:42", timeout=30.0)
+    lock.acquire()
+    fresh_redis.pause()
+    began = time.monotonic()
+    context.close(timeout=0.2)
+    assert time.monotonic() - began < 4.0
+    assert not lock.is_held
+    fresh_redis.resume()
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.nan, "1"])
+def test_a_close_timeout_that_cannot_work_is_refused(context: LockContext, timeout: object) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        context.close(timeout=timeout)  # type: ignore[arg-type]
+    assert not context.closed
+
+
+def test_the_connection_is_closed_with_the_context(real: Backend) -> None:
+    context = LockContext(real.client(client_name="to-be-closed"))
+    with context.lock("order:42"):
+        assert "to-be-closed" in [client["name"] for client in real.view.client_list()]
+    context.close()
+    eventually(lambda: "to-be-closed" not in [client["name"] for client in real.view.client_list()], LONG_S)
+
+
+def test_stopping_the_timer_ends_what_lives_on_it(backend: Backend) -> None:
+    timer = backend.timer()
+    context = backend.context(timer=timer)
+    losses = Losses()
+    lock = context.lock("order:42", timeout=1.0, on_lost=losses)
+    lock.acquire()
+    timer.stop()
+    assert not lock.is_held
+    assert [event.reason for event in losses.all_told()] == [LossReason.CONTEXT_CLOSED]
+    with pytest.raises(ContextClosed):
+        lock.acquire()
+    context.close()
+    eventually(lambda: not backend.view.exists("order:42"), LONG_S)
+
+
+# One context for a whole process
+
+
+def test_a_client_has_one_shared_context(backend: Backend) -> None:
+    client, other = backend.client(), backend.client()
+    shared = LockContext.shared(client)
+    assert LockContext.shared(client) is shared
+    assert LockContext.shared(other) is not shared
+    with shared.lock("order:42"):
+        assert backend.view.exists("order:42")
+    for context in (shared, LockContext.shared(other)):
+        context.close()
+
+
+def test_threads_that_ask_at_once_get_the_same_shared_context(backend: Backend) -> None:
+    client = backend.client()
+    asking = [Background(lambda: LockContext.shared(client)) for _ in range(16)]
+    assert len({id(one.result()) for one in asking}) == 1
+    LockContext.shared(client).close()
+
+
+def test_a_shared_context_that_was_closed_is_made_anew(backend: Backend) -> None:
+    client = backend.client()
+    first = LockContext.shared(client)
+    first.close()
+    second = LockContext.shared(client)
+    assert second is not first
+    with second.lock("order:42"):
+        pass
+    second.close()
+
+
+def test_a_shared_context_goes_with_its_client(backend: Backend) -> None:
+    client = backend.client()
+    context = weakref.ref(LockContext.shared(client))
+    gc.collect()
+    assert context() is not None
+    del client
+    gc.collect()
+    assert context() is None
+
+
+# A connection of its own
+
+
+def test_a_context_uses_none_of_its_clients_connections(real: Backend) -> None:
+    pool = redis.BlockingConnectionPool(host="127.0.0.1", port=real.port, max_connections=1, timeout=0.1)
+    client = redis.Redis(connection_pool=pool)
+    context = real.context_of(client)
+    blocked = pool.get_connection()  # the only one there is
+    with pytest.raises(redis.ConnectionError):
+        client.ping()
+    with context.lock("order:42", timeout=3.0, renew_every=0.1) as lock:
+        eventually(lambda: lock.renewals >= 2, LONG_S)
+    pool.release(blocked)
+    assert client.ping()
+
+
+def test_closing_the_client_leaves_the_locks_alone(backend: Backend) -> None:
+    client = backend.client()
+    context = backend.context_of(client)
+    with context.lock("order:42", timeout=3.0, renew_every=0.1) as lock:
+        client.close()
+        eventually(lambda: lock.renewals, LONG_S)
+        assert lock.is_held
+
+
+def test_a_server_that_accepts_no_more_clients_keeps_the_locks_that_it_has(fresh: Backend) -> None:
+    context = fresh.context()
+    with context.lock("order:42", timeout=3.0, renew_every=0.1) as lock:
+        fresh.view.config_set("maxclients", 2)
+        late = fresh.context(response_timeout=0.3)
+        with pytest.raises(LockUnavailable, match="max number of clients"):
+            late.lock("order:43").acquire()
+        eventually(lambda: lock.renewals >= 2, LONG_S)
+        assert lock.is_held

@@ -1,0 +1,205 @@
+"""The end of a process that holds locks: it comes quickly, without a word, and the locks are free as soon as can be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.redis.support import LONG_S, Backend
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+ALLOWED_S = 3.0  # a second by design; the rest is for a busy machine. Any time limit of the library's is longer.
+
+BEGINNING = """
+import signal, sys, threading, time
+import redis
+from wheel_lock import LockContext
+port = int(sys.argv[1])
+context = LockContext(redis.Redis(host="127.0.0.1", port=port))
+def ready():
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(time.monotonic(), flush=True)
+"""
+
+
+class Script:
+    """A program that runs up to ready(), and goes on to its end when it is told to."""
+
+    def __init__(self, port: int, text: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", BEGINNING + text, str(port)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        first = self._process.stdout.readline()
+        if first != "ready\n":
+            pytest.fail(f"the script did not get ready: {first}{self._process.communicate()[1]}")
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> tuple[int, str, float]:
+        """Let it go on to its end; its exit code, what it wrote to stderr, and how long the end took."""
+        try:
+            out, errors = self._process.communicate("go on\n", timeout=30.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            raise
+        ended = time.monotonic()
+        return self._process.returncode, errors, ended - float(out or ended)
+
+
+def check_quiet_end(script: Script, code: int = 0) -> None:
+    returncode, errors, took_s = script.end()
+    assert errors == ""
+    assert returncode == code
+    assert took_s < ALLOWED_S
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lock = context.lock('order:42'); lock.acquire(); ready()",
+        "lock = context.lock('order:42', thread_local=False); lock.acquire(); del context; ready()",
+        "locks = context.acquire_many([f'shard:{n}' for n in range(3000)]); ready()",
+        "lock = context.lock('order:42'); lock.acquire(); ready(); sys.exit(0)",
+        "with context.lock('order:42'): ready()",
+    ],
+    ids=["one", "context collected", "many", "sys.exit", "inside with"],
+)
+def test_what_is_held_is_released_when_the_interpreter_ends(real: Backend, text: str) -> None:
+    script = Script(real.port, text)
+    assert real.view.dbsize() > 0
+    check_quiet_end(script)
+    assert real.view.keys() == []
+
+
+def test_what_a_thread_holds_is_released_too(real: Backend) -> None:
+    script = Script(
+        real.port,
+        """
+def work():
+    lock.acquire()
+    held.set()
+    time.sleep(60)
+lock = context.lock('order:42')
+held = threading.Event()
+threading.Thread(target=work, daemon=True).start()
+held.wait()
+ready()
+""",
+    )
+    assert real.view.exists("order:42")
+    check_quiet_end(script)
+    assert not real.view.exists("order:42")
+
+
+def test_a_thread_that_waits_for_a_lock_does_not_keep_the_interpreter(real: Backend) -> None:
+    real.view.set("order:42", "theirs")
+    script = Script(
+        real.port,
+        """
+threading.Thread(target=context.lock('order:42').acquire, daemon=True).start()
+lock = context.lock('order:43'); lock.acquire(); ready()
+""",
+    )
+    check_quiet_end(script)
+    assert real.view.keys() == [b"order:42"]
+
+
+def test_an_error_that_ends_the_program_is_all_that_is_shown(real: Backend) -> None:
+    script = Script(real.port, "lock = context.lock('order:42'); lock.acquire(); ready(); raise ZeroDivisionError('x')")
+    returncode, errors, took_s = script.end()
+    assert returncode == 1
+    assert errors.count("Traceback") == 1
+    assert errors.endswith("ZeroDivisionError: x\n")
+    assert took_s < ALLOWED_S
+    assert not real.view.exists("order:42")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_program_that_ends_by_a_signal_it_handles_releases(real: Backend, number: signal.Signals) -> None:
+    script = Script(
+        real.port,
+        """
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, frame: sys.exit(7))
+lock = context.lock('order:42')
+lock.acquire()
+print("ready", flush=True)
+time.sleep(60)
+""",
+    )
+    began = time.monotonic()
+    script.signal(number)
+    returncode, errors, _ = script.end()
+    assert (returncode, errors) == (7, "")
+    assert time.monotonic() - began < ALLOWED_S
+    assert not real.view.exists("order:42")
+
+
+def test_locks_can_be_left_to_expire(real: Backend) -> None:
+    script = Script(
+        real.port,
+        """
+context = LockContext(redis.Redis(host="127.0.0.1", port=port), release_on_close=False)
+lock = context.lock('order:42', timeout=1.5)
+lock.acquire()
+ready()
+""",
+    )
+    check_quiet_end(script)
+    assert real.view.exists("order:42")
+    eventually(lambda: not real.view.exists("order:42"), LONG_S)
+
+
+@pytest.mark.parametrize("contexts", [1, 5])
+def test_a_silent_server_does_not_keep_the_interpreter(fresh_redis: RedisServer, fresh: Backend, contexts: int) -> None:
+    script = Script(
+        fresh.port,
+        f"""
+locks = []
+for number in range({contexts}):
+    context = LockContext(redis.Redis(host="127.0.0.1", port=port))
+    locks.append(context.lock(f'order:{{number}}'))
+    locks[-1].acquire()
+ready()
+""",
+    )
+    fresh_redis.pause()
+    check_quiet_end(script)
+    fresh_redis.resume()
+
+
+def test_a_server_that_has_gone_does_not_keep_the_interpreter(fresh_redis: RedisServer, fresh: Backend) -> None:
+    script = Script(fresh.port, "lock = context.lock('order:42', timeout=30.0); lock.acquire(); ready()")
+    fresh_redis.kill()
+    check_quiet_end(script)
+
+
+def test_a_program_that_never_used_its_context_ends_quietly(real: Backend) -> None:
+    check_quiet_end(Script(real.port, "ready()"))
+
+
+def test_a_program_that_was_killed_is_outlived_by_its_locks_for_their_timeout_only(real: Backend) -> None:
+    script = Script(real.port, "lock = context.lock('order:42', timeout=1.5); lock.acquire(); ready()")
+    script.signal(signal.SIGKILL)
+    returncode, _, _ = script.end()
+    assert returncode == -signal.SIGKILL
+    assert 0 <= real.view.pttl("order:42") <= 1_500
+    eventually(lambda: not real.view.exists("order:42"), LONG_S)

@@ -1,0 +1,204 @@
+"""Fences: a number that grows with every grant, whatever becomes of keys, so that the past can be refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.redis.support import LONG_S, Backend, Background, token_of
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import Lock, LockContext, LockLost, LockServerError
+from wheel_lock.protocol.names import fence_key
+
+
+class FencedRegister:
+    """What a lock protects: it remembers the largest fence it has seen and refuses a smaller one."""
+
+    def __init__(self) -> None:
+        self.value: object = None
+        self.fence = 0
+        self.refused = 0
+
+    def write(self, value: object, fence: int | None) -> bool:
+        assert fence is not None
+        if fence < self.fence:
+            self.refused += 1
+            return False
+        self.value, self.fence = value, fence
+        return True
+
+
+def fence_of(lock: Lock) -> int:
+    assert lock.fence is not None
+    return lock.fence
+
+
+def draw(context: LockContext, name: str | bytes = "report") -> int:
+    with context.lock(name, fencing=True) as lock:
+        return fence_of(lock)
+
+
+def test_a_lock_without_fencing_has_no_fence_and_makes_no_second_key(backend: Backend, context: LockContext) -> None:
+    with context.lock("report") as lock:
+        assert lock.fence is None
+        assert backend.view.keys() == [b"report"]
+
+
+def test_every_grant_draws_a_larger_fence(context: LockContext) -> None:
+    lock = context.lock("report", fencing=True)
+    fences = []
+    for _ in range(50):
+        with lock:
+            fences.append(fence_of(lock))
+    assert fences == sorted(set(fences))
+
+
+def test_a_fence_can_still_be_read_after_the_lock_has_ended(context: LockContext) -> None:
+    with context.lock("report", fencing=True) as lock:
+        fence = fence_of(lock)
+    assert lock.fence == fence
+
+
+def test_renewals_and_extensions_leave_the_fence_alone(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+    with context.lock("report", timeout=30.0, fencing=True) as lock:
+        fence = fence_of(lock)
+        clock.advance(60.0)
+        lock.extend(60.0)
+        assert lock.renewals > 0
+        assert lock.fence == fence
+
+
+def test_a_refused_try_draws_no_fence_and_harms_none(backend: Backend, context: LockContext) -> None:
+    with context.lock("report", fencing=True) as lock:
+        drawn = backend.view.get(fence_key(b"report"))
+        assert not context.lock("report", fencing=True).acquire(blocking=False)
+        assert backend.view.get(fence_key(b"report")) == drawn == b"%d" % fence_of(lock)
+
+
+def test_fences_grow_over_the_expiry_of_the_lock(backend: Backend, context: LockContext) -> None:
+    first = context.lock("report", timeout=0.1, renew=False, fencing=True)
+    first.acquire()
+    with context.lock("report", fencing=True, retry_every=0.01) as second:
+        assert fence_of(second) > fence_of(first)
+
+
+@pytest.mark.parametrize("disaster", ["FLUSHALL", "DEL of the fence key", "expiry of the fence key"])
+def test_fences_grow_over_the_loss_of_their_key(backend: Backend, context: LockContext, disaster: str) -> None:
+    last = draw(context)
+    for _ in range(5):
+        if disaster == "FLUSHALL":
+            backend.view.flushall()
+        elif disaster == "DEL of the fence key":
+            assert backend.view.delete(fence_key(b"report")) == 1
+        else:
+            assert backend.view.pexpire(fence_key(b"report"), 1)
+            eventually(lambda: not backend.view.exists(fence_key(b"report")), LONG_S)
+        drawn = draw(context)
+        assert drawn > last
+        last = drawn
+
+
+def test_fences_grow_over_a_restart_with_nothing_saved(fresh_redis: RedisServer, fresh: Backend) -> None:
+    context = fresh.context()
+    last = draw(context)
+    fresh_redis.kill()
+    fresh_redis.start()
+    assert draw(context) > last
+
+
+def test_fences_grow_while_many_contend(backend: Backend, context: LockContext) -> None:
+    fences: list[int] = []
+
+    def work() -> None:
+        for _ in range(5):
+            with context.lock("report", fencing=True, retry_every=0.002) as lock:
+                fences.append(fence_of(lock))  # in order of the grants, because it is done under the lock
+
+    for worker in [Background(work) for _ in range(6)]:
+        worker.result(60.0)
+    assert len(fences) == 30
+    assert fences == sorted(set(fences))
+
+
+def test_a_clock_that_stands_behind_the_last_fence_does_not_keep_them_from_growing(
+    backend: Backend, context: LockContext
+) -> None:
+    ahead = draw(context) + 3_600_000_000  # drawn while the server's clock was an hour ahead
+    backend.view.set(fence_key(b"report"), ahead)
+    assert [draw(context) for _ in range(3)] == [ahead + 1, ahead + 2, ahead + 3]
+
+
+def test_a_fence_key_does_not_stay_for_ever(backend: Backend, context: LockContext) -> None:
+    draw(context)
+    assert 23 * 3_600_000 < backend.view.pttl(fence_key(b"report")) <= 24 * 3_600_000
+
+
+def test_each_name_has_its_own_fence_key(backend: Backend, context: LockContext) -> None:
+    for name in ("a", "{a}", "{a}b", "a}b", "}a", b"\xff}"):
+        draw(context, name)
+    assert len(backend.view.keys()) == 6
+
+
+def test_a_register_refuses_a_holder_that_comes_too_late(backend: Backend, context: LockContext) -> None:
+    register = FencedRegister()
+    slow = context.lock("report", timeout=0.1, renew=False, fencing=True)
+    slow.acquire()
+    with context.lock("report", fencing=True, retry_every=0.01) as quick:
+        assert register.write("the quick one's", quick.fence)
+        # The slow one has missed that its time is up.
+        assert not register.write("the slow one's", slow.fence)
+    assert register.value == "the quick one's"
+    assert register.refused == 1
+
+
+def test_a_register_accepts_no_smaller_fence_whatever_happens_to_the_keys(backend: Backend) -> None:
+    context = backend.context()
+    register = FencedRegister()
+    stale: list[int] = []
+    for round_number in range(10):
+        lock = context.lock("report", fencing=True)
+        lock.acquire()
+        assert register.write(round_number, lock.fence)
+        assert not any(register.write("stale", fence) for fence in stale)
+        stale.append(fence_of(lock))
+        if round_number % 2:
+            backend.view.flushall()
+            with pytest.raises(LockLost):
+                lock.release()
+        else:
+            lock.release()
+    assert register.value == 9
+
+
+@pytest.mark.parametrize("content", ["text", "another type"])
+def test_a_broken_fence_key_is_an_error_that_leaves_no_grant(real: Backend, content: str) -> None:
+    if content == "text":
+        real.view.set(fence_key(b"report"), "not a number")
+    else:
+        real.view.rpush(fence_key(b"report"), 1)
+    context = real.context()
+    lock = context.lock("report", timeout=30.0, fencing=True)
+    with pytest.raises(LockServerError):
+        lock.acquire()
+    assert not lock.is_held
+    eventually(lambda: not real.view.exists("report"), 5.0, "the name is free")
+    real.view.delete(fence_key(b"report"))
+    assert draw(context) > 0
+
+
+def test_an_acquire_whose_reply_was_lost_is_tried_again_with_one_grant(backend: Backend) -> None:
+    proxy = backend.proxy()
+    context = backend.context_through(proxy)
+    last = draw(context)
+    proxy.to_client.delay_s = float("inf")
+    lock = context.lock("report", timeout=30.0, fencing=True, thread_local=False)
+    acquiring = Background(lock.acquire)
+    eventually(lambda: backend.view.exists("report"), LONG_S)
+    proxy.cut()
+    proxy.heal()
+    assert acquiring.result()
+    assert backend.view.get("report") == token_of(lock)
+    assert fence_of(lock) > last
+    assert backend.view.get(fence_key(b"report")) == b"%d" % fence_of(lock)
+    lock.release()

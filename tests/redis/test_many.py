@@ -1,0 +1,346 @@
+"""acquire_many and release_many: many names in few calls, each on its own, and all or nothing where something fails."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import redis
+
+from tests.redis.support import LONG_S, Backend, Background, Losses, in_thread, token_of
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import (
+    HashedWheelTimer,
+    Lock,
+    LockContext,
+    LockLost,
+    LockNotHeld,
+    LockServerError,
+    LocksLost,
+    LockTimeout,
+    LockUnavailable,
+    LossReason,
+    TooManyLocks,
+    WrongThread,
+)
+
+
+def held(locks: dict[str | bytes, Lock | None]) -> list[Lock]:
+    return [lock for lock in locks.values() if lock is not None]
+
+
+def test_many_locks_are_acquired_and_released(backend: Backend, context: LockContext) -> None:
+    names = [f"shard:{number}" for number in range(100)]
+    locks = context.acquire_many(names, timeout=30.0)
+    assert list(locks) == names
+    assert len(held(locks)) == 100
+    for lock in held(locks):
+        assert lock.is_held
+        assert backend.view.get(lock.name) == token_of(lock)
+        assert 20_000 < backend.view.pttl(lock.name) <= 30_000
+    assert len({token_of(lock) for lock in held(locks)}) == 100
+    context.release_many(locks.values())
+    assert backend.view.keys() == []
+    assert not any(lock.is_held for lock in held(locks))
+
+
+def test_names_that_others_hold_are_none(backend: Backend, context: LockContext) -> None:
+    backend.view.set("shard:1", "theirs")
+    backend.view.rpush("shard:3", "another type")
+    locks = context.acquire_many([f"shard:{number}" for number in range(5)])
+    assert [name for name, lock in locks.items() if lock is None] == ["shard:1", "shard:3"]
+    context.release_many(locks.values())  # what is None is passed over
+    assert sorted(backend.view.keys()) == [b"shard:1", b"shard:3"]
+    assert backend.view.get("shard:1") == b"theirs"
+
+
+def test_a_name_that_is_given_twice_counts_once(context: LockContext) -> None:
+    locks = context.acquire_many(["a", "b", "a", "a"])
+    assert list(locks) == ["a", "b"]
+    assert len(held(locks)) == 2
+    assert context.stats().acquired == 2
+    context.release_many(locks.values())
+
+
+def test_names_may_come_from_a_generator_and_be_text_or_bytes(backend: Backend, context: LockContext) -> None:
+    names: list[str | bytes] = ["Schlüssel", b"\x00\xff\r\n"]
+    locks = context.acquire_many(name for name in names)
+    assert [lock.name for lock in held(locks)] == names
+    context.release_many(held(locks))
+    assert backend.view.keys() == []
+
+
+def test_no_names_are_no_work() -> None:
+    with LockContext(redis.Redis(port=1)) as context:
+        assert context.acquire_many([]) == {}
+        context.release_many([])
+        context.release_many([None, None])
+        assert context.stats().connects == 0
+
+
+@pytest.mark.parametrize("bad", ["", b"x" * 513, "\ud800", None, 5, ["list"]], ids=lambda bad: f"{bad!r:.10}")
+def test_a_bad_name_is_refused_before_any_io(bad: Any) -> None:
+    timer = HashedWheelTimer()
+    context = LockContext(redis.Redis(port=1), timer=timer)
+    with pytest.raises(ValueError, match="name"):
+        context.acquire_many(["good", bad])
+    assert not timer.running
+
+
+@pytest.mark.parametrize(
+    "options", [{"timeout": 0}, {"timeout": math.nan}, {"renew_every": 30.0}, {"max_hold": -1}, {"on_lost": 5}], ids=str
+)
+def test_bad_settings_are_refused_before_any_io(options: dict[str, Any]) -> None:
+    timer = HashedWheelTimer()
+    context = LockContext(redis.Redis(port=1), timer=timer)
+    with pytest.raises(ValueError, match=next(iter(options))):
+        context.acquire_many(["good"], **options)
+    assert not timer.running
+
+
+def test_locks_in_bulk_are_renewed_with_their_own_settings(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+    losses = Losses()
+    locks = context.acquire_many(
+        ["a", "b", "c"], timeout=30.0, renew_every=10.0, max_renewals=3, on_lost=losses, thread_local=False
+    )
+    clock.advance(50.0)
+    assert [lock.renewals for lock in held(locks)] == [3, 3, 3]
+    assert all(lock.is_held for lock in held(locks))
+    clock.advance(10.0)
+    assert sorted((event.name, event.reason) for event in losses.all_told()) == [
+        (name, LossReason.RENEWAL_LIMIT) for name in ("a", "b", "c")
+    ]
+
+
+def test_a_lock_from_bulk_is_a_lock_like_any_other(backend: Backend, context: LockContext) -> None:
+    locks = context.acquire_many(["a", "b"], timeout=30.0)
+    first, second = held(locks)
+    first.extend(100.0, replace_ttl=True)
+    assert backend.view.pttl("a") > 90_000
+    first.release()
+    assert not backend.view.exists("a")
+    with first:
+        assert first.is_held
+    in_thread(second.release)  # bulk belongs to the process
+    assert not backend.view.exists("b")
+
+
+def test_bulk_can_belong_to_a_thread(context: LockContext) -> None:
+    locks = context.acquire_many(["a", "b"], thread_local=True)
+    with pytest.raises(WrongThread):
+        in_thread(lambda: context.release_many(locks.values()))
+    assert all(lock.is_held for lock in held(locks))
+    context.release_many(locks.values())
+
+
+def test_locks_made_one_by_one_can_be_released_together(backend: Backend, context: LockContext) -> None:
+    locks = [
+        context.lock("a", timeout=30.0),
+        context.lock("b", timeout=10.0),
+        context.lock("c", timeout=30.0, fencing=True),
+        context.lock("d", timeout=30.0),
+    ]
+    for lock in locks:
+        lock.acquire()
+    context.release_many(locks)
+    assert not backend.view.exists("a", "b", "c", "d")
+
+
+def test_releasing_many_tells_which_were_lost_and_releases_the_others(backend: Backend, context: LockContext) -> None:
+    losses = Losses()
+    locks = context.acquire_many([f"shard:{number}" for number in range(6)], on_lost=losses)
+    backend.view.delete("shard:1")
+    backend.view.set("shard:2", "theirs")
+    backend.view.delete("shard:3")
+    backend.view.rpush("shard:3", "another type")
+    with pytest.raises(LocksLost) as caught:
+        context.release_many(locks.values())
+    expected = {
+        "shard:1": LossReason.KEY_GONE,
+        "shard:2": LossReason.TAKEN,
+        "shard:3": LossReason.TAKEN,
+    }
+    assert caught.value.losses == expected
+    assert isinstance(caught.value, LockLost)
+    assert "3 locks" in str(caught.value)
+    assert sorted(backend.view.keys()) == [b"shard:2", b"shard:3"]
+    assert {event.name: event.reason for event in losses.all_told()} == expected
+    assert context.stats().released == 3
+    assert context.stats().lost == 3
+
+
+def test_releasing_many_that_were_lost_before_says_so_and_releases_the_others(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+    locks = context.acquire_many(["a", "b", "c"], timeout=30.0)
+    backend.view.delete("b")
+    clock.advance(10.0)
+    with pytest.raises(LocksLost) as caught:
+        context.release_many(locks.values())
+    assert caught.value.losses == {"b": LossReason.KEY_GONE}
+    assert backend.view.keys() == []
+
+
+def test_releasing_many_with_one_that_is_not_held_releases_none(backend: Backend, context: LockContext) -> None:
+    locks = context.acquire_many(["a", "b"])
+    with pytest.raises(LockNotHeld):
+        context.release_many([*held(locks), context.lock("c")])
+    assert all(lock.is_held for lock in held(locks))
+    context.release_many(locks.values())
+    with pytest.raises(LockNotHeld):
+        context.release_many(locks.values())
+
+
+def test_releasing_one_lock_twice_in_one_call_is_no_loss(backend: Backend, context: LockContext) -> None:
+    [lock] = held(context.acquire_many(["a"]))
+    context.release_many([lock, lock])
+    assert not backend.view.exists("a")
+    assert lock.lost is None
+    assert context.stats().released == 1
+
+
+def test_twenty_thousand_locks_are_acquired_kept_and_released(real: Backend) -> None:
+    context = real.context()
+    names = [f"shard:{number}" for number in range(20_000)]
+    locks = context.acquire_many(names, timeout=3.0)
+    assert len(held(locks)) == 20_000
+    assert real.view.dbsize() == 20_000
+    assert len(context.held()) == context.stats().held == 20_000
+    eventually(lambda: context.stats().renewed >= 20_000, LONG_S)
+    assert all(lock.is_held for lock in held(locks))
+    assert context.stats().batches < 2_000
+    context.release_many(locks.values())
+    assert real.view.dbsize() == 0
+    assert context.stats().lost == 0
+
+
+def test_hundreds_of_locks_in_many_calls_on_either_server(backend: Backend) -> None:
+    context = backend.context(batch_size=7)
+    backend.view.set("shard:400", "theirs")
+    locks = context.acquire_many([f"shard:{number}" for number in range(500)], timeout=30.0)
+    assert len(held(locks)) == 499
+    assert locks["shard:400"] is None
+    context.release_many(locks.values())
+    assert backend.view.keys() == [b"shard:400"]
+
+
+# All or nothing
+
+
+def test_a_server_that_stops_answering_leaves_nothing_acquired(fresh_redis: RedisServer, fresh: Backend) -> None:
+    context = fresh.context(response_timeout=0.3)
+    with context.lock("warm-up"):
+        pass
+    fresh_redis.pause()
+    with pytest.raises(LockTimeout):
+        context.acquire_many([f"shard:{number}" for number in range(2_000)], timeout=30.0)
+    fresh_redis.resume()
+    with context.lock("the same road"):
+        eventually(lambda: not fresh.view.keys("shard:*"), LONG_S, "all grants are taken back")
+    assert context.stats().held == 0
+
+
+def test_a_server_that_is_not_there_is_reported() -> None:
+    with LockContext(redis.Redis(host="127.0.0.1", port=1), response_timeout=0.2) as context:
+        with pytest.raises(LockUnavailable):
+            context.acquire_many(["a", "b"])
+        assert context.stats().held == 0
+
+
+def test_a_connection_that_breaks_in_the_middle_costs_nothing(backend: Backend) -> None:
+    proxy = backend.proxy()
+    context = backend.context_through(proxy, batch_size=10)
+    names = [f"shard:{number}" for number in range(200)]
+    with context.lock("warm-up"):
+        pass
+    proxy.to_client.delay_s = math.inf
+    acquiring = Background(lambda: context.acquire_many(names))
+    eventually(lambda: backend.view.exists("shard:50"), LONG_S)
+    proxy.cut()
+    proxy.heal()
+    locks = acquiring.result()
+    assert len(held(locks)) == 200  # the second try knows the grants of the first as its own
+    proxy.to_client.delay_s = math.inf
+    releasing = Background(lambda: context.release_many(locks.values()))
+    eventually(lambda: not backend.view.exists("shard:50"), LONG_S)
+    proxy.cut()
+    proxy.heal()
+    releasing.result()
+    assert backend.view.keys() == []
+
+
+def test_an_error_about_one_name_undoes_the_others(fresh: Backend) -> None:
+    fresh.view.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~shard:*", "&*", "+@all")
+    context = fresh.context_of(fresh.client(username="app", password="secret"))
+    with pytest.raises(LockServerError) as caught:
+        context.acquire_many(["shard:1", "forbidden", "shard:2"])
+    assert caught.value.lock_name == "forbidden"
+    eventually(lambda: not fresh.view.keys(), LONG_S, "the others are released")
+    assert context.stats().held == 0
+
+
+# max_held
+
+
+def test_no_more_locks_are_held_than_allowed(backend: Backend) -> None:
+    context = backend.context(max_held=3)
+    bulk = context.acquire_many(["a", "b"])
+    third = context.lock("c")
+    third.acquire()
+    with pytest.raises(TooManyLocks) as caught:
+        context.lock("d").acquire()
+    assert caught.value.lock_name == "d"
+    assert not backend.view.exists("d")
+    third.release()
+    with pytest.raises(TooManyLocks):
+        context.acquire_many(["d", "e"])
+    assert not backend.view.exists("d", "e")
+    with context.lock("d"):
+        assert context.stats().held == 3
+    context.release_many(bulk.values())
+
+
+def test_tries_that_fail_take_no_place(backend: Backend) -> None:
+    context = backend.context(max_held=1)
+    backend.view.set("taken", "theirs")
+    for _ in range(3):
+        assert not context.lock("taken").acquire(blocking=False)
+    backend.view.set("shard:1", "theirs")
+    for _ in range(3):
+        assert context.acquire_many(["shard:1"]) == {"shard:1": None}
+    with context.lock("free"):
+        pass
+    with context.lock("free"):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["one by one", "in bulk"])
+def test_no_more_locks_are_held_than_allowed_when_many_ask_at_once(backend: Backend, kind: str) -> None:
+    proxy = backend.proxy()
+    context = backend.context_through(proxy, max_held=10)
+    with context.lock("warm-up"):
+        pass
+    proxy.to_client.delay_s = 0.2  # all of them ask before the first is answered
+    locks: list[Lock] = []
+
+    def acquire(number: int) -> int:
+        try:
+            if kind == "in bulk":
+                locks.extend(held(context.acquire_many([f"{number}:{index}" for index in range(5)])))
+                return 5
+            lock = context.lock(f"{number}", thread_local=False)
+            lock.acquire()
+            locks.append(lock)
+        except TooManyLocks:
+            return 0
+        return 1
+
+    asking = [Background(lambda number=number: acquire(number)) for number in range(12)]  # type: ignore[misc]
+    taken = sum(one.result() for one in asking)
+    proxy.heal()
+    assert taken == len(locks) == context.stats().held == 10
+    context.release_many(locks)
+    with context.lock("there is room again"):
+        pass

@@ -1,0 +1,290 @@
+"""Several threads, and locks that outlive those who took them: who may do what, and what ends without a release."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import redis
+
+from tests.redis.support import LONG_S, Backend, Background, Losses, in_thread, token_of
+from tests.support.waiting import eventually
+from wheel_lock import Lock, LockAlreadyHeld, LockContext, LockLost, LockNotHeld, LossReason, WrongThread
+
+CHANGES: list[Callable[[Lock], object]] = [Lock.release, Lock.reacquire, lambda lock: lock.extend(1.0)]
+
+
+def outcome(call: Callable[[], object]) -> object:
+    """What a call on another thread comes to: its value, or the type of its error."""
+
+    def attempt() -> object:
+        try:
+            return call()
+        except Exception as error:
+            return type(error)
+
+    return in_thread(attempt)
+
+
+# Whose lock it is
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=["release", "reacquire", "extend"])
+def test_a_thread_cannot_change_what_another_holds(
+    backend: Backend, context: LockContext, change: Callable[[Lock], object]
+) -> None:
+    with context.lock("order:42", timeout=30.0) as lock:
+        assert outcome(lambda: change(lock)) is WrongThread
+        assert lock.is_held
+        assert backend.view.get("order:42") == token_of(lock)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=["release", "reacquire", "extend"])
+def test_any_thread_can_change_a_lock_that_is_not_thread_local(
+    context: LockContext, change: Callable[[Lock], object]
+) -> None:
+    lock = context.lock("order:42", timeout=30.0, thread_local=False)
+    in_thread(lock.acquire)
+    assert lock.is_held
+    assert outcome(lambda: change(lock)) in (None, True)
+    if lock.is_held:
+        lock.release()
+
+
+def test_a_lock_that_is_not_thread_local_is_held_for_every_thread(context: LockContext) -> None:
+    lock = context.lock("order:42", thread_local=False)
+    with lock:
+        assert outcome(lock.acquire) is LockAlreadyHeld
+
+
+def test_any_thread_may_look_at_a_lock(context: LockContext) -> None:
+    with context.lock("order:42", fencing=True) as lock:
+        seen = in_thread(lambda: (lock.is_held, lock.lost, lock.fence, lock.token, lock.owned(), lock.remaining() > 0))
+        assert seen == (True, None, lock.fence, lock.token, True, True)
+
+
+def test_threads_that_share_an_object_contend_for_the_lock(backend: Backend, context: LockContext) -> None:
+    lock = context.lock("order:42", timeout=30.0)
+    with lock:
+        token = token_of(lock)
+        assert not in_thread(lambda: lock.acquire(blocking=False))
+        assert token_of(lock) == token
+        assert lock.is_held
+
+    def take_a_turn() -> None:
+        assert lock.acquire(blocking=False)
+        lock.release()
+
+    in_thread(take_a_turn)
+    assert not backend.view.exists("order:42")
+
+
+def test_each_thread_has_its_own_turn_with_one_object(backend: Backend, context: LockContext) -> None:
+    lock = context.lock("order:42", timeout=30.0, retry_every=0.005)
+    tokens: list[bytes] = []
+
+    def take_a_turn() -> None:
+        for _ in range(3):
+            with lock:
+                assert backend.view.get("order:42") == token_of(lock)
+                tokens.append(token_of(lock))
+
+    turns = [Background(take_a_turn) for _ in range(6)]
+    for turn in turns:
+        turn.result(60.0)
+    assert len(set(tokens)) == 18
+    assert not backend.view.exists("order:42")
+
+
+def test_a_lost_lock_stays_lost_for_its_thread_while_another_holds_it_through_the_same_object(
+    backend: Backend, context: LockContext
+) -> None:
+    lock = context.lock("order:42", timeout=30.0)
+    lock.acquire()
+    backend.view.delete("order:42")  # it will be noticed later
+    taken, go_on = threading.Event(), threading.Event()
+
+    def hold() -> bool:
+        with lock:
+            taken.set()
+            assert go_on.wait(LONG_S)
+            return lock.is_held and lock.lost is None
+
+    holding = Background(hold)
+    assert taken.wait(LONG_S)
+    theirs = backend.view.get("order:42")
+    with pytest.raises(LockLost) as caught:
+        lock.release()
+    assert caught.value.reason is LossReason.TAKEN
+    assert (lock.is_held, lock.lost, lock.remaining()) == (False, LossReason.TAKEN, 0.0)
+    with pytest.raises(LockLost):
+        lock.raise_if_lost()
+    with pytest.raises(LockLost):
+        lock.release()
+    assert not lock.acquire(blocking=False)
+    assert lock.lost is LossReason.TAKEN  # a try that failed is no new lease
+    assert backend.view.get("order:42") == theirs
+    go_on.set()
+    assert holding.result()
+    assert lock.acquire(blocking=False)
+    assert lock.is_held
+    lock.release()
+
+
+def test_a_thread_that_has_released_cannot_release_what_another_took_after_it(
+    backend: Backend, context: LockContext
+) -> None:
+    lock = context.lock("order:42", timeout=30.0)
+    with lock:
+        pass
+    taken, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            taken.set()
+            assert go_on.wait(LONG_S)
+
+    holding = Background(hold)
+    assert taken.wait(LONG_S)
+    with pytest.raises((WrongThread, LockNotHeld)):
+        lock.release()
+    assert backend.view.exists("order:42")
+    go_on.set()
+    holding.result()
+
+
+# Abandoned: nobody is left who could release it
+
+
+@contextmanager
+def abandonments() -> Iterator[list[str]]:
+    """Expect warnings about abandoned locks; afterwards the list holds what they said."""
+    texts: list[str] = []
+    with pytest.warns(ResourceWarning) as warned:
+        yield texts
+    texts += [str(warning.message) for warning in warned]
+
+
+def is_free_within_its_timeout(view: redis.Redis, name: str, timeout_s: float) -> bool:
+    """Whether a key that has been seen to be renewed no more goes, with the whole machine allowed to be slow."""
+    return bool(eventually(lambda: not view.exists(name), timeout_s + LONG_S, f"{name} is free"))
+
+
+@pytest.mark.parametrize("tracked", [False, True], ids=["untracked", "tracked"])
+def test_a_lock_that_is_collected_unreleased_is_renewed_no_more(backend: Backend, tracked: bool) -> None:
+    context = backend.context(track_acquisitions=tracked)
+    losses = Losses()
+    lock = context.lock("order:42", timeout=1.5, renew_every=0.1, on_lost=losses)
+    lock.acquire()
+    line = inspect.stack()[0].lineno - 1
+    with abandonments() as warned:
+        del lock
+        gc.collect()
+        eventually(losses.all_told, LONG_S)
+    assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
+    assert len(warned) == 1
+    assert "'order:42' was abandoned without a release" in warned[0]
+    assert (f"{__file__}:{line}" in warned[0]) is tracked
+    assert context.stats().held == 0
+    renewed = context.stats().renewed
+    assert is_free_within_its_timeout(backend.view, "order:42", 1.5)
+    assert context.stats().renewed == renewed
+
+
+def test_bulk_locks_that_are_dropped_are_renewed_no_more_and_say_where_they_came_from(backend: Backend) -> None:
+    context = backend.context(track_acquisitions=True)
+    losses = Losses()
+    locks = context.acquire_many(["order:1", "order:2"], timeout=1.5, renew_every=0.1, on_lost=losses)
+    line = inspect.stack()[0].lineno - 1
+    with abandonments() as warned:
+        locks.clear()
+        gc.collect()
+        eventually(lambda: len(losses.all_told()) == 2, LONG_S)
+    assert is_free_within_its_timeout(backend.view, "order:1", 1.5)
+    assert is_free_within_its_timeout(backend.view, "order:2", 1.5)
+    assert len(warned) == 2
+    assert all(f"{__file__}:{line}" in warning for warning in warned)
+
+
+def test_a_lock_whose_thread_has_ended_is_renewed_no_more(backend: Backend, context: LockContext) -> None:
+    losses = Losses()
+    lock = context.lock("order:42", timeout=1.5, renew_every=0.1, on_lost=losses)
+    with abandonments() as warned:
+        in_thread(lock.acquire)
+        eventually(losses.all_told, LONG_S)
+    assert len(warned) == 1
+    assert "'order:42' was abandoned" in warned[0]
+    assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
+    assert lock.lost is LossReason.ABANDONED
+    assert not lock.is_held
+    assert is_free_within_its_timeout(backend.view, "order:42", 1.5)
+
+
+def test_a_lock_that_is_not_thread_local_outlives_its_thread(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+    lock = context.lock("order:42", timeout=30.0, thread_local=False)
+    in_thread(lock.acquire)
+    clock.advance(100.0)
+    assert lock.is_held
+    assert lock.renewals == 10
+    lock.release()
+
+
+def test_a_released_lock_may_be_collected_and_its_thread_may_end_without_a_word(context: LockContext) -> None:
+    losses = Losses()
+
+    def work() -> None:
+        with context.lock("order:42", on_lost=losses):
+            pass
+
+    in_thread(work)
+    work()
+    gc.collect()
+    assert losses.all_told() == []
+    assert context.stats().lost == 0
+
+
+def test_a_lock_is_renewed_although_nobody_has_kept_the_context(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+    lock = LockContext(backend.client(), timer=context.timer).lock("order:42", timeout=30.0)
+    lock.acquire()
+    gc.collect()
+    clock.advance(100.0)
+    assert lock.is_held
+    assert lock.renewals == 10
+    assert backend.view.get("order:42") == token_of(lock)
+    lock.release()
+
+
+@pytest.mark.parametrize("ending", ["released", "lost"])
+def test_the_connection_of_a_collected_context_is_closed_when_nothing_is_held(real: Backend, ending: str) -> None:
+    # Not real.context(), which would keep it.
+    context = LockContext(real.client(client_name="forgotten"))
+    lock = context.lock("order:42", timeout=3.0, renew_every=0.1)
+    lock.acquire()
+    del context
+    gc.collect()
+
+    def connections() -> int:
+        return [client["name"] for client in real.view.client_list()].count("forgotten")
+
+    assert connections() == 1
+    if ending == "released":
+        lock.release()
+    else:
+        real.view.delete("order:42")
+        eventually(lambda: lock.lost, LONG_S)
+    eventually(lambda: connections() == 0, LONG_S, "hung up")
+    assert lock.acquire()  # and it can be used again all the same
+    lock.release()
+
+
+def test_an_unused_context_that_is_collected_starts_no_thread() -> None:
+    before = set(threading.enumerate())
+    LockContext(redis.Redis(port=1))
+    gc.collect()
+    assert set(threading.enumerate()) <= before

@@ -1,0 +1,377 @@
+"""Waiting for a lock that somebody else holds: how long, how often, what a Ctrl-C leaves behind, and dead servers."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.redis.support import LONG_S, Backend, Background, interrupt_after, interrupted, token_of
+from tests.support.ports import candidate_port
+from tests.support.proxy import TcpProxy
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import (
+    Lock,
+    LockContext,
+    LockNotAcquired,
+    LockNotHeld,
+    LockTimeout,
+    LockUnavailable,
+)
+
+
+@pytest.fixture
+def taken(backend: Backend) -> str:
+    """The name of a lock that somebody else holds."""
+    backend.view.set("order:42", "somebody", px=60_000)
+    return "order:42"
+
+
+@pytest.fixture
+def proxied(backend: Backend) -> TcpProxy:
+    return backend.proxy()
+
+
+@pytest.fixture
+def through_proxy(backend: Backend, proxied: TcpProxy) -> LockContext:
+    return backend.context_through(proxied)
+
+
+def tries(proxy: TcpProxy, name: str) -> int:
+    """How many acquires of a name have been sent."""
+    return proxy.seen("to_server").count(b"SET\r\n$%d\r\n%b\r\n" % (len(name), name.encode()))
+
+
+# How long and how often
+
+
+def test_without_blocking_one_try_is_made(proxied: TcpProxy, through_proxy: LockContext, taken: str) -> None:
+    assert not through_proxy.lock(taken).acquire(blocking=False)
+    assert not through_proxy.lock(taken, blocking=False).acquire()
+    assert tries(proxied, taken) == 2
+
+
+def test_blocking_can_be_asked_for_where_the_lock_was_made_without(
+    backend: Backend, context: LockContext, taken: str
+) -> None:
+    lock = context.lock(taken, blocking=False, retry_every=0.01, thread_local=False)
+    waiting = Background(lambda: lock.acquire(blocking=True))
+    time.sleep(0.05)
+    assert not waiting.done
+    backend.view.delete(taken)
+    assert waiting.result()
+
+
+def test_a_waiter_gets_the_lock_after_its_release(context: LockContext) -> None:
+    with context.lock("order:42"):
+        waiter = context.lock("order:42", retry_every=0.01, thread_local=False)
+        waiting = Background(waiter.acquire)
+        time.sleep(0.05)
+        assert not waiting.done
+    assert waiting.result()
+    assert waiter.is_held
+    waiter.release()
+
+
+def test_a_waiter_gets_the_lock_after_its_expiry(backend: Backend, context: LockContext) -> None:
+    backend.view.set("order:42", "crashed", px=300)
+    with context.lock("order:42", retry_every=0.01) as lock:
+        assert backend.view.get("order:42") == token_of(lock)
+
+
+def test_waiting_ends_when_its_time_is_up_and_not_before(backend: Backend, context: LockContext, taken: str) -> None:
+    began = time.monotonic()
+    assert not context.lock(taken, blocking_timeout=0.2).acquire()
+    assert 0.2 <= time.monotonic() - began < LONG_S
+    assert backend.view.get(taken) == b"somebody"
+
+
+def test_acquire_can_be_given_another_blocking_timeout(context: LockContext, taken: str) -> None:
+    began = time.monotonic()
+    assert not context.lock(taken, blocking_timeout=600.0).acquire(blocking_timeout=0.05)
+    assert time.monotonic() - began < LONG_S
+
+
+def test_a_blocking_timeout_of_nought_is_one_try(proxied: TcpProxy, through_proxy: LockContext, taken: str) -> None:
+    assert not through_proxy.lock(taken, blocking_timeout=0.0).acquire()
+    assert tries(proxied, taken) == 1
+
+
+def test_the_last_try_comes_when_the_time_is_up(backend: Backend, context: LockContext, taken: str) -> None:
+    backend.view.pexpire(taken, 300)
+    # A pause of a minute between tries is cut short by the end of the waiting.
+    assert context.lock(taken, blocking_timeout=0.6, retry_every=60.0).acquire()
+
+
+def test_tries_are_as_far_apart_as_was_asked_for(proxied: TcpProxy, through_proxy: LockContext, taken: str) -> None:
+    lock = through_proxy.lock(taken, blocking_timeout=0.5, retry_every=0.2)
+    assert not lock.acquire()
+    assert 2 <= tries(proxied, taken) <= 4  # at 0, 0.2, 0.4 and 0.5; never more often
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_only_as_many_tries_are_made_as_are_allowed(
+    proxied: TcpProxy, through_proxy: LockContext, taken: str, attempts: int
+) -> None:
+    lock = through_proxy.lock(taken, max_attempts=attempts, retry_every=0.01)
+    assert not lock.acquire()
+    assert tries(proxied, taken) == attempts
+    with pytest.raises(LockNotAcquired), lock:
+        pass
+    assert tries(proxied, taken) == 2 * attempts
+
+
+def test_many_waiters_get_the_lock_one_at_a_time(backend: Backend, context: LockContext) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        for _ in range(5):
+            with context.lock("order:42", retry_every=0.005):
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    workers = [Background(work) for _ in range(8)]
+    for worker in workers:
+        worker.result(timeout_s=60.0)
+    assert most == [1] * 40
+    assert not backend.view.exists("order:42")
+
+
+# Ctrl-C
+
+
+@pytest.fixture
+def lock(context: LockContext) -> Iterator[Lock]:
+    lock = context.lock("order:42", timeout=30.0, retry_every=0.01)
+    yield lock
+    if lock.is_held:
+        lock.release()
+
+
+def test_ctrl_c_ends_the_waiting_and_leaves_the_holder_alone(
+    backend: Backend, context: LockContext, lock: Lock, taken: str
+) -> None:
+    with interrupted(lambda: context.timer.busy):
+        lock.acquire()
+    assert not lock.is_held
+    backend.view.delete(taken)
+    time.sleep(0.05)  # long enough for five more tries
+    assert not backend.view.exists(taken)
+    assert lock.acquire()
+
+
+@pytest.mark.parametrize("executed", [True, False], ids=["reply under way", "command under way"])
+def test_ctrl_c_while_a_command_is_outstanding_leaves_no_grant(
+    backend: Backend, proxied: TcpProxy, through_proxy: LockContext, executed: bool
+) -> None:
+    with through_proxy.lock("warm-up"):
+        pass
+    lock = through_proxy.lock("order:42", timeout=30.0)
+    late = proxied.to_client if executed else proxied.to_server
+    late.delay_s = math.inf
+    with interrupted(lambda: backend.view.exists("order:42") if executed else tries(proxied, "order:42")):
+        lock.acquire()
+    late.delay_s = 0.0
+    with through_proxy.lock("order:43"):  # the same road: whatever was under way has arrived before this
+        eventually(lambda: not backend.view.exists("order:42"), LONG_S, "the grant is taken back")
+    assert not lock.is_held
+    with pytest.raises(LockNotHeld):
+        lock.release()
+    assert through_proxy.stats().held == 0
+
+
+def test_ctrl_c_before_there_is_a_connection_leaves_no_grant(
+    backend: Backend, proxied: TcpProxy, through_proxy: LockContext
+) -> None:
+    proxied.to_client.delay_s = math.inf
+    lock = through_proxy.lock("order:42", timeout=30.0)
+    with interrupted(lambda: proxied.accepted):
+        lock.acquire()
+    proxied.heal()
+    with through_proxy.lock("order:43"):
+        assert not backend.view.exists("order:42")
+    assert tries(proxied, "order:42") == 0
+
+
+def test_ctrl_c_at_any_moment_leaves_no_grant_that_nobody_knows_of(
+    backend: Backend, context: LockContext, lock: Lock
+) -> None:
+    interruptions = 0
+    for round_number in range(150):
+        interruptions += interrupt_after(2e-5 * (round_number % 50 + 1), lock.acquire)
+        if lock.is_held:
+            # It came after all was done; that much the caller can see.
+            assert backend.view.get("order:42") == token_of(lock)
+            lock.release()
+        eventually(lambda: not backend.view.exists("order:42"), LONG_S, f"no key is left in round {round_number}")
+    assert interruptions > 0
+    assert context.stats().held == 0
+    assert context.stats().connects == 1
+
+
+def test_ctrl_c_at_any_moment_of_a_release_leaves_no_lock_behind(
+    backend: Backend, context: LockContext, lock: Lock
+) -> None:
+    for round_number in range(100):
+        lock.acquire()
+        if interrupt_after(2e-5 * (round_number % 30 + 1), lock.release):
+            try:
+                lock.release()
+            except LockNotHeld:
+                pass  # the first one is under way, or done
+        eventually(lambda: not backend.view.exists("order:42"), LONG_S, f"released in round {round_number}")
+    assert context.stats().held == 0
+    assert context.stats().connects == 1
+
+
+def test_ctrl_c_in_a_bulk_acquire_leaves_no_grants(
+    backend: Backend, proxied: TcpProxy, through_proxy: LockContext
+) -> None:
+    names = [f"shard:{number}" for number in range(1500)]  # three calls
+    with through_proxy.lock("warm-up"):
+        pass
+    proxied.to_client.delay_s = math.inf
+    with interrupted(lambda: backend.view.exists(names[-1])):
+        through_proxy.acquire_many(names)
+    proxied.to_client.delay_s = 0.0
+    eventually(lambda: not backend.view.keys("shard:*"), LONG_S, "all grants are taken back")
+    assert through_proxy.stats().held == 0
+
+
+def test_a_release_that_was_interrupted_and_a_lock_dropped_harm_no_other_lock(
+    backend: Backend, context: LockContext
+) -> None:
+    other = context.lock("other", timeout=30.0)
+    other.acquire()
+    lock = context.lock("order:42", timeout=30.0)
+    lock.acquire()
+    go_on, stopped = threading.Event(), threading.Event()
+
+    def hold_the_thread_up() -> None:
+        stopped.set()
+        go_on.wait(LONG_S)
+
+    context.timer.post(hold_the_thread_up)
+    stopped.wait(LONG_S)
+    with interrupted(lambda: context.timer.busy):
+        lock.release()  # it has been asked for, and will be done when the thread runs again
+    del lock
+    go_on.set()
+    eventually(lambda: not backend.view.exists("order:42"), LONG_S)
+    other.extend(30.0)
+    assert context.stats().lost == 0
+    assert context.stats().released == 1
+    assert context.stats().connects == 1  # the shared connection has survived
+    other.release()
+
+
+def test_ctrl_c_at_the_first_use_does_not_start_two_threads(real: Backend) -> None:
+    doubled: list[int] = []
+    for microseconds in range(10, 310, 10):
+        timer = real.timer()
+        lock = real.context(timer=timer).lock("order:42", timeout=30.0)
+        interrupt_after(microseconds * 1e-6, lock.acquire)
+        time.sleep(0.002)  # for a thread that is only just starting
+        if [thread.name for thread in threading.enumerate()].count(timer.name) > 1:
+            doubled.append(microseconds)
+            break  # two threads that turn one loop may do anything, so this is as far as it goes
+        if not lock.is_held:
+            lock.acquire()
+        lock.release()
+        assert [thread.name for thread in threading.enumerate()].count(timer.name) == 1
+    assert not doubled, "interrupted after so many microseconds, a second thread turns the same loop"
+
+
+# Servers that do not answer
+
+
+def test_a_server_that_is_down_is_reported_in_bounded_time() -> None:
+    port = candidate_port()
+    with LockContext(redis.Redis(host="127.0.0.1", port=port), response_timeout=0.3) as context:
+        began = time.monotonic()
+        with pytest.raises(LockUnavailable, match=f"127.0.0.1:{port}") as caught:
+            context.lock("order:42").acquire()
+        assert 0.2 <= time.monotonic() - began < LONG_S
+        assert caught.value.lock_name == "order:42"
+        assert isinstance(caught.value, redis.ConnectionError)
+
+
+def test_a_server_that_comes_up_in_time_is_used(fresh_redis: RedisServer) -> None:
+    port = fresh_redis.port
+    fresh_redis.kill()
+    with LockContext(redis.Redis(host="127.0.0.1", port=port), response_timeout=30.0) as context:
+        acquiring = Background(context.lock("order:42", thread_local=False).acquire)
+        time.sleep(0.1)
+        fresh_redis.start()
+        assert acquiring.result(30.0)
+
+
+def test_a_server_that_is_silent_is_reported_in_bounded_time_and_gets_its_grant_back(
+    fresh_redis: RedisServer, fresh: Backend
+) -> None:
+    context = fresh.context(response_timeout=0.3)
+    with context.lock("warm-up"):
+        pass
+    fresh_redis.pause()
+    lock = context.lock("order:42", timeout=30.0)
+    with pytest.raises(LockTimeout) as caught:
+        lock.acquire()
+    assert caught.value.lock_name == "order:42"
+    assert isinstance(caught.value, redis.TimeoutError)
+    assert not lock.is_held
+    fresh_redis.resume()
+    with context.lock("order:43"):  # the same road: the acquire has arrived before this
+        eventually(lambda: not fresh.view.exists("order:42"), LONG_S, "the grant is taken back")
+
+
+def test_a_release_that_is_not_answered_is_reported_and_the_lock_is_not_held(
+    fresh_redis: RedisServer, fresh: Backend
+) -> None:
+    context = fresh.context(response_timeout=0.3)
+    lock = context.lock("order:42", timeout=1.0)
+    lock.acquire()
+    fresh_redis.pause()
+    with pytest.raises(LockTimeout):
+        lock.release()
+    assert not lock.is_held
+    fresh_redis.resume()
+    eventually(lambda: not fresh.view.exists("order:42"), LONG_S, "released or expired")
+    with pytest.raises(LockNotHeld):
+        lock.release()
+
+
+def test_an_acquire_whose_reply_was_lost_recognises_its_own_grant(
+    backend: Backend, proxied: TcpProxy, through_proxy: LockContext
+) -> None:
+    with through_proxy.lock("warm-up"):
+        pass
+    proxied.to_client.delay_s = math.inf
+    lock = through_proxy.lock("order:42", timeout=30.0, thread_local=False)
+    acquiring = Background(lambda: lock.acquire(blocking=False))
+    eventually(lambda: backend.view.exists("order:42"), LONG_S)
+    proxied.cut()
+    proxied.heal()
+    assert acquiring.result()
+    assert backend.view.get("order:42") == token_of(lock)
+    lock.release()
+
+
+def test_a_release_whose_reply_was_lost_is_a_success(
+    backend: Backend, proxied: TcpProxy, through_proxy: LockContext
+) -> None:
+    lock = through_proxy.lock("order:42", timeout=30.0, thread_local=False)
+    lock.acquire()
+    proxied.to_client.delay_s = math.inf
+    releasing = Background(lock.release)
+    eventually(lambda: not backend.view.exists("order:42"), LONG_S)
+    proxied.cut()
+    proxied.heal()
+    releasing.result()
+    assert lock.lost is None

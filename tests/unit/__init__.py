@@ -1,0 +1,1 @@
+"""Everything below the engine, one file of tests for each file of the package."""

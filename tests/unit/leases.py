@@ -1,0 +1,38 @@
+"""Leases for tests, and, written down a second time, what may follow what."""
+
+from __future__ import annotations
+
+from wheel_lock.lease import Lease, Limits, grant_all
+from wheel_lock.protocol.resp import fragment
+
+_ENDS = {"RELEASE": "RELEASING", "LOSE": "LOST"}
+LEGAL: dict[str, dict[str, str]] = {
+    "PENDING": {"GRANTED": "HELD", "TURNED_DOWN": "REFUSED"},
+    "HELD": {"SENT": "RENEWING", "UNKNOWN": "OVERDUE", "EXTEND": "EXTENDING", **_ENDS},
+    "RENEWING": {"CONFIRMED": "HELD", "UNKNOWN": "OVERDUE", "EXTEND": "EXTENDING", **_ENDS},
+    "OVERDUE": {"SENT": "RENEWING", "EXTEND": "EXTENDING", **_ENDS},
+    "EXTENDING": {"CONFIRMED": "HELD", "UNKNOWN": "OVERDUE", **_ENDS},
+    "RELEASING": {"FREED": "RELEASED", "LOSE": "LOST"},
+}
+
+
+class Terms:
+    """What leases share, with nothing behind it."""
+
+    def __init__(self, timeout_s: float = 10.0) -> None:
+        self.alive = True
+        self.timeout_s = timeout_s
+
+    def due(self, entries: list[Lease], now: float) -> None:
+        raise AssertionError("nothing here is on a wheel")
+
+
+def new_lease(terms: Terms | None = None) -> Lease:
+    return Lease("order:42", fragment(b"order:42", b"token"), terms or Terms())
+
+
+def granted(sent_at: float, *, limits: Limits | None = None, terms: Terms | None = None) -> Lease:
+    """A lease that is held, of 10 s unless the terms say otherwise."""
+    lease = new_lease(terms)
+    grant_all([lease], sent_at, lease.group.timeout_s, limits)
+    return lease

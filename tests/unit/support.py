@@ -1,0 +1,221 @@
+"""What the unit tests stand on: threads and forked children that may hang without hanging the tests, and the log."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import select
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import pytest
+
+from wheel_lock.notifier import NOTIFIER
+from wheel_lock.timer import HashedWheelTimer
+
+T = TypeVar("T")
+
+PATIENCE_S = 20.0  # within which anything happens that is going to happen, on however busy a machine
+
+
+class Background(Generic[T]):
+    """A call in a daemon thread: what hangs there fails a test instead of hanging it."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._values: list[T] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="background-call", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._values.append(self._call())
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def ident(self) -> int:
+        assert self._thread.ident is not None
+        return self._thread.ident
+
+    def result(self, within_s: float = PATIENCE_S) -> T:
+        self._thread.join(within_s)
+        assert not self._thread.is_alive(), f"the call has not returned within {within_s} s"
+        if self._error is not None:
+            raise self._error
+        return self._values[0]
+
+
+def in_a_fork(check: Callable[[], object], within_s: float = PATIENCE_S) -> None:
+    """Run `check` in a forked child; an AssertionError with the child's traceback if it fails there, or hangs."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        # From Python 3.12 on: a fork of a process with threads is just what is tested here.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reader)
+            check()
+        except BaseException:
+            os.write(writer, traceback.format_exc().encode()[-30_000:])
+            os._exit(1)
+        os._exit(0)
+    os.close(writer)
+    said = b""
+    deadline = time.monotonic() + within_s
+    try:
+        while True:
+            ready, _, _ = select.select([reader], [], [], max(deadline - time.monotonic(), 0.0))
+            if not ready:
+                os.kill(pid, signal.SIGKILL)
+                break
+            data = os.read(reader, 65536)
+            if not data:
+                break
+            said += data
+    finally:
+        os.close(reader)
+        _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code != -signal.SIGKILL, f"the child has hung for {within_s} s\n{said.decode()}"
+    assert code == 0, f"the child ended with {code}:\n{said.decode()}"
+
+
+def drain() -> None:
+    """Wait until the notifier thread has dealt with all that it had been told."""
+    assert NOTIFIER.drain(PATIENCE_S), "the notifier thread is not getting on"
+
+
+class RaisingHandler(logging.Handler):
+    """What a user's faulty log handler does."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("the disk of the log is full")
+
+
+@contextmanager
+def log_handler(handler: logging.Handler) -> Iterator[None]:
+    """Have `handler`, and no other, see what the library logs."""
+    logger = logging.getLogger("wheel_lock")
+    propagate, handlers = logger.propagate, logger.handlers
+    logger.propagate, logger.handlers = False, [handler]
+    try:
+        yield
+    finally:
+        logger.propagate, logger.handlers = propagate, handlers
+
+
+def messages(caplog: pytest.LogCaptureFixture, level: int = logging.DEBUG) -> list[str]:
+    """What the library has logged at `level` or above, after all that is still to be told."""
+    drain()
+    return [record.getMessage() for record in caplog.records if record.name == "wheel_lock" and record.levelno >= level]
+
+
+class Gate:
+    """Holds the notifier thread up, in a `with`, so that what is told meanwhile is queued."""
+
+    def __init__(self) -> None:
+        self._reached, self._open = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        self._reached.set()
+        self._open.wait(PATIENCE_S)
+
+    def __enter__(self) -> Gate:
+        NOTIFIER.post(self.wait)
+        assert self._reached.wait(PATIENCE_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.set()
+
+
+def timer_thread(timer: HashedWheelTimer) -> threading.Thread:
+    """The one thread of `timer`, which must run."""
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == timer.name]
+    return thread
+
+
+def kill(timer: HashedWheelTimer, error: type[BaseException] = SystemExit) -> None:
+    """Raise `error` in the thread of `timer`, wherever that is just now, and return when it has ended of it."""
+    deaths, thread = timer.deaths, timer_thread(timer)
+    assert thread.ident is not None
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error)) == 1
+    timer.wake()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), "the thread has not died"
+    assert timer.deaths == deaths + 1
+
+
+def fall_asleep(timer: HashedWheelTimer) -> int:
+    """Return when the thread has nothing to do any more, with the number of turns that it has taken."""
+    turns = -1
+    while turns != timer.turns:
+        turns = timer.turns
+        time.sleep(0.05)
+    return turns
+
+
+class Member:
+    """Something that lives on a timer and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.told: list[str] = []
+
+    def thread_died(self) -> None:
+        self.told.append("thread died")
+
+    def forked(self) -> None:
+        self.told.append("forked")
+
+    def timer_stopped(self) -> None:
+        self.told.append("timer stopped")
+
+
+ALLOCATIONS = 60  # more than any call here makes
+
+
+class Garbage:
+    """A cycle that does something when it is collected."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self._action = action
+        self._cycle = self
+
+    def __del__(self) -> None:
+        self._action()
+
+
+def with_garbage_at_every_allocation(call: Callable[[], object], new_garbage: Callable[[], object]) -> None:
+    """Run `call` with a collection at its first allocation, then with one at its second, and so on.
+
+    That is how finalisers run in the middle of other code, only that there it takes years. For a forked child: a
+    finaliser that blocks ends all collection in its process.
+    """
+    gc.collect()
+    gc.freeze()  # so that a collection looks at little else
+    for allocations in range(1, ALLOCATIONS + 1):
+        gc.collect()
+        gc.disable()
+        new_garbage()
+        gc.set_threshold(gc.get_count()[0] + allocations)
+        gc.enable()
+        try:
+            call()
+        finally:
+            gc.disable()
+            gc.set_threshold(700)

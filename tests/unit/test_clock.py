@@ -1,0 +1,34 @@
+"""The clock: the one that goes on while the machine is suspended."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from wheel_lock.clock import SystemClock
+from wheel_lock.timer import HashedWheelTimer
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no CLOCK_BOOTTIME")
+def test_it_is_the_clock_that_counts_suspension() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    now = SystemClock().now()
+    after = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= now <= after
+
+
+def test_it_never_goes_back() -> None:
+    clock = SystemClock()
+    readings = [clock.now() for _ in range(10_000)]
+    assert readings == sorted(readings)
+
+
+def test_it_sleeps_in_real_time() -> None:
+    assert [SystemClock().sleep_s(remaining) for remaining in (0.0, 0.5, 1e9)] == [0.0, 0.5, 1e9]
+
+
+def test_it_is_what_a_timer_lives_by_unless_told_otherwise() -> None:
+    timer = HashedWheelTimer()
+    assert isinstance(timer.clock, SystemClock)
+    assert not timer.running

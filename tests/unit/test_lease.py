@@ -1,0 +1,342 @@
+"""A lease, step by step: what may follow what, how long it is believed in, and why it ends."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.leases import LEGAL, Terms, granted, new_lease
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import (
+    NOBODY,
+    TRANSITIONS,
+    Event,
+    Lease,
+    Limits,
+    Owner,
+    State,
+    confirm_all,
+    grant_all,
+    local_deadline,
+    mark_sent,
+)
+from wheel_lock.protocol.resp import fragment
+
+BELIEVED = [State.HELD, State.RENEWING, State.OVERDUE, State.EXTENDING]
+FINAL = [State.RELEASED, State.LOST, State.REFUSED]
+
+
+def renewing(*, limits: Limits | None = None, sent_at: float = 100.0) -> Lease:
+    """A lease of 10 s from 100 s on, one renewal of which is unanswered."""
+    lease = granted(sent_at, limits=limits)
+    mark_sent([lease])
+    return lease
+
+
+# What may follow what
+
+
+def test_the_table_is_exactly_what_may_follow_what() -> None:
+    assert {(state.name, event.name): after.name for (state, event), after in TRANSITIONS.items()} == {
+        (state, event): after for state, events in LEGAL.items() for event, after in events.items()
+    }
+
+
+@pytest.mark.parametrize("state", State, ids=lambda state: str(state.name))
+def test_what_may_not_happen_is_refused_and_changes_nothing(state: State) -> None:
+    for event in Event:
+        lease = new_lease()
+        lease.state = state
+        after = LEGAL.get(state.name, {}).get(event.name)
+        if after is None:
+            with pytest.raises(RuntimeError, match=f"{state.name} cannot take {event.name}"):
+                lease.move(event)
+            assert lease.state is state
+        else:
+            lease.move(event)
+            assert lease.state.name == after
+
+
+@pytest.mark.parametrize("state", FINAL, ids=lambda state: str(state.name))
+def test_the_end_is_the_end(state: State) -> None:
+    assert not any(before is state for before, _ in TRANSITIONS)
+
+
+def test_a_lease_begins_as_nobodys() -> None:
+    lease = new_lease()
+    assert lease.state is State.PENDING
+    assert lease.loss is None
+    assert not lease.believed(-math.inf)
+    assert not lease.believed(0.0)
+    assert lease.owner is NOBODY
+    assert not NOBODY.ended
+    assert not Owner().ended
+
+
+def test_a_lease_that_is_not_pending_cannot_be_granted() -> None:
+    for state in set(State) - {State.PENDING}:
+        lease = new_lease()
+        lease.state = state
+        with pytest.raises((RuntimeError, KeyError)):
+            grant_all([lease], 100.0, 10.0, None)
+        assert lease.state is state
+
+
+@given(name=st.binary(min_size=1, max_size=512), token=st.binary(min_size=1, max_size=512))
+@settings(deadline=None)
+def test_name_and_token_are_read_back_from_what_is_sent(name: bytes, token: bytes) -> None:
+    lease = Lease("whatever the caller said", fragment(name, token), Terms())
+    assert lease.key == name
+    assert lease.token == token
+
+
+# The deadline
+
+
+@given(sent_at=st.floats(0, 1e9), timeout_s=st.floats(0.01, 1e6))
+@settings(deadline=None)
+def test_the_deadline_lies_before_the_expiry_counted_from_before_the_sending(sent_at: float, timeout_s: float) -> None:
+    deadline = local_deadline(sent_at, timeout_s)
+    assert deadline < sent_at + timeout_s
+    assert deadline == pytest.approx(sent_at + timeout_s * 0.99 - 0.002)
+
+
+def test_a_grant_is_believed_until_its_deadline_and_not_at_it() -> None:
+    lease = granted(100.0)
+    assert lease.deadline == pytest.approx(109.898)
+    assert lease.acquired_at == 100.0
+    assert lease.believed(100.0)
+    assert lease.believed(math.nextafter(lease.deadline, 0))
+    assert not lease.believed(lease.deadline)
+    assert not lease.believed(math.inf)
+
+
+def test_one_grant_may_be_of_many_leases() -> None:
+    leases = [new_lease() for _ in range(3)]
+    grant_all(leases, 100.0, 10.0, None)
+    assert [(lease.state, lease.deadline) for lease in leases] == [(State.HELD, local_deadline(100.0, 10.0))] * 3
+
+
+@pytest.mark.parametrize("state", State, ids=lambda state: str(state.name))
+def test_only_four_states_are_believed_in(state: State) -> None:
+    lease = granted(100.0)
+    lease.state = state
+    assert lease.believed(101.0) == (state in BELIEVED)
+
+
+def test_asking_changes_nothing() -> None:
+    lease = granted(100.0)
+    assert not lease.believed(200.0)
+    assert lease.loss is None
+    assert lease.state is State.HELD
+
+
+def test_a_lapse_that_was_seen_is_never_believed_again() -> None:
+    lease = renewing()
+    assert not lease.believed(110.0)
+    lease.see_lapse()
+    assert lease.loss is LossReason.NOT_CONFIRMED
+    assert not lease.believed(101.0)  # not even by somebody who read the clock earlier
+    result = confirm_all([lease], 100.0, 101.0, 10.0)
+    assert result.other == [lease]
+    assert not lease.believed(101.0)
+
+
+def test_a_reason_is_never_overwritten() -> None:
+    lease = granted(100.0)
+    lease.loss = LossReason.KEY_GONE
+    lease.see_lapse()
+    assert lease.loss is LossReason.KEY_GONE
+
+
+@pytest.mark.parametrize("state", [state for state in State if state not in BELIEVED], ids=lambda it: str(it.name))
+def test_what_is_over_cannot_lapse(state: State) -> None:
+    lease = granted(100.0)
+    lease.state = state
+    lease.see_lapse()
+    assert lease.loss is None
+
+
+def test_nothing_of_a_dead_group_is_believed_in() -> None:
+    terms = Terms()
+    lease = granted(100.0, terms=terms)
+    assert lease.believed(101.0)
+    terms.alive = False
+    assert not lease.believed(101.0)
+
+
+# Confirmation
+
+
+def test_a_renewal_that_is_confirmed_in_time_moves_the_deadline_forward() -> None:
+    lease = renewing()
+    result = confirm_all([lease], 103.0, 104.0, 10.0)
+    assert (result.kept, result.limited, result.other) == ([lease], [], [])
+    assert lease.state is State.HELD
+    assert lease.renewals == 1
+    assert lease.deadline == local_deadline(103.0, 10.0)
+    assert result.slack_s == pytest.approx(local_deadline(100.0, 10.0) - 104.0)
+
+
+def test_a_renewal_that_is_confirmed_at_the_deadline_is_too_late() -> None:
+    lease = renewing()
+    before = lease.deadline
+    result = confirm_all([lease], 103.0, before, 10.0)
+    assert (result.kept, result.other) == ([], [lease])
+    assert lease.deadline == before
+    assert lease.renewals == 0
+    assert lease.state is State.RENEWING  # for the engine to end
+    assert not lease.believed(before)
+
+
+def test_a_renewal_that_is_confirmed_at_the_last_moment_is_in_time() -> None:
+    lease = renewing()
+    now = math.nextafter(lease.deadline, 0)
+    assert confirm_all([lease], 103.0, now, 10.0).kept == [lease]
+    assert lease.believed(now)
+
+
+@given(sent_at=st.floats(0, 200), now=st.floats(0, 200), timeout_s=st.floats(0.05, 50), hold_until=st.floats(0, 200))
+@settings(deadline=None)
+def test_no_confirmation_moves_a_deadline_back(sent_at: float, now: float, timeout_s: float, hold_until: float) -> None:
+    for limits in (None, Limits(None, hold_until)):
+        lease = renewing(limits=limits)
+        before = lease.deadline
+        confirm_all([lease], sent_at, now, timeout_s)
+        assert lease.deadline >= before
+        if lease.deadline > before:
+            assert now < before
+            assert lease.deadline <= local_deadline(sent_at, timeout_s)
+        if limits is not None:
+            assert lease.deadline <= limits.hold_until
+
+
+def test_a_shorter_confirmation_keeps_the_longer_deadline() -> None:
+    lease = granted(100.0)
+    lease.reset_deadline(500.0)  # the caller has extended it
+    mark_sent([lease])
+    assert confirm_all([lease], 103.0, 104.0, 10.0).kept == [lease]
+    assert lease.deadline == 500.0
+
+
+@pytest.mark.parametrize(
+    "state", [state for state in State if state is not State.RENEWING], ids=lambda it: str(it.name)
+)
+def test_a_confirmation_of_what_is_not_being_renewed_changes_nothing(state: State) -> None:
+    lease = granted(100.0)
+    lease.state = state
+    before = lease.deadline
+    result = confirm_all([lease], 103.0, 104.0, 10.0)
+    assert (result.kept, result.limited, result.other) == ([], [], [lease])
+    assert (lease.state, lease.deadline, lease.renewals) == (state, before, 0)
+
+
+def test_a_batch_is_sorted_into_those_that_go_on_and_those_that_do_not() -> None:
+    kept, late, lost, released, limited = (renewing() for _ in range(5))
+    late.deadline = 103.5
+    lost.loss = LossReason.NOT_CONFIRMED
+    released.move(Event.RELEASE)
+    released.move(Event.FREED)
+    limited.limits = Limits(3, math.inf)
+    result = confirm_all([kept, late, lost, released, limited], 103.0, 104.0, 10.0)
+    assert result.kept == [kept]
+    assert result.limited == [limited]
+    assert result.other == [late, lost, released]
+    assert [lease.believed(104.0) for lease in (kept, late, lost, released, limited)] == [True, *[False] * 3, True]
+    assert released.state is State.RELEASED
+    assert lost.loss is LossReason.NOT_CONFIRMED
+    assert result.slack_s == pytest.approx(local_deadline(100.0, 10.0) - 104.0)
+
+
+def test_a_lease_that_stands_twice_in_a_batch_is_renewed_once() -> None:
+    lease = renewing()
+    result = confirm_all([lease, lease], 103.0, 104.0, 10.0)
+    assert result.kept == [lease]
+    assert lease.renewals == 1
+
+
+def test_a_batch_of_which_nothing_goes_on_had_no_slack_to_speak_of() -> None:
+    assert confirm_all([], 103.0, 104.0, 10.0).slack_s == math.inf
+    assert confirm_all([granted(100.0)], 103.0, 104.0, 10.0).slack_s == math.inf
+
+
+def test_a_batch_is_sent_as_a_whole() -> None:
+    leases = [granted(100.0), granted(100.0)]
+    leases[1].move(Event.UNKNOWN)
+    mark_sent(leases)
+    assert [lease.state for lease in leases] == [State.RENEWING] * 2
+
+
+# Limits
+
+
+def test_a_lease_without_limits_is_never_at_one() -> None:
+    lease = granted(100.0)
+    lease.renewals = 10**9
+    assert not lease.at_limit
+    assert lease.lapse_reason() is LossReason.NOT_CONFIRMED
+
+
+def test_the_last_renewal_allowed_is_the_last() -> None:
+    lease = granted(100.0, limits=Limits(2, math.inf))
+    now = 100.0
+    for renewals in (1, 2):
+        assert not lease.at_limit
+        assert lease.lapse_reason() is LossReason.NOT_CONFIRMED
+        mark_sent([lease])
+        now += 3.0
+        assert confirm_all([lease], now, now + 1.0, 10.0).limited == [lease]
+        assert lease.renewals == renewals
+    assert lease.at_limit
+    assert lease.lapse_reason() is LossReason.RENEWAL_LIMIT
+    assert lease.believed(now)  # until its deadline all the same
+
+
+def test_without_any_renewal_allowed_it_is_at_its_limit_from_the_start() -> None:
+    lease = granted(100.0, limits=Limits(0, math.inf))
+    assert lease.at_limit
+    assert lease.believed(109.0)
+    lease.see_lapse()
+    assert lease.loss is LossReason.RENEWAL_LIMIT
+
+
+def test_nothing_is_believed_beyond_the_hold_limit() -> None:
+    lease = granted(100.0, limits=Limits(None, 104.0))
+    assert lease.deadline == 104.0
+    assert lease.at_limit
+    assert lease.lapse_reason() is LossReason.HOLD_LIMIT
+
+
+def test_a_renewal_ends_at_the_hold_limit() -> None:
+    lease = granted(100.0, limits=Limits(None, 111.0))
+    assert not lease.at_limit
+    assert lease.lapse_reason() is LossReason.NOT_CONFIRMED  # were it to lapse now, it would be for want of a renewal
+    mark_sent([lease])
+    assert confirm_all([lease], 105.0, 106.0, 10.0).limited == [lease]
+    assert lease.deadline == 111.0
+    assert lease.at_limit
+    assert lease.lapse_reason() is LossReason.HOLD_LIMIT
+
+
+def test_an_extension_ends_at_the_hold_limit() -> None:
+    lease = granted(100.0, limits=Limits(None, 111.0))
+    lease.reset_deadline(500.0)
+    assert lease.deadline == 111.0
+    assert lease.lapse_reason() is LossReason.HOLD_LIMIT
+
+
+def test_a_hold_limit_that_is_reached_outranks_the_renewal_limit() -> None:
+    lease = granted(100.0, limits=Limits(0, 104.0))
+    assert lease.lapse_reason() is LossReason.HOLD_LIMIT
+
+
+def test_limits_may_be_shared_by_the_leases_of_one_call() -> None:
+    limits = Limits(1, math.inf)
+    first, second = granted(100.0, limits=limits), granted(100.0, limits=limits)
+    mark_sent([first])
+    confirm_all([first], 103.0, 104.0, 10.0)
+    assert first.at_limit
+    assert not second.at_limit

@@ -1,0 +1,102 @@
+"""Names: our hash slots are those of the server, and a companion key can meet neither its lock nor a stranger's."""
+
+from __future__ import annotations
+
+import pytest
+import redis.crc
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.support.redis_server import RedisServer
+from wheel_lock.protocol.names import SLOTS, companion, fence_key, hash_slot, hash_tag
+
+# Braces decide everything here, so most names are made of little else.
+braced = st.lists(st.sampled_from([b"{", b"}", b"a", b"=", b"#", b"\0", b"\r\n", b"{}", b"}{"]), min_size=1).map(
+    b"".join
+)
+names = st.binary(min_size=1, max_size=512) | braced.filter(lambda name: len(name) <= 512)
+TRICKY = [b"{", b"}", b"{}", b"}{", b"{}a", b"{}{a}", b"{a}", b"a", b"{{a}}", b"{a", b"a}", b"}a{b}", b"a{}{b}", b"{{}"]
+
+
+@given(key=st.binary() | braced)
+@settings(deadline=None)
+@example(b"")
+@example(b"123456789")
+def test_the_slot_is_the_one_that_redis_py_computes(key: bytes) -> None:
+    assert hash_slot(key) == redis.crc.key_slot(key)
+
+
+@pytest.mark.parametrize("key", TRICKY)
+def test_the_slot_of_tricky_braces_is_the_one_that_redis_py_computes(key: bytes) -> None:
+    assert hash_slot(key) == redis.crc.key_slot(key)
+
+
+def test_the_slot_is_the_one_that_a_server_computes() -> None:
+    with RedisServer("cluster-enabled yes") as cluster_node:
+        client = cluster_node.client()
+        for key in [*TRICKY, b"order:42", b"\0\xff\r\n", *map(fence_key, TRICKY)]:
+            assert hash_slot(key) == client.execute_command("CLUSTER", "KEYSLOT", key)
+
+
+@pytest.mark.parametrize(
+    ("key", "tag"),
+    [
+        (b"plain", None),
+        (b"", None),
+        (b"{user}:1", b"user"),
+        (b"a{user}b{other}", b"user"),
+        (b"{}", None),
+        (b"{}{user}", None),  # the first pair is empty, so the whole counts
+        (b"{{user}}", b"{user"),
+        (b"}{user}", b"user"),
+        (b"{user", None),
+        (b"user}", None),
+    ],
+)
+def test_the_tag_is_what_stands_between_the_first_braces(key: bytes, tag: bytes | None) -> None:
+    assert hash_tag(key) == tag
+
+
+@given(name=names)
+@settings(deadline=None)
+def test_a_companion_lives_in_the_slot_of_its_lock(name: bytes) -> None:
+    assert redis.crc.key_slot(fence_key(name)) == redis.crc.key_slot(name)
+    assert redis.crc.key_slot(companion(b"other:", name)) == redis.crc.key_slot(name)
+
+
+@pytest.mark.parametrize("name", TRICKY)
+def test_a_companion_of_tricky_braces_lives_in_the_slot_of_its_lock(name: bytes) -> None:
+    assert redis.crc.key_slot(fence_key(name)) == redis.crc.key_slot(name)
+
+
+@given(one=names, other=names)
+@settings(deadline=None)
+@example(b"a", b"{a}")
+@example(b"{a}", b"={a}")
+@example(b"}", b"#}")
+def test_two_locks_never_share_a_companion(one: bytes, other: bytes) -> None:
+    assert (fence_key(one) == fence_key(other)) == (one == other)
+
+
+def test_no_two_short_names_share_a_companion() -> None:
+    # The names that could be confused are short ones of braces and of the characters that mark the three forms.
+    alphabet = b"{}=#a0"
+    every = [b""]
+    for _ in range(3):
+        every += [name + bytes([letter]) for name in every for letter in alphabet]
+    short = {name for name in every if 1 <= len(name) <= 3}
+    assert len({fence_key(name) for name in short}) == len(short)
+
+
+@given(name=names)
+@settings(deadline=None)
+def test_a_companion_is_never_its_own_lock(name: bytes) -> None:
+    assert fence_key(name) != name
+    assert fence_key(name).startswith(b"wheel_lock:fence:")
+
+
+def test_a_name_with_a_closing_brace_has_a_tag_that_stands_in_for_it() -> None:
+    # Braces of our own around it would end at that brace, so a tag of the same slot is searched for.
+    for number in range(20):
+        name = b"}%d" % number
+        assert hash_slot(fence_key(name)) == hash_slot(name) < SLOTS

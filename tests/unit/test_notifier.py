@@ -1,0 +1,209 @@
+"""The notifier thread: in order, one after the other, whatever a callback does to it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+
+import pytest
+
+from tests.support.waiting import eventually
+from tests.unit.support import (
+    ALLOCATIONS,
+    PATIENCE_S,
+    Background,
+    Garbage,
+    Gate,
+    RaisingHandler,
+    drain,
+    in_a_fork,
+    log_handler,
+    messages,
+    with_garbage_at_every_allocation,
+)
+from wheel_lock.notifier import NOTIFIER, Notifier
+
+
+class Fails:
+    """A callback that raises, and tells of it by a name."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __call__(self) -> None:
+        raise self._error
+
+    def __repr__(self) -> str:
+        return "the callback of the accountants"
+
+
+def test_calls_run_in_order_with_their_arguments() -> None:
+    seen: list[tuple[int, int]] = []
+    for number in range(1000):
+        NOTIFIER.post(lambda one, other: seen.append((one, other)), number, -number)
+    drain()
+    assert seen == [(number, -number) for number in range(1000)]
+
+
+def test_calls_of_each_thread_keep_their_order_among_those_of_others() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def post_many(who: int) -> None:
+        for number in range(500):
+            NOTIFIER.post(seen.append, (who, number))
+
+    for caller in [Background(lambda who=who: post_many(who)) for who in range(4)]:  # type: ignore[misc]
+        caller.result()
+    drain()
+    for who in range(4):
+        assert [number for caller, number in seen if caller == who] == list(range(500))
+
+
+def test_calls_run_on_one_daemon_thread_of_its_own() -> None:
+    threads: list[threading.Thread] = []
+    NOTIFIER.post(lambda: threads.append(threading.current_thread()))
+    NOTIFIER.post(lambda: threads.append(threading.current_thread()))
+    drain()
+    assert threads[0] is threads[1] is not threading.current_thread()
+    assert threads[0].daemon
+    assert threads[0].name.startswith("wheel-lock-notifier-")
+
+
+def test_there_is_no_thread_before_there_is_something_to_tell() -> None:
+    before = threading.active_count()
+    notifier = Notifier()
+    assert threading.active_count() == before
+    assert notifier.drain(PATIENCE_S)
+    assert notifier._thread is not None  # which, being a daemon, stays
+
+
+def test_a_post_returns_while_a_call_is_still_running() -> None:
+    seen: list[int] = []
+    with Gate():
+        NOTIFIER.post(seen.append, 1)
+        assert seen == []
+        assert not NOTIFIER.drain(0.01)
+    drain()
+    assert seen == [1]
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), MemoryError()], ids=repr
+)
+def test_a_call_that_fails_is_logged_and_the_next_one_runs(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    threads: list[threading.Thread] = []
+    NOTIFIER.post(lambda: threads.append(threading.current_thread()))
+    NOTIFIER.post(Fails(error))
+    NOTIFIER.post(lambda: threads.append(threading.current_thread()))
+    (message,) = messages(caplog, logging.ERROR)
+    assert "the callback of the accountants" in message
+    assert caplog.records[-1].exc_info is not None
+    assert caplog.records[-1].exc_info[1] is error
+    assert threads[0] is threads[1]
+
+
+def test_a_log_handler_that_fails_does_not_keep_the_next_call_from_running() -> None:
+    told = threading.Event()
+    with log_handler(RaisingHandler()):
+        with Gate():  # so that all three are in the queue before the first runs
+            NOTIFIER.post(Fails(ValueError()))
+            NOTIFIER.post(logging.getLogger("wheel_lock").warning, "lost 1 lock(s)")
+            NOTIFIER.post(told.set)
+        assert told.wait(2.0), "what was posted after a failure to log was never run"
+
+
+def test_a_call_may_post_and_is_run_to_its_end_first() -> None:
+    seen: list[str] = []
+
+    def outer() -> None:
+        NOTIFIER.post(seen.append, "inner")
+        seen.append("outer")
+
+    NOTIFIER.post(outer)
+    drain()
+    drain()
+    assert seen == ["outer", "inner"]
+
+
+def test_a_post_from_a_finaliser_in_the_middle_of_a_post_is_run_like_any_other() -> None:
+    def check() -> None:
+        notifiers: list[Notifier] = []
+        seen: list[str] = []
+
+        def new_garbage() -> None:
+            notifiers.append(notifier := Notifier())  # a new one, so that the start of its thread is interrupted too
+            Garbage(lambda: notifier.post(seen.append, "finaliser"))
+
+        with_garbage_at_every_allocation(lambda: notifiers[-1].post(seen.append, "call"), new_garbage)
+        gc.collect()
+        for notifier in notifiers:
+            assert notifier.drain(PATIENCE_S)
+        assert seen.count("call") == seen.count("finaliser") == ALLOCATIONS
+
+    in_a_fork(check)
+
+
+class Marker:
+    """Something whose end can be seen."""
+
+
+def test_nothing_of_a_call_is_kept_while_waiting_for_the_next() -> None:
+    marker = Marker()
+    gone = weakref.ref(marker)
+    NOTIFIER.post(lambda marker: None, marker)
+    del marker
+    eventually(lambda: gone() is None, message="the argument was dropped")
+
+
+def test_nothing_of_a_failed_call_is_kept_either() -> None:
+    marker = Marker()
+    gone = weakref.ref(marker)
+
+    def fail(marker: Marker) -> None:
+        raise ValueError("not kept")
+
+    with log_handler(logging.NullHandler()):
+        NOTIFIER.post(fail, marker)
+        del marker
+        eventually(lambda: gone() is None, message="the argument was dropped")
+
+
+def test_draining_waits_for_what_was_posted_before() -> None:
+    seen: list[int] = []
+    for number in range(100):
+        NOTIFIER.post(seen.append, number)
+    assert NOTIFIER.drain(PATIENCE_S)
+    assert len(seen) == 100
+
+
+def test_the_notifier_cannot_wait_for_itself() -> None:
+    answers: list[bool] = []
+    NOTIFIER.post(lambda: answers.append(NOTIFIER.drain(PATIENCE_S)))
+    drain()
+    assert answers == [False]
+
+
+def test_draining_gives_up_in_time() -> None:
+    with Gate():
+        assert not NOTIFIER.drain(0.0)
+
+
+def test_a_forked_child_has_an_empty_notifier_that_works() -> None:
+    seen: list[str] = []
+    with Gate():
+        NOTIFIER.post(seen.append, "of the parent")
+
+        def check() -> None:
+            assert NOTIFIER.drain(PATIENCE_S)
+            assert seen == []
+            NOTIFIER.post(seen.append, "of the child")
+            assert NOTIFIER.drain(PATIENCE_S)
+            assert seen == ["of the child"]
+
+        in_a_fork(check)
+    drain()
+    assert seen == ["of the parent"]

@@ -1,0 +1,151 @@
+"""What can be seen: quantiles that are right to 5 %, and snapshots that stay as they were taken."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wheel_lock.errors import LossReason
+from wheel_lock.observe import ContextStats, HeldLock, LostEvent
+from wheel_lock.observe.stats import Counters, Histogram, snapshot
+
+durations = st.floats(1e-5, 57.0)
+shares = st.sampled_from([0.0, 0.01, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0])
+
+
+def histogram(values: list[float]) -> Histogram:
+    found = Histogram()
+    for value in values:
+        found.add(value)
+    return found
+
+
+def exact_quantile(values: list[float], share: float) -> float:
+    """The smallest value that `share` of the values did not exceed."""
+    return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
+
+
+@given(values=st.lists(durations, min_size=1, max_size=200), share=shares)
+@settings(deadline=None)
+def test_a_quantile_is_at_most_5_percent_too_high_and_never_too_low(values: list[float], share: float) -> None:
+    exact = exact_quantile(values, share)
+    assert exact <= histogram(values).quantile(share) <= exact * 1.05 * (1 + 1e-9)
+
+
+@given(values=st.lists(st.floats(0.0, 1e6), min_size=1))
+@settings(deadline=None)
+def test_quantiles_of_anything_grow_up_to_the_longest(values: list[float]) -> None:
+    found = histogram(values)
+    quantiles = [found.quantile(share) for share in (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)]
+    assert quantiles == sorted(quantiles)
+    assert quantiles[-1] == found.most == max(values)
+    assert found.total == len(values)
+    for share, quantile in zip((0.0, 0.1, 0.5, 0.9, 0.99, 1.0), quantiles, strict=True):
+        assert quantile >= exact_quantile(values, share)
+
+
+def test_many_at_once_count_as_many() -> None:
+    found = Histogram()
+    found.add(0.001, 990)
+    found.add(1.0, 10)
+    assert found.total == 1000
+    assert 0.001 <= found.quantile(0.99) <= 0.00105
+    assert found.quantile(0.991) == 1.0
+    assert found.most == 1.0
+
+
+def test_of_nothing_every_quantile_is_nought() -> None:
+    assert [Histogram().quantile(share) for share in (0.0, 0.5, 1.0)] == [0.0, 0.0, 0.0]
+    assert Histogram().most == 0.0
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-9, -1e-9])
+def test_what_is_shorter_than_the_first_bucket_is_below_ten_microseconds(value: float) -> None:
+    found = histogram([value, 1.0])
+    assert found.quantile(0.5) <= 1e-5
+
+
+def test_what_is_longer_than_the_last_bucket_is_not_underrated() -> None:
+    assert histogram([100.0, 200.0]).quantile(0.5) >= 100.0
+    assert histogram([100.0, 200.0]).quantile(1.0) == 200.0
+
+
+def counted() -> Counters:
+    counters = Counters()
+    counters.acquired, counters.released, counters.renewed, counters.unknown = 5, 2, 100, 3
+    counters.batches, counters.connects, counters.slack_min_s = 4, 1, 0.25
+    counters.lost[LossReason.TAKEN] += 1
+    counters.lost[LossReason.KEY_GONE] += 2
+    counters.lag.add(0.001, 100)
+    return counters
+
+
+def test_a_snapshot_shows_what_was_counted() -> None:
+    stats = snapshot(counted(), held=7, overdue=1)
+    assert (stats.held, stats.overdue) == (7, 1)
+    assert (stats.acquired, stats.released, stats.renewed, stats.unknown) == (5, 2, 100, 3)
+    assert (stats.batches, stats.connects, stats.renewal_slack_min_s) == (4, 1, 0.25)
+    assert stats.lost == 3
+    assert stats.lost_by_reason == {LossReason.TAKEN: 1, LossReason.KEY_GONE: 2}
+    assert stats.renewal_lag_p50_s == stats.renewal_lag_p99_s == stats.renewal_lag_max_s == 0.001
+
+
+def test_a_snapshot_stays_as_it_was_taken() -> None:
+    counters = counted()
+    stats = snapshot(counters, held=7, overdue=1)
+    before = dataclasses.asdict(stats)
+    counters.acquired += 1
+    counters.lost[LossReason.ABANDONED] += 1
+    counters.lag.add(60.0)
+    counters.reset()
+    assert dataclasses.asdict(stats) == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        snapshot(Counters(), held=0, overdue=0),
+        LostEvent("order:42", LossReason.TAKEN, 1.0, 2.0, 3, None),
+        HeldLock("order:42", 30.0, 1.0, 2.0, 3, False),
+    ],
+    ids=type,
+)
+def test_what_users_see_is_frozen(value: ContextStats | LostEvent | HeldLock) -> None:
+    for field in dataclasses.fields(value):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, field.name, None)
+    with pytest.raises((AttributeError, TypeError)):
+        value.another = 1  # type: ignore[union-attr]
+
+
+def test_the_losses_in_a_snapshot_are_frozen_too() -> None:
+    stats = snapshot(counted(), held=7, overdue=1)
+    with pytest.raises(TypeError):
+        stats.lost_by_reason[LossReason.TAKEN] = 0  # type: ignore[index]
+
+
+def test_a_snapshot_can_be_copied_pickled_and_compared() -> None:
+    stats = snapshot(counted(), held=7, overdue=1)
+    assert copy.copy(stats) == copy.deepcopy(stats) == pickle.loads(pickle.dumps(stats)) == stats
+    assert stats != snapshot(counted(), held=8, overdue=1)
+
+
+def test_counters_start_again_at_nought_in_place() -> None:
+    counters = counted()
+    counters.reset()
+    assert snapshot(counters, held=0, overdue=0) == snapshot(Counters(), held=0, overdue=0)
+    assert snapshot(counters, held=0, overdue=0).renewal_slack_min_s == math.inf
+
+
+def test_two_counters_share_nothing() -> None:
+    one, other = Counters(), Counters()
+    one.lost[LossReason.TAKEN] += 1
+    one.lag.add(1.0)
+    assert other.lost == {}
+    assert other.lag.total == 0

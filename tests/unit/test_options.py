@@ -1,0 +1,327 @@
+"""Options: whatever cannot work is refused before anything happens, in a sentence that names it and shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wheel_lock.lease import local_deadline
+from wheel_lock.options import (
+    DRIFT,
+    MARGIN_S,
+    MAX_SECONDS,
+    MIN_RENEWED_TIMEOUT_S,
+    MIN_TIMEOUT_S,
+    ContextOptions,
+    LockOptions,
+    count,
+    lock_name,
+    lock_options,
+    lock_token,
+    seconds,
+)
+
+# From Any on: the types forbid these values, which is why callers without a type checker must be told.
+make_lock_options: Callable[..., LockOptions] = lock_options
+make_context_options: Callable[..., ContextOptions] = ContextOptions
+
+NO_SECONDS: list[object] = [
+    math.nan,
+    math.inf,
+    -math.inf,
+    -1,
+    -0.001,
+    -(2**63),
+    2**63,
+    1e300,
+    True,
+    False,
+    "30",
+    b"30",
+    Decimal(30),
+    30j,
+    object(),
+]
+NO_COUNTS: list[object] = [math.nan, math.inf, -1, -(2**63), 1.0, 2.5, True, False, "3", b"3", Decimal(3), object()]
+
+
+def refusal(call: Callable[..., object], **values: object) -> str:
+    with pytest.raises(ValueError, match=r".") as caught:
+        call(**values)
+    return str(caught.value)
+
+
+def shown(value: object) -> str:
+    """The start of what a message must show of `value`: long ones are shortened."""
+    return repr(value)[:20]
+
+
+@pytest.mark.parametrize("value", [*NO_SECONDS, None], ids=lambda value: repr(value)[:20])
+def test_a_timeout_that_is_no_time_is_refused(value: object) -> None:
+    message = refusal(make_lock_options, timeout=value)
+    assert "timeout" in message
+    assert shown(value) in message
+
+
+@pytest.mark.parametrize("value", NO_SECONDS, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("parameter", ["renew_every", "blocking_timeout", "max_hold", "retry_every"])
+def test_a_duration_of_a_lock_that_is_no_time_is_refused(parameter: str, value: object) -> None:
+    message = refusal(make_lock_options, **{parameter: value})
+    assert parameter in message
+    assert shown(value) in message
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, -0.0])
+@pytest.mark.parametrize("parameter", ["timeout", "renew_every", "max_hold", "retry_every"])
+def test_a_duration_of_a_lock_that_must_pass_is_not_nought(parameter: str, zero: float) -> None:
+    message = refusal(make_lock_options, **{parameter: zero})
+    assert parameter in message
+    assert repr(zero) in message
+
+
+def test_waiting_for_no_time_at_all_makes_sense() -> None:
+    assert lock_options(blocking_timeout=0).blocking_timeout_s == 0
+
+
+@pytest.mark.parametrize("value", NO_COUNTS, ids=repr)
+@pytest.mark.parametrize("parameter", ["max_renewals", "max_attempts"])
+def test_a_number_of_times_that_is_no_number_is_refused(parameter: str, value: object) -> None:
+    message = refusal(make_lock_options, **{parameter: value})
+    assert parameter in message
+    assert shown(value) in message
+
+
+def test_no_attempt_at_all_is_refused_and_no_renewal_at_all_is_not() -> None:
+    assert "max_attempts must be a whole number of at least 1, not 0" in refusal(make_lock_options, max_attempts=0)
+    assert lock_options(max_renewals=0).max_renewals == 0
+
+
+def test_a_timeout_too_short_to_be_renewed_is_refused() -> None:
+    assert lock_options(MIN_RENEWED_TIMEOUT_S).timeout_ms == 50
+    assert "0.0499" in refusal(make_lock_options, timeout=0.0499)
+    assert lock_options(MIN_TIMEOUT_S, renew=False).timeout_ms == 10
+    assert "0.0099" in refusal(make_lock_options, timeout=0.0099, renew=False)
+
+
+@pytest.mark.parametrize("every", [30.0, 29.698, 29.7, 31.0, 1e9])
+def test_a_renewal_after_the_lease_is_believed_is_refused(every: float) -> None:
+    message = refusal(make_lock_options, timeout=30.0, renew_every=every)
+    assert "renew_every" in message
+    assert "29.698" in message
+    assert repr(every) in message
+
+
+@given(timeout=st.floats(MIN_RENEWED_TIMEOUT_S, MAX_SECONDS), share=st.floats(1e-3, 1.2))
+@settings(deadline=None)
+def test_renew_every_is_allowed_exactly_while_the_lease_is_believed(timeout: float, share: float) -> None:
+    every = timeout * share
+    if every < local_deadline(0.0, timeout):
+        assert lock_options(timeout, renew_every=every).renew_every_s == every
+    else:
+        assert repr(every) in refusal(make_lock_options, timeout=timeout, renew_every=every)
+
+
+def test_an_interval_of_renewals_that_are_not_wanted_is_refused() -> None:
+    message = refusal(make_lock_options, renew=False, renew_every=5.0)
+    assert "renew_every=5.0" in message
+    assert "renew=False" in message
+
+
+def test_a_third_of_the_timeout_is_the_interval_by_default() -> None:
+    assert lock_options(3.0).renew_every_s == 1.0
+    assert lock_options(3.0, renew=False).renew_every_s is None
+
+
+@given(timeout=st.floats(MIN_TIMEOUT_S, MAX_SECONDS))
+@settings(deadline=None)
+def test_the_holder_stops_believing_before_the_server_expires_the_key(timeout: float) -> None:
+    # The server counts whole milliseconds, the holder does not: rounding must not eat up the margin.
+    options = lock_options(timeout, renew=False)
+    assert options.timeout_ms >= 1
+    assert local_deadline(0.0, options.timeout_s) < options.timeout_ms / 1000
+    assert local_deadline(0.0, options.timeout_s) == pytest.approx(timeout * DRIFT - MARGIN_S)
+
+
+def test_lock_options_are_frozen_and_shared() -> None:
+    options = lock_options(7.0, max_renewals=3)
+    assert lock_options(7.0, max_renewals=3) is options
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.timeout_s = 8.0  # type: ignore[misc]
+
+
+def test_a_value_that_equals_a_good_one_is_no_better_for_it() -> None:
+    # The cache must not take True for 1.
+    assert lock_options(1).timeout_s == 1.0
+    assert "True" in refusal(make_lock_options, timeout=True)
+    assert lock_options(max_attempts=1).max_attempts == 1
+    assert "True" in refusal(make_lock_options, max_attempts=True)
+    assert "1.0" in refusal(make_lock_options, max_attempts=1.0)
+
+
+@pytest.mark.parametrize("value", [*NO_SECONDS, None, 0, 0.0], ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize(
+    "parameter", ["response_timeout", "connect_timeout", "backoff_first", "backoff_max", "close_timeout"]
+)
+def test_a_duration_of_a_context_that_is_no_time_is_refused(parameter: str, value: object) -> None:
+    message = refusal(make_context_options, **{f"{parameter}_s": value})
+    assert parameter in message
+    assert shown(value) in message
+
+
+@pytest.mark.parametrize("value", [*NO_COUNTS, 0], ids=repr)
+@pytest.mark.parametrize("parameter", ["batch_size", "max_calls_in_flight", "max_held"])
+def test_a_size_of_a_context_that_is_no_number_is_refused(parameter: str, value: object) -> None:
+    message = refusal(make_context_options, **{parameter: value})
+    assert parameter in message
+    assert shown(value) in message
+
+
+@pytest.mark.parametrize("value", [5001, 2**63])
+def test_a_batch_that_would_hold_the_server_up_is_refused(value: int) -> None:
+    assert ContextOptions(batch_size=5000).batch_size == 5000
+    assert repr(value) in refusal(make_context_options, batch_size=value)
+
+
+def test_a_first_pause_longer_than_the_longest_is_refused() -> None:
+    message = refusal(make_context_options, backoff_first_s=2.0, backoff_max_s=1.5)
+    assert "backoff_first" in message
+    assert "2.0" in message
+    assert "1.5" in message
+    assert ContextOptions(backoff_first_s=1.5, backoff_max_s=1.5).backoff_max_s == 1.5
+
+
+def test_context_options_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ContextOptions().batch_size = 5  # type: ignore[misc]
+
+
+@given(value=st.floats(0.0, MAX_SECONDS) | st.integers(0, int(MAX_SECONDS)))
+@settings(deadline=None)
+def test_every_number_of_seconds_in_range_is_taken_as_it_is(value: float) -> None:
+    taken = seconds("what", value)
+    assert type(taken) is float
+    assert taken == value
+
+
+@given(value=st.integers(1))
+@settings(deadline=None)
+def test_every_whole_number_in_range_is_taken_as_it_is(value: int) -> None:
+    assert count("what", value, least=1) == value
+
+
+@pytest.mark.parametrize("check", [seconds, count])
+def test_a_bad_value_of_any_length_makes_a_short_message(check: Callable[..., object]) -> None:
+    message = refusal(lambda: check("timeout", "9" * 1_000_000, least=1))
+    assert "timeout" in message
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize("digits", [400, 5000])  # a float holds about 300, and repr() refuses more than 4,300
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("check", [seconds, count])
+def test_a_whole_number_too_long_for_anything_is_refused_like_any_other(
+    check: Callable[..., object], sign: int, digits: int
+) -> None:
+    if check is count and sign > 0:
+        assert check("max_held", 10**digits, least=1) == 10**digits
+    else:
+        message = refusal(lambda: check("timeout", sign * 10**digits, least=1))
+        assert "timeout" in message
+        assert len(message) < 500
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    ["timeout", "renew_every", "blocking_timeout", "max_hold", "retry_every", "max_renewals", "max_attempts"],
+)
+def test_a_value_that_cannot_be_hashed_is_refused_like_any_other(parameter: str) -> None:
+    # Options are cached by their values; the cache must not be the first to look at them.
+    message = refusal(make_lock_options, **{parameter: [30]})
+    assert parameter in message
+    assert "[30]" in message
+
+
+# Names and tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("order:42", b"order:42"),
+        (b"order:42", b"order:42"),
+        ("Schlüssel", "Schlüssel".encode()),
+        ("a\r\nDEL b\r\n", b"a\r\nDEL b\r\n"),
+        (b"\r\n", b"\r\n"),
+        ("\0", b"\0"),
+        (b"\0\xff\xfe", b"\0\xff\xfe"),
+        ("{user}:1", b"{user}:1"),
+        ("}{", b"}{"),
+        ("{}", b"{}"),
+        ("x", b"x"),
+        ("x" * 512, b"x" * 512),
+        (b"\xff" * 512, b"\xff" * 512),
+        ("ü" * 256, "ü".encode() * 256),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+@pytest.mark.parametrize("check", [lock_name, lock_token])
+def test_a_legal_name_is_sent_as_it_is(check: Callable[[object], bytes], name: str | bytes, expected: bytes) -> None:
+    assert check(name) == expected
+
+
+@given(name=st.binary(min_size=1, max_size=512))
+@settings(deadline=None)
+def test_any_1_to_512_bytes_are_a_name(name: bytes) -> None:
+    assert lock_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "not 0"),
+        (b"", "not 0"),
+        ("x" * 513, "not 513"),
+        (b"x" * 513, "not 513"),
+        ("ü" * 257, "not 514"),
+        ("x" * 1_000_000, "not 1000000"),
+        (b"\0" * 1_000_000, "not 1000000"),
+        ("\ud800", r"'\ud800'"),
+        ("order:\udfff:42", r"order:\udfff:42"),
+        (None, "NoneType"),
+        (42, "int"),
+        (True, "bool"),
+        (1.5, "float"),
+        (math.nan, "float"),
+        (["a"], "list"),
+        (bytearray(b"a"), "bytearray"),
+        (memoryview(b"a"), "memoryview"),
+        (object(), "object"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+@pytest.mark.parametrize("check", [lock_name])
+def test_anything_else_is_no_name(check: Callable[[object], bytes], name: object, said: str) -> None:
+    message = refusal(lambda: check(name))
+    assert "lock name" in message
+    assert said in message
+    assert len(message) < 300
+    message.encode("ascii")  # so that it can be logged anywhere
+
+
+def test_a_long_name_with_a_lone_surrogate_makes_a_short_message() -> None:
+    assert len(refusal(lambda: lock_name("\udead" * 1_000_000))) < 300
+
+
+@pytest.mark.parametrize("token", ["", b"", "x" * 513, b"x" * 1_000_000, "secret-value\ud800", None, 42, True, ["a"]])
+def test_a_bad_token_is_refused_without_being_shown(token: object) -> None:
+    message = refusal(lambda: lock_token(token))
+    assert "token" in message
+    assert "secret" not in message
+    assert "xxx" not in message
+    assert len(message) < 300

@@ -1,0 +1,195 @@
+"""RESP: what we encode a parser reads back as it was, and no malformed reply gets past the reader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hiredis
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wheel_lock.protocol.resp import (
+    GONE,
+    TAKEN,
+    MalformedReply,
+    bulk,
+    command,
+    exceptions,
+    fragment,
+    number,
+    set_if_free,
+    split_fragment,
+)
+
+
+def parsed(data: bytes) -> list[Any]:
+    """All that is in `data`, which must end where a value ends."""
+    nothing = object()
+    reader = hiredis.Reader(notEnoughData=nothing)
+    reader.feed(data)
+    found = []
+    while (value := reader.gets()) is not nothing:
+        found.append(value)
+    assert not reader.has_data()
+    return found
+
+
+@given(data=st.binary())
+@settings(deadline=None)
+def test_an_argument_is_read_back_as_it_was(data: bytes) -> None:
+    assert parsed(bulk(data)) == [data]
+
+
+@given(value=st.integers())
+@settings(deadline=None)
+def test_a_number_is_read_back_as_text(value: int) -> None:
+    assert parsed(number(value)) == [str(value).encode()]
+
+
+@given(arguments=st.lists(st.binary(), min_size=1))
+@settings(deadline=None)
+def test_a_command_is_read_back_as_its_arguments(arguments: list[bytes]) -> None:
+    assert parsed(command(*arguments)) == [arguments]
+
+
+@given(commands=st.lists(st.lists(st.binary(), min_size=1), max_size=5))
+@settings(deadline=None)
+def test_commands_in_a_row_stay_apart(commands: list[list[bytes]]) -> None:
+    assert parsed(b"".join(command(*arguments) for arguments in commands)) == commands
+
+
+def test_an_argument_of_a_megabyte_is_read_back_as_it_was() -> None:
+    data = bytes(range(256)) * 4096
+    assert parsed(command(b"SET", b"key", data)) == [[b"SET", b"key", data]]
+
+
+@given(name=st.binary(), token=st.binary())
+@settings(deadline=None)
+def test_a_fragment_is_two_arguments_and_splits_back(name: bytes, token: bytes) -> None:
+    assert parsed(fragment(name, token)) == [name, token]
+    assert fragment(name, token) == bulk(name) + bulk(token)
+    assert split_fragment(fragment(name, token)) == (name, token)
+
+
+@pytest.mark.parametrize("name", [b"$3\r\nabc\r\n", b"\r\n", b"$", b"$5\r\n", b"0\r\n$0\r\n\r\n"])
+def test_a_name_that_looks_like_the_protocol_is_just_a_name(name: bytes) -> None:
+    assert split_fragment(fragment(name, b"token")) == (name, b"token")
+    assert split_fragment(fragment(b"name", name)) == (b"name", name)
+
+
+@given(name=st.binary(), token=st.binary(), ttl_ms=st.integers(1, 10**12))
+@settings(deadline=None)
+def test_an_acquire_is_the_set_that_redis_py_sends(name: bytes, token: bytes, ttl_ms: int) -> None:
+    ttl = str(ttl_ms).encode()
+    assert set_if_free(fragment(name, token), ttl_ms) == command(b"SET", name, token, b"NX", b"PX", ttl)
+
+
+# The reply of a batched script
+
+
+def test_no_exceptions_means_that_all_went_well() -> None:
+    assert list(exceptions([], 3)) == []
+    assert list(exceptions([], 0)) == []
+
+
+@given(st.dictionaries(st.integers(0, 99), st.sampled_from([GONE, TAKEN]) | st.text(max_size=20), max_size=100))
+@settings(deadline=None)
+def test_each_exception_is_read_with_its_own_index(found: dict[int, int | str]) -> None:
+    reply: list[object] = []
+    for index, verdict in found.items():
+        reply += [index + 1, verdict if isinstance(verdict, int) else verdict.encode()]
+    assert dict(exceptions(reply, 100)) == found
+
+
+def test_a_verdict_may_be_an_error_object() -> None:
+    assert list(exceptions([2, hiredis.ReplyError("MOVED 1 host:1")], 2)) == [(1, "MOVED 1 host:1")]
+
+
+def test_a_text_that_is_no_utf_8_is_escaped() -> None:
+    assert list(exceptions([1, b"ERR \xff"], 1)) == [(0, r"ERR \xff")]
+
+
+def test_an_error_text_never_looks_like_a_number() -> None:
+    assert list(exceptions([1, b"0", 2, b"1"], 2)) == [(0, "0"), (1, "1")]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        None,
+        0,
+        1,
+        -1,
+        True,
+        b"",
+        b"OK",
+        "OK",
+        hiredis.ReplyError("ERR"),
+        {},
+        (),
+        (1, 0),
+        {1: 0},
+        1.5,
+    ],
+    ids=repr,
+)
+def test_what_is_no_list_is_malformed(reply: object) -> None:
+    with pytest.raises(MalformedReply, match="list"):
+        exceptions(reply, 5)
+
+
+@pytest.mark.parametrize("reply", [[1], [1, 0, 2], [None], [[]]], ids=repr)
+def test_half_a_pair_is_malformed(reply: object) -> None:
+    with pytest.raises(MalformedReply, match="pairs"):
+        exceptions(reply, 5)
+
+
+@pytest.mark.parametrize(
+    "index", [0, -1, 6, 2**63, -(2**63), True, None, b"1", "1", 1.0, [], [1], hiredis.ReplyError("ERR")], ids=repr
+)
+def test_an_index_out_of_range_or_of_another_type_is_malformed(index: object) -> None:
+    with pytest.raises(MalformedReply, match="index"):
+        exceptions([index, 0], 5)
+    with pytest.raises(MalformedReply, match="index"):
+        exceptions([1, 0, index, 0], 5)
+
+
+def test_an_index_named_twice_is_malformed() -> None:
+    with pytest.raises(MalformedReply, match="index 3"):
+        exceptions([3, 0, 2, 0, 3, 1], 5)
+
+
+def test_any_index_is_malformed_where_nothing_was_asked() -> None:
+    with pytest.raises(MalformedReply, match="0 leases"):
+        exceptions([1, 0], 0)
+
+
+@pytest.mark.parametrize("verdict", [2, -1, 2**63, True, False, None, 0.0, [], [b"ERR"], "text", {}], ids=repr)
+def test_an_unknown_verdict_is_malformed(verdict: object) -> None:
+    with pytest.raises(MalformedReply, match="verdict"):
+        exceptions([1, verdict], 5)
+
+
+@given(
+    reply=st.recursive(st.none() | st.booleans() | st.integers() | st.binary() | st.floats(), st.lists, max_leaves=8)
+    | st.lists(st.integers(-1, 6) | st.binary() | st.none()),
+    leases=st.integers(0, 5),
+)
+@settings(deadline=None)
+def test_a_hostile_reply_is_read_rightly_or_not_at_all(reply: object, leases: int) -> None:
+    try:
+        found = exceptions(reply, leases)
+    except MalformedReply:
+        return
+    indices = [index for index, _ in found]
+    assert len(set(indices)) == len(indices)
+    assert all(0 <= index < leases for index in indices)
+    assert all(verdict in (GONE, TAKEN) or isinstance(verdict, str) for _, verdict in found)
+
+
+def test_a_huge_malformed_reply_makes_a_short_message() -> None:
+    for reply in ([b"x" * 1_000_000, 0], [1, ["x" * 1_000_000]], [1] * 999_999):
+        with pytest.raises(MalformedReply) as caught:
+            exceptions(reply, 5)
+        assert len(str(caught.value)) < 200

@@ -1,0 +1,1 @@
+"""The wheel and its time scale: no clock, no thread, no sleep."""

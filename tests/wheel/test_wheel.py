@@ -1,0 +1,338 @@
+"""The wheel by examples. What random sequences of calls do is in test_wheel_against_a_heap.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.wheel.timers import Timer, timers
+from wheel_lock.wheel import Wheel
+
+SLOTS = 8
+
+
+@pytest.fixture
+def wheel() -> Wheel[Timer]:
+    return Wheel(SLOTS)
+
+
+def fired_at(wheel: Wheel[Timer], timer: Timer, until: int) -> list[int]:
+    """The ticks at which the timer came due while the wheel went on tick by tick."""
+    ticks = []
+    while wheel.now < until:
+        due = wheel.advance(wheel.now + 1)
+        ticks += [wheel.now] * due.count(timer)
+        wheel.check()
+    return ticks
+
+
+@pytest.mark.parametrize("slots", [0, 1, 3, 6, 1000, -8, 8.0, True, "8"])
+def test_a_number_of_slots_that_is_no_power_of_two_is_refused_by_name(slots: int) -> None:
+    with pytest.raises(ValueError, match=f"power of two.*{slots!r}"):
+        Wheel(slots)
+
+
+def test_a_wheel_has_1024_slots_unless_told_otherwise() -> None:
+    assert len(Wheel[Timer]().occupancy()) == 1024
+
+
+def test_a_new_wheel_is_empty_and_knows_its_tick() -> None:
+    wheel = Wheel[Timer](SLOTS, now=77)
+    assert (wheel.now, len(wheel), wheel.next_due_tick()) == (77, 0, None)
+    assert wheel.occupancy() == [0] * SLOTS
+    wheel.check()
+
+
+@pytest.mark.parametrize("tick", [1, 2, SLOTS - 1, SLOTS, SLOTS + 1, 2 * SLOTS, 2 * SLOTS + 1, 5 * SLOTS + 3])
+@pytest.mark.parametrize("start", [0, 1, SLOTS - 1, 1000])
+def test_a_timer_fires_once_and_at_its_tick_whatever_its_round(tick: int, start: int) -> None:
+    wheel = Wheel[Timer](SLOTS, now=start)
+    timer = Timer()
+    wheel.schedule(timer, start + tick)
+    assert fired_at(wheel, timer, start + 8 * SLOTS) == [start + tick]
+
+
+@pytest.mark.parametrize("step", [2, 3, SLOTS - 1, SLOTS, SLOTS + 1, 3 * SLOTS, 100 * SLOTS])
+@pytest.mark.parametrize("tick", [1, SLOTS, SLOTS + 1, 4 * SLOTS + 5])
+def test_a_step_of_many_ticks_brings_what_lies_on_the_way_and_no_more(step: int, tick: int) -> None:
+    wheel = Wheel[Timer](SLOTS)
+    timer, beyond = Timer("timer"), Timer("beyond")
+    wheel.schedule(timer, tick)
+    wheel.schedule(beyond, 1000 * SLOTS)
+    while not (due := wheel.advance(wheel.now + step)):
+        assert wheel.now < tick
+        wheel.check()
+    assert due == [timer]
+    assert wheel.now - step < tick <= wheel.now
+    assert beyond in wheel
+
+
+@pytest.mark.parametrize("tick", [-5, 0, 99, 100])
+def test_a_tick_that_has_passed_becomes_the_next_one(tick: int) -> None:
+    wheel = Wheel[Timer](SLOTS, now=100)
+    timer = Timer()
+    wheel.schedule(timer, tick)
+    assert timer.tick == wheel.next_due_tick() == 101
+    assert wheel.advance(101) == [timer]
+
+
+def test_timers_come_due_in_order_of_ticks_and_within_a_tick_in_order_of_scheduling(wheel: Wheel[Timer]) -> None:
+    ticks = [9, 3, 40, 3, 17, 9, 1, 40, 3]
+    for name, tick in enumerate(ticks):
+        wheel.schedule(Timer(name), tick)
+    due = wheel.advance(50)
+    assert [(timer.tick, timer.name) for timer in due] == sorted((tick, name) for name, tick in enumerate(ticks))
+
+
+def test_a_far_timer_stays_before_those_scheduled_for_its_tick_once_it_is_near(wheel: Wheel[Timer]) -> None:
+    far, near = Timer("far"), Timer("near")
+    wheel.schedule(far, 3 * SLOTS)
+    wheel.advance(3 * SLOTS - 2)
+    wheel.schedule(near, 3 * SLOTS)
+    assert wheel.advance(3 * SLOTS) == [far, near]
+
+
+def test_a_timer_keeps_its_tick_when_it_was_due(wheel: Wheel[Timer]) -> None:
+    timer = Timer()
+    wheel.schedule(timer, 5)
+    wheel.advance(6)
+    assert timer.tick == 5
+    assert timer not in wheel
+
+
+@pytest.mark.parametrize("tick", [4, 4 + 3 * SLOTS])
+def test_scheduling_what_is_scheduled_is_an_error_and_changes_nothing(wheel: Wheel[Timer], tick: int) -> None:
+    timer = Timer()
+    wheel.schedule(timer, tick)
+    with pytest.raises(ValueError, match="in the wheel already"):
+        wheel.schedule(timer, 2)
+    with pytest.raises(ValueError, match="in the wheel already"):
+        wheel.schedule_many([timer], 2)
+    wheel.check()
+    assert (len(wheel), timer.tick) == (1, tick)
+    assert wheel.advance(tick) == [timer]
+
+
+@pytest.mark.parametrize("tick", [4, 4 + 3 * SLOTS])
+def test_a_cancelled_timer_never_fires(wheel: Wheel[Timer], tick: int) -> None:
+    timer = Timer()
+    wheel.schedule(timer, tick)
+    assert wheel.cancel(timer)
+    assert timer not in wheel
+    assert (len(wheel), wheel.next_due_tick()) == (0, None)
+    assert wheel.advance(10 * SLOTS) == []
+
+
+def test_cancelling_says_whether_there_was_something_to_cancel(wheel: Wheel[Timer]) -> None:
+    timer = Timer()
+    assert not wheel.cancel(timer)
+    wheel.schedule(timer, 3)
+    assert wheel.cancel(timer)
+    assert not wheel.cancel(timer)
+
+
+def test_cancelling_after_the_timer_fired_does_nothing(wheel: Wheel[Timer]) -> None:
+    timer, other = Timer("timer"), Timer("other")
+    wheel.schedule(timer, 3)
+    assert wheel.advance(3) == [timer]
+    wheel.schedule(other, 3 + SLOTS)  # the same slot, one round later
+    assert not wheel.cancel(timer)
+    assert other in wheel
+    wheel.check()
+
+
+@pytest.mark.parametrize("tick", [6, 6 + 2 * SLOTS])
+def test_a_timer_put_back_at_the_tick_it_was_cancelled_from_fires_once_as_the_last(tick: int) -> None:
+    wheel = Wheel[Timer](SLOTS)
+    first, second, third = timers(3)
+    wheel.schedule_many([first, second, third], tick)
+    for _ in range(3):
+        assert wheel.cancel(first)
+        wheel.schedule(first, tick)
+        wheel.check()
+    assert wheel.load(6) == (3 if tick == 6 else 0)
+    assert wheel.advance(tick + SLOTS) == [second, third, first]
+
+
+@pytest.mark.parametrize("tick", [6, 6 + 2 * SLOTS])
+@pytest.mark.parametrize("kept", [0, 1, 10, 100])
+def test_what_survives_many_cancels_keeps_its_order(tick: int, kept: int) -> None:
+    wheel = Wheel[Timer](SLOTS)
+    crowd = timers(400)
+    wheel.schedule_many(crowd, tick)
+    stay = crowd[:: 400 // kept] if kept else []
+    for timer in crowd:
+        if timer not in stay:
+            assert wheel.cancel(timer)
+    wheel.check()
+    assert len(wheel) == len(stay)
+    assert wheel.next_due_tick() == (tick if stay else None)
+    assert wheel.advance(tick) == stay
+
+
+def test_timers_that_come_and_go_leave_nothing_behind(wheel: Wheel[Timer]) -> None:
+    held = Timer("held")
+    wheel.schedule(held, 50 * SLOTS)
+    for tick in range(1, 40 * SLOTS):
+        passing = Timer(tick)
+        wheel.schedule(passing, tick)
+        assert wheel.cancel(passing)
+    wheel.check()
+    assert wheel.next_due_tick() == 50 * SLOTS
+    assert wheel.advance(60 * SLOTS) == [held]
+
+
+@pytest.mark.parametrize("tick", [5, 5 + 3 * SLOTS])
+def test_a_timer_of_another_wheel_is_not_in_this_one(wheel: Wheel[Timer], tick: int) -> None:
+    # What was on the wheel of a thread that died is cancelled on its successor's.
+    theirs, ours = Timer("theirs"), Timer("ours")
+    Wheel[Timer](SLOTS).schedule(theirs, tick)
+    assert not wheel.cancel(theirs)
+    wheel.schedule(ours, tick)
+    assert theirs not in wheel
+    assert not wheel.cancel(theirs)
+    wheel.check()
+    assert wheel.advance(tick) == [ours]
+
+
+def test_something_that_is_no_timer_is_not_in_the_wheel(wheel: Wheel[Timer]) -> None:
+    assert "timer" not in wheel
+
+
+def test_the_wheel_cannot_go_back(wheel: Wheel[Timer]) -> None:
+    timer = Timer()
+    wheel.schedule(timer, 20)
+    wheel.advance(10)
+    with pytest.raises(ValueError, match=r"10.*cannot go back to 9"):
+        wheel.advance(9)
+    assert wheel.now == 10
+    assert timer in wheel
+
+
+def test_advancing_to_where_it_is_does_nothing(wheel: Wheel[Timer]) -> None:
+    wheel.advance(10)
+    wheel.schedule(Timer(), 11)
+    assert wheel.advance(10) == []
+    assert wheel.now == 10
+
+
+def test_an_empty_wheel_jumps_any_distance(wheel: Wheel[Timer]) -> None:
+    assert wheel.advance(10**15) == []
+    assert wheel.now == 10**15
+    timer = Timer()
+    wheel.schedule(timer, 10**15 + 3 * SLOTS)
+    assert fired_at(wheel, timer, 10**15 + 4 * SLOTS) == [10**15 + 3 * SLOTS]
+
+
+@pytest.mark.parametrize("tick", [3, 3 + 4 * SLOTS])
+def test_scheduling_many_is_scheduling_each(wheel: Wheel[Timer], tick: int) -> None:
+    before, crowd, after = Timer("before"), timers(50), Timer("after")
+    wheel.schedule(before, tick)
+    wheel.schedule_many(crowd, tick)
+    wheel.schedule(after, tick)
+    wheel.check()
+    assert all(timer in wheel for timer in crowd)
+    assert wheel.advance(tick) == [before, *crowd, after]
+
+
+def test_scheduling_none_leaves_the_wheel_empty(wheel: Wheel[Timer]) -> None:
+    wheel.schedule_many([], 3)
+    wheel.rearm([], 3)
+    wheel.check()
+    assert wheel.next_due_tick() is None
+
+
+def test_the_callers_list_stays_the_callers(wheel: Wheel[Timer]) -> None:
+    crowd = timers(3)
+    wheel.schedule_many(crowd, 2)
+    crowd.clear()
+    due = wheel.advance(2)
+    assert len(due) == 3
+    wheel.rearm(due, 2)
+    due.clear()
+    assert len(wheel.advance(4)) == 3
+
+
+@pytest.mark.parametrize("after", [1, SLOTS - 1, SLOTS, SLOTS + 1, 5 * SLOTS])
+def test_rearming_counts_from_each_timers_own_tick(wheel: Wheel[Timer], after: int) -> None:
+    crowd = timers(6)
+    for number, timer in enumerate(crowd):
+        wheel.schedule(timer, 1 + number // 2)
+    due = wheel.advance(3)
+    wheel.rearm(due, 3 + after)
+    wheel.check()
+    assert [timer.tick for timer in crowd] == [4 + after, 4 + after, 5 + after, 5 + after, 6 + after, 6 + after]
+    assert wheel.advance(6 + after) == crowd
+
+
+def test_rearming_what_would_be_due_already_makes_it_due_at_the_next_tick(wheel: Wheel[Timer]) -> None:
+    early, late = Timer("early"), Timer("late")
+    wheel.schedule(early, 1)
+    wheel.schedule(late, 18)
+    wheel.rearm(wheel.advance(20), 4)
+    wheel.check()
+    assert (early.tick, late.tick) == (21, 22)
+
+
+def test_a_part_of_what_was_due_can_be_rearmed(wheel: Wheel[Timer]) -> None:
+    crowd = timers(10)
+    wheel.schedule_many(crowd[:5], 1)
+    wheel.schedule_many(crowd[5:], 2)
+    due = wheel.advance(2)
+    wheel.rearm(due[::3], 4)
+    wheel.check()
+    assert wheel.advance(20) == crowd[::3]
+
+
+def test_the_next_due_tick_is_exact_whatever_was_cancelled(wheel: Wheel[Timer]) -> None:
+    ticks = [300, 17, 9, 2, 9, 18, 301]
+    crowd = [Timer(tick) for tick in ticks]
+    for timer, tick in zip(crowd, ticks, strict=True):
+        wheel.schedule(timer, tick)
+    while crowd:
+        assert wheel.next_due_tick() == min(timer.tick for timer in crowd)
+        wheel.cancel(crowd.pop(crowd.index(min(crowd, key=lambda timer: timer.tick))))
+        wheel.check()
+    assert wheel.next_due_tick() is None
+
+
+def test_the_load_of_a_tick_counts_who_is_due_with_it(wheel: Wheel[Timer]) -> None:
+    wheel.schedule_many(timers(5), 3)
+    wheel.schedule_many(timers(7), 3 + SLOTS)  # the same slot, another round
+    assert [wheel.load(tick) for tick in range(1, SLOTS + 1)] == [0, 0, 5, 0, 0, 0, 0, 0]
+    assert wheel.load(3 + SLOTS) == 7
+
+
+def test_the_load_of_a_tick_that_has_passed_is_that_of_the_next(wheel: Wheel[Timer]) -> None:
+    wheel.advance(10)
+    wheel.schedule_many(timers(4), 11)
+    assert wheel.load(2) == 4
+
+
+def test_the_occupancy_counts_all_rounds_of_a_slot(wheel: Wheel[Timer]) -> None:
+    for tick in (1, 2, 2 + SLOTS, 2 + 9 * SLOTS, SLOTS):
+        wheel.schedule(Timer(), tick)
+    gone = Timer()
+    wheel.schedule(gone, 1)
+    wheel.cancel(gone)
+    assert wheel.occupancy() == [1, 1, 3, 0, 0, 0, 0, 0]
+
+
+def test_clearing_returns_everything_in_order_and_the_timers_can_be_used_again(wheel: Wheel[Timer]) -> None:
+    ticks = [30, 4, 100, 4, 9]
+    crowd = [Timer(tick) for tick in ticks]
+    for timer, tick in zip(crowd, ticks, strict=True):
+        wheel.schedule(timer, tick)
+    wheel.advance(2)
+    cleared = wheel.clear()
+    wheel.check()
+    assert [timer.name for timer in cleared] == sorted(ticks)
+    assert (len(wheel), wheel.now, wheel.next_due_tick()) == (0, 2, None)
+    assert not any(timer in wheel or wheel.cancel(timer) for timer in crowd)
+    wheel.schedule_many(crowd, 4)
+    assert wheel.advance(100) == crowd
+
+
+def test_a_wheel_says_what_it_is(wheel: Wheel[Timer]) -> None:
+    wheel.advance(5)
+    wheel.schedule_many(timers(3), 9)
+    assert repr(wheel) == "<Wheel slots=8 now=5 entries=3>"
