@@ -69,7 +69,7 @@ class Waiting(Generic[T]):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._deaths = engine.timer.deaths
+        self._deaths = engine.deaths
         self._gate = allocate_lock()
         self._gate.acquire()
         self.operation: Operation[T] = Operation(self._gate.release)
@@ -82,7 +82,7 @@ class Waiting(Generic[T]):
         """
         timer = self._engine.timer
         while not self._gate.acquire(timeout=_LOOK_AROUND_S):
-            if timer.deaths != self._deaths or timer.stopped:
+            if self._engine.deaths != self._deaths or timer.stopped:
                 raise LockUnavailable("The thread that keeps the locks ended before it answered")
             timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came
         return self.operation.result()

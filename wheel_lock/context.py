@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import redis
 from redis.exceptions import LockError
@@ -303,7 +303,7 @@ class LockContext:
         if not engine.closed and not engine.timer.stopped:
             wait_for(engine, lambda operation: lambda: engine.close(limit_s, operation))
 
-    def __enter__(self) -> LockContext:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -50,6 +50,10 @@ class Member(Protocol):
         """The thread has died, and every alarm with it."""
         ...
 
+    def failed(self) -> None:
+        """Something on the thread has failed half-way, and it may have been something of ours."""
+        ...
+
     def forked(self) -> None:
         """This is a forked child: nothing of the parent's is ours."""
         ...
@@ -111,7 +115,6 @@ class Loop:
         self._threaded = threaded
         self._alarms = AlarmGroup(self._guarded)
         self._members: WeakRegistry[Member] = WeakRegistry()
-        self._unwatched: set[int] = set()  # descriptors that a handler of this turn has given up
         self._thread: threading.Thread | None = None
         self._lock = _new_lock()
         self._stopped = False
@@ -195,13 +198,11 @@ class Loop:
         if sock.fileno() in selector.get_map():
             selector.modify(sock, events, handler)
         else:
-            self._unwatched.discard(sock.fileno())
             selector.register(sock, events, handler)
 
     def unwatch(self, sock: socket.socket) -> None:
         """Stop watching ``sock``, if it is watched. Before it is closed. Timer's thread only."""
         if self._selector is not None and sock.fileno() in self._selector.get_map():
-            self._unwatched.add(sock.fileno())
             self._selector.unregister(sock)
 
     def flush_later(self, flusher: Flusher) -> None:
@@ -237,10 +238,11 @@ class Loop:
         self._sleeping = False
         self.turns += 1
         self.now = now = self.clock.now()
+        watched = selector.get_map()
         for key, ready in events:
-            if key.fd not in self._unwatched:
+            # A handler before this one may have given its socket up, or put another in its place.
+            if len(events) == 1 or watched.get(key.fd) == key:
                 self._guarded(key.data, ready)
-        self._unwatched.clear()
         if now >= self._next_tick_at:
             self._advance(now)
         inbox = self._inbox
@@ -286,7 +288,11 @@ class Loop:
         try:
             call(*arguments)
         except Exception as error:
+            # A bug of ours. What it has left half done nobody knows, so nobody may believe in it: the members give up
+            # what they hold, and say so. The thread itself lives.
             NOTIFIER.post(_log_failure, call, error)
+            for member in self._members:
+                member.failed()
 
     def _open(self) -> selectors.BaseSelector:
         if self._selector is None:
@@ -336,19 +342,25 @@ class Loop:
         inbox = self._inbox
         self.deaths += 1
         self._close()
+        self.wheel.clear()  # so that no entry of it looks scheduled to the next
         self._reset()
         self._inbox.extend(inbox)
-        for member in self._members:
-            self._guarded(member.thread_died)
-        NOTIFIER.post(
-            logger.critical,
-            "the thread %s died of %r: every lock that it kept is lost; the next call starts it again",
-            self.name,
-            error,
-        )
-        self._thread = None  # not earlier: until here nobody may start the next one
-        if self._inbox:
-            self._start()
+        try:
+            for member in self._members:
+                try:
+                    member.thread_died()
+                except BaseException as another:  # it may be killed once more while it dies
+                    NOTIFIER.post(_log_failure, member.thread_died, another)
+            NOTIFIER.post(
+                logger.critical,
+                "the thread %s died of %r: every lock that it kept is lost; the next call starts it again",
+                self.name,
+                error,
+            )
+        finally:
+            self._thread = None  # not earlier: until here nobody may start the next one
+            if self._inbox:
+                self._start()
 
     def _forked(self) -> None:
         """In the child: the parent's thread, timeouts and sockets are not ours."""

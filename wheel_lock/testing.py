@@ -12,15 +12,17 @@ clock.advance(30.0)                     # the task has been handed over; nobody 
 
 from __future__ import annotations
 
+import math
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import redis
 
 from wheel_lock.clock import Clock
 from wheel_lock.context import LockContext
+from wheel_lock.loop import Loop
 from wheel_lock.timer import HashedWheelTimer
+from wheel_lock.weak import WeakRegistry
 
 if TYPE_CHECKING:
     import fakeredis
@@ -40,7 +42,7 @@ class ManualClock:
 
     def __init__(self, now: float = 1000.0) -> None:
         self._now = now
-        self._timers: weakref.WeakSet[HashedWheelTimer] = weakref.WeakSet()
+        self._loops: WeakRegistry[Loop] = WeakRegistry()
 
     def now(self) -> float:
         """Return the time to which it has been moved."""
@@ -50,9 +52,9 @@ class ManualClock:
         """Return 0 for what is due and None, until woken, for all else."""
         return 0.0 if remaining_s <= 0 else None
 
-    def attach(self, timer: HashedWheelTimer) -> None:
-        """Note a timer that must be woken by :meth:`advance`."""
-        self._timers.add(timer)
+    def attach(self, loop: Loop) -> None:
+        """Note a timer that must be woken when the clock is moved."""
+        self._loops.add(loop)
 
     def advance(self, seconds: float) -> None:
         """Move it on, and return when every running timer has dealt with what became due on the way.
@@ -61,42 +63,57 @@ class ManualClock:
         time the replies of the server are waited for.
 
         Args:
-            seconds: How far; not negative.
+            seconds: How far; finite and not negative.
+
+        Raises:
+            ValueError: It is neither.
         """
-        if seconds < 0:
-            raise ValueError(f"a clock cannot be moved back by {seconds!r} seconds")
-        target = self._now + seconds
-        while True:
-            moments = [timer.next_due_at() for timer in self._timers]
+        target = self._now + _forward(seconds)
+        self._settle()  # what was asked for just before must be on the wheel before time passes
+        while self._now < target:
+            moments = [loop.next_due_at() for loop in self._loops if loop.running]
             due = min([moment for moment in moments if moment is not None], default=target)
             self._now = min(max(due, self._now), target)
-            for timer in list(self._timers):
-                settle(timer)
-            if self._now >= target:
-                return
+            self._settle()
 
     def jump(self, seconds: float) -> None:
-        """Move it on in one step, as a suspended machine or a stopped process experiences it."""
-        if seconds < 0:
-            raise ValueError(f"a clock cannot be moved back by {seconds!r} seconds")
+        """Move it on in one step, as a suspended machine or a stopped process experiences it.
+
+        Args:
+            seconds: How far; finite and not negative.
+
+        Raises:
+            ValueError: It is neither.
+        """
+        _forward(seconds)
+        self._settle()
         self._now += seconds
-        for timer in list(self._timers):
-            settle(timer)
+        self._settle()
+
+    def _settle(self) -> None:
+        for loop in self._loops:
+            settle(loop)
 
 
-def settle(timer: HashedWheelTimer) -> None:
+def _forward(seconds: float) -> float:
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"a clock can only be moved on by a finite number of seconds, not by {seconds!r}")
+    return seconds
+
+
+def settle(loop: Loop) -> None:
     """Return when a running timer has turned once more and no request of its engines waits for a reply.
 
     A request that is not answered within a moment is left waiting: the time for it to be given up has not come.
     """
-    if not timer.running or timer.in_thread:
+    if not loop.running or loop.in_thread:
         return
     for _ in range(100):
         turned = threading.Event()
-        timer.post(turned.set)
+        loop.post(turned.set)
         if not turned.wait(_TURN_S):
-            raise RuntimeError(f"the thread {timer.name} does not turn")
-        if not timer.busy:
+            raise RuntimeError(f"the thread {loop.name} does not turn")
+        if not loop.busy:
             return
         threading.Event().wait(0.001)  # a server's reply is awaited here, in real time
 

@@ -92,11 +92,13 @@ class Lock:
         mine = self._mine()
         if mine is not None and self._believed(mine):
             raise LockAlreadyHeld(f"The lock {quoted(self.name)} is held already, and is not reentrant", self.name)
-        wire = fragment(lock_name(self.name), new_token() if token is None else lock_token(token))
+        name = lock_name(self.name)
+        chosen = None if token is None else lock_token(token)
         clock = self._engine.timer.clock
         until = None if blocking_timeout is None else clock.now() + blocking_timeout
         attempts = 0
-        while not self._try(wire, owner):
+        # A token for each attempt: what cleans up after one that ended in the dark must not meet the next one's grant.
+        while not self._try(fragment(name, chosen or new_token()), owner):
             attempts += 1
             if not blocking or attempts == options.max_attempts:
                 return False
@@ -225,7 +227,7 @@ class Lock:
     def owned(self) -> bool:
         """Ask the server whether this lock's own token is stored there."""
         lease = self._seen()
-        return lease is not None and self._ask(b"GET", lambda reply: reply == lease.token)
+        return lease is not None and self._ask(b"GET", lambda reply: _text(reply) == lease.token)
 
     def _ask(self, verb: bytes, read: Callable[[Reply], bool]) -> bool:
         engine = self._engine
@@ -343,6 +345,12 @@ class Lock:
 def _integer(reply: Reply) -> int:
     if type(reply) is not int:
         raise MalformedReply(f"expected an integer, got {reply!r:.40}")
+    return reply
+
+
+def _text(reply: Reply) -> bytes | None:
+    if reply is not None and type(reply) is not bytes:
+        raise MalformedReply(f"expected a string or nothing, got {reply!r:.40}")
     return reply
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.proxy import Direction, TcpProxy, _Connection, _Stream
+from tests.support.proxy import TcpProxy, _Connection, _Stream
 
 
 class MeddlingProxy(TcpProxy):
@@ -11,6 +11,7 @@ class MeddlingProxy(TcpProxy):
     def __init__(self, upstream_port: int) -> None:
         super().__init__(upstream_port)
         self._words: bytes | None = None
+        self._for_ever = False
 
     def strand(self) -> None:
         """Swallow everything on the connections that are open now, as a firewall does that has forgotten them.
@@ -34,11 +35,11 @@ class MeddlingProxy(TcpProxy):
 
         self._call(speak)
 
-    def say_instead(self, words: bytes) -> None:
-        """Replace the next piece of what the server says."""
+    def say_instead(self, words: bytes, *, for_ever: bool = False) -> None:
+        """Replace the next piece of what the server says, or all of it from now on until heal()."""
 
         def arm() -> None:
-            self._words = words
+            self._words, self._for_ever = words, for_ever
 
         self._call(arm)
 
@@ -47,8 +48,13 @@ class MeddlingProxy(TcpProxy):
         """Whether the words of the last say_instead() have been said."""
         return self._words is None
 
-    def bytes_so_far(self, direction: Direction) -> int:
-        return len(self.seen(direction))
+    def heal(self) -> None:
+        super().heal()
+
+        def disarm() -> None:
+            self._words = None
+
+        self._call(disarm)
 
     def _read(self, connection: _Connection, stream: _Stream) -> None:
         before = len(stream.queue)
@@ -59,5 +65,6 @@ class MeddlingProxy(TcpProxy):
         if isinstance(data, bytes):
             stream.queue.pop()
             stream.in_flight -= len(data)
-            words, self._words = self._words, None
-            stream.put(words)
+            stream.put(self._words)
+            if not self._for_ever:
+                self._words = None

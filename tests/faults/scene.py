@@ -14,7 +14,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LostEvent
 
-LATE_S = 0.2  # within this time of being able to run a process must have told its losses; 20 ms on an idle machine
+LATE_S = 0.2  # how late a thread that can run may be to tell a loss where the machine is busy; idle, it is not late
 POLL_S = 0.1  # how often a waiter asks again
 
 _PYTHON_HELD = ctypes.PyDLL(None)  # calls made through it keep the interpreter's lock
@@ -86,6 +86,17 @@ def wait_s(duration_s: float) -> None:
     """Let real time pass: a server's clock cannot be moved by hand."""
     until = now() + duration_s
     eventually(lambda: now() >= until, timeout_s=duration_s + 10.0)
+
+
+def assert_is_kept(lock: Lock, server: RedisServer, *, timeout_s: float) -> None:
+    """It is held, it is renewed past its first expiry, and it can be released."""
+    assert lock.is_held
+    wait_s(1.5 * timeout_s)
+    assert lock.is_held
+    assert lock.renewals >= 3
+    assert server.client().get(lock.name) == lock.token
+    lock.release()
+    assert server.client().get(lock.name) is None
 
 
 class Losses:

@@ -131,6 +131,28 @@ def test_a_black_hole_for_half_a_timeout_loses_nothing(arena: Arena, network: Me
         held.assert_all_held()
 
 
+def test_nothing_is_sent_for_a_lock_whose_release_was_swallowed(
+    arena: Arena, network: MeddlingProxy, view: redis.Redis
+) -> None:
+    """21. Black hole around a release: once that has raised, no renewal and no release of the lease is tried again."""
+    context = arena.context(network, response_timeout=0.4)
+    held = arena.hold(context, ["kept", "released"], timeout=2.0, renew_every=0.2)
+    token = held.tokens["released"]
+    assert token is not None
+    held.await_renewal()
+    network.blackhole()
+    with pytest.raises((LockTimeout, LockUnavailable)):
+        held["released"].release()
+    returned_at = time.monotonic()
+    assert not held["released"].is_held
+    network.heal()
+
+    held.await_renewal("kept")
+    held.await_renewal("kept")
+    assert commands(network, since=returned_at, mentioning=token) == []
+    assert held.told() == []
+
+
 # -- 22. Reply dropped after execution: V unchanged, retry is idempotent; a retried SET NX recognises its own token. ---
 
 
@@ -733,8 +755,8 @@ def test_nonsense_in_answer_to_a_caller_costs_the_connection_and_the_truth_is_as
     before = context.stats().connects
     network.say_instead(words)
     assert call(held.lock) is True
-    assert context.stats().connects > before
     assert held.lock.remaining() <= 10.0
+    assert context.stats().connects > before
     assert held.told() == []
 
 
@@ -770,6 +792,21 @@ def test_what_nobody_asked_for_is_no_answer_to_what_comes_next(
     assert not context.lock("taken", timeout=10.0).acquire(blocking=False)
     arena.assert_alive(context)
     assert_stranger_untouched(view, "taken")
+
+
+def test_a_server_that_talks_nothing_but_nonsense_is_not_called_in_a_tight_loop(
+    arena: Arena, network: MeddlingProxy
+) -> None:
+    """44. Malformed or hostile server replies: every entry unknown, and so lost by V."""
+    context = arena.context(network)
+    held = arena.hold(context, ["a", "b"], timeout=1.0)
+    before = network.accepted
+    network.say_instead(b":1\r\n", for_ever=True)
+    held.await_loss()
+    held.assert_lost(LossReason.NOT_CONFIRMED)
+    assert network.accepted - before < 20
+    network.heal()
+    arena.assert_alive(context)
 
 
 @pytest.mark.parametrize("words", [NONSENSE["no protocol"], NONSENSE["nothing but zeros"], b"-ERR hm\r\n", b"*-5\r\n"])

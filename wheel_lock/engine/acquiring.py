@@ -30,6 +30,7 @@ class Acquire(CallerRequest):
         self._options = options
         self._operation = operation
         self._counted = False  # among those being acquired
+        self.suspicion_s = min(self.suspicion_s, options.timeout_s / 6)
 
     def call(self) -> Call:
         terms = terms_of(self.lease)

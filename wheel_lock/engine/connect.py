@@ -93,6 +93,7 @@ class RedisPyConnector:
         if not issubclass(connection_class, AbstractConnection) or hasattr(connection_class, "connect_to"):
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
         self._connection_class: type[AbstractConnection] = connection_class
+        self._flagged = False
         self._settings: dict[str, Any] = dict(pool.connection_kwargs)
         self._settings.pop("maint_notifications_pool_handler", None)
         self._settings.pop("event_dispatcher", None)
@@ -103,9 +104,20 @@ class RedisPyConnector:
             retry_on_timeout=False,
             decode_responses=False,
             health_check_interval=0,
-            client_name=self._settings.get("client_name") or "wheel_lock",
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
+
+    def _knows_flags(self, connection: AbstractConnection) -> bool:
+        connection.send_command("EVAL", scripts.FLAG_PROBE, 0)
+        try:
+            self._flagged = bool(connection.read_response() == 1)
+        except redis.exceptions.NoPermissionError:
+            pass  # that is no answer: what the server said when it still would holds
+        except redis.exceptions.ResponseError as error:
+            if str(error).startswith("BUSY"):
+                raise redis.exceptions.ConnectionError(str(error)) from None  # nor is that: ask again later
+            self._flagged = False
+        return self._flagged
 
     def describe(self) -> str:
         """Return where it connects to, without credentials."""
@@ -128,7 +140,7 @@ class RedisPyConnector:
         connection = self._connection_class(**settings)
         try:
             connection.connect()
-            flagged = _knows_flags(connection)
+            flagged = self._knows_flags(connection)
             if not flagged:
                 # The embedded server hangs up after an error reply, so the question may have cost the connection.
                 connection.disconnect()
@@ -144,16 +156,6 @@ class RedisPyConnector:
         except BaseException:
             connection.disconnect()
             raise
-
-
-def _knows_flags(connection: AbstractConnection) -> bool:
-    connection.send_command("EVAL", scripts.FLAG_PROBE, 0)
-    try:
-        return bool(connection.read_response() == 1)
-    except redis.exceptions.ResponseError as error:
-        if str(error).startswith("BUSY"):
-            raise redis.exceptions.ConnectionError(str(error)) from None  # ask again later: this is no answer
-        return False
 
 
 def _load_scripts(connection: AbstractConnection, flagged: bool) -> None:

@@ -61,6 +61,7 @@ class Engine:
         self.counters = Counters()
         self.held: dict[Lease, None] = {}
         self.acquiring = 0
+        self.deaths = 0
         self.closed = False
         self.retired = False
         self.node = Node(timer, connector, options, self.counters, launch)
@@ -108,8 +109,9 @@ class Engine:
 
     def grant(self, leases: Sequence[Lease], options: LockOptions, sent_at: float) -> bool:
         """Take the server's grant; False if the leases have run out before their grant was read."""
-        # Too late is also what leaves no time to tell of a loss: two ticks.
-        latest = local_deadline(sent_at, options.timeout_s) - 2 * self.timer.scale.tick_s
+        # Too late is also what leaves no time to tell of a loss: two ticks, or a quarter of a very short lease.
+        margin_s = min(2 * self.timer.scale.tick_s, options.timeout_s / 4)
+        latest = local_deadline(sent_at, options.timeout_s) - margin_s
         if self.closed or self.timer.clock.now() >= latest:
             return False
         limits = None
@@ -120,6 +122,7 @@ class Engine:
         self.held.update(dict.fromkeys(leases))
         self.counters.acquired += len(leases)
         self.renewer.begin(leases, sent_at)
+        self.renewer.server_is_well()
         return True
 
     def turn_down(self, leases: Sequence[Lease], clean_up: bool) -> None:
@@ -343,11 +346,19 @@ class Engine:
             self.lose(list(self.held), LossReason.CONTEXT_CLOSED)
             self.node.close(ContextClosed("The timer has been stopped"))
 
+    def failed(self) -> None:
+        """Something on the thread has failed half-way: nobody knows what is still watched, so nothing is believed."""
+        held = len(self.held)
+        self.thread_died()
+        if held:
+            NOTIFIER.post(logger.critical, "after a failure on the timer's thread %d locks are given up as lost", held)
+
     def thread_died(self) -> None:
         """The timer's thread has died, and every alarm with it: nothing can be kept, so nothing is believed."""
+        self.deaths += 1
         self.lose(list(self.held), LossReason.THREAD_DIED)
         self.node.restart(RuntimeError("the timer's thread died"))
-        self.renewer.start_empty()
+        self.renewer.restart()
         self.held.clear()
         self.acquiring = 0
 

@@ -241,6 +241,7 @@ class Node:
             requests.extend(self._channel.close())
         requests.extend(self._waiting)
         closed = self._closed
+        self._timer.cancel(self._retry)
         self._reset()
         self._closed = closed
         for request in requests:

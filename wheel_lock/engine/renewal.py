@@ -64,8 +64,14 @@ class Renewer:
         self._watch: Alarm | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
 
+    def restart(self) -> None:
+        """After the death of the thread: its alarms are gone."""
+        self.timer.cancel(self._retry)
+        self.timer.cancel(self._watch)
+        self._reset()
+
     def start_empty(self) -> None:
-        """After a fork or the death of the thread: hold nothing, and let no old lease look held."""
+        """After a fork: hold nothing, and let no lease of the parent look held."""
         groups, self._groups = self._groups, {}
         for group in groups.values():
             group.alive = False
@@ -349,8 +355,11 @@ class Renewer:
             return
         size, resting = self._options.batch_size, self._resting
         by_group: dict[RenewalGroup, list[Lease]] = {}
-        for lease in self.overdue.take(calls * size, lambda lease: lease.state is OVERDUE and lease not in resting):
-            by_group.setdefault(terms_of(lease), []).append(lease)
+        taken = self.overdue.take(calls * size, lambda lease: lease.state is OVERDUE and lease not in resting)
+        self.engine.lose([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
+        for lease in taken:
+            if lease.state is OVERDUE:
+                by_group.setdefault(terms_of(lease), []).append(lease)
         for group, leases in by_group.items():
             for start in range(0, len(leases), size):
                 batch = leases[start : start + size]
@@ -376,6 +385,11 @@ class Renewer:
         self._sick = False
         self._resting.clear()
         self.drain()
+
+    def server_is_well(self) -> None:
+        """It has just granted a lock: if it refused renewals before, there is no need to wait for the next probe."""
+        if self._sick:
+            self.node_ready()
 
     def hold(self, lease: Lease) -> None:
         """Keep a lease that is EXTENDING off the wheel, but watched."""

@@ -117,16 +117,20 @@ class CallerRequest(Request):
         limit_s: How long it may take.
     """
 
-    __slots__ = ("limit_s", "name")
+    __slots__ = ("limit_s", "name", "suspicion_s", "until")
 
     def __init__(self, timer: HashedWheelTimer, node: Node, name: str | bytes | None, limit_s: float) -> None:
         super().__init__(timer, node)
         self.name = name
         self.limit_s = limit_s
+        self.suspicion_s = limit_s / 5  # silence for so long makes the connection suspect
+        self.until = 0.0
 
     def start(self) -> None:
         """Send it and let its time run."""
-        self.timer.wheel.schedule(self, self.timer.scale.floor(self.timer.now + self.limit_s))
+        now, floor = self.timer.now, self.timer.scale.floor
+        self.until = now + self.limit_s
+        self.timer.wheel.schedule(self, floor(now + self.suspicion_s))
         self.node.send(self)
 
     @property
@@ -168,6 +172,11 @@ class CallerRequest(Request):
     def late(self, now: float) -> None:
         """Give up: the time is up."""
         if self.finished:
+            return
+        if self.timer.scale.floor(self.until) > self.timer.wheel.now:
+            if self.sends:
+                self.node.suspect()
+            self.timer.wheel.schedule(self, self.timer.scale.floor(self.until))
             return
         if not (self.sends and self.node.connected):
             self.refused(self.node.last_error or TimeoutError(f"not connected within {self.limit_s:g} s"))

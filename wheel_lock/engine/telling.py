@@ -23,7 +23,7 @@ def tell_lost(leases: Sequence[Lease], at: float) -> None:
     reasons = "; ".join(sorted({str(lease.loss) for lease in leases}))
     closing = all(lease.loss is LossReason.CONTEXT_CLOSED for lease in leases)
     level = logging.INFO if closing else logging.WARNING  # a close is somebody's wish
-    logger.log(level, "lost %d lock(s): %s%s: %s", len(leases), names, more, reasons)
+    _run(partial(logger.log, level, "lost %d lock(s): %s%s: %s", len(leases), names, more, reasons))
     for lease in leases:
         if lease.loss is LossReason.ABANDONED:
             _run(partial(_warn_abandoned, lease))
@@ -37,7 +37,10 @@ def _run(call: Callable[[], object]) -> None:
     try:
         call()
     except BaseException:
-        logger.exception("a callback about a lost lock failed")
+        try:
+            logger.exception("a callback about a lost lock failed")
+        except BaseException:
+            pass  # a log handler that raises: the next holder is to be told all the same
 
 
 def _warn_abandoned(lease: Lease) -> None:

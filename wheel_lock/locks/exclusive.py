@@ -8,11 +8,13 @@ from __future__ import annotations
 from wheel_lock.engine.kind import NO_FENCE, NO_GRANT
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
+from wheel_lock.options import MAX_SECONDS
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.names import fence_key
 from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, bulk, exceptions, number, set_if_free
 from wheel_lock.protocol.scripts import Call
 
+LONGEST_TTL_MS = int(4 * MAX_SECONDS * 1000)  # a server that says more has misunderstood
 FENCE_TTL_MS = 24 * 3600 * 1000  # so that the companion keys of names that are no longer used do not stay for ever
 
 
@@ -72,7 +74,7 @@ class Exclusive:
 
     def read_extend(self, reply: Reply) -> int | LossReason:
         """The new time-to-live, 0 or -1."""
-        if type(reply) is int and reply > 0:
+        if type(reply) is int and 0 < reply <= LONGEST_TTL_MS:
             return reply
         return _reason(reply)
 

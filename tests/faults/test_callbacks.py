@@ -1,0 +1,170 @@
+"""Fault 6: what users hang onto the library runs wild; no tick is delayed by it, and nobody else harmed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.faults.scene import (
+    Losses,
+    own_context,
+    wait_for_end,
+    wait_for_renewals,
+)
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import (
+    LockContext,
+    LockLost,
+    LossReason,
+    LostEvent,
+)
+
+pytestmark = pytest.mark.slow
+
+NAME = "order:42"
+
+
+def lose_at_the_server(server: RedisServer, *names: str) -> None:
+    server.client().delete(*names)
+
+
+@contextmanager
+def bystander(context: LockContext) -> Iterator[Callable[[], None]]:
+    """A lease that nothing may happen to. What it yields waits until it has been renewed thrice more."""
+    losses = Losses()
+    lock = context.lock("bystander", timeout=2.0, renew_every=0.05, on_lost=losses)
+    lock.acquire()
+
+    def goes_on() -> None:
+        wait_for_renewals(lock, 3)
+        assert lock.is_held
+
+    goes_on()
+    yield goes_on
+    goes_on()
+    assert not losses
+    lock.release()
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_fault_06_a_callback_that_raises_harms_nobody_else(
+    redis_server: RedisServer, error: type[BaseException]
+) -> None:
+    """6. A callback raises, raises SystemExit: no tick is delayed, and the callbacks after it are called."""
+    called: list[str | bytes] = []
+    losses = Losses()
+
+    def misbehave(event: LostEvent) -> None:
+        called.append(event.name)
+        raise error("on purpose")
+
+    with own_context(redis_server) as context, bystander(context):
+        locks = []
+        for name, callback in (("bad", misbehave), ("good", losses), ("worse", misbehave), ("better", losses)):
+            lock = context.lock(name, timeout=1.0, renew_every=0.1, on_lost=callback)
+            lock.acquire()
+            locks.append(lock)
+        lose_at_the_server(redis_server, "bad", "good", "worse", "better")
+        eventually(lambda: len(losses) == 2 and len(called) == 2)
+        assert sorted(map(str, called)) == ["bad", "worse"]
+        assert {lock.lost for lock in locks} == {LossReason.KEY_GONE}
+        assert context.timer.deaths == 0
+
+
+def test_fault_06_a_task_of_the_timer_that_raises_harms_nobody_else(redis_server: RedisServer) -> None:
+    """6. The same for what users give to new_timeout()."""
+    expired: list[int] = []
+
+    def misbehave(timeout: object) -> None:
+        expired.append(1)
+        raise SystemExit("on purpose")
+
+    with own_context(redis_server) as context, bystander(context):
+        context.timer.new_timeout(misbehave, 0.0)
+        context.timer.new_timeout(lambda timeout: expired.append(2), 0.1)
+        eventually(lambda: len(expired) == 2)
+        assert context.timer.pending == 0
+        assert context.timer.deaths == 0
+
+
+def test_fault_06_a_callback_that_sleeps_delays_no_tick(redis_server: RedisServer) -> None:
+    """6. A callback sleeps 10 s: meanwhile locks are acquired, renewed, lost at the right time and released."""
+    wake = threading.Event()
+    asleep = threading.Event()
+    losses = Losses()
+
+    def sleep(event: LostEvent) -> None:
+        asleep.set()
+        wake.wait(10.0)
+
+    with own_context(redis_server) as context, bystander(context) as goes_on:
+        try:
+            sleepy = context.lock("sleepy", timeout=1.0, renew_every=0.1, on_lost=sleep)
+            sleepy.acquire()
+            lose_at_the_server(redis_server, "sleepy")
+            assert asleep.wait(5.0)
+            goes_on()
+            for number in range(10):
+                with context.lock(f"quick:{number}"):
+                    pass
+            lost_meanwhile = context.lock(NAME, timeout=1.0, renew_every=0.1, on_lost=losses)
+            lost_meanwhile.acquire()
+            lose_at_the_server(redis_server, NAME)
+            wait_for_end(lost_meanwhile)
+            goes_on()
+            assert not wake.is_set()
+        finally:
+            wake.set()
+        eventually(lambda: losses)  # it waited for the sleeper, and is told all the same
+        assert losses.events[0].at <= losses.events[0].deadline
+
+
+def test_fault_06_a_callback_may_use_the_library(redis_server: RedisServer) -> None:
+    """6. Callbacks call back: acquire anew, release, look, extend. None of that holds up the thread they wait for."""
+    seen: list[object] = []
+
+    def call_back(event: LostEvent) -> None:
+        with pytest.raises(LockLost):
+            lock.release()
+        with pytest.raises(LockLost):
+            lock.extend(1.0)
+        seen.extend([lock.is_held, lock.lost, lock.acquire(), lock.is_held])
+        lock.release()
+
+    with own_context(redis_server) as context, bystander(context):
+        lock = context.lock(NAME, timeout=1.0, renew_every=0.1, thread_local=False, on_lost=call_back)
+        lock.acquire()
+        lose_at_the_server(redis_server, NAME)
+        eventually(lambda: len(seen) == 4)
+        assert seen == [False, LossReason.KEY_GONE, True, True]
+        assert context.timer.deaths == 0
+
+
+class RaisingHandler(logging.Handler):
+    """A log handler with a bug of its own: it lets its exceptions out."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("disk full")
+
+
+def test_fault_06_a_log_handler_that_raises_does_not_swallow_a_loss(redis_server: RedisServer) -> None:
+    """6. Log handlers are users' code like callbacks are: one that raises must not keep a callback from being told."""
+    handler = RaisingHandler(logging.WARNING)
+    losses = Losses()
+    logger = logging.getLogger("wheel_lock")
+    logger.addHandler(handler)
+    try:
+        with own_context(redis_server) as context, bystander(context):
+            for name in ("first", "second"):
+                lock = context.lock(name, timeout=1.0, renew_every=0.1, on_lost=losses)
+                lock.acquire()
+                lose_at_the_server(redis_server, name)
+                wait_for_end(lock)
+            eventually(lambda: losses.names == ["first", "second"])
+    finally:
+        logger.removeHandler(handler)

@@ -1,0 +1,193 @@
+"""Fault 42: names and tokens that look like something else are sent as exactly their bytes, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.faults.scene import Losses, own_context, wait_for_renewals
+from tests.faults.wire import assert_sends_nothing
+from tests.support.proxy import TcpProxy
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import (
+    LockContext,
+    LockLost,
+)
+from wheel_lock.protocol.names import fence_key
+
+pytestmark = pytest.mark.slow
+
+NAME = "order:42"
+
+
+@pytest.fixture
+def context(proxy: TcpProxy) -> Iterator[LockContext]:
+    """Behind a proxy that sees every byte, and connected, so that anything that is sent is seen at once."""
+    with own_context(proxy.url) as context:
+        with context.lock("warm up"):
+            pass
+        yield context
+
+
+@pytest.fixture
+def sends_nothing(proxy: TcpProxy, context: LockContext) -> Callable[[Callable[[], object]], None]:
+    return partial(assert_sends_nothing, proxy, context)
+
+
+HOSTILE: dict[str, str | bytes] = {
+    "crlf": "a\r\nDEL b\r\n",
+    "protocol": b"*1\r\n$8\r\nFLUSHALL\r\n",
+    "nul": "a\0b",
+    "only nul": b"\0",
+    "braces": "{",
+    "closed braces": "}{",
+    "empty tag": "{}x",
+    "tag": "a{b}c{d}",
+    "nested": "{{a}}",
+    "unclosed": "{a",
+    "open end": "a}",
+    "not utf-8": b"\xff\xfe\x80",
+    "surrogate bytes": b"\xed\xa0\x80",
+    "unicode": "z\u00e4hler \U0001f512 \u202e",
+    "percent": "%s %d {0} {name} \\x00",
+    "glob": "*?[a]",
+    "lua": "'] return redis.call('flushall') --",
+    "blank": " ",
+    "longest": "n" * 512,
+    "longest in bytes": "\u00e4" * 256,
+    "number": "0",
+    "minus": "-1",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
+def test_fault_42_a_hostile_name_is_sent_as_exactly_its_bytes(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture, name: str | bytes
+) -> None:
+    """42. Names with CRLF, NUL, braces: exact bytes, in every command there is."""
+    client = redis_server.client()
+    key = name if isinstance(name, bytes) else name.encode()
+    client.set("canary", "alive")
+    losses = Losses()
+    with own_context(redis_server) as context:
+        for fencing, companions in ((False, set()), (True, {fence_key(key)})):
+            lock = context.lock(name, timeout=1.0, renew_every=0.02, fencing=fencing, on_lost=losses)
+            assert lock.acquire()
+            assert set(client.keys()) == {b"canary", key, *companions}
+            assert client.get(key) == lock.token
+            assert lock.locked()
+            assert lock.owned()
+            wait_for_renewals(lock, 2)
+            assert lock.extend(1.0)
+            assert not context.lock(name).acquire(blocking=False)
+            lock.release()
+            assert client.get(key) is None
+
+        bulk = context.acquire_many([name, b"canary"], 1.0)
+        assert bulk[b"canary"] is None
+        assert bulk[name] is not None
+        context.release_many(bulk.values())
+
+        # A loss, which is where names get into messages and logs.
+        lock = context.lock(name, timeout=1.0, renew_every=0.02, on_lost=losses)
+        lock.acquire()
+        token = lock.token
+        assert token is not None
+        client.delete(key)
+        eventually(lambda: losses)
+        assert losses.names == [name]
+        with pytest.raises(LockLost) as caught:
+            lock.release()
+        assert caught.value.lock_name == name
+        texts = [str(caught.value), repr(lock), *eventually(lambda: [r.getMessage() for r in caplog.records])]
+        for text in texts:
+            assert text.isprintable(), text
+            assert text.isascii(), text
+            assert token.decode() not in text
+    assert client.get("canary") == b"alive"
+
+
+BAD_NAMES: dict[str, Any] = {
+    "lone surrogate": "a\ud800b",
+    "only a surrogate": "\udfff",
+    "empty": "",
+    "empty bytes": b"",
+    "513 bytes": "n" * 513,
+    "513 bytes of utf-8": "\u00e4" * 256 + "x",
+    "1 MB": "n" * (1 << 20),
+    "1 MB of bytes": b"\0" * (1 << 20),
+    "none": None,
+    "number": 42,
+    "bytearray": bytearray(b"abc"),
+    "memoryview": memoryview(b"abc"),
+    "list": ["abc"],
+}
+
+
+@pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES.keys())
+def test_fault_42_a_name_that_cannot_be_is_refused_before_any_io(
+    context: LockContext, sends_nothing: Callable[[Callable[[], object]], None], name: Any
+) -> None:
+    """42. Lone surrogates, 1 MB: ValueError, and not a word too many about it."""
+
+    def misuse() -> None:
+        for call in (
+            lambda: context.lock(name),
+            lambda: context.acquire_many(["good", name, "good too"]),
+        ):
+            with pytest.raises(ValueError, match="name") as caught:
+                call()
+            assert len(str(caught.value)) < 300
+            assert str(caught.value).isprintable()
+
+    sends_nothing(misuse)
+
+
+@pytest.mark.parametrize("token", ["a\ud800b", "", "t" * 513, 42], ids=["surrogate", "empty", "513 bytes", "number"])
+def test_fault_42_a_token_that_cannot_be_is_refused_before_any_io(
+    context: LockContext, sends_nothing: Callable[[Callable[[], object]], None], token: Any
+) -> None:
+    """42. The same for tokens that a caller brings along."""
+
+    def misuse() -> None:
+        with pytest.raises(ValueError, match="token"):
+            context.lock(NAME).acquire(token=token)
+
+    sends_nothing(misuse)
+
+
+def test_fault_42_a_hostile_token_is_stored_as_exactly_its_bytes(redis_server: RedisServer) -> None:
+    """42. ... and those that can be are what is stored, renewed and compared."""
+    client = redis_server.client()
+    with own_context(redis_server) as context:
+        for token in (b"\r\n", b"\0", b"\xff" * 512, b"$-1\r\n"):
+            lock = context.lock(NAME, timeout=1.0, renew_every=0.05)
+            assert lock.acquire(token=token)
+            assert client.get(NAME) == token
+            wait_for_renewals(lock, 2)
+            lock.release()
+            assert client.get(NAME) is None
+
+
+def test_fault_42_all_hostile_names_in_one_batch(redis_server: RedisServer) -> None:
+    """42. Side by side in one script call no name can be taken for the end of another."""
+    client = redis_server.client()
+    losses = Losses()
+    with own_context(redis_server) as context:
+        found = context.acquire_many(HOSTILE.values(), 1.0, renew_every=0.05, on_lost=losses)
+        locks = {name: lock for name, lock in found.items() if lock is not None}
+        assert len(locks) == len(HOSTILE)
+        eventually(lambda: all(lock.renewals >= 3 for lock in locks.values()))
+        robbed = HOSTILE["crlf"]
+        client.delete(robbed)
+        eventually(lambda: losses)
+        eventually(lambda: all(lock.renewals >= 6 for name, lock in locks.items() if name != robbed))
+        assert losses.names == [robbed]
+        for name, lock in locks.items():
+            assert lock.is_held == (name != robbed)
+        context.release_many(lock for lock in locks.values() if lock.is_held)
+        assert client.keys() == []
