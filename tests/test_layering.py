@@ -121,9 +121,7 @@ def _may_import_redis(path: Path, imported: Import) -> bool:
 
 def package_files() -> list[Path]:
     kept = (".py", ".lua", ".typed")
-    return sorted(
-        path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file() and path.suffix in kept
-    )
+    return sorted(path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file() and path.suffix in kept)
 
 
 def test_the_package_keeps_its_shape() -> None:
@@ -183,9 +181,7 @@ def test_the_package_keeps_its_shape() -> None:
 )
 def test_the_checker_sees(path: str, source: str, expected: list[str]) -> None:
     found = violations(Path(path), source)
-    assert [what.split(": ", 1)[0] for what in found] == [
-        f"{PACKAGE}/{path}:{want.split(':')[0]}" for want in expected
-    ]
+    assert [what.split(": ", 1)[0] for what in found] == [f"{PACKAGE}/{path}:{want.split(':')[0]}" for want in expected]
     assert [what.split(": ", 2)[1] for what in found] == [want.split(": ")[1] for want in expected]
 
 

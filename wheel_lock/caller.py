@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import secrets
+import sys
 import threading
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator
@@ -102,3 +103,11 @@ def wait_for(engine: Engine, begin: Callable[[Operation[T]], Callable[[], object
     waiting: Waiting[T] = Waiting(engine)
     engine.submit(begin(waiting.operation))
     return waiting.result()
+
+
+def calling_place() -> str:
+    """Return file and line of the nearest caller outside the library."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("wheel_lock."):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -15,7 +15,7 @@ from typing import Any, Self
 import redis
 from redis.exceptions import LockError
 
-from wheel_lock.caller import Waiting, current_owner, new_tokens, wait_for
+from wheel_lock.caller import Waiting, calling_place, current_owner, new_tokens, wait_for
 from wheel_lock.engine.bulk import AcquireMany
 from wheel_lock.engine.connect import RedisPyConnector
 from wheel_lock.engine.engine import ENGINES, Engine
@@ -202,6 +202,7 @@ class LockContext:
         engine, callback = self._engine, _callback(on_lost)
         group = engine.renewer.group(EXCLUSIVE, options.timeout_s, options.timeout_ms, options.renew_every_s)
         owner = current_owner() if thread_local else NOBODY
+        place = calling_place() if engine.options.track_acquisitions else None
         distinct = {name: lock_name(name) for name in names}  # all are looked at before the first is asked for
         locks: dict[str | bytes, Lock | None] = {}
         waiting: Waiting[None] = Waiting(engine)
@@ -213,7 +214,7 @@ class LockContext:
                 leases: list[Lease] = []
                 for name, key in part:
                     locks[name] = lock = Lock(engine, EXCLUSIVE, name, options, callback)
-                    lock._lease = lease = Lease(name, fragment(key, next(tokens)), group, owner, callback)
+                    lock._lease = lease = Lease(name, fragment(key, next(tokens)), group, owner, callback, place)
                     leases.append(lease)
                 # The server is at work on one part while the next is made.
                 engine.submit(partial(bulk.add, leases))

@@ -324,11 +324,19 @@ class Loop:
             try:
                 thread.start()
             except BaseException:
-                self._thread = None
+                # KeyboardInterrupt comes while start() waits for the thread, which then runs all the same.
+                for _ in range(50):
+                    if thread.ident is not None:
+                        break
+                    time.sleep(0.001)
+                else:
+                    self._thread = None
                 raise
 
     def _main(self) -> None:
         try:
+            if self._thread is not threading.current_thread():
+                return  # given up by whoever has started it
             while not self._stopped:
                 self.turn(block=True)
             self.turn()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from wheel_lock.caller import current_owner, new_token, wait_for
+from wheel_lock.caller import calling_place, current_owner, new_token, wait_for
 from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.kind import Kind
@@ -114,7 +114,7 @@ class Lock:
     def _try(self, wire: bytes, owner: Owner) -> bool:
         options, engine = self._options, self._engine
         group = engine.renewer.group(self._kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
-        place = _place() if engine.options.track_acquisitions else None
+        place = calling_place() if engine.options.track_acquisitions else None
         lease = Lease(self.name, wire, group, owner, self._on_lost, place)
         request: Acquire | None = None
 
@@ -352,10 +352,3 @@ def _text(reply: Reply) -> bytes | None:
     if reply is not None and type(reply) is not bytes:
         raise MalformedReply(f"expected a string or nothing, got {reply!r:.40}")
     return reply
-
-
-def _place() -> str:
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("wheel_lock."):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -57,7 +57,9 @@ def error(text: str) -> bytes:
 
 def array(*items: int | str) -> bytes:
     """A list; text in it travels as a bulk string, as the server's error texts do."""
-    parts = [integer(item) if isinstance(item, int) else b"$%d\r\n%b\r\n" % (len(item), item.encode()) for item in items]
+    parts = [
+        integer(item) if isinstance(item, int) else b"$%d\r\n%b\r\n" % (len(item), item.encode()) for item in items
+    ]
     return b"*%d\r\n%b" % (len(parts), b"".join(parts))
 
 

@@ -203,7 +203,9 @@ def test_an_error_reply_to_a_second_try_does_not_leave_the_first_ones_grant_behi
     with pytest.raises(LockServerError, match="BUSY"):
         attempt.operation.result()
     rig.go_on(0.1)
-    assert [command.pairs for command in rig.server.take()] == [[(b"a", attempt.lease.token)]], "no grant is left behind"
+    assert [command.pairs for command in rig.server.take()] == [[(b"a", attempt.lease.token)]], (
+        "no grant is left behind"
+    )
 
 
 def test_an_entry_error_in_a_second_try_does_not_leave_the_first_ones_grant_behind(rig: Rig) -> None:
@@ -215,7 +217,9 @@ def test_an_entry_error_in_a_second_try_does_not_leave_the_first_ones_grant_behi
     with pytest.raises(LockServerError, match="OOM"):
         attempt.operation.result()
     rig.go_on(0.1)
-    assert [command.pairs for command in rig.server.take()] == [[(b"a", attempt.lease.token)]], "no grant is left behind"
+    assert [command.pairs for command in rig.server.take()] == [[(b"a", attempt.lease.token)]], (
+        "no grant is left behind"
+    )
 
 
 def test_a_second_try_that_finds_another_owner_is_refused(rig: Rig) -> None:

@@ -7,7 +7,6 @@ import pytest
 from tests.engine.support import FINE, GONE, OK, START, Rig, array, error, integer, names
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
-from wheel_lock.lease import State
 
 
 def close(rig: Rig, timeout: float = 5.0) -> Operation[None]:

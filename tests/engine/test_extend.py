@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.support import FINE, OK, START, Rig, array, error, integer
-from wheel_lock.errors import LockLost, LockNotHeld, LockServerError, LockTimeout, LockUnavailable, LossReason, WheelLockError
+from wheel_lock.errors import (
+    LockLost,
+    LockNotHeld,
+    LockServerError,
+    LockTimeout,
+    LockUnavailable,
+    LossReason,
+    WheelLockError,
+)
 from wheel_lock.lease import State, local_deadline
 
 BUSY = error("BUSY Redis is busy running a script.")

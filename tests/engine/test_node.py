@@ -307,6 +307,7 @@ def test_connections_are_counted(rig: Rig) -> None:
 
 def test_a_reply_in_the_turn_in_which_the_time_is_up_counts(rig: Rig) -> None:
     attempt = rig.acquire("a", 30.0)
+    rig.launch.slow = True  # the silence is suspicious, but there is no other connection yet
     rig.go_to(START + 4.9)
     rig.server.say(OK)
     rig.jump(0.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.engine.support import FINE, GONE, START, TAKEN, Rig, array, error
@@ -105,7 +107,7 @@ def test_an_error_until_the_deadline_loses_the_lease_then_and_is_no_hot_loop(
     [(_, event)] = rig.told
     assert event.reason is LossReason.NOT_CONFIRMED
     assert deadline - 0.02 <= event.at <= deadline
-    pauses = [later - earlier for earlier, later in zip(asked, asked[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
     # The first pause is 20 ms and doubles up to half a second; each a quarter more or less, and down to a tick.
     for pause, wanted in zip(pauses, [0.02, 0.04, 0.08, 0.16, 0.32, *[0.5] * 10], strict=False):
         assert wanted * 0.75 - 0.011 <= pause <= wanted * 1.25 + 0.011

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import enum
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from tests.engine.history import History, Loss
@@ -303,5 +303,3 @@ class World:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-

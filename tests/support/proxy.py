@@ -81,9 +81,7 @@ class _End(Enum):
 class _Stream:
     """One direction of one connection: what was read from source and is not yet written to target."""
 
-    def __init__(
-        self, direction: Direction, faults: Faults, source: socket.socket, target: socket.socket
-    ) -> None:
+    def __init__(self, direction: Direction, faults: Faults, source: socket.socket, target: socket.socket) -> None:
         self.direction: Direction = direction
         self.faults = faults
         self.source = source

@@ -289,9 +289,7 @@ class RedisServer:
             # In a process group of its own: Ctrl-C ends the tests, and their clean-up ends the servers.
             self._running.append(
                 _in_lasting_thread(
-                    lambda: subprocess.Popen(
-                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
-                    )
+                    lambda: subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
                 )
             )
 

@@ -143,9 +143,7 @@ def test_bytes_held_back_arrive_on_heal(echo: EchoServer, echo_proxy: TcpProxy) 
         assert receive(client, 4) == b"late"
 
 
-def test_a_black_hole_keeps_the_connection_and_swallows_both_ways(
-    echo: EchoServer, echo_proxy: TcpProxy
-) -> None:
+def test_a_black_hole_keeps_the_connection_and_swallows_both_ways(echo: EchoServer, echo_proxy: TcpProxy) -> None:
     with connect(echo_proxy) as client:
         client.sendall(b"a")
         assert receive(client, 1) == b"a"

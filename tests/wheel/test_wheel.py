@@ -181,19 +181,6 @@ def test_timers_that_come_and_go_leave_nothing_behind(wheel: Wheel[Timer]) -> No
     assert wheel.advance(60 * SLOTS) == [held]
 
 
-@pytest.mark.parametrize("tick", [5, 5 + 3 * SLOTS])
-def test_a_timer_of_another_wheel_is_not_in_this_one(wheel: Wheel[Timer], tick: int) -> None:
-    # What was on the wheel of a thread that died is cancelled on its successor's.
-    theirs, ours = Timer("theirs"), Timer("ours")
-    Wheel[Timer](SLOTS).schedule(theirs, tick)
-    assert not wheel.cancel(theirs)
-    wheel.schedule(ours, tick)
-    assert theirs not in wheel
-    assert not wheel.cancel(theirs)
-    wheel.check()
-    assert wheel.advance(tick) == [ours]
-
-
 def test_something_that_is_no_timer_is_not_in_the_wheel(wheel: Wheel[Timer]) -> None:
     assert "timer" not in wheel
 

@@ -15,7 +15,7 @@ from wheel_lock.engine.requests import CallerRequest, batch_call, terms_of
 from wheel_lock.errors import LockServerError, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Lease, State
 from wheel_lock.options import LockOptions
-from wheel_lock.protocol.resp import GONE, Reply, exceptions
+from wheel_lock.protocol.resp import GONE, Reply, error_text, exceptions
 from wheel_lock.protocol.scripts import Call
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class AcquireMany(Bulk):
             lease = chunk.leases[index]
             self.engine.turn_down([lease], isinstance(verdict, str) and chunk.tries > 1)
             if isinstance(verdict, str):
-                self._stop(LockServerError(f"{verdict} (lock {quoted(lease.name)})", lease.name))
+                self._stop(LockServerError(f"{error_text(verdict)} (lock {quoted(lease.name)})", lease.name))
         granted = [lease for index, lease in enumerate(chunk.leases) if index not in odd] if odd else chunk.leases
         if not granted:
             return
@@ -225,7 +225,7 @@ class ReleaseMany(Bulk):
             lease = chunk.leases[index]
             if isinstance(verdict, str) and not verdict.startswith("WRONGTYPE"):
                 self.engine.unreleased([lease])
-                self._error = LockServerError(f"{verdict} (lock {quoted(lease.name)})", lease.name)
+                self._error = LockServerError(f"{error_text(verdict)} (lock {quoted(lease.name)})", lease.name)
                 continue
             reason = LossReason.KEY_GONE if verdict == GONE else LossReason.TAKEN
             self.losses[lease.name] = reason

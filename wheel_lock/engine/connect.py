@@ -84,7 +84,8 @@ class RedisPyConnector:
         pool = getattr(client, "connection_pool", None)
         connection_class = getattr(pool, "connection_class", None)
         if not isinstance(client, redis.Redis) or pool is None or connection_class is None:
-            raise TypeError(f"expected a redis.Redis client of one server, got {type(client).__name__}")
+            got = f"{type(client).__module__}.{type(client).__qualname__}"
+            raise TypeError(f"expected a synchronous redis.Redis client of one server, not a {got}")
         if connection_class.__module__.partition(".")[0] == "fakeredis":
             raise TypeError(
                 "this fakeredis client has no socket, and the engine needs one: "
@@ -146,6 +147,8 @@ class RedisPyConnector:
                 connection.disconnect()
                 connection.connect()
             _load_scripts(connection, flagged)
+            if not settings.get("client_name"):
+                _introduce(connection)
             sock = connection._sock
             if sock is None:
                 raise redis.exceptions.ConnectionError("the connection was closed while it was being made")
@@ -156,6 +159,15 @@ class RedisPyConnector:
         except BaseException:
             connection.disconnect()
             raise
+
+
+def _introduce(connection: AbstractConnection) -> None:
+    """Give the connection a name that says whose it is, in CLIENT LIST; a user who may not do that needs not."""
+    connection.send_command("CLIENT", "SETNAME", "wheel_lock")
+    try:
+        connection.read_response()
+    except redis.exceptions.ResponseError:
+        pass
 
 
 def _load_scripts(connection: AbstractConnection, flagged: bool) -> None:

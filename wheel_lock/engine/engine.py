@@ -29,7 +29,7 @@ from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, 
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions, LockOptions
-from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.resp import Reply, error_text
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.weak import WeakRegistry
@@ -281,13 +281,16 @@ class Engine:
 
     def pause(self, duration_s: float, operation: Operation[None]) -> None:
         """Complete ``operation`` after a while."""
-        self.timer.call_at(self.timer.now + duration_s, lambda now: operation.complete(None))
+        until = self.timer.scale.ceil(self.timer.clock.now() + duration_s)  # alarms round down, a pause does not
+        self.timer.call_at(self.timer.scale.seconds(until), lambda now: operation.complete(None))
 
     def log_refusal(self, error: str, leases: int) -> None:
         """Say that the server refuses renewals, at most once a second."""
         if self.timer.now - self._last_refusal_logged >= 1.0:
             self._last_refusal_logged = self.timer.now
-            NOTIFIER.post(logger.warning, "the server refused to renew %d locks, trying again: %s", leases, error)
+            NOTIFIER.post(
+                logger.warning, "the server refused to renew %d locks, trying again: %s", leases, error_text(error)
+            )
 
     # -- the end, and other fates ------------------------------------------------------------------------------------
 

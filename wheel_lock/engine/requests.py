@@ -15,7 +15,7 @@ from wheel_lock.engine.node import Node
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, quoted
 from wheel_lock.lease import Lease
-from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.resp import Reply, error_text
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.wheel import WheelEntry
@@ -151,7 +151,7 @@ class CallerRequest(Request):
         """The server's error is the caller's."""
         if not self.finished:
             self.finish()
-            self.failed(LockServerError(f"{error} (lock {quoted(self.name)})", self.name))
+            self.failed(LockServerError(f"{error_text(error)} (lock {quoted(self.name)})", self.name))
 
     def broken(self, error: Exception) -> None:
         """Try again on the next connection, as long as somebody waits."""

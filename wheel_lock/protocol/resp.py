@@ -63,6 +63,16 @@ def set_if_free(lease_fragment: bytes, ttl_ms: int) -> bytes:
     return b"*6\r\n$3\r\nSET\r\n%b$2\r\nNX\r\n$2\r\nPX\r\n%b" % (lease_fragment, number(ttl_ms))
 
 
+def error_text(error: object) -> str:
+    """Return a server's error fit for a message: short, escaped, and without the arguments, where the token is.
+
+    >>> error_text("ERR unknown command 'SET', with args beginning with: 'a' 'secret'")
+    "ERR unknown command 'SET'"
+    """
+    text = str(error).partition(", with args beginning with")[0]
+    return text.encode("ascii", "backslashreplace").decode().replace("\r", " ").replace("\n", " ")[:200]
+
+
 GONE = 0
 TAKEN = 1
 
