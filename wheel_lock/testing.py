@@ -131,7 +131,7 @@ class EmbeddedServer:
         self._server: fakeredis.TcpFakeServer = fakeredis.TcpFakeServer(("127.0.0.1", 0), server_type="redis")
         self._server.daemon_threads = True  # a program that forgets to close it should end all the same
         # Small replies must not wait for the acknowledgement of the last one (Nagle): it would show as renewal lag.
-        handler = self._server.RequestHandlerClass
+        handler: Any = self._server.RequestHandlerClass
         self._server.RequestHandlerClass = type("Handler", (handler,), {"disable_nagle_algorithm": True})
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="embedded-redis", daemon=True)

@@ -6,7 +6,7 @@ takes them as a whole. What is further away waits, by tick, until the wheel has 
 into its slot as a whole, too. (Netty leaves it in the slot and counts its rounds down, one entry at a time.)
 
 A cancelled entry is not searched for. It is marked by its own ``tick``, which no longer is the slot's; the slot counts its
-dead, and throws them out when they are the majority. So a cancel is a few additions, whatever the size of the wheel.
+dead, and throws them out when they are seven in eight. So a cancel is a few additions, whatever the size of the wheel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-_FEW = 16  # dead entries that a slot may keep although they are its majority: a sweep has a price, too
+_FEW = 16  # dead entries that a slot may keep although hardly anything else is in it: a sweep has a price, too
 _CANCELLED = -1
 
 
@@ -194,7 +194,8 @@ class Wheel(Generic[E]):
             index = tick & self._mask
             dead = self._dead[index] + 1
             self._dead[index] = dead
-            if dead + dead > len(self._near[index]):
+            size = len(self._near[index])
+            if dead >= size - (size >> 3):
                 self._bury(index, tick, dead)
         else:
             self._bury_later(tick)
@@ -218,7 +219,7 @@ class Wheel(Generic[E]):
             del self._later[tick]
             self._later_dead.pop(tick, None)
             self._drop_gone_ticks()
-        elif dead > _FEW and dead + dead > len(slot):
+        elif dead > _FEW and dead >= len(slot) - (len(slot) >> 3):
             self._later[tick] = _living(slot, tick, dead)
             self._later_dead.pop(tick, None)
         else:
@@ -364,7 +365,7 @@ class Wheel(Generic[E]):
             alive = {id(entry) for entry in slot if entry.tick == tick}
             if not alive or len(alive) + dead != len(slot):
                 raise AssertionError(f"tick {tick}: {len(alive)} alive and {dead} dead of {len(slot)}")
-            if dead > _FEW and dead + dead > len(slot):
+            if dead > _FEW and dead >= len(slot) - (len(slot) >> 3):
                 raise AssertionError(f"tick {tick}: {dead} dead of {len(slot)} have not been thrown out")
             ticks.append(tick)
         if any(tick <= self._horizon for tick in self._later):
