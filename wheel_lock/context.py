@@ -347,10 +347,15 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _at_exit() -> None:
-    """Release what is held, within a bounded time; what cannot be released expires."""
+    """Release what is held, within a bounded time for all contexts together; what cannot be released expires."""
+    closing: list[Waiting[None]] = []
     for engine in ENGINES:
         if engine.held and not engine.closed and not engine.timer.stopped:
-            try:
-                wait_for(engine, lambda operation, e=engine: lambda: e.close(_EXIT_TIMEOUT_S, operation))  # type: ignore[misc]
-            except LockError:
-                pass  # nobody is left to be told
+            waiting: Waiting[None] = Waiting(engine)
+            engine.tell(partial(engine.close, _EXIT_TIMEOUT_S, waiting.operation))
+            closing.append(waiting)
+    for waiting in closing:
+        try:
+            waiting.result()
+        except LockError:
+            pass  # nobody is left to be told

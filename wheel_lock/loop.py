@@ -320,8 +320,9 @@ class Loop:
                 return
             # Noted before it runs, so that it knows itself from its first turn on, and so that a finaliser which posts
             # while it is being started (the lock is reentrant) does not start another.
-            self._thread = thread = threading.Thread(target=self._main, name=self.name, daemon=True)
+            thread = threading.Thread(target=self._main, name=self.name, daemon=True)
             try:
+                self._thread = thread
                 thread.start()
             except BaseException:
                 # KeyboardInterrupt comes while start() waits for the thread, which then runs all the same.

@@ -227,7 +227,7 @@ class Lock:
     def owned(self) -> bool:
         """Ask the server whether this lock's own token is stored there."""
         lease = self._seen()
-        return lease is not None and self._ask(b"GET", lambda reply: _text(reply) == lease.token)
+        return lease is not None and lease.group.alive and self._ask(b"GET", lambda reply: _text(reply) == lease.token)
 
     def _ask(self, verb: bytes, read: Callable[[Reply], bool]) -> bool:
         engine = self._engine
@@ -286,7 +286,7 @@ class Lock:
     def token(self) -> bytes | None:
         """The token of the current lease, None when it is not held."""
         lease = self._seen()
-        return lease.token if lease is not None and lease.state <= EXTENDING else None
+        return lease.token if lease is not None and lease.state <= EXTENDING and lease.group.alive else None
 
     @property
     def fence(self) -> int | None:

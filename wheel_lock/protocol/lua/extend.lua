@@ -3,7 +3,7 @@
 -- KEYS: name.  ARGV: token, time in ms, '1' to replace the time-to-live or '0' to add to it.
 -- Reply: the new time-to-live in ms, 0 (gone), -1 (another's token).
 local value = redis.pcall('get', KEYS[1])
-if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
+if type(value) == 'table' and not string.find(tostring(value.err), 'WRONGTYPE', 1, true) then return value end
 if value ~= ARGV[1] then
   if value then return -1 end
   return 0

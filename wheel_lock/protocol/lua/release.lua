@@ -7,6 +7,6 @@ if value == ARGV[1] then
   redis.call('del', KEYS[1])
   return 1
 end
-if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
+if type(value) == 'table' and not string.find(tostring(value.err), 'WRONGTYPE', 1, true) then return value end
 if value then return -1 end
 return 0
