@@ -5,6 +5,7 @@ Without a redis-server program the tests that use one are skipped on a laptop, a
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,11 @@ import pytest
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.tls import TlsFiles, make_tls_files
+
+
+def pytest_configure() -> None:
+    # A shell that starts us in the background has us ignore Ctrl-C, and every program that a test starts would, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
