@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("notifier", "clock", "waker", "weak", "loop", "timer"),
     ("engine",),
     ("locks",),
-    ("caller", "threads", "asyncio"),
+    ("caller", "tasks", "handle", "many", "threads", "asyncio", "decorator"),
     ("context",),
     ("__init__",),  # imports what it likes; importing from the package itself is for those above it
     ("testing",),

@@ -8,6 +8,7 @@
 from wheel_lock.context import LockContext
 from wheel_lock.errors import (
     ContextClosed,
+    InvalidHandoff,
     LockAlreadyHeld,
     LockLost,
     LockNotAcquired,
@@ -34,6 +35,7 @@ __all__ = [
     "ContextStats",
     "HashedWheelTimer",
     "HeldLock",
+    "InvalidHandoff",
     "Lock",
     "LockAlreadyHeld",
     "LockContext",

@@ -17,7 +17,8 @@ from wheel_lock.lease import Owner
 
 T = TypeVar("T")
 
-_LOOK_AROUND_S = 1.0  # how often a waiting caller makes sure that the thread it waits for is still there
+_LOOK_AROUND_S = 1.0  # after this a waiting caller makes sure that the thread it waits for is still there
+_LONGEST_LOOK_S = 16.0  # then again after twice the time, up to this
 _TOKEN_BYTES = 16
 _TOKENS_PER_DRAW = 512
 
@@ -82,7 +83,9 @@ class Waiting(Generic[T]):
             LockUnavailable: The thread that was to complete it died meanwhile, or was stopped.
         """
         timer = self._engine.timer
-        while not self._gate.acquire(timeout=_LOOK_AROUND_S):
+        look_s = _LOOK_AROUND_S
+        while not self._gate.acquire(timeout=look_s):
+            look_s = min(2 * look_s, _LONGEST_LOOK_S)
             if self._engine.deaths != self._deaths or timer.stopped:
                 raise LockUnavailable("The thread that keeps the locks ended before it answered")
             timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import redis
 from redis.exceptions import LockError
 
-from wheel_lock.caller import Waiting, calling_place, current_owner, new_tokens, wait_for
-from wheel_lock.engine.bulk import AcquireMany
+from wheel_lock.asyncio import AsyncContext
+from wheel_lock.caller import Waiting, wait_for
+from wheel_lock.decorator import Locked
 from wheel_lock.engine.connect import RedisPyConnector
 from wheel_lock.engine.engine import ENGINES, Engine
+from wheel_lock.engine.handover import Handoff
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LocksLost, LossReason
-from wheel_lock.lease import NOBODY, Lease, State
+from wheel_lock.handle import OnLost, adopted_options, checked_callback, handed_over_kind
 from wheel_lock.locks import EXCLUSIVE, FENCED
+from wheel_lock.many import ManyLocks, Name, leases_to_release
 from wheel_lock.observe import ContextStats, HeldLock
-from wheel_lock.observe.stats import snapshot
-from wheel_lock.options import ContextOptions, lock_name, lock_options, seconds
-from wheel_lock.protocol.resp import fragment
-from wheel_lock.threads import Lock, OnLost
+from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options, seconds
+from wheel_lock.threads import Lock
 from wheel_lock.timer import HashedWheelTimer
 
-_PART = 4000  # names of a bulk acquire that are handed over at once
 _EXIT_TIMEOUT_S = 0.8  # so that a process that holds locks still ends within a second
 
 
@@ -47,7 +46,9 @@ class LockContext:
         close_timeout: Seconds that :meth:`close` may take.
         release_on_close: Whether :meth:`close`, and the end of the interpreter, release what is held, or leave it to
             expire.
+        fallback_interval: Seconds after which a waiter that has heard nothing looks by itself, at the latest.
         max_held: The most locks that may be held at once; None for no bound.
+        max_waiting: The most callers that may wait for locks at once; None for no bound.
         track_acquisitions: Whether the warning about an abandoned lock tells where it was acquired.
 
     Raises:
@@ -72,7 +73,9 @@ class LockContext:
         connect_timeout: float = 2.0,
         close_timeout: float = 5.0,
         release_on_close: bool = True,
+        fallback_interval: float = 5.0,
         max_held: int | None = None,
+        max_waiting: int | None = None,
         track_acquisitions: bool = False,
     ) -> None:
         options = ContextOptions(
@@ -81,7 +84,9 @@ class LockContext:
             connect_timeout_s=connect_timeout,
             close_timeout_s=close_timeout,
             release_on_close=release_on_close,
+            fallback_s=fallback_interval,
             max_held=max_held,
+            max_waiting=max_waiting,
             track_acquisitions=track_acquisitions,
         )
         connector = RedisPyConnector(client)
@@ -137,8 +142,8 @@ class LockContext:
             renew_every: Seconds between renewals; a third of the timeout by default.
             max_renewals: How many renewals at most; it is lost when the last one runs out.
             max_hold: Seconds for which it may be held at most; it is lost then.
-            retry_every: Seconds between attempts while waiting; 0.1 by default.
-            max_attempts: How many attempts at most while waiting.
+            retry_every: Ask every so many seconds while waiting, instead of being woken by the release.
+            max_attempts: How many attempts at most while waiting, ``retry_every`` (0.1 by default) apart.
             fencing: Whether each grant draws a number that only grows, to be checked by what the lock protects.
             on_lost: Called once with a :class:`~wheel_lock.LostEvent`, on the notifier thread, if it is lost.
             thread_local: Whether it belongs to the thread that acquires it: no other may release it, and it is renewed
@@ -161,29 +166,31 @@ class LockContext:
             fencing=fencing,
             thread_local=thread_local,
         )
-        return Lock(self._engine, FENCED if fencing else EXCLUSIVE, name, options, _callback(on_lost))
+        return Lock(self._engine, FENCED if fencing else EXCLUSIVE, name, options, checked_callback(on_lost))
 
     def acquire_many(
         self,
-        names: Iterable[str | bytes],
+        names: Iterable[Name],
         timeout: float = 30.0,
         *,
+        all_or_nothing: bool = False,
         renew: bool = True,
         renew_every: float | None = None,
         max_renewals: int | None = None,
         max_hold: float | None = None,
         on_lost: OnLost | None = None,
         thread_local: bool = False,
-    ) -> dict[str | bytes, Lock | None]:
+    ) -> dict[Name, Lock | None]:
         """Try once to acquire each of ``names``, many of them per round trip.
 
         Args:
             names: The names; one that is given twice counts once.
+            all_or_nothing: Whether one that another holds means that none is acquired.
             thread_local: As for :meth:`lock`, but False by default: locks in bulk belong to the process.
             timeout, renew, renew_every, max_renewals, max_hold, on_lost: As for :meth:`lock`.
 
         Returns:
-            For each name its held lock, or None where another holds it.
+            For each name its held lock, or None where another holds it; with ``all_or_nothing`` all locks or only None.
 
         Raises:
             ValueError: A name or a value is out of range; before any I/O.
@@ -199,34 +206,21 @@ class LockContext:
             max_hold=max_hold,
             thread_local=thread_local,
         )
-        engine, callback = self._engine, _callback(on_lost)
-        group = engine.renewer.group(EXCLUSIVE, options.timeout_s, options.timeout_ms, options.renew_every_s)
-        owner = current_owner() if thread_local else NOBODY
-        place = calling_place() if engine.options.track_acquisitions else None
-        distinct = {name: lock_name(name) for name in names}  # all are looked at before the first is asked for
-        locks: dict[str | bytes, Lock | None] = {}
-        waiting: Waiting[None] = Waiting(engine)
-        bulk = AcquireMany(engine, options, waiting.operation)
+        callback = checked_callback(on_lost)
+
+        def new_lock(name: Name) -> Lock:
+            return Lock(self._engine, EXCLUSIVE, name, options, callback)
+
+        waiting: Waiting[None] = Waiting(self._engine)
+        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, waiting.operation)
         try:
-            engine.submit(partial(bulk.begin, len(distinct)))
-            tokens, names_left = new_tokens(), iter(distinct.items())
-            while part := list(itertools.islice(names_left, _PART)):
-                leases: list[Lease] = []
-                for name, key in part:
-                    locks[name] = lock = Lock(engine, EXCLUSIVE, name, options, callback)
-                    lock._lease = lease = Lease(name, fragment(key, next(tokens)), group, owner, callback, place)
-                    leases.append(lease)
-                # The server is at work on one part while the next is made.
-                engine.submit(partial(bulk.add, leases))
-            engine.submit(bulk.seal)
+            for _ in many.hand_over():
+                pass
             waiting.result()
         except BaseException:
-            engine.tell(bulk.give_up)
+            many.give_up()
             raise
-        for name, made in locks.items():
-            if made is not None and made._lease is not None and made._lease.state is State.REFUSED:
-                locks[name] = None
-        return locks
+        return many.outcome()
 
     def release_many(self, locks: Iterable[Lock | None]) -> None:
         """Release ``locks``, many of them per round trip. None is passed over, so results of ``acquire_many`` fit.
@@ -236,16 +230,7 @@ class LockContext:
             LocksLost: Some had been lost before; the others are released.
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.release`.
         """
-        leases: list[Lease] = []
-        lost: dict[str | bytes, LossReason] = {}
-        for lock in locks:
-            if lock is None:
-                continue
-            reason = lock.lost
-            if reason is None:
-                leases.append(lock._to_change("release"))
-            else:
-                lost[lock.name] = reason
+        leases, lost = leases_to_release(locks)
         if leases:
             engine = self._engine
 
@@ -257,29 +242,69 @@ class LockContext:
         if lost:
             raise LocksLost(lost)
 
+    def adopt(self, text: str, *, on_lost: OnLost | None = None, thread_local: bool = True) -> Lock:
+        """Take over a lock that somebody, here or in another process, has let go of with :meth:`Lock.export`.
+
+        The new lease has a token of its own, so a text works once, and the same fence.
+
+        Args:
+            text: What ``export`` has returned.
+            on_lost, thread_local: As for :meth:`lock`; all else is as it was for the exporter.
+
+        Returns:
+            The lock, held.
+
+        Raises:
+            InvalidHandoff: The text is none, has been changed, or its lock may not be held any longer.
+            LockLost: The lease has expired meanwhile, or somebody has adopted it already.
+            LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.acquire`.
+        """
+        handoff = Handoff.from_text(text)
+        kind, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
+        lock = Lock(self._engine, kind, handoff.name, options, checked_callback(on_lost))
+        lock._adopt(handoff)
+        return lock
+
+    def locked(self, name: str, timeout: float = 30.0, **terms: Unpack[LockTerms]) -> Locked:
+        """Return a decorator: the function, or coroutine function, runs while it holds a lock.
+
+        Args:
+            name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for what it leads to.
+            timeout, terms: As for :meth:`lock`.
+
+        Raises:
+            ValueError: A value is out of range, or the name speaks of what is no parameter.
+            TypeError: What is decorated is a generator, which would run after the lock has been released.
+
+        Example:
+            >>> from wheel_lock.testing import fake_context
+            >>> with fake_context() as context:
+            ...     @context.locked("report:{user_id}", timeout=30.0)
+            ...     def write_report(user_id: int) -> str:
+            ...         return context.held()[0].name
+            ...     write_report(7)
+            'report:7'
+        """
+        return Locked(
+            name,
+            lambda filled: self.lock(filled, timeout, **terms),
+            lambda filled: self.asyncio.lock(filled, timeout, **terms),
+        )
+
+    @property
+    def asyncio(self) -> AsyncContext:
+        """This context as asyncio sees it: the same names, awaitable."""
+        return AsyncContext(self._engine)
+
     # -- how it goes -------------------------------------------------------------------------------------------------
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. O(1) in the number of locks."""
-        engine = self._engine
-        return snapshot(engine.counters, held=len(engine.held), overdue=len(engine.renewer.overdue))
+        return self._engine.stats()
 
     def held(self) -> list[HeldLock]:
         """Return what is held now, in order of acquisition. O(n)."""
-        now = self._engine.timer.clock.now()
-        overdue = set(self._engine.renewer.overdue.snapshot())
-        return [
-            HeldLock(
-                name=lease.name,
-                timeout_s=lease.group.timeout_s,
-                age_s=now - lease.acquired_at,
-                remaining_s=lease.deadline - now,
-                renewals=lease.renewals,
-                overdue=lease in overdue,
-            )
-            for lease in self._engine.held.copy()
-            if lease.believed(now)
-        ]
+        return self._engine.held_locks()
 
     @property
     def timer(self) -> HashedWheelTimer:
@@ -326,12 +351,6 @@ class LockContext:
         return f"<LockContext {engine.node.connector.describe()} {state}>"
 
 
-def _callback(on_lost: OnLost | None) -> OnLost | None:
-    if on_lost is not None and not callable(on_lost):
-        raise ValueError(f"on_lost must be callable, not {on_lost!r}")
-    return on_lost
-
-
 _shared: weakref.WeakKeyDictionary[redis.Redis, LockContext] = weakref.WeakKeyDictionary()
 _shared_lock = threading.Lock()
 
@@ -352,7 +371,7 @@ def _at_exit() -> None:
     for engine in ENGINES:
         if engine.held and not engine.closed and not engine.timer.stopped:
             waiting: Waiting[None] = Waiting(engine)
-            engine.tell(partial(engine.close, _EXIT_TIMEOUT_S, waiting.operation))
+            engine.tell(partial(engine.close, _EXIT_TIMEOUT_S, waiting.operation, exiting=True))
             closing.append(waiting)
     for waiting in closing:
         try:

@@ -107,6 +107,10 @@ class LocksLost(LockLost):
         return type(self), (self.losses,), self.__dict__
 
 
+class InvalidHandoff(WheelLockError, ValueError):
+    """A text given to ``adopt`` is not what ``export`` returned, or can be used no more."""
+
+
 class LockTimeout(WheelLockError, RedisTimeoutError):
     """The server did not answer in time, so the outcome of the command is not known."""
 

@@ -6,8 +6,8 @@ The rules, all of them in this file:
   deadline; both are looked at when somebody asks, never earlier.
 * The local deadline is counted from before the command was sent, so it always lies before the server's own expiry. A
   confirmed renewal moves it forward, never back, and only while it has not passed.
-* RELEASED, LOST and REFUSED are final. Whoever sees the deadline pass writes the loss into the lease before saying
-  "not held", so that no later confirmation can make the lease look held again.
+* RELEASED, LOST, REFUSED and EXPORTED are final. Whoever sees the deadline pass writes the loss into the lease before
+  saying "not held", so that no later confirmation can make the lease look held again.
 * RENEWING means exactly one unanswered renewal. Only the timer's thread changes a state.
 """
 
@@ -39,6 +39,7 @@ class State(enum.IntEnum):
     RELEASED = 6
     LOST = 7
     REFUSED = 8
+    EXPORTED = 9
 
 
 class Event(enum.IntEnum):
@@ -53,6 +54,7 @@ class Event(enum.IntEnum):
     RELEASE = 6  # the caller releases it
     FREED = 7  # the release is over
     LOSE = 8  # it ended without a release
+    EXPORT = 9  # somebody else is to take it over
 
 
 HELD, RENEWING, OVERDUE, EXTENDING = State.HELD, State.RENEWING, State.OVERDUE, State.EXTENDING
@@ -76,6 +78,7 @@ for _state in _BELIEVED:
     TRANSITIONS[_state, Event.LOSE] = State.LOST
     if _state is not EXTENDING:
         TRANSITIONS[_state, Event.EXTEND] = EXTENDING
+        TRANSITIONS[_state, Event.EXPORT] = State.EXPORTED
 
 
 class Owner:
@@ -89,6 +92,14 @@ class Owner:
 
     def __init__(self) -> None:
         self.ended = False
+
+    @property
+    def gone(self) -> bool:
+        """Whether it will never ask again for what it held."""
+        return self.ended
+
+    def lost(self, lease: Lease) -> None:
+        """A lease of its own has been lost. On the timer's thread, so it must be quick."""
 
 
 NOBODY = Owner()  # of leases that any thread may use: it never ends

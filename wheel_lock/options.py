@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512
@@ -17,6 +17,7 @@ MAX_SECONDS = 1e9  # about 31 years; PEXPIRE itself overflows near 2**63 millise
 DRIFT = 0.99  # Redlock page: allow for clocks that run at different rates; 1 % is ten times what NTP tolerates
 MARGIN_S = 0.002  # the server's own expiry has a resolution of a millisecond
 MIN_TIMEOUT_S = 0.01
+POLL_EVERY_S = 0.1
 _SHOWN_CHARACTERS = 80
 MIN_RENEWED_TIMEOUT_S = 0.05  # five ticks of 10 ms: one to renew in, the rest to hear of it
 
@@ -98,7 +99,11 @@ def _binary(what: str, value: object, most: int, *, secret: bool = False) -> byt
 
 @dataclass(frozen=True, slots=True)
 class LockOptions:
-    """How one lock is acquired and kept. Made by :func:`lock_options`, which validates and caches."""
+    """How one lock is acquired and kept. Made by :func:`lock_options`, which validates and caches.
+
+    ``retry_every_s`` is None for those that wait to be woken; they look by themselves every ``fallback_s``, or, where
+    that is None, as their context says.
+    """
 
     timeout_s: float
     timeout_ms: int
@@ -107,7 +112,23 @@ class LockOptions:
     max_hold_s: float | None
     blocking: bool
     blocking_timeout_s: float | None
-    retry_every_s: float
+    retry_every_s: float | None
+    fallback_s: float | None
+    max_attempts: int | None
+    fencing: bool
+    thread_local: bool
+
+
+class LockTerms(TypedDict, total=False):
+    """What :func:`lock_options` takes beside the timeout; see :meth:`wheel_lock.LockContext.lock` for what they mean."""
+
+    blocking: bool
+    blocking_timeout: float | None
+    renew: bool
+    renew_every: float | None
+    max_renewals: int | None
+    max_hold: float | None
+    retry_every: float | None
     max_attempts: int | None
     fencing: bool
     thread_local: bool
@@ -137,6 +158,7 @@ def _cached_options(
     max_renewals: int | None = None,
     max_hold: float | None = None,
     retry_every: float | None = None,
+    fallback: float | None = None,
     max_attempts: int | None = None,
     fencing: bool = False,
     thread_local: bool = True,
@@ -161,6 +183,8 @@ def _cached_options(
         seconds("blocking_timeout", blocking_timeout)
     if max_attempts is not None:
         count("max_attempts", max_attempts, least=1)
+        if retry_every is None:
+            retry_every = POLL_EVERY_S
     return LockOptions(
         timeout_s=timeout_s,
         timeout_ms=max(1, round(timeout_s * 1000)),
@@ -169,7 +193,8 @@ def _cached_options(
         max_hold_s=None if max_hold is None else seconds("max_hold", max_hold, above=0.0),
         blocking=bool(blocking),
         blocking_timeout_s=blocking_timeout,
-        retry_every_s=0.1 if retry_every is None else seconds("retry_every", retry_every, above=0.0),
+        retry_every_s=None if retry_every is None else seconds("retry_every", retry_every, above=0.0),
+        fallback_s=None if fallback is None else seconds("fallback", fallback, above=0.0),
         max_attempts=max_attempts,
         fencing=bool(fencing),
         thread_local=bool(thread_local),
@@ -189,7 +214,9 @@ class ContextOptions:
         backoff_max_s: The longest such pause.
         close_timeout_s: How long ``close()`` may take.
         release_on_close: Whether ``close()`` releases what is held, or leaves it to expire.
+        fallback_s: How long a waiter that hears nothing waits at most before it looks by itself.
         max_held: The most locks that may be held or being acquired at once; None for no bound.
+        max_waiting: The most callers that may wait for locks at once; None for no bound.
         track_acquisitions: Whether to keep the place of each acquisition for the warning about an abandoned lock.
     """
 
@@ -201,7 +228,9 @@ class ContextOptions:
     backoff_max_s: float = 0.5
     close_timeout_s: float = 5.0
     release_on_close: bool = True
+    fallback_s: float = 5.0
     max_held: int | None = None
+    max_waiting: int | None = None
     track_acquisitions: bool = False
 
     def __post_init__(self) -> None:
@@ -210,9 +239,17 @@ class ContextOptions:
             # A script call holds the server for its whole length: 5,000 leases are about 5 ms.
             raise ValueError(f"batch_size must be at most 5000, not {self.batch_size!r}")
         count("max_calls_in_flight", self.max_calls_in_flight, least=1)
-        if self.max_held is not None:
-            count("max_held", self.max_held, least=1)
-        for what in ("response_timeout", "connect_timeout", "backoff_first", "backoff_max", "close_timeout"):
+        for limit in ("max_held", "max_waiting"):
+            if getattr(self, limit) is not None:
+                count(limit, getattr(self, limit), least=1)
+        for what in (
+            "response_timeout",
+            "connect_timeout",
+            "backoff_first",
+            "backoff_max",
+            "close_timeout",
+            "fallback",
+        ):
             seconds(what, getattr(self, f"{what}_s"), above=0.0)
         if self.backoff_first_s > self.backoff_max_s:
             raise ValueError(

@@ -88,6 +88,8 @@ class Command(NamedTuple):
     def pairs(self) -> list[tuple[bytes, bytes]]:
         """The names and tokens that it is about."""
         arguments = self.arguments
+        if self.what == "release_many":
+            return list(zip(arguments[0::3], arguments[1::3], strict=True))
         if self.what in _BEFORE_PAIRS:
             first = _BEFORE_PAIRS[self.what]
             return list(zip(arguments[first::2], arguments[first + 1 :: 2], strict=True))
@@ -239,10 +241,22 @@ class ScriptedConnector:
         self.sockets: list[_Socket] = []
         self.attempted_at: list[float] = []
         self.flagged = True
+        self._listeners: ScriptedConnector | None = None
+
+    @property
+    def listeners(self) -> ScriptedConnector:
+        """What connects for wake-ups."""
+        if self._listeners is None:
+            self._listeners = ScriptedConnector(self._clock)
+        return self._listeners
 
     @property
     def attempts(self) -> int:
         return len(self.attempted_at)
+
+    def listener(self) -> ScriptedConnector:
+        """Connections for wake-ups are made apart, so that a test sees those that it is about."""
+        return self.listeners
 
     def connect(self, timeout_s: float) -> Connection:
         self.attempted_at.append(self._clock.now())

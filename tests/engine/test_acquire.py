@@ -39,7 +39,7 @@ def test_a_fenced_lock_gets_its_number(rig: Rig) -> None:
     assert attempt.lease.fence == 1763700000000000
 
 
-@pytest.mark.parametrize(("kind", "reply"), [(EXCLUSIVE, NIL), (FENCED, integer(0))])
+@pytest.mark.parametrize(("kind", "reply"), [(EXCLUSIVE, NIL), (FENCED, array(1500))])
 def test_a_taken_lock_is_not_granted(rig: Rig, kind: Exclusive, reply: bytes) -> None:
     attempt = rig.acquire("a", kind=kind)
     rig.say(reply)

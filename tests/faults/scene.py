@@ -6,7 +6,7 @@ import ctypes
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,7 +64,7 @@ def recorded_warnings() -> Iterator[list[str]]:
         yield texts
 
 
-def held(locks: dict[str | bytes, Lock | None]) -> list[Lock]:
+def held(locks: Mapping[Any, Lock | None]) -> list[Lock]:
     """The locks that acquire_many() returned, all of which must have been free."""
     found = [lock for lock in locks.values() if lock is not None]
     assert len(found) == len(locks)

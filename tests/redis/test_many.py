@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from wheel_lock import (
 )
 
 
-def held(locks: dict[str | bytes, Lock | None]) -> list[Lock]:
+def held(locks: Mapping[Any, Lock | None]) -> list[Lock]:
     return [lock for lock in locks.values() if lock is not None]
 
 

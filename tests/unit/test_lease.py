@@ -26,7 +26,7 @@ from wheel_lock.lease import (
 from wheel_lock.protocol.resp import fragment
 
 BELIEVED = [State.HELD, State.RENEWING, State.OVERDUE, State.EXTENDING]
-FINAL = [State.RELEASED, State.LOST, State.REFUSED]
+FINAL = [State.RELEASED, State.LOST, State.REFUSED, State.EXPORTED]
 
 
 def renewing(*, limits: Limits | None = None, sent_at: float = 100.0) -> Lease:

@@ -7,7 +7,7 @@ fill the memory nor keep renewals waiting.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.operation import Operation
@@ -108,16 +108,21 @@ class Bulk:
 class AcquireMany(Bulk):
     """Acquire many locks, each on its own. A failure undoes all of it: a caller gets a whole answer or an error.
 
-    The caller hands over leases while it still makes others, and seals it when it has made the last.
+    With ``all_or_nothing`` one lock that another holds undoes all of it, too. The caller hands over leases while it still
+    makes others, and seals it when it has made the last.
     """
 
-    def __init__(self, engine: Engine, options: LockOptions, operation: Operation[None]) -> None:
+    def __init__(
+        self, engine: Engine, options: LockOptions, operation: Operation[None], all_or_nothing: bool = False
+    ) -> None:
         super().__init__(engine, ())
         self._sealed = False
+        self._all_or_nothing = all_or_nothing
         self._places = 0
         self._options = options
         self._operation = operation
         self._granted: list[Lease] = []
+        self._undoing = False
         self._error: WheelLockError | None = None
 
     def call(self, leases: Sequence[Lease]) -> Call:
@@ -133,12 +138,13 @@ class AcquireMany(Bulk):
             if isinstance(verdict, str):
                 self._stop(LockServerError(f"{error_text(verdict)} (lock {quoted(lease.name)})", lease.name))
         granted = [lease for index, lease in enumerate(chunk.leases) if index not in odd] if odd else chunk.leases
-        if not granted:
-            return
-        if self.engine.grant(granted, self._options, chunk.sent_at):
+        if granted and self.engine.grant(granted, self._options, chunk.sent_at):
             self._granted.extend(granted)
-        else:
+        elif granted:
             self.engine.turn_down(granted, True)
+            granted = []
+        if self._all_or_nothing and len(granted) < len(chunk.leases):
+            self._stopped = True
 
     def miss(self, chunk: _Chunk, error: WheelLockError) -> None:
         self._give_places_back(len(chunk.leases))
@@ -153,11 +159,15 @@ class AcquireMany(Bulk):
         self.engine.turn_down(self._leases[self._next :], False)
         self._next = len(self._leases)
         self._give_places_back(self._places)
-        if self._error is None:
-            self._operation.complete(None)
-        else:
+        if self._error is not None:
             self._undo()
             self._operation.fail(self._error)
+        elif not self._stopped:
+            self._operation.complete(None)
+        elif not self._undoing:
+            self._undoing = True
+            # Not before all is undone: the caller must not meet its own grants on the server.
+            self._undo(lambda: self._operation.complete(None))
 
     def begin(self, expected: int) -> None:
         """Get ready for ``expected`` leases, unless the context takes no more."""
@@ -194,11 +204,10 @@ class AcquireMany(Bulk):
         self.finished()
         self._undo()
 
-    def _undo(self) -> None:
+    def _undo(self, then: Callable[[], object] = lambda: None) -> None:
         granted = [lease for lease in self._granted if lease.state <= State.EXTENDING]
         self._granted.clear()
-        if granted:
-            self.engine.release_many(granted, Operation(lambda: None))
+        self.engine.release_many(granted, Operation(then))
 
 
 class ReleaseMany(Bulk):
@@ -213,14 +222,13 @@ class ReleaseMany(Bulk):
         self._error: WheelLockError | None = None
 
     def call(self, leases: Sequence[Lease]) -> Call:
-        kind = terms_of(leases[0]).kind
-        return batch_call(kind.release_many, kind, leases)
+        return terms_of(leases[0]).kind.release_many(leases)
 
     def take(self, chunk: _Chunk, odd: dict[int, int | str]) -> None:
         if not odd or chunk.tries > 1:
-            self.engine.freed(chunk.leases)
+            self._freed(chunk.leases)
             return
-        self.engine.freed([lease for index, lease in enumerate(chunk.leases) if index not in odd])
+        self._freed([lease for index, lease in enumerate(chunk.leases) if index not in odd])
         for index, verdict in odd.items():
             lease = chunk.leases[index]
             if isinstance(verdict, str) and not verdict.startswith("WRONGTYPE"):
@@ -230,6 +238,12 @@ class ReleaseMany(Bulk):
             reason = LossReason.KEY_GONE if verdict == GONE else LossReason.TAKEN
             self.losses[lease.name] = reason
             self.engine.lose([lease], reason)
+
+    def _freed(self, leases: Sequence[Lease]) -> None:
+        self.engine.freed(leases)
+        if self.engine.lines:
+            for lease in leases:
+                self.engine.lines.ended(lease)
 
     def miss(self, chunk: _Chunk, error: WheelLockError) -> None:
         self.engine.unreleased(chunk.leases)
@@ -254,8 +268,7 @@ class Sweep(Bulk):
         self._operation = operation
 
     def call(self, leases: Sequence[Lease]) -> Call:
-        kind = terms_of(leases[0]).kind
-        return batch_call(kind.release_many, kind, leases)
+        return terms_of(leases[0]).kind.release_many(leases)
 
     def begin_chunk(self, leases: Sequence[Lease]) -> None:
         self.engine.lose(leases, LossReason.CONTEXT_CLOSED)

@@ -133,8 +133,14 @@ class Channel:
             return
         self._answer()
 
+    def _take(self, reply: Reply) -> None:
+        if not self._requests:
+            raise MalformedReply("a reply that nothing was asked for")
+        # It stays first in line until it has taken the reply: if that makes no sense it counts as unanswered.
+        self._requests[0].answered(reply)
+        self._requests.popleft()
+
     def _answer(self) -> None:
-        requests = self._requests
         answered = False
         try:
             while self.open:
@@ -142,11 +148,7 @@ class Channel:
                 if reply is _NOTHING:
                     break
                 answered = True
-                if not requests:
-                    raise MalformedReply("a reply that nothing was asked for")
-                # It stays first in line until it has taken the reply: if that makes no sense it counts as unanswered.
-                requests[0].answered(reply)
-                requests.popleft()
+                self._take(reply)
         except MalformedReply as error:
             self.drop(error)
             return
@@ -179,3 +181,31 @@ class Channel:
         self.open = False
         self._connection.forget()
         self._requests.clear()
+
+
+class PushChannel(Channel):
+    """A connection on which the server speaks when it likes: one that has subscribed to something.
+
+    Args:
+        on_push: Called with each thing that the server says.
+        timer, connection, on_reply, on_lost: As for the class above.
+    """
+
+    def __init__(
+        self,
+        on_push: Callable[[Reply], object],
+        timer: HashedWheelTimer,
+        connection: Connection,
+        on_reply: Callable[[], object],
+        on_lost: Callable[[Channel, Exception], object],
+    ) -> None:
+        super().__init__(timer, connection, on_reply, on_lost)
+        self._on_push = on_push
+
+    def send(self, request: NodeRequest) -> None:
+        """Queue ``request``; whatever the server says to it goes to ``on_push``."""
+        super().send(request)
+        self._requests.clear()
+
+    def _take(self, reply: Reply) -> None:
+        self._on_push(reply)

@@ -7,6 +7,7 @@ notifications, retries and RESP3 are switched off: the engine reads the socket i
 
 from __future__ import annotations
 
+import copy
 import socket
 from typing import Any, Protocol
 
@@ -48,6 +49,10 @@ class Connector(Protocol):
     """Makes connections to one node."""
 
     def connect(self, timeout_s: float) -> Connection: ...
+
+    def listener(self) -> Connector:
+        """What connects to the same node for a connection that will only listen."""
+        ...
 
     def describe(self) -> str: ...
 
@@ -95,6 +100,7 @@ class RedisPyConnector:
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
         self._connection_class: type[AbstractConnection] = connection_class
         self._flagged = False
+        self._runs_scripts = True
         self._settings: dict[str, Any] = dict(pool.connection_kwargs)
         self._settings.pop("maint_notifications_pool_handler", None)
         self._settings.pop("event_dispatcher", None)
@@ -108,6 +114,12 @@ class RedisPyConnector:
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
 
+    def listener(self) -> RedisPyConnector:
+        """Return a connector to the same server whose connections need no scripts."""
+        other = copy.copy(self)
+        other._runs_scripts = False
+        return other
+
     def _knows_flags(self, connection: AbstractConnection) -> bool:
         connection.send_command("EVAL", scripts.FLAG_PROBE, 0)
         try:
@@ -119,6 +131,15 @@ class RedisPyConnector:
                 raise redis.exceptions.ConnectionError(str(error)) from None  # nor is that: ask again later
             self._flagged = False
         return self._flagged
+
+    def _get_scripts_ready(self, connection: AbstractConnection) -> bool:
+        flagged = self._knows_flags(connection)
+        if not flagged:
+            # The embedded server hangs up after an error reply, so the question may have cost the connection.
+            connection.disconnect()
+            connection.connect()
+        _load_scripts(connection, flagged)
+        return flagged
 
     def describe(self) -> str:
         """Return where it connects to, without credentials."""
@@ -141,12 +162,7 @@ class RedisPyConnector:
         connection = self._connection_class(**settings)
         try:
             connection.connect()
-            flagged = self._knows_flags(connection)
-            if not flagged:
-                # The embedded server hangs up after an error reply, so the question may have cost the connection.
-                connection.disconnect()
-                connection.connect()
-            _load_scripts(connection, flagged)
+            flagged = self._runs_scripts and self._get_scripts_ready(connection)
             if not settings.get("client_name"):
                 _introduce(connection)
             sock = connection._sock

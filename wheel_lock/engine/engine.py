@@ -9,25 +9,30 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from wheel_lock.engine.acquiring import Extend, Release
+from wheel_lock.engine.acquiring import Release
 from wheel_lock.engine.bulk import ReleaseMany, Sweep
 from wheel_lock.engine.connect import Connector
+from wheel_lock.engine.extending import Extend
+from wheel_lock.engine.lines import Lines
 from wheel_lock.engine.node import Node, start_helper_thread
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.renewal import Renewer
 from wheel_lock.engine.requests import Query
 from wheel_lock.engine.telling import tell_lost
+from wheel_lock.engine.wakeups import WakeUps
 from wheel_lock.errors import (
     ContextClosed,
     LockLost,
     LockNotHeld,
+    LockUnavailable,
     LossReason,
     TooManyLocks,
     WheelLockError,
 )
 from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, local_deadline
 from wheel_lock.notifier import NOTIFIER
-from wheel_lock.observe.stats import Counters
+from wheel_lock.observe.events import HeldLock
+from wheel_lock.observe.stats import ContextStats, Counters, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply, error_text
 from wheel_lock.protocol.scripts import Call
@@ -67,6 +72,8 @@ class Engine:
         self.node = Node(timer, connector, options, self.counters, launch)
         self.node.is_needed = lambda: bool(self.held)
         self.renewer = Renewer(self, self.node)
+        self.wakeups = WakeUps(timer, connector.listener(), options, launch)
+        self.lines = Lines(self)
         self._last_refusal_logged = float("-inf")
         timer.attach(self)
         ENGINES.add(self)
@@ -89,7 +96,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a request waits for its reply, or for a connection."""
-        return self.node.busy
+        return self.node.busy or self.wakeups.busy
 
     def tell_if_running(self, work: Callable[[], object]) -> None:
         """Like :meth:`tell`, but never starts the thread: where it does not run there is nothing to do."""
@@ -137,14 +144,14 @@ class Engine:
 
     def _let_go(self, lease: Lease) -> WheelLockError | None:
         """Take a lease that its holder releases out of everything; return why that is impossible, if it is."""
-        error = self._not_ours(lease)
+        error = self.not_ours(lease)
         if error is None:
             self.renewer.forget(lease)
             lease.move(Event.RELEASE)
             self.held.pop(lease, None)
         return error
 
-    def _not_ours(self, lease: Lease) -> WheelLockError | None:
+    def not_ours(self, lease: Lease) -> WheelLockError | None:
         """Return why the holder cannot do anything with ``lease``, or None where it can."""
         if not lease.group.alive:
             return LockLost(lease.name, lease.loss or LossReason.FORKED)
@@ -162,6 +169,21 @@ class Engine:
         error = self._let_go(lease)
         if error is None:
             Release(self, lease, operation).start()
+            self.lines.ended(lease)  # who waits in this process asks right behind the release, in the same write
+        else:
+            operation.fail(error)
+
+    def export(self, lease: Lease, operation: Operation[None]) -> None:
+        """Let go of a held lease without releasing it: whoever adopts it renews it from now on."""
+        error = self.not_ours(lease)
+        if error is None and lease.state is EXTENDING:
+            error = WheelLockError("The lock is being extended, and cannot be exported meanwhile", lease.name)
+        if error is None:
+            self.renewer.forget(lease)
+            lease.move(Event.EXPORT)
+            self.held.pop(lease, None)
+            self._hang_up_if_retired()
+            operation.complete(None)
         else:
             operation.fail(error)
 
@@ -210,6 +232,9 @@ class Engine:
             lost.append(lease)
         if lost:
             NOTIFIER.post(tell_lost, lost, self.timer.now)
+            for lease in lost:
+                lease.owner.lost(lease)
+                self.lines.ended(lease)
             self._hang_up_if_retired()
 
     def abandon(self, lease: Lease) -> None:
@@ -226,63 +251,38 @@ class Engine:
 
     def extend(self, lease: Lease, time_ms: int, replace: bool, operation: Operation[None]) -> None:
         """Change the time-to-live of a held lease."""
-        error = self._not_ours(lease)
+        error = self.not_ours(lease)
         if error is None and lease.state is EXTENDING:
             error = WheelLockError("The lock is being extended already", lease.name)
-        if error is not None:
-            operation.fail(error)
-            return
-        self.renewer.forget(lease)
-        if replace:
-            # The server may shorten it at once, so from here on the holder must believe no longer than that.
-            lease.reset_deadline(min(lease.deadline, local_deadline(self.timer.now, time_ms / 1000)))
-        self.renewer.hold(lease)
-        Extend(self, lease, time_ms, replace, operation).start()
-
-    def extended(
-        self, lease: Lease, sent_at: float, outcome: int | LossReason, replaced: bool, operation: Operation[None]
-    ) -> None:
-        """The server has answered an extend: with the new time-to-live in milliseconds, or why there is none."""
-        if lease.state is EXTENDING:
-            if isinstance(outcome, LossReason):
-                self.lose([lease], outcome)
-            elif lease.believed(self.timer.clock.now()):
-                self.renewer.forget(lease)
-                deadline = local_deadline(sent_at, outcome / 1000)
-                lease.reset_deadline(deadline if replaced else max(deadline, lease.deadline))
-                lease.move(Event.CONFIRMED)
-                self.renewer.schedule(lease, sent_at)
-                operation.complete(None)
-                return
-            else:
-                self.lose([lease])
-        if lease.state is State.LOST and not isinstance(outcome, LossReason):
-            self.renewer.clean_up([lease])
-        operation.fail(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
-
-    def unextended(self, lease: Lease) -> None:
-        """Whether the server has changed the time-to-live is not known: believe as long as before, and go on."""
-        if lease.state is not EXTENDING:
-            return
-        self.renewer.forget(lease)
-        now = self.timer.now
-        if lease.at_limit or lease.deadline > local_deadline(now, lease.group.timeout_s):
-            # Nothing to renew, or an earlier extension that a renewal would cut short: wait for its time.
-            lease.move(Event.CONFIRMED)
-            self.renewer.schedule(lease, now)
+        if error is None:
+            Extend(self, lease, time_ms, replace, operation).start()
         else:
-            lease.move(Event.UNKNOWN)
-            self.renewer.watch_overdue([lease])
-            self.renewer.drain()
+            operation.fail(error)
 
     def query(self, name: str | bytes, call: Call, read: Callable[[Reply], Any], operation: Operation[Any]) -> None:
         """Ask the server something."""
         Query(self.timer, self.node, name, self.options.response_timeout_s, call, read, operation).start()
 
-    def pause(self, duration_s: float, operation: Operation[None]) -> None:
-        """Complete ``operation`` after a while."""
-        until = self.timer.scale.ceil(self.timer.clock.now() + duration_s)  # alarms round down, a pause does not
-        self.timer.call_at(self.timer.scale.seconds(until), lambda now: operation.complete(None))
+    def stats(self) -> ContextStats:
+        """Return a frozen snapshot of the counters. From any thread."""
+        return snapshot(self.counters, held=len(self.held), overdue=len(self.renewer.overdue), waiting=self.lines.count)
+
+    def held_locks(self) -> list[HeldLock]:
+        """Return what is held now, in order of acquisition. From any thread. O(n)."""
+        now = self.timer.clock.now()
+        overdue = set(self.renewer.overdue.snapshot())
+        return [
+            HeldLock(
+                name=lease.name,
+                timeout_s=lease.group.timeout_s,
+                age_s=now - lease.acquired_at,
+                remaining_s=lease.deadline - now,
+                renewals=lease.renewals,
+                overdue=lease in overdue,
+            )
+            for lease in self.held.copy()
+            if lease.believed(now)
+        ]
 
     def log_refusal(self, error: str, leases: int) -> None:
         """Say that the server refuses renewals, at most once a second."""
@@ -294,12 +294,23 @@ class Engine:
 
     # -- the end, and other fates ------------------------------------------------------------------------------------
 
-    def close(self, timeout_s: float, operation: Operation[None]) -> None:
-        """End every lease, release them all at the server if that is wanted and possible, and hang up."""
+    def close(self, timeout_s: float, operation: Operation[None], *, exiting: bool = False) -> None:
+        """End every lease, release them all at the server if that is wanted and possible, and hang up.
+
+        Args:
+            timeout_s: How long that may take.
+            operation: Completed when it is done.
+            exiting: The interpreter ends, so whoever waits for a lock is not told: he would only be in the way.
+        """
         if self.closed:
             operation.complete(None)
             return
         self.closed = True
+        if exiting:
+            self.lines.dissolve()
+        else:
+            self.lines.fail(ContextClosed("The context has been closed"))
+        self.wakeups.close(ContextClosed("The context has been closed"))
         until = self.timer.now + timeout_s
         sweep = Sweep(self, self.held, Operation(lambda: self.timer.post(lambda: self._hang_up(until, operation))))
         # Without a connection there is nobody to release to, and making one could take longer than we may.
@@ -334,10 +345,11 @@ class Engine:
     def _retire(self) -> None:
         if self.held or self.closed:
             return
-        if self.node.ready and self.node.busy:
+        if self.lines or (self.node.ready and self.node.busy):
             self.timer.call_at(self.timer.now + _LOOK_AGAIN_S, lambda now: self._retire())
         else:
             self.node.retire()
+            self.wakeups.retire()
 
     def timer_stopped(self) -> None:
         """The timer is about to stop for good."""
@@ -346,8 +358,11 @@ class Engine:
     def _stop(self) -> None:
         if not self.closed:
             self.closed = True
+            stopped = ContextClosed("The timer has been stopped")
+            self.lines.fail(stopped)
             self.lose(list(self.held), LossReason.CONTEXT_CLOSED)
-            self.node.close(ContextClosed("The timer has been stopped"))
+            self.wakeups.close(stopped)
+            self.node.close(stopped)
 
     def failed(self) -> None:
         """Something on the thread has failed half-way: nobody knows what is still watched, so nothing is believed."""
@@ -360,7 +375,10 @@ class Engine:
         """The timer's thread has died, and every alarm with it: nothing can be kept, so nothing is believed."""
         self.deaths += 1
         self.lose(list(self.held), LossReason.THREAD_DIED)
-        self.node.restart(RuntimeError("the timer's thread died"))
+        died = RuntimeError("the timer's thread died")
+        self.node.restart(died)
+        self.lines.fail(LockUnavailable("The thread that keeps the locks ended before it answered"))
+        self.wakeups.restart(died)
         self.renewer.restart()
         self.held.clear()
         self.acquiring = 0
@@ -370,6 +388,8 @@ class Engine:
         self.held.clear()
         self.acquiring = 0
         self.renewer.start_empty()
+        self.lines.forget()
+        self.wakeups.forget()
         self.node.forget()
         self.counters.reset()
 

@@ -2,46 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call, Script
 
-NO_GRANT = -1
 NO_FENCE = 0
+
+
+class Refusal(NamedTuple):
+    """An acquire was refused because another holds the lock.
+
+    Attributes:
+        retry_ms: When the holder's lease ends unless it is renewed, in milliseconds from now; None where that was not
+            asked for, or there is no such time.
+    """
+
+    retry_ms: int | None
+
+
+REFUSED = Refusal(None)
 
 
 class Kind(Protocol):
     """One kind of lock, stateless.
 
     Attributes:
+        name: What it is called in an exported lease.
         arguments: How many arguments of the batched scripts a lease's fragment holds.
         renew: Batched renewal; replies with its exceptions.
         acquire_many: Batched acquire, None where the kind has none.
-        release_many: Batched release.
     """
 
+    name: str
     arguments: int
     renew: Script
     acquire_many: Script | None
-    release_many: Script
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool) -> Call:
-        """The command that acquires; ``again`` where an earlier try's outcome is not known."""
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiting: bool) -> Call:
+        """The command that acquires.
+
+        Args:
+            lease: What is to be granted.
+            ttl_ms: Its time-to-live in milliseconds.
+            again: An earlier try's outcome is not known.
+            waiting: The caller will wait if it is refused, and wants to know for how long.
+        """
         ...
 
-    def read_acquire(self, reply: Reply, *, again: bool) -> int | str:
-        """NO_GRANT, the fence of the grant (NO_FENCE where there is none), or the server's error text."""
+    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
+        """The fence of the grant (NO_FENCE where there is none), a refusal, or the server's error text."""
         ...
 
     def release(self, lease: Lease) -> Call:
         """The command that releases."""
         ...
 
-    def read_release(self, reply: Reply) -> LossReason | None:
-        """None where it was released, else why there was nothing to release."""
+    def read_release(self, reply: Reply) -> int | LossReason:
+        """How many listeners the release has woken, or why there was nothing to release."""
+        ...
+
+    def release_many(self, leases: Sequence[Lease]) -> Call:
+        """The command that releases many; replies with its exceptions."""
         ...
 
     def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Call:
@@ -50,4 +75,12 @@ class Kind(Protocol):
 
     def read_extend(self, reply: Reply) -> int | LossReason:
         """The new time-to-live in milliseconds, or why there is none."""
+        ...
+
+    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int) -> Call:
+        """The command that puts the token of ``lease`` in the place of ``old_token``."""
+        ...
+
+    def read_adopt(self, reply: Reply) -> LossReason | None:
+        """None where the lease was taken over, else why it could not be."""
         ...

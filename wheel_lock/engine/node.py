@@ -57,6 +57,7 @@ class Node:
         options: Time limits and pauses.
         counters: Where connections are counted.
         launch: Runs an attempt to connect somewhere it may block.
+        channel: Makes a channel of a connection.
     """
 
     def __init__(
@@ -66,12 +67,14 @@ class Node:
         options: ContextOptions,
         counters: Counters,
         launch: Callable[[Callable[[], None]], None] = start_helper_thread,
+        channel: Callable[..., Channel] = Channel,
     ) -> None:
         self.connector = connector
         self._timer = timer
         self._options = options
         self._counters = counters
         self._launch = launch
+        self._new_channel = channel
         # Set by the renewer: told when the node becomes ready, and asked whether leases need it.
         self.on_ready: Callable[[], object] = lambda: None
         self.is_needed: Callable[[], bool] = lambda: False
@@ -155,7 +158,7 @@ class Node:
         self.last_error = None
         self._counters.connects += 1
         old = self._channel
-        self._channel = channel = Channel(self._timer, connection, self._replied, self._lost)
+        self._channel = channel = self._new_channel(self._timer, connection, self._replied, self._lost)
         if old is not None:
             old.drop(TimeoutError("silent for too long; another connection has taken over"))
         waiting, self._waiting = self._waiting, deque()
@@ -225,6 +228,11 @@ class Node:
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
             request.refused(error)
+
+    def drop(self, error: Exception) -> None:
+        """Give the connection up, and get another where there is need."""
+        if self._channel is not None:
+            self._channel.drop(error)
 
     def retire(self) -> None:
         """Hang up; the next request connects again."""

@@ -248,7 +248,7 @@ class CleanUp(Request):
         self.timer.wheel.cancel(self)
 
     def call(self) -> Call:
-        return batch_call(self._kind.release_many, self._kind, self._leases)
+        return self._kind.release_many(self._leases)
 
     def value_reply(self, reply: Reply) -> None:
         self.finish()

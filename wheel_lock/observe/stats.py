@@ -93,6 +93,7 @@ class ContextStats:
 
     Attributes:
         held: Locks held now.
+        waiting: Callers that wait for a lock now.
         acquired: Locks granted.
         released: Locks released by their holders.
         renewed: Renewals that the server confirmed.
@@ -109,6 +110,7 @@ class ContextStats:
     """
 
     held: int
+    waiting: int
     acquired: int
     released: int
     renewed: int
@@ -124,11 +126,12 @@ class ContextStats:
     renewal_slack_min_s: float
 
 
-def snapshot(counters: Counters, *, held: int, overdue: int) -> ContextStats:
+def snapshot(counters: Counters, *, held: int, overdue: int, waiting: int = 0) -> ContextStats:
     """Freeze ``counters``, with what is held and overdue at this moment."""
     lost = LossCounts(counters.lost)
     return ContextStats(
         held=held,
+        waiting=waiting,
         acquired=counters.acquired,
         released=counters.released,
         renewed=counters.renewed,

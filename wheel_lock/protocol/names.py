@@ -13,6 +13,7 @@ import itertools
 
 SLOTS = 16384
 _FENCE = b"wheel_lock:fence:"
+_WAKE = b"wheel_lock:wake:"
 
 
 def hash_tag(key: bytes) -> bytes | None:
@@ -43,8 +44,13 @@ def fence_key(name: bytes) -> bytes:
     return companion(_FENCE, name)
 
 
+def wake_channel(name: bytes) -> bytes:
+    """Return the channel on which a release of the lock ``name`` wakes its waiters, in the lock's own slot."""
+    return companion(_WAKE, name)
+
+
 def companion(prefix: bytes, name: bytes) -> bytes:
-    """Return a key that starts with ``prefix``, is unique to ``name``, and shares its hash slot.
+    """Return a key (or a channel) that starts with ``prefix``, is unique to ``name``, and shares its hash slot.
 
     Args:
         prefix: Must contain no brace.

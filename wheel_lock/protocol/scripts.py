@@ -93,13 +93,15 @@ def _load(name: str) -> Script:
 
 
 RENEW = _load("renew")
+ACQUIRE = _load("acquire")
 ACQUIRE_MANY = _load("acquire_many")
 ACQUIRE_FENCED = _load("acquire_fenced")
+ADOPT = _load("adopt")
 RELEASE = _load("release")
 RELEASE_MANY = _load("release_many")
 EXTEND = _load("extend")
 
-ALL = (RENEW, ACQUIRE_MANY, ACQUIRE_FENCED, RELEASE, RELEASE_MANY, EXTEND)
+ALL = (RENEW, ACQUIRE, ACQUIRE_MANY, ACQUIRE_FENCED, ADOPT, RELEASE, RELEASE_MANY, EXTEND)
 
 FLAG_PROBE = b"#!lua flags=no-writes,allow-oom,allow-stale,allow-cross-slot-keys\nreturn 1"
 """A script that only a server with ``#!lua`` support runs: a feature is asked for, not read off a version."""

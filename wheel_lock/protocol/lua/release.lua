@@ -1,11 +1,13 @@
 -- flags: allow-oom
--- Release one exclusive lock, only where the token still matches.
--- KEYS: name.  ARGV: token.
--- Reply: 1 (released), 0 (gone), -1 (another's token).
+-- Release one exclusive lock, only where the token still matches, and wake who waits for it.
+-- KEYS: name.  ARGV: token, wake-up channel.
+-- Reply: 1 plus the number of listeners that were woken (released), 0 (gone), -1 (another's token).
 local value = redis.pcall('get', KEYS[1])
 if value == ARGV[1] then
   redis.call('del', KEYS[1])
-  return 1
+  -- A user who may not publish may release all the same: waiters then look by themselves.
+  local woken = redis.pcall('publish', ARGV[2], '0')
+  return 1 + (tonumber(woken) or 0)
 end
 if type(value) == 'table' and not string.find(tostring(value.err), 'WRONGTYPE', 1, true) then return value end
 if value then return -1 end

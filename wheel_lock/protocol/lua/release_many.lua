@@ -1,16 +1,16 @@
 -- flags: allow-oom,allow-cross-slot-keys
--- Release many exclusive locks, each only where its token still matches.
--- KEYS: none.  ARGV: name and token of each lease.
+-- Release many exclusive locks, each only where its token still matches, and wake who waits for them.
+-- KEYS: none.  ARGV: name, token and wake-up channel of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's token) or the error's text.
 -- Locals: a look into a global table costs as much as the compare itself, twice per lease.
 local pcall, argv = redis.pcall, ARGV
 local out, n = {}, 0
-for i = 1, #argv, 2 do
+for i = 1, #argv, 3 do
   local value = pcall('get', argv[i])
   local verdict = nil
   if value == argv[i + 1] then
     local done = pcall('del', argv[i])
-    if type(done) == 'table' then verdict = done.err end
+    if type(done) == 'table' then verdict = done.err else pcall('publish', argv[i + 2], '0') end
   elseif type(value) == 'table' then
     verdict = value.err
   elseif value then
@@ -19,7 +19,7 @@ for i = 1, #argv, 2 do
     verdict = 0
   end
   if verdict then
-    out[n + 1] = (i + 1) / 2
+    out[n + 1] = (i + 2) / 3
     out[n + 2] = verdict
     n = n + 2
   end

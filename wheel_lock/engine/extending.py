@@ -1,0 +1,109 @@
+"""Extend: the one request that changes a time-to-live by the caller's wish, and so the one that may shorten it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wheel_lock.engine.channel import ServerError
+from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.requests import CallerRequest, terms_of
+from wheel_lock.errors import LockLost, LossReason, WheelLockError
+from wheel_lock.lease import EXTENDING, Event, Lease, State, local_deadline
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.scripts import Call
+
+if TYPE_CHECKING:
+    from wheel_lock.engine.engine import Engine
+
+
+class Extend(CallerRequest):
+    """Change the time-to-live of one lease. Completes when the server has, or fails with why it could not."""
+
+    __slots__ = ("_engine", "_operation", "_replace", "_time_ms", "lease")
+
+    def __init__(self, engine: Engine, lease: Lease, time_ms: int, replace: bool, operation: Operation[None]) -> None:
+        super().__init__(engine.timer, engine.node, lease.name, engine.options.response_timeout_s)
+        self._engine = engine
+        self._operation = operation
+        self.lease = lease
+        self._time_ms = time_ms
+        self._replace = replace
+
+    def start(self) -> None:
+        """Take the lease off the wheel, and send it."""
+        lease, renewer = self.lease, self._engine.renewer
+        renewer.forget(lease)
+        if self._replace:
+            # The server may shorten it at once, so from here on the holder must believe no longer than that.
+            lease.reset_deadline(min(lease.deadline, local_deadline(self.timer.now, self._time_ms / 1000)))
+        renewer.hold(lease)
+        super().start()
+
+    def call(self) -> Call:
+        return terms_of(self.lease).kind.extend(self.lease, self._time_ms, replace=self._replace)
+
+    def value_reply(self, reply: Reply) -> None:
+        # Also when nobody waits any more: the lease does, because its renewals must not overtake this reply.
+        outcome = terms_of(self.lease).kind.read_extend(reply)
+        self.finish()
+        self._extended(outcome)
+
+    def _extended(self, outcome: int | LossReason) -> None:
+        """The server has answered: with the new time-to-live in milliseconds, or why there is none."""
+        lease, engine = self.lease, self._engine
+        if lease.state is EXTENDING:
+            if isinstance(outcome, LossReason):
+                engine.lose([lease], outcome)
+            elif lease.believed(self.timer.clock.now()):
+                engine.renewer.forget(lease)
+                deadline = local_deadline(self.sent_at, outcome / 1000)
+                lease.reset_deadline(deadline if self._replace else max(deadline, lease.deadline))
+                lease.move(Event.CONFIRMED)
+                engine.renewer.schedule(lease, self.sent_at)
+                self._operation.complete(None)
+                return
+            else:
+                engine.lose([lease])
+        if lease.state is State.LOST and not isinstance(outcome, LossReason):
+            engine.renewer.clean_up([lease])
+        self._operation.fail(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
+
+    def _unextended(self) -> None:
+        """Whether the server has changed the time-to-live is not known: believe as long as before, and go on."""
+        lease, renewer = self.lease, self._engine.renewer
+        if lease.state is not EXTENDING:
+            return
+        renewer.forget(lease)
+        now = self.timer.now
+        if lease.at_limit or lease.deadline > local_deadline(now, lease.group.timeout_s):
+            # Nothing to renew, or an earlier extension that a renewal would cut short: wait for its time.
+            lease.move(Event.CONFIRMED)
+            renewer.schedule(lease, now)
+        else:
+            lease.move(Event.UNKNOWN)
+            renewer.watch_overdue([lease])
+            renewer.drain()
+
+    def broken(self, error: Exception) -> None:
+        # Adding twice would be adding too much, so a caller who adds must decide whether to try again.
+        if self._replace and not self.finished:
+            self.node.send(self)
+        else:
+            self._unextended()
+            self.refused(error)
+
+    def error_reply(self, error: ServerError) -> None:
+        self._unextended()
+        super().error_reply(error)
+
+    def refused(self, error: Exception) -> None:
+        self._unextended()
+        super().refused(error)
+
+    def resend(self) -> None:
+        if self.finished:
+            self._unextended()
+        super().resend()
+
+    def failed(self, error: WheelLockError) -> None:
+        self._operation.fail(error)

@@ -1,0 +1,156 @@
+"""Hand-over: the text that carries a lease from one process to another, and the request that takes it over.
+
+The adopter puts a token of its own in the place of the exporter's, in one script that checks the latter. So a text works
+once, whoever has a copy of it, and nothing that the exporter still has under way can touch the adopted lease.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from wheel_lock.engine.acquiring import Acquire
+from wheel_lock.engine.kind import NO_FENCE
+from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.requests import terms_of
+from wheel_lock.errors import InvalidHandoff, LockLost
+from wheel_lock.lease import Lease
+from wheel_lock.options import LockOptions, lock_name, lock_options, lock_token
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.scripts import Call
+
+if TYPE_CHECKING:
+    from wheel_lock.engine.engine import Engine
+
+_PREFIX = "wheel_lock-handoff-1:"
+_SUM_CHARACTERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """What an adopter must know of a lease.
+
+    Attributes:
+        name: The lock's name as its first holder gave it.
+        token: The exporter's token.
+        kind: Its kind of lock.
+        fence: Its fence, or None.
+        timeout: Its time-to-live in seconds.
+        renew_every: Seconds between renewals; None for no renewal.
+        max_renewals: How many more renewals at most, or None.
+        hold_until: Until when it may be held, in seconds of the wall clock, which is all that two machines share; or None.
+    """
+
+    name: str | bytes
+    token: bytes
+    kind: str
+    fence: int | None
+    timeout: float
+    renew_every: float | None
+    max_renewals: int | None
+    hold_until: float | None
+
+    def to_text(self) -> str:
+        """Return it as one line of ASCII. Whoever has it can take the lock, so it is as secret as a token."""
+        name = self.name
+        values: dict[str, Any] = {
+            "bytes": isinstance(name, bytes),
+            "name": _encode(lock_name(name)),
+            "token": _encode(self.token),
+            "kind": self.kind,
+            "fence": self.fence,
+            "timeout": self.timeout,
+            "renew_every": self.renew_every,
+            "max_renewals": self.max_renewals,
+            "hold_until": self.hold_until,
+        }
+        body = _encode(json.dumps(values, separators=(",", ":")).encode())
+        return f"{_PREFIX}{body}.{_sum(body)}"
+
+    @classmethod
+    def from_text(cls, text: object) -> Self:
+        """Read what :meth:`to_text` returned.
+
+        Raises:
+            InvalidHandoff: It is something else, or has been changed on its way.
+        """
+        if not isinstance(text, str) or not text.startswith(_PREFIX):
+            raise InvalidHandoff("This is not the text of an exported lock")
+        body, _, checksum = text.removeprefix(_PREFIX).strip().partition(".")
+        if checksum != _sum(body):
+            raise InvalidHandoff("The text of this exported lock has been cut off or changed")
+        try:
+            values = json.loads(_decode(body))
+            key = lock_name(_decode(values["name"]))
+            handoff = cls(
+                name=key if values["bytes"] else key.decode(),
+                token=lock_token(_decode(values["token"])),
+                kind=values["kind"],
+                fence=values["fence"],
+                timeout=values["timeout"],
+                renew_every=values["renew_every"],
+                max_renewals=values["max_renewals"],
+                hold_until=values["hold_until"],
+            )
+            handoff.options()
+            if handoff.fence is not None and (type(handoff.fence) is not int or handoff.fence <= 0):
+                raise ValueError("the fence is no positive integer")
+            if handoff.hold_until is not None and type(handoff.hold_until) is not float:
+                raise ValueError("the hold limit is no number")
+        except (ValueError, TypeError, LookupError) as error:
+            raise InvalidHandoff(f"The text of this exported lock makes no sense: {error}") from None
+        return handoff
+
+    def options(self, *, max_hold: float | None = None, thread_local: bool = True) -> LockOptions:
+        """Return the terms on which it is to be kept."""
+        return lock_options(
+            self.timeout,
+            renew=self.renew_every is not None,
+            renew_every=self.renew_every,
+            max_renewals=self.max_renewals,
+            max_hold=max_hold,
+            fencing=self.fence is not None,
+            thread_local=thread_local,
+        )
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode()
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text, altchars=b"-_", validate=True)
+
+
+def _sum(body: str) -> str:
+    return hashlib.sha256(body.encode("utf-8", "backslashreplace")).hexdigest()[:_SUM_CHARACTERS]
+
+
+class Adopt(Acquire):
+    """Take over a lease that somebody has exported. Completes with True, or fails with why it is not to be had."""
+
+    __slots__ = ("_handoff",)
+
+    def __init__(
+        self, engine: Engine, lease: Lease, options: LockOptions, handoff: Handoff, operation: Operation[bool]
+    ) -> None:
+        super().__init__(engine, lease, options, operation)
+        self._handoff = handoff
+
+    def call(self) -> Call:
+        terms = terms_of(self.lease)
+        return terms.kind.adopt(self.lease, self._handoff.token, terms.timeout_ms)
+
+    def value_reply(self, reply: Reply) -> None:
+        reason = terms_of(self.lease).kind.read_adopt(reply)
+        if self.finished:
+            return
+        self.finish()
+        if reason is None:
+            self.take(self._handoff.fence or NO_FENCE)
+        else:
+            self._engine.turn_down([self.lease], False)
+            self.operation.fail(LockLost(self.lease.name, reason))

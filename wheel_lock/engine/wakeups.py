@@ -1,0 +1,175 @@
+"""Wake-ups: one connection of its own on which the server says that a lock which is waited for has been released.
+
+Pub/sub promises nothing: a message that is sent while the connection is away is lost. So whoever listens here also
+looks by himself from time to time, and once more whenever a subscription begins to hold.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from wheel_lock.engine.channel import PushChannel, ServerError
+from wheel_lock.engine.connect import Connector
+from wheel_lock.engine.node import Node
+from wheel_lock.loop import Alarm
+from wheel_lock.notifier import NOTIFIER
+from wheel_lock.observe.stats import Counters
+from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.resp import MalformedReply, Reply, command, error_text
+from wheel_lock.timer import HashedWheelTimer
+
+logger = logging.getLogger("wheel_lock")
+
+_PING_EVERY_S = 2.0  # a half-open connection is noticed after two of these
+_PER_COMMAND = 500  # channels
+
+
+class Listener(Protocol):
+    """Who waits for wake-ups on one channel."""
+
+    def listening(self, holds: bool) -> None:
+        """The subscription holds from now on, or does not hold any more."""
+        ...
+
+    def woken(self) -> None:
+        """A message has come."""
+        ...
+
+
+class _Command:
+    """A command whose answer comes as a push."""
+
+    finished = False
+
+    def __init__(self, *words: bytes) -> None:
+        self._bytes = command(*words)
+
+    def encode(self, flagged: bool) -> bytes:
+        return self._bytes
+
+    def answered(self, reply: Reply) -> None: ...
+
+    def broken(self, error: Exception) -> None: ...
+
+    def refused(self, error: Exception) -> None: ...
+
+
+class WakeUps:
+    """Subscriptions to the wake-up channels of one node, on one connection. Timer's thread only."""
+
+    def __init__(
+        self,
+        timer: HashedWheelTimer,
+        connector: Connector,
+        options: ContextOptions,
+        launch: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._timer = timer
+        self._node = Node(timer, connector, options, Counters(), launch, partial(PushChannel, self._heard))
+        self._node.is_needed = lambda: bool(self._listeners)
+        self._node.on_ready = self._subscribe_all
+        self._reset()
+
+    def _reset(self) -> None:
+        self._listeners: dict[bytes, Listener] = {}
+        self._asked: set[bytes] = set()  # not confirmed yet
+        self._ping: Alarm | None = None
+        self._silent = False
+        self._refusal_logged = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a subscription is on its way."""
+        return bool(self._asked) or (bool(self._listeners) and self._node.busy)
+
+    def listen(self, channel: bytes, listener: Listener) -> None:
+        """Subscribe to ``channel``; the listener is told when that holds."""
+        self._listeners[channel] = listener
+        if self._node.connected:
+            self._subscribe((channel,))
+        else:
+            self._node.connect()
+        if self._ping is None:
+            self._set_ping()
+
+    def ignore(self, channel: bytes) -> None:
+        """Subscribe to ``channel`` no more."""
+        if self._listeners.pop(channel, None) is not None and self._node.connected:
+            self._asked.discard(channel)
+            self._node.send(_Command(b"UNSUBSCRIBE", channel))
+
+    def _subscribe(self, channels: Sequence[bytes]) -> None:
+        for start in range(0, len(channels), _PER_COMMAND):
+            some = channels[start : start + _PER_COMMAND]
+            self._asked.update(some)
+            self._node.send(_Command(b"SUBSCRIBE", *some))
+
+    def _subscribe_all(self) -> None:
+        """The connection stands, perhaps not for the first time."""
+        self._asked.clear()
+        self._silent = False
+        for listener in self._listeners.values():
+            listener.listening(False)
+        self._subscribe(list(self._listeners))
+
+    def _heard(self, reply: Reply) -> None:
+        self._silent = False
+        if isinstance(reply, ServerError):
+            refused, self._asked = self._asked, set()
+            if refused and not self._refusal_logged:
+                self._refusal_logged = True
+                NOTIFIER.post(
+                    logger.warning,
+                    "the server refuses to send wake-ups, so waiters have to look by themselves: %s",
+                    error_text(reply),
+                )
+            return
+        if type(reply) is not list or len(reply) < 2 or not isinstance(reply[1], bytes):
+            raise MalformedReply(f"{reply!r:.40} is nothing that a subscriber is told")
+        what, channel = reply[0], reply[1]
+        listener = self._listeners.get(channel)
+        if what == b"subscribe":
+            self._asked.discard(channel)
+            if listener is not None:
+                listener.listening(True)
+        elif what == b"message" and listener is not None:
+            listener.woken()
+
+    def _set_ping(self) -> None:
+        self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive)
+
+    def _look_alive(self, now: float) -> None:
+        self._ping = None
+        if not self._listeners:
+            return
+        if self._node.connected:
+            if self._silent:
+                self._node.drop(TimeoutError("the connection for wake-ups has been silent for too long"))
+            else:
+                self._silent = True
+                self._node.send(_Command(b"PING"))
+        self._set_ping()
+
+    def close(self, error: Exception) -> None:
+        """Hang up for good."""
+        self._listeners.clear()
+        self._asked.clear()
+        self._node.close(error)
+
+    def retire(self) -> None:
+        """Hang up until somebody listens again."""
+        self._node.retire()
+
+    def restart(self, error: Exception) -> None:
+        """After the death of the thread: begin anew."""
+        self._timer.cancel(self._ping)
+        self._reset()
+        self._node.restart(error)
+
+    def forget(self) -> None:
+        """In a forked child: nobody listens."""
+        self._reset()
+        self._node.forget()

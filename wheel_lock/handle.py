@@ -1,0 +1,301 @@
+"""What a lock object is without waiting: its leases, what is known of them here, and what an acquire asks for.
+
+The two faces (threads.py, asyncio.py) add how to wait. A lease belongs to an owner - a thread, or a task - and an object
+that several of them use keeps a lease for each.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from wheel_lock.caller import calling_place, new_token
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.handover import Adopt, Handoff
+from wheel_lock.engine.kind import Kind
+from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.waiting import Acquisition
+from wheel_lock.errors import (
+    InvalidHandoff,
+    LockAlreadyHeld,
+    LockLost,
+    LockNotHeld,
+    LossReason,
+    WheelLockError,
+    quoted,
+)
+from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner, State
+from wheel_lock.locks import HANDED_OVER
+from wheel_lock.observe.events import LostEvent
+from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
+from wheel_lock.protocol.resp import MalformedReply, Reply, command, fragment
+from wheel_lock.protocol.scripts import Call
+
+OnLost = Callable[[LostEvent], object]
+
+
+class LockHandle:
+    """What the lock objects of both faces have in common: all that needs no waiting."""
+
+    __slots__ = ("__weakref__", "_engine", "_kind", "_lease", "_on_lost", "_options", "_others", "name")
+
+    def __init__(
+        self, engine: Engine, kind: Kind, name: str | bytes, options: LockOptions, on_lost: OnLost | None
+    ) -> None:
+        self._lease: Lease | None = None
+        self._others: dict[Owner, Lease] | None = None
+        self._engine = engine
+        self._kind = kind
+        self._options = options
+        self._on_lost = on_lost
+        self.name = name
+
+    # -- what the faces are made of ----------------------------------------------------------------------------------
+
+    def _caller(self) -> Owner:
+        """Who calls: the owner that a lease which is acquired now would have."""
+        raise NotImplementedError
+
+    def _new_owner(self) -> Owner:
+        """The owner of a lease that is acquired now."""
+        return self._caller() if self._options.thread_local else NOBODY
+
+    def _told(self) -> OnLost | None:
+        """What is to be called, on the notifier thread, when a lease that is acquired now is lost."""
+        return self._on_lost
+
+    def _acquisition(
+        self,
+        blocking: bool | None,
+        blocking_timeout: float | None,
+        token: str | bytes | None,
+        operation: Operation[Lease | None],
+    ) -> Acquisition:
+        """Return the wait for this lock, ready to begin; what is wrong with it is raised before any I/O."""
+        options, engine = self._options, self._engine
+        if blocking is None:
+            blocking = options.blocking
+        if blocking_timeout is None:
+            blocking_timeout = options.blocking_timeout_s
+        elif blocking:
+            seconds("blocking_timeout", blocking_timeout)
+        mine = self._mine()
+        if mine is not None and self._believed(mine):
+            raise LockAlreadyHeld(f"The lock {quoted(self.name)} is held already, and is not reentrant", self.name)
+        key = lock_name(self.name)
+        until = None
+        if blocking and blocking_timeout is not None:
+            until = engine.timer.clock.now() + blocking_timeout
+            blocking = blocking_timeout > 0
+        return Acquisition(engine, key, options, self._maker(key, token), blocking, until, operation)
+
+    def _maker(self, key: bytes, token: str | bytes | None) -> Callable[[], Lease]:
+        """Return what makes leases for the calling owner, each with a token of its own unless one is given."""
+        options, engine = self._options, self._engine
+        chosen = None if token is None else lock_token(token)
+        group = engine.renewer.group(self._kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+        place = calling_place() if engine.options.track_acquisitions else None
+        owner = self._new_owner()
+        on_lost, name = self._told(), self.name
+
+        def make() -> Lease:
+            return Lease(name, fragment(key, chosen or new_token()), group, owner, on_lost, place)
+
+        return make
+
+    def _adoption(self, handoff: Handoff, operation: Operation[bool]) -> Adopt:
+        """Return the request that takes an exported lease over, ready to begin."""
+        lease = self._maker(lock_name(self.name), None)()
+        return Adopt(self._engine, lease, self._options, handoff, operation)
+
+    def _handoff(self, lease: Lease) -> Handoff:
+        """Return what an adopter must know of ``lease``, or raise where its kind cannot be handed over."""
+        if self._kind.name not in HANDED_OVER:
+            raise WheelLockError(f"A lock of the kind {self._kind.name!r} cannot be handed over", self.name)
+        options, limits = self._options, lease.limits
+        left = None
+        if options.max_renewals is not None:
+            left = max(options.max_renewals - lease.renewals, 0)
+        hold_until = None
+        if limits is not None and options.max_hold_s is not None:
+            hold_until = time.time() + limits.hold_until - self._engine.timer.clock.now()
+        return Handoff(
+            self.name,
+            lease.token,
+            self._kind.name,
+            lease.fence,
+            options.timeout_s,
+            options.renew_every_s,
+            left,
+            hold_until,
+        )
+
+    def _question(self, verb: bytes) -> Call:
+        """Return a plain command about this lock's key."""
+        return Call(None, 0, 0, command(verb, lock_name(self.name)))
+
+    def _take(self, lease: Lease) -> None:
+        """Keep the new lease; an owner that lost an earlier one through this object keeps its truth about that."""
+        old = self._lease
+        if old is not None and old.owner is not lease.owner and self._options.thread_local:
+            others = {} if self._others is None else self._others
+            others = {owner: kept for owner, kept in others.items() if not owner.gone and owner is not lease.owner}
+            if not old.owner.gone and old.state is not State.RELEASED:
+                others[old.owner] = old
+            self._others = others or None
+        self._lease = lease
+
+    def _mine(self) -> Lease | None:
+        """The lease of the calling owner."""
+        lease = self._lease
+        if lease is None or not self._options.thread_local:
+            return lease
+        owner = self._caller()
+        if lease.owner is owner:
+            return lease
+        return None if self._others is None else self._others.get(owner)
+
+    def _seen(self) -> Lease | None:
+        """The lease that a look is about: the caller's own, else the latest."""
+        return self._mine() or self._lease
+
+    def _strangers(self, verb: str) -> Lease | None:
+        """The lease of another owner that the caller may change all the same, if there is one; or an error."""
+        raise NotImplementedError
+
+    def _to_change(self, verb: str) -> Lease:
+        """The lease that the caller may change, or an error before any I/O."""
+        lease = self._mine() or self._strangers(verb)
+        if lease is not None:
+            if lease.state is State.LOST or not lease.group.alive:
+                raise LockLost(self.name, self._loss(lease) or LossReason.NOT_CONFIRMED)
+            if lease.state <= EXTENDING:
+                return lease
+            if lease.state is State.EXPORTED:
+                raise LockNotHeld(f"Cannot {verb} the lock {quoted(self.name)}: it was handed over", self.name)
+        raise LockNotHeld(f"Cannot {verb} the lock {quoted(self.name)}: it is not held", self.name)
+
+    def _believed(self, lease: Lease) -> bool:
+        if lease.believed(self._engine.timer.clock.now()):
+            return True
+        if lease.state <= EXTENDING and lease.group.alive and lease.loss is None:
+            lease.see_lapse()  # written down first, so that nobody who looks later sees it held again
+            self._engine.tell(lambda: self._engine.lapse_seen(lease))
+        return False
+
+    # -- what is known here, without asking --------------------------------------------------------------------------
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the holder may believe in it *now*: not lost, and the clock is before the local deadline."""
+        lease = self._seen()
+        return lease is not None and self._believed(lease)
+
+    def _loss(self, lease: Lease) -> LossReason | None:
+        if not lease.group.alive and lease.state <= EXTENDING:
+            return lease.loss or LossReason.FORKED
+        self._believed(lease)
+        return lease.loss
+
+    @property
+    def lost(self) -> LossReason | None:
+        """Why it was lost, or None."""
+        lease = self._seen()
+        return None if lease is None else self._loss(lease)
+
+    def raise_if_lost(self) -> None:
+        """Raise :class:`LockLost` if it was lost, :class:`LockNotHeld` if it is not held for another reason."""
+        lease = self._seen()
+        reason = None if lease is None else self._loss(lease)
+        if reason is not None:
+            raise LockLost(self.name, reason)
+        if lease is None or not self._believed(lease):
+            raise LockNotHeld(f"The lock {quoted(self.name)} is not held", self.name)
+
+    def remaining(self) -> float:
+        """Seconds until the local deadline; 0 when it is not held."""
+        lease = self._seen()
+        if lease is None or not self._believed(lease):
+            return 0.0
+        return max(lease.deadline - self._engine.timer.clock.now(), 0.0)
+
+    @property
+    def token(self) -> bytes | None:
+        """The token of the current lease, None when it is not held."""
+        lease = self._seen()
+        return lease.token if lease is not None and lease.state <= EXTENDING and lease.group.alive else None
+
+    @property
+    def fence(self) -> int | None:
+        """The fence of the latest lease, where ``fencing`` was asked for. Kept after the end of the lease."""
+        lease = self._seen()
+        return None if lease is None else lease.fence
+
+    @property
+    def renewals(self) -> int:
+        """How often the latest lease has been renewed."""
+        lease = self._seen()
+        return 0 if lease is None else lease.renewals
+
+    @property
+    def timeout(self) -> float:
+        """Its time-to-live in seconds."""
+        return self._options.timeout_s
+
+    def __repr__(self) -> str:
+        lease = self._seen()
+        if lease is None:
+            state = "not acquired"
+        elif self._believed(lease):
+            state = f"held, {self.remaining():.3f} s remaining"
+        else:
+            reason = self._loss(lease)
+            state = f"lost: {reason}" if reason else "not held"
+        return f"<{type(self).__name__} {quoted(self.name)} {state}>"
+
+    def __del__(self) -> None:
+        # Collected while held: there is nobody left to release it. May run anywhere, so it takes no lock.
+        lease = getattr(self, "_lease", None)
+        if lease is not None and lease.state <= EXTENDING and lease.group.alive and not sys.is_finalizing():
+            engine = self._engine
+            engine.tell(lambda: engine.abandon(lease))
+
+
+def checked_callback(on_lost: OnLost | None) -> OnLost | None:
+    """Return ``on_lost``, or raise ValueError where it cannot be called."""
+    if on_lost is not None and not callable(on_lost):
+        raise ValueError(f"on_lost must be callable, not {on_lost!r}")
+    return on_lost
+
+
+def handed_over_kind(handoff: Handoff) -> Kind:
+    """Return the kind of lock that is to be taken over."""
+    kind = HANDED_OVER.get(handoff.kind)
+    if kind is None:
+        raise InvalidHandoff(f"Locks of the kind {handoff.kind!r:.40} cannot be handed over", handoff.name)
+    return kind
+
+
+def adopted_options(handoff: Handoff, thread_local: bool) -> LockOptions:
+    """Return the terms of a lease that is to be taken over; raise InvalidHandoff where its time is up."""
+    if handoff.hold_until is None:
+        return handoff.options(thread_local=thread_local)
+    left_s = handoff.hold_until - time.time()
+    if left_s <= 0:
+        raise InvalidHandoff(f"The lock {quoted(handoff.name)} may not be held any longer", handoff.name)
+    return handoff.options(max_hold=left_s, thread_local=thread_local)
+
+
+def read_count(reply: Reply) -> int:
+    """Return a reply that must be an integer."""
+    if type(reply) is not int:
+        raise MalformedReply(f"expected an integer, got {reply!r:.40}")
+    return reply
+
+
+def read_text(reply: Reply) -> bytes | None:
+    """Return a reply that must be a string or nothing."""
+    if reply is not None and type(reply) is not bytes:
+        raise MalformedReply(f"expected a string or nothing, got {reply!r:.40}")
+    return reply

@@ -1,0 +1,110 @@
+"""Many locks at once, apart from the waiting that differs between threads and asyncio."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Generic, TypeVar
+
+from wheel_lock.caller import calling_place, new_tokens
+from wheel_lock.engine.bulk import AcquireMany
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.operation import Operation
+from wheel_lock.errors import LossReason
+from wheel_lock.handle import LockHandle
+from wheel_lock.lease import NOBODY, Lease, State
+from wheel_lock.locks import EXCLUSIVE
+from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.protocol.resp import fragment
+
+Name = TypeVar("Name", bound=str | bytes)
+AnyLock = TypeVar("AnyLock", bound=LockHandle)
+
+_PART = 4000  # names that are handed over at once
+
+
+class ManyLocks(Generic[Name, AnyLock]):
+    """A bulk acquire, seen from its caller's side.
+
+    Args:
+        engine: Whose locks.
+        names: Their names; all of them are looked at before the first is asked for.
+        options: How they are acquired and kept.
+        new_lock: Makes the lock object for a name.
+        all_or_nothing: Whether one that another holds means that none is acquired.
+        operation: What is completed when all is done.
+
+    Raises:
+        ValueError: A name will not do.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        names: Iterable[Name],
+        options: LockOptions,
+        new_lock: Callable[[Name], AnyLock],
+        all_or_nothing: bool,
+        operation: Operation[None],
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self._new_lock = new_lock
+        self._all_or_nothing = all_or_nothing
+        self._place = calling_place() if engine.options.track_acquisitions else None
+        self._distinct: Mapping[Name, bytes] = {name: lock_name(name) for name in names}
+        self._locks: dict[Name, AnyLock] = {}
+        self._bulk = AcquireMany(engine, options, operation, all_or_nothing)
+
+    def hand_over(self) -> Iterator[None]:
+        """Make the locks, part by part; the server is at work on one part while the next is made."""
+        engine, options = self._engine, self._options
+        group = engine.renewer.group(EXCLUSIVE, options.timeout_s, options.timeout_ms, options.renew_every_s)
+        engine.submit(partial(self._bulk.begin, len(self._distinct)))
+        tokens, left = new_tokens(), iter(self._distinct.items())
+        owner, on_lost = None, None
+        while part := list(itertools.islice(left, _PART)):
+            leases: list[Lease] = []
+            for name, key in part:
+                self._locks[name] = lock = self._new_lock(name)
+                if owner is None:
+                    owner, on_lost = lock._caller() if options.thread_local else NOBODY, lock._told()
+                lock._lease = lease = Lease(name, fragment(key, next(tokens)), group, owner, on_lost, self._place)
+                leases.append(lease)
+            engine.submit(partial(self._bulk.add, leases))
+            yield
+        engine.submit(self._bulk.seal)
+
+    def give_up(self) -> None:
+        """The caller waits no more: undo all of it. From any thread."""
+        self._engine.tell(self._bulk.give_up)
+
+    def outcome(self) -> dict[Name, AnyLock | None]:
+        """Return the lock of each name, None where it is not acquired."""
+        outcome: dict[Name, AnyLock | None] = dict(self._locks)
+        for name, lock in self._locks.items():
+            lease = lock._lease
+            if lease is None or lease.state is State.REFUSED:
+                outcome[name] = None
+        if self._all_or_nothing and None in outcome.values():
+            return dict.fromkeys(outcome)
+        return outcome
+
+
+def leases_to_release(locks: Iterable[LockHandle | None]) -> tuple[list[Lease], dict[str | bytes, LossReason]]:
+    """Return the leases of ``locks`` that the caller may release, and the reasons of those that are lost.
+
+    Raises:
+        LockNotHeld, WrongThread: One of them cannot be released by the caller; before any I/O.
+    """
+    leases: list[Lease] = []
+    lost: dict[str | bytes, LossReason] = {}
+    for lock in locks:
+        if lock is not None:
+            reason = lock.lost
+            if reason is None:
+                leases.append(lock._to_change("release"))
+            else:
+                lost[lock.name] = reason
+    return leases, lost

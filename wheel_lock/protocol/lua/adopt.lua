@@ -1,0 +1,13 @@
+-- flags: allow-oom
+-- Take a lease over from whoever exported it: put a new token in the place of theirs, so that only one can.
+-- KEYS: name.  ARGV: their token, our token, ttl in ms.
+-- Reply: 1 (ours now), 0 (gone), -1 (another's token).
+local value = redis.pcall('get', KEYS[1])
+if type(value) == 'table' and not string.find(tostring(value.err), 'WRONGTYPE', 1, true) then return value end
+-- Our own token there is an earlier try of this very call, whose reply was lost.
+if value == ARGV[1] or value == ARGV[2] then
+  redis.call('set', KEYS[1], ARGV[2], 'XX', 'PX', ARGV[3])
+  return 1
+end
+if value then return -1 end
+return 0
