@@ -20,7 +20,7 @@ MAX_LINES = 400
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "options", "wheel"),
     ("lease", "protocol", "observe"),
-    ("notifier", "clock", "waker", "weak", "loop", "timer"),
+    ("tokens", "notifier", "clock", "waker", "weak", "loop", "timer"),
     ("engine",),
     ("locks",),
     ("caller", "tasks", "handle", "many", "threads", "asyncio", "decorator"),

@@ -65,8 +65,11 @@ class Lock(LockHandle):
     def _told(self) -> OnLost | None:
         return None if self._on_lost is None else partial(_tell_in_loop, asyncio.get_running_loop(), self._on_lost)
 
-    def _strangers(self, verb: str) -> Lease | None:
-        return self._lease
+    def _seen(self) -> Lease | None:
+        return self._lease if self._others is None else super()._seen()
+
+    def _chosen(self, verb: str) -> Lease | None:
+        return self._seen()  # any task may release what another has acquired
 
     async def acquire(
         self,
@@ -77,11 +80,11 @@ class Lock(LockHandle):
         """Acquire the lock; see :meth:`wheel_lock.Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
         engine = self._engine
         awaiting: Awaiting[Lease | None] = Awaiting()
-        acquisition = self._acquisition(blocking, blocking_timeout, token, awaiting.operation)
+        acquisition = self._acquisition(blocking, blocking_timeout, token, awaiting)
         awaiting.undeliverable = acquisition.give_up
         try:
             engine.submit(acquisition.begin)
-            lease = await awaiting.result()
+            lease = await awaiting
             if lease is not None:
                 self._take(lease)
             return lease is not None
@@ -92,7 +95,9 @@ class Lock(LockHandle):
     async def release(self) -> None:
         """Release the lock; see :meth:`wheel_lock.Lock.release`. A cancelled task's release is carried out all the same."""
         lease, engine = self._to_change("release"), self._engine
-        await wait_for(engine, lambda operation: lambda: engine.release(lease, operation))
+        awaiting: Awaiting[None] = Awaiting()
+        engine.submit(partial(engine.release, lease, awaiting))
+        await awaiting
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Change the time-to-live once; see :meth:`wheel_lock.Lock.extend`."""
@@ -115,13 +120,13 @@ class Lock(LockHandle):
     async def _adopt(self, handoff: Handoff) -> None:
         engine = self._engine
         awaiting: Awaiting[bool] = Awaiting()
-        request = self._adoption(handoff, awaiting.operation)
+        request = self._adoption(handoff, awaiting)
         awaiting.undeliverable = request.give_up
         try:
             engine.submit(request.begin)
-            if not await awaiting.result():
+            if not await awaiting:
                 raise LockNotAcquired(f"The lock {quoted(self.name)} was adopted too late", self.name)
-            self._take(request.lease)
+            self._take_adopted(request.lease)
         except BaseException:
             engine.tell(request.give_up)
             raise
@@ -146,7 +151,7 @@ class Lock(LockHandle):
         return bool(await wait_for(engine, begin))
 
     async def __aenter__(self) -> Self:
-        if not await self.acquire():
+        if not (self._enters_adopted() or await self.acquire()):
             raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
         lease = self._mine()
         if self._cancel_on_lost and lease is not None and isinstance(lease.owner, TaskOwner):
@@ -245,12 +250,12 @@ class AsyncContext:
             return Lock(self._engine, EXCLUSIVE, name, options, callback)
 
         awaiting: Awaiting[None] = Awaiting()
-        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, awaiting.operation)
+        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, awaiting)
         awaiting.undeliverable = many.give_up
         try:
             for _ in many.hand_over():
                 await asyncio.sleep(0)  # other tasks want their turn, too
-            await awaiting.result()
+            await awaiting
         except BaseException:
             many.give_up()
             raise

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import binascii
-import secrets
 import sys
 import threading
 from _thread import allocate_lock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from wheel_lock.engine.engine import Engine
@@ -19,8 +17,6 @@ T = TypeVar("T")
 
 _LOOK_AROUND_S = 1.0  # after this a waiting caller makes sure that the thread it waits for is still there
 _LONGEST_LOOK_S = 16.0  # then again after twice the time, up to this
-_TOKEN_BYTES = 16
-_TOKENS_PER_DRAW = 512
 
 
 class _ThreadMark:
@@ -45,23 +41,6 @@ def current_owner() -> Owner:
     except AttributeError:
         mark = _here.mark = _ThreadMark()
     return mark.owner
-
-
-def new_token() -> bytes:
-    """Return 128 random bits as 22 characters."""
-    return _as_text(secrets.token_bytes(_TOKEN_BYTES))
-
-
-def new_tokens() -> Iterator[bytes]:
-    """Yield such tokens for ever; the random bytes of many are drawn at once."""
-    while True:
-        drawn = secrets.token_bytes(_TOKEN_BYTES * _TOKENS_PER_DRAW)
-        for start in range(0, len(drawn), _TOKEN_BYTES):
-            yield _as_text(drawn[start : start + _TOKEN_BYTES])
-
-
-def _as_text(random: bytes) -> bytes:
-    return binascii.b2a_base64(random)[:22]  # the rest is padding
 
 
 class Waiting(Generic[T]):

@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from wheel_lock.caller import calling_place, new_token
+from wheel_lock.caller import calling_place
+from wheel_lock.engine.batches import RenewalGroup
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.handover import Adopt, Handoff
 from wheel_lock.engine.kind import Kind
@@ -31,6 +32,7 @@ from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
 from wheel_lock.protocol.resp import MalformedReply, Reply, command, fragment
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.tokens import new_token
 
 OnLost = Callable[[LostEvent], object]
 
@@ -38,13 +40,26 @@ OnLost = Callable[[LostEvent], object]
 class LockHandle:
     """What the lock objects of both faces have in common: all that needs no waiting."""
 
-    __slots__ = ("__weakref__", "_engine", "_kind", "_lease", "_on_lost", "_options", "_others", "name")
+    __slots__ = (
+        "__weakref__",
+        "_adopted",
+        "_engine",
+        "_group",
+        "_kind",
+        "_lease",
+        "_on_lost",
+        "_options",
+        "_others",
+        "name",
+    )
 
     def __init__(
         self, engine: Engine, kind: Kind, name: str | bytes, options: LockOptions, on_lost: OnLost | None
     ) -> None:
         self._lease: Lease | None = None
         self._others: dict[Owner, Lease] | None = None
+        self._adopted: Lease | None = None
+        self._group: RenewalGroup | None = None
         self._engine = engine
         self._kind = kind
         self._options = options
@@ -80,33 +95,31 @@ class LockHandle:
             blocking_timeout = options.blocking_timeout_s
         elif blocking:
             seconds("blocking_timeout", blocking_timeout)
-        mine = self._mine()
-        if mine is not None and self._believed(mine):
-            raise LockAlreadyHeld(f"The lock {quoted(self.name)} is held already, and is not reentrant", self.name)
+        latest = self._lease
+        if latest is not None and (latest.state <= EXTENDING or self._others is not None):
+            mine = self._mine()
+            if mine is not None and self._believed(mine):
+                raise LockAlreadyHeld(f"The lock {quoted(self.name)} is held already, and is not reentrant", self.name)
         key = lock_name(self.name)
         until = None
         if blocking and blocking_timeout is not None:
             until = engine.timer.clock.now() + blocking_timeout
             blocking = blocking_timeout > 0
-        return Acquisition(engine, key, options, self._maker(key, token), blocking, until, operation)
+        lease = self._new_lease(key, new_token() if token is None else lock_token(token))
+        return Acquisition(engine, key, options, lease, token is not None, blocking, until, operation)
 
-    def _maker(self, key: bytes, token: str | bytes | None) -> Callable[[], Lease]:
-        """Return what makes leases for the calling owner, each with a token of its own unless one is given."""
-        options, engine = self._options, self._engine
-        chosen = None if token is None else lock_token(token)
-        group = engine.renewer.group(self._kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+    def _new_lease(self, key: bytes, token: bytes) -> Lease:
+        """Return a lease for the calling owner, to be acquired."""
+        engine, options, group = self._engine, self._options, self._group
+        if group is None or not group.alive:
+            group = engine.renewer.group(self._kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+            self._group = group
         place = calling_place() if engine.options.track_acquisitions else None
-        owner = self._new_owner()
-        on_lost, name = self._told(), self.name
-
-        def make() -> Lease:
-            return Lease(name, fragment(key, chosen or new_token()), group, owner, on_lost, place)
-
-        return make
+        return Lease(self.name, fragment(key, token), group, self._new_owner(), self._told(), place)
 
     def _adoption(self, handoff: Handoff, operation: Operation[bool]) -> Adopt:
         """Return the request that takes an exported lease over, ready to begin."""
-        lease = self._maker(lock_name(self.name), None)()
+        lease = self._new_lease(lock_name(self.name), new_token())
         return Adopt(self._engine, lease, self._options, handoff, operation)
 
     def _handoff(self, lease: Lease) -> Handoff:
@@ -146,6 +159,19 @@ class LockHandle:
             self._others = others or None
         self._lease = lease
 
+    def _take_adopted(self, lease: Lease) -> None:
+        """Keep a lease that was adopted: the next ``with`` statement finds the lock acquired already."""
+        self._take(lease)
+        self._adopted = lease
+
+    def _enters_adopted(self) -> bool:
+        """Whether a ``with`` statement is the first since the lock was adopted; raise LockLost if it is lost by now."""
+        adopted, self._adopted = self._adopted, None
+        if adopted is None or adopted is not self._lease or adopted.state in (State.RELEASED, State.EXPORTED):
+            return False
+        self.raise_if_lost()
+        return True
+
     def _mine(self) -> Lease | None:
         """The lease of the calling owner."""
         lease = self._lease
@@ -160,13 +186,13 @@ class LockHandle:
         """The lease that a look is about: the caller's own, else the latest."""
         return self._mine() or self._lease
 
-    def _strangers(self, verb: str) -> Lease | None:
-        """The lease of another owner that the caller may change all the same, if there is one; or an error."""
+    def _chosen(self, verb: str) -> Lease | None:
+        """The lease that the caller means, whatever has become of it; an error where it is somebody else's."""
         raise NotImplementedError
 
     def _to_change(self, verb: str) -> Lease:
         """The lease that the caller may change, or an error before any I/O."""
-        lease = self._mine() or self._strangers(verb)
+        lease = self._chosen(verb)
         if lease is not None:
             if lease.state is State.LOST or not lease.group.alive:
                 raise LockLost(self.name, self._loss(lease) or LossReason.NOT_CONFIRMED)

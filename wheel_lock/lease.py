@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from wheel_lock.errors import LossReason
 from wheel_lock.options import DRIFT, MARGIN_S
-from wheel_lock.protocol.resp import split_fragment
+from wheel_lock.protocol.resp import name_in, split_fragment
 from wheel_lock.wheel import WheelEntry
 
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ for _state in _BELIEVED:
     if _state is not EXTENDING:
         TRANSITIONS[_state, Event.EXTEND] = EXTENDING
         TRANSITIONS[_state, Event.EXPORT] = State.EXPORTED
+
+# The same as rows and columns: hashing a pair of enumeration members costs more than all else about a step.
+_NEXT = [[TRANSITIONS.get((state, event)) for event in Event] for state in State]
 
 
 class Owner:
@@ -196,7 +199,7 @@ class Lease(WheelEntry):
     @property
     def key(self) -> bytes:
         """The lock's name as the server knows it."""
-        return split_fragment(self.fragment)[0]
+        return name_in(self.fragment)
 
     @property
     def token(self) -> bytes:
@@ -209,10 +212,10 @@ class Lease(WheelEntry):
         Raises:
             RuntimeError: The table has no such transition: a bug in the caller.
         """
-        try:
-            self.state = TRANSITIONS[self.state, event]
-        except KeyError:
-            raise RuntimeError(f"a lease that is {self.state.name} cannot take {event.name}") from None
+        after = _NEXT[self.state][event]
+        if after is None:
+            raise RuntimeError(f"a lease that is {self.state.name} cannot take {event.name}")
+        self.state = after
 
     def believed(self, now: float) -> bool:
         """Whether the holder may believe in it at ``now``. Changes nothing."""
@@ -254,8 +257,9 @@ def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits:
     deadline = local_deadline(sent_at, timeout_s)
     if limits is not None:
         deadline = min(deadline, limits.hold_until)
+    granted = Event.GRANTED
     for lease in leases:
-        lease.state = TRANSITIONS[lease.state, Event.GRANTED]
+        lease.move(granted)
         lease.acquired_at = sent_at
         lease.limits = limits
         lease.deadline = deadline

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Generic, TypeVar
 
-from wheel_lock.caller import calling_place, new_tokens
+from wheel_lock.caller import calling_place
 from wheel_lock.engine.bulk import AcquireMany
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation
@@ -17,6 +17,7 @@ from wheel_lock.lease import NOBODY, Lease, State
 from wheel_lock.locks import EXCLUSIVE
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.protocol.resp import fragment
+from wheel_lock.tokens import new_tokens
 
 Name = TypeVar("Name", bound=str | bytes)
 AnyLock = TypeVar("AnyLock", bound=LockHandle)

@@ -10,8 +10,8 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation
@@ -67,22 +67,25 @@ def _mailbox() -> _Mailbox:
     return mailbox
 
 
-class Awaiting(Generic[T]):
-    """A task's wait for one operation.
+class Awaiting(Operation[T]):
+    """An operation that a task awaits.
 
-    Args:
+    Attributes:
         undeliverable: Called, on the timer's thread, when the result comes and the event loop is closed.
     """
 
-    __slots__ = ("_future", "_mailbox", "operation", "undeliverable")
+    __slots__ = ("_future", "_mailbox", "undeliverable")
 
-    def __init__(self, undeliverable: Callable[[], object] | None = None) -> None:
+    def __init__(self) -> None:
+        # Not through super(): what it would be told is a method here, because a bound one would make a cycle.
+        self._value = None
+        self.done = False
+        self.error = None
         self._mailbox = mailbox = _mailbox()
         self._future: asyncio.Future[None] = mailbox.loop.create_future()
-        self.operation: Operation[T] = Operation(self._arrived)
-        self.undeliverable = undeliverable
+        self.undeliverable: Callable[[], object] | None = None
 
-    def _arrived(self) -> None:
+    def _tell(self) -> None:
         try:
             self._mailbox.put(self._future)
         except RuntimeError:
@@ -90,17 +93,17 @@ class Awaiting(Generic[T]):
             if self.undeliverable is not None:
                 self.undeliverable()
 
-    async def result(self) -> T:
+    def __await__(self) -> Generator[Any, None, T]:
         """Wait, and return the result or raise its exception."""
-        await self._future
-        return self.operation.result()
+        yield from self._future
+        return self.result()
 
 
 async def wait_for(engine: Engine, begin: Callable[[Operation[T]], Callable[[], object]]) -> T:
     """Have work done on the timer's thread and wait for its result; see ``wheel_lock.caller.wait_for``."""
     awaiting: Awaiting[T] = Awaiting()
-    engine.submit(begin(awaiting.operation))
-    return await awaiting.result()
+    engine.submit(begin(awaiting))
+    return await awaiting
 
 
 class TaskOwner(Owner):

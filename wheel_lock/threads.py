@@ -34,13 +34,13 @@ class Lock(LockHandle):
     def _caller(self) -> Owner:
         return current_owner()
 
-    def _strangers(self, verb: str) -> Lease | None:
-        other = self._lease
-        if other is not None and self._believed(other):
+    def _chosen(self, verb: str) -> Lease | None:
+        mine, latest = self._mine(), self._lease
+        if mine is None and latest is not None and self._believed(latest):
             raise WrongThread(
                 f"Cannot {verb} the lock {quoted(self.name)}: another thread holds it (see thread_local)", self.name
             )
-        return None
+        return mine
 
     def acquire(
         self,
@@ -145,7 +145,7 @@ class Lock(LockHandle):
             engine.submit(request.begin)
             if not waiting.result():
                 raise LockNotAcquired(f"The lock {quoted(self.name)} was adopted too late", self.name)
-            self._take(request.lease)
+            self._take_adopted(request.lease)
         except BaseException:
             engine.tell(request.give_up)
             raise
@@ -172,7 +172,7 @@ class Lock(LockHandle):
         return bool(wait_for(engine, begin))
 
     def __enter__(self) -> Lock:
-        if not self.acquire():
+        if not (self._enters_adopted() or self.acquire()):
             raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
         return self
 

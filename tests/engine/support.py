@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import hiredis
 
-from wheel_lock.caller import new_token
 from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.bulk import AcquireMany
 from wheel_lock.engine.connect import Connection
@@ -34,6 +33,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import fragment
 from wheel_lock.testing import ManualClock
 from wheel_lock.timer import HashedWheelTimer
+from wheel_lock.tokens import new_token
 
 T = TypeVar("T")
 

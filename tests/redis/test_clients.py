@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import redis.asyncio
 from redis.credentials import CredentialProvider
 from redis.sentinel import Sentinel
 
-from tests.redis.support import LONG_S, Backend, token_of
+from tests.redis.support import LONG_S, Backend, Background, token_of
 from tests.support.redis_server import RedisServer
 from tests.support.tls import TlsFiles, make_tls_files
 from tests.support.waiting import eventually
@@ -189,6 +190,30 @@ def test_a_password_that_is_set_right_later_is_used(fresh_redis: RedisServer) ->
         fresh_redis.client().config_set("requirepass", "new")
         with context.lock("order:42") as lock:
             assert lock.is_held
+
+
+def documented_rights(prefix: str) -> list[str]:
+    """The line of the documentation, for locks whose names begin with a prefix."""
+    text = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
+    line = re.search(r"`(resetkeys [^`]*)`", text)
+    assert line is not None
+    return line[1].replace("<your names>", prefix).split()
+
+
+def test_the_documented_rights_are_enough_for_everything(fresh: Backend) -> None:
+    fresh.view.execute_command("ACL", "SETUSER", "app", "on", ">secret", *documented_rights("app:"))
+    with fresh.context_of(fresh.client(username="app", password="secret"), fallback_interval=60.0) as context:
+        with context.lock("app:order", timeout=3.0, fencing=True) as lock:
+            waiter = context.lock("app:order", timeout=3.0, thread_local=False)
+            waiting = Background(waiter.acquire)
+            eventually(lambda: fresh.view.pubsub_numsub("wheel_lock:wake:{app:order}")[0][1], LONG_S)
+            assert lock.locked()
+        assert waiting.result()
+        with context.adopt(waiter.export()) as adopted:
+            assert adopted.reacquire()
+        context.release_many(context.acquire_many(["app:1", "app:2"]).values())
+    denied = [entry for entry in fresh.view.acl_log() if b"setinfo" not in repr(entry).encode()]
+    assert not denied
 
 
 def test_a_user_needs_no_more_rights_than_the_commands_that_are_sent(fresh: Backend) -> None:

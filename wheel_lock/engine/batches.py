@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from wheel_lock.engine.kind import Kind
     from wheel_lock.engine.renewal import Renewer
 
+_GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly for any number of leases (Knuth 6.4)
+
 
 class RenewalGroup:
     """Leases of one kind, timeout and renewal interval on one node: what can share a script call."""
 
-    __slots__ = ("after", "alive", "kind", "renewer", "timeout_ms", "timeout_s", "ttl")
+    __slots__ = ("_phase", "after", "alive", "kind", "renewer", "timeout_ms", "timeout_s", "ttl")
 
     def __init__(self, renewer: Renewer, kind: Kind, timeout_s: float, timeout_ms: int, after: int) -> None:
         self.renewer = renewer
@@ -29,6 +31,15 @@ class RenewalGroup:
         self.after = after  # ticks between renewals
         self.ttl = number(timeout_ms)
         self.alive = True
+        self._phase = 0
+
+    def earlier(self) -> int:
+        """How many ticks before its time a first renewal comes where many would come at once.
+
+        Leases acquired together would be due together for ever; so each, or each few, get a phase of their own.
+        """
+        self._phase = (self._phase + _GOLDEN) & 0xFFFFFFFF
+        return self._phase * (self.after - self.after // 8) >> 32
 
     def due(self, entries: list[Lease], now: float) -> None:
         """Renew ``entries``; losses come first. Runs for every renewal, hence the plain loop."""

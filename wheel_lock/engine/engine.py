@@ -126,7 +126,10 @@ class Engine:
             hold_until = float("inf") if options.max_hold_s is None else sent_at + options.max_hold_s
             limits = Limits(0 if options.renew_every_s is None else options.max_renewals, hold_until)
         grant_all(leases, sent_at, options.timeout_s, limits)
-        self.held.update(dict.fromkeys(leases))
+        if len(leases) == 1:
+            self.held[leases[0]] = None
+        else:
+            self.held.update(dict.fromkeys(leases))
         self.counters.acquired += len(leases)
         self.renewer.begin(leases, sent_at)
         self.renewer.server_is_well()

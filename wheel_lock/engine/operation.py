@@ -33,14 +33,18 @@ class Operation(Generic[T]):
         if not self.done:
             self._value = value
             self.done = True
-            self._notify()
+            self._tell()
 
     def fail(self, error: Exception) -> None:
         """Set an exception as the result, unless there is one."""
         if not self.done:
             self.error = error
             self.done = True
-            self._notify()
+            self._tell()
+
+    def _tell(self) -> None:
+        """The result is there."""
+        self._notify()
 
     def result(self) -> T:
         """Return the value, or raise the exception. Only when ``done``."""

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
 _DRAIN_CALLS = 64  # under way from the overdue set: 35 ms of a server's time, so that what is due now is not held up
 _TOGETHER = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
-_GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly for any number of leases (Knuth 6.4)
 
 
 class Renewer:
@@ -51,7 +50,6 @@ class Renewer:
         self._options = engine.options
         self._counters = engine.counters
         self._groups: dict[tuple[Kind, int, int], RenewalGroup] = {}
-        self._phase = 0
         node.on_ready = self.node_ready
         self._reset()
 
@@ -103,7 +101,7 @@ class Renewer:
         share = min((lease.deadline - sent_at) / believed_s, 1.0)
         tick = max(floor(sent_at) + int(group.after * share + 1e-6), extended + group.after)
         if wheel.load(tick) >= CROWD:
-            tick -= self._earlier(group)
+            tick -= group.earlier()
         if max(tick, wheel.now + 1) < last:
             wheel.schedule(lease, tick)
         else:
@@ -112,7 +110,7 @@ class Renewer:
 
     def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
         """Put leases of one group, granted together, on the wheel for the first time."""
-        if len(leases) == 1 or leases[0].limits is not None:
+        if leases[0].limits is not None:
             for lease in leases:
                 self.schedule(lease, sent_at)
             return
@@ -124,17 +122,12 @@ class Renewer:
             self.drain()
             return
         start = max(CROWD - wheel.load(tick), 0)
+        if len(leases) == 1:
+            wheel.schedule(leases[0], tick if start else tick - group.earlier())
+            return
         wheel.schedule_many(leases[:start], tick)
         for first in range(start, len(leases), _TOGETHER):
-            wheel.schedule_many(leases[first : first + _TOGETHER], tick - self._earlier(group))
-
-    def _earlier(self, group: RenewalGroup) -> int:
-        """How many ticks before its time a first renewal comes where many would come at once.
-
-        Leases acquired together would be due together for ever; so each, or each few, get a phase of their own.
-        """
-        self._phase = (self._phase + _GOLDEN) & 0xFFFFFFFF
-        return self._phase * (group.after - group.after // 8) >> 32
+            wheel.schedule_many(leases[first : first + _TOGETHER], tick - group.earlier())
 
     def _go_on(self, kept: list[Lease], batch: Batch) -> None:
         """Put confirmed leases on the wheel again, each one interval after it was due."""

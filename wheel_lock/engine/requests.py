@@ -120,7 +120,15 @@ class CallerRequest(Request):
     __slots__ = ("limit_s", "name", "suspicion_s", "until")
 
     def __init__(self, timer: HashedWheelTimer, node: Node, name: str | bytes | None, limit_s: float) -> None:
-        super().__init__(timer, node)
+        # Not through super(): there are two of these in every acquire and release.
+        self.tick = -1
+        self.group = PATIENCE
+        self.timer = timer
+        self.node = node
+        self.finished = False
+        self.in_full = False
+        self.sends = 0
+        self.sent_at = timer.now
         self.name = name
         self.limit_s = limit_s
         self.suspicion_s = limit_s / 5  # silence for so long makes the connection suspect
@@ -128,9 +136,10 @@ class CallerRequest(Request):
 
     def start(self) -> None:
         """Send it and let its time run."""
-        now, floor = self.timer.now, self.timer.scale.floor
+        timer = self.timer
+        now = timer.now
         self.until = now + self.limit_s
-        self.timer.wheel.schedule(self, floor(now + self.suspicion_s))
+        timer.wheel.schedule(self, timer.scale.floor(now + self.suspicion_s))
         self.node.send(self)
 
     @property

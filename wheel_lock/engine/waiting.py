@@ -10,6 +10,8 @@ from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.requests import PATIENCE
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.options import LockOptions
+from wheel_lock.protocol.resp import fragment
+from wheel_lock.tokens import new_token
 from wheel_lock.wheel import WheelEntry
 
 if TYPE_CHECKING:
@@ -31,8 +33,9 @@ class Acquisition(WheelEntry):
         engine: Whose lock.
         key: The lock's name as the server knows it.
         options: How to acquire; whether it may wait and how long are given apart.
-        new_lease: Makes the lease of one try. Each gets its own, so that what cleans up after one whose outcome is not
-            known cannot meet the grant of the next.
+        lease: The lease of the first try. Each later one gets its own, with a token of its own unless that was given, so
+            that what cleans up after a try whose outcome is not known cannot meet the grant of the next.
+        token_given: The caller has chosen the token.
         blocking: Whether to wait.
         until: When to stop waiting, in seconds of the timer's clock; None for never.
         operation: What to complete.
@@ -43,8 +46,9 @@ class Acquisition(WheelEntry):
         "_blocking",
         "_engine",
         "_key",
-        "_new_lease",
         "_request",
+        "_template",
+        "_token_given",
         "began_at",
         "group",
         "last",
@@ -61,7 +65,8 @@ class Acquisition(WheelEntry):
         engine: Engine,
         key: bytes,
         options: LockOptions,
-        new_lease: Callable[[], Lease],
+        lease: Lease,
+        token_given: bool,
         blocking: bool,
         until: float | None,
         operation: Operation[Lease | None],
@@ -70,7 +75,8 @@ class Acquisition(WheelEntry):
         self.group = PATIENCE
         self._engine = engine
         self._key = key
-        self._new_lease = new_lease
+        self._template = lease
+        self._token_given = token_given
         self._blocking = blocking
         self._request: Acquire | None = None
         self._attempts = 0
@@ -100,9 +106,15 @@ class Acquisition(WheelEntry):
     def try_once(self, tried: Callable[[], object], *, waiting: bool) -> None:
         """Ask the server once; ``tried()`` is called when it has answered, or will not."""
         operation: Operation[bool] = Operation(tried)
-        self._request = request = Acquire(self._engine, self._new_lease(), self.options, operation, waiting=waiting)
+        lease = self._template if self._attempts == 0 else self._another_lease()
+        self._request = request = Acquire(self._engine, lease, self.options, operation, waiting=waiting)
         self._attempts += 1
         request.begin()
+
+    def _another_lease(self) -> Lease:
+        first = self._template
+        wire = first.fragment if self._token_given else fragment(self._key, new_token())
+        return Lease(first.name, wire, first.group, first.owner, first.on_lost, first.place)
 
     @property
     def request(self) -> Acquire:
@@ -163,8 +175,9 @@ class Acquisition(WheelEntry):
     def _end(self) -> None:
         self.over = True
         self.line = None
-        self._engine.timer.wheel.cancel(self)
-        self._engine.lines.pollers.discard(self)
+        if self.tick >= 0:
+            self._engine.timer.wheel.cancel(self)
+            self._engine.lines.pollers.discard(self)
 
     def succeed(self, lease: Lease) -> None:
         """It is granted."""

@@ -51,6 +51,12 @@ def split_fragment(data: bytes) -> tuple[bytes, bytes]:
     return name, token
 
 
+def name_in(data: bytes) -> bytes:
+    """Return the name alone."""
+    end = data.index(b"\r\n")
+    return data[end + 2 : end + 2 + int(data[1:end])]
+
+
 def _take_bulk(data: bytes) -> tuple[bytes, bytes]:
     end = data.index(b"\r\n")
     start = end + 2

@@ -1,0 +1,49 @@
+"""The examples of the documentation do what they say, on the embedded server and on a real one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.redis_server import RedisServer
+
+ROOT = Path(__file__).parents[1]
+EXPECTED = {
+    "threads": ["10 customers paid 55 in all; 10 locks were acquired"],
+    "tasks": ["100 tasks took turns in 10 shards", "told in time: key gone"],
+    "hand_over": [
+        "exported; held here: False",
+        "adopted; held here: True, renewed from now on",
+        "finished with fence",
+        "refused: The lock 'import:2026' was lost: key gone",
+        "refused: The text of this exported lock has been cut off or changed",
+    ],
+    "fences": ["fences grow: True", "the new holder writes: True", "the late one writes: False"],
+}
+
+
+def run(name: str, *arguments: str) -> None:
+    command = [sys.executable, "-W", "error", str(ROOT / "docs" / "examples" / f"{name}.py"), *arguments]
+    result = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": "."}, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == len(EXPECTED[name]), result.stdout
+    for line, expected in zip(lines, EXPECTED[name], strict=True):
+        assert line.startswith(expected)
+
+
+def test_every_example_is_run_here() -> None:
+    assert {path.stem for path in (ROOT / "docs" / "examples").glob("*.py")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_an_example_runs_on_the_embedded_server(name: str) -> None:
+    run(name)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_an_example_runs_on_a_real_server(name: str, redis_server: RedisServer) -> None:
+    run(name, redis_server.url)

@@ -1,0 +1,30 @@
+"""Tokens: the owner's secret value of a lease. 128 bits from the system's generator, never kept in stock.
+
+(A stock would be copied by a fork, or by a snapshot of the machine, and two owners would have the same secrets.)
+"""
+
+from __future__ import annotations
+
+import binascii
+import secrets
+from collections.abc import Iterator
+
+_TOKEN_BYTES = 16
+_TOKENS_PER_DRAW = 512
+
+
+def new_token() -> bytes:
+    """Return 128 random bits as 22 characters."""
+    return _as_text(secrets.token_bytes(_TOKEN_BYTES))
+
+
+def new_tokens() -> Iterator[bytes]:
+    """Yield such tokens for ever; the random bytes of many that are used at once are drawn at once."""
+    while True:
+        drawn = secrets.token_bytes(_TOKEN_BYTES * _TOKENS_PER_DRAW)
+        for start in range(0, len(drawn), _TOKEN_BYTES):
+            yield _as_text(drawn[start : start + _TOKEN_BYTES])
+
+
+def _as_text(random: bytes) -> bytes:
+    return binascii.b2a_base64(random)[:22]  # the rest is padding
