@@ -71,9 +71,7 @@ def take_turns(rival: str, url: str, times: int) -> None:
 def measure(rival: str, url: str, releases: int) -> HandOver:
     """Have two processes take turns, and return how long the lock took from one to the other."""
     command = [sys.executable, "-m", "bench.handover", url, rival, str(releases // 2)]
-    players = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
+    players = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     time.sleep(1.0)  # both have started
     for player in players:
         assert player.stdin is not None
@@ -84,9 +82,7 @@ def measure(rival: str, url: str, releases: int) -> HandOver:
         output, _ = player.communicate(timeout=300)
         turns.extend((granted, released, number) for granted, released in json.loads(output))
     turns.sort()
-    delays = sorted(
-        after[0] - before[1] for before, after in itertools.pairwise(turns) if before[2] != after[2]
-    )
+    delays = sorted(after[0] - before[1] for before, after in itertools.pairwise(turns) if before[2] != after[2])
     return HandOver(rival, _quantile(delays, 0.5), _quantile(delays, 0.99), delays[-1], len(delays))
 
 

@@ -7,14 +7,16 @@ anything: a face only waits for completions.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.handover import Handoff
+from wheel_lock.engine.handover import Handoff, release_exported
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockLost, LockNotAcquired, LocksLost, LossReason, WheelLockError, quoted
 from wheel_lock.handle import (
@@ -33,7 +35,7 @@ from wheel_lock.observe import ContextStats, HeldLock
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockTerms, lock_name, lock_options, seconds
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.tasks import Awaiting, TaskOwner, current_owner, wait_for
+from wheel_lock.tasks import Awaiting, Guard, TaskOwner, current_owner, current_task, wait_for
 from wheel_lock.timer import HashedWheelTimer
 
 logger = logging.getLogger("wheel_lock")
@@ -47,23 +49,26 @@ class Lock(LockHandle):
     that acquired it, unless ``thread_local=False``.
     """
 
-    __slots__ = ("_cancel_on_lost",)
+    __slots__ = ("_guards",)
 
     def __init__(self, *arguments: Any, cancel_on_lost: bool = False) -> None:
         super().__init__(*arguments)
-        self._cancel_on_lost = cancel_on_lost
+        # Of the tasks that are inside `async with`; None where they are not to be cancelled.
+        self._guards: list[Guard] | None = [] if cancel_on_lost else None
 
     def _caller(self) -> Owner:
         return current_owner()
 
     def _new_owner(self) -> Owner:
         task = asyncio.current_task()
-        if self._cancel_on_lost and task is not None and not self._options.thread_local:
+        if self._guards is not None and task is not None and not self._options.thread_local:
             return TaskOwner(task, outlived=True)
         return super()._new_owner()
 
     def _told(self) -> OnLost | None:
-        return None if self._on_lost is None else partial(_tell_in_loop, asyncio.get_running_loop(), self._on_lost)
+        if self._on_lost is None:
+            return None
+        return partial(_tell_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
 
     def _seen(self) -> Lease | None:
         return self._lease if self._others is None else super()._seen()
@@ -79,7 +84,7 @@ class Lock(LockHandle):
     ) -> bool:
         """Acquire the lock; see :meth:`wheel_lock.Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
         engine = self._engine
-        awaiting: Awaiting[Lease | None] = Awaiting()
+        awaiting: Awaiting[Lease | None] = Awaiting(engine)
         acquisition = self._acquisition(blocking, blocking_timeout, token, awaiting)
         awaiting.undeliverable = acquisition.give_up
         try:
@@ -95,7 +100,7 @@ class Lock(LockHandle):
     async def release(self) -> None:
         """Release the lock; see :meth:`wheel_lock.Lock.release`. A cancelled task's release is carried out all the same."""
         lease, engine = self._to_change("release"), self._engine
-        awaiting: Awaiting[None] = Awaiting()
+        awaiting: Awaiting[None] = Awaiting(engine)
         engine.submit(partial(engine.release, lease, awaiting))
         await awaiting
 
@@ -111,15 +116,22 @@ class Lock(LockHandle):
         return await self.extend(self._options.timeout_s, replace_ttl=True)
 
     async def export(self) -> str:
-        """Let go of the lock for somebody else to adopt; see :meth:`wheel_lock.Lock.export`."""
+        """Let go of the lock for somebody else to adopt; see :meth:`wheel_lock.Lock.export`.
+
+        A task that is cancelled meanwhile has no text to pass on, so the lock is released.
+        """
         lease, engine = self._to_change("export"), self._engine
         handoff = self._handoff(lease)
-        await wait_for(engine, lambda operation: lambda: engine.export(lease, operation))
+        try:
+            await wait_for(engine, lambda operation: lambda: engine.export(lease, operation))
+        except BaseException:
+            engine.tell(partial(release_exported, engine, lease))
+            raise
         return handoff.to_text()
 
     async def _adopt(self, handoff: Handoff) -> None:
         engine = self._engine
-        awaiting: Awaiting[bool] = Awaiting()
+        awaiting: Awaiting[bool] = Awaiting(engine)
         request = self._adoption(handoff, awaiting)
         awaiting.undeliverable = request.give_up
         try:
@@ -153,12 +165,14 @@ class Lock(LockHandle):
     async def __aenter__(self) -> Self:
         if not (self._enters_adopted() or await self.acquire()):
             raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
-        lease = self._mine()
-        if self._cancel_on_lost and lease is not None and isinstance(lease.owner, TaskOwner):
-            lease.owner.guard(lease)
+        lease = self._seen()
+        if self._guards is not None and lease is not None and isinstance(lease.owner, TaskOwner):
+            guard = Guard(lease, lease.owner)
             if lease.state > EXTENDING:  # lost between the grant and this line
-                lease.owner.unguard(lease)
+                guard.close(None)
                 raise LockLost(self.name, self._loss(lease) or LossReason.NOT_CONFIRMED)
+            self._guards[:] = [other for other in self._guards if other.task is not None]
+            self._guards.append(guard)
         return self
 
     async def __aexit__(
@@ -167,23 +181,58 @@ class Lock(LockHandle):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        lease = self._mine()
-        guard = lease.owner.unguard(lease) if lease is not None and isinstance(lease.owner, TaskOwner) else None
+        guard = self._own_guard()
         if guard is not None and guard.close(exc_type):
-            assert lease is not None
-            raise LockLost(self.name, self._loss(lease) or LossReason.NOT_CONFIRMED) from exc_value
+            raise LockLost(self.name, self._loss(guard.lease) or LossReason.NOT_CONFIRMED) from exc_value
+        if exc_type is GeneratorExit:
+            self._let_go()
+            return
         try:
+            if guard is not None and not self._options.thread_local and guard.lease is not self._lease:
+                # Another task has acquired the lock through this object since: what it holds is not ours to release.
+                reason = self._loss(guard.lease)
+                if reason is not None:
+                    raise LockLost(self.name, reason)
             await self.release()
         except WheelLockError as error:
             if exc_value is None:
                 raise
             exc_value.add_note(f"and the lock could not be released: {error}")  # the first error is the one to see
 
+    def _own_guard(self) -> Guard | None:
+        """Take out the guard of the innermost block that the current task is in."""
+        if self._guards:
+            task = current_task()
+            for guard in reversed(self._guards):
+                if guard.task is task:
+                    self._guards.remove(guard)
+                    return guard
+        return None
 
-def _tell_in_loop(loop: asyncio.AbstractEventLoop, on_lost: OnLost, event: LostEvent) -> None:
+    def _let_go(self) -> None:
+        """Release without waiting: a coroutine that is thrown away in the middle may not await any more."""
+        lease, engine = self._lease, self._engine
+        if lease is not None and not self._others:  # else nobody can tell whose block this was
+            engine.tell(partial(engine.release, lease, Operation(_nobody)))
+
+
+def _checked_callback(on_lost: OnLost | None) -> OnLost | None:
+    if inspect.iscoroutinefunction(on_lost):
+        raise ValueError(f"on_lost must be a plain function, not {on_lost!r}: nobody would await what it returns")
+    return checked_callback(on_lost)
+
+
+def _nobody() -> None:
+    """Who is told of a result that nobody waits for."""
+
+
+def _tell_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost, event: LostEvent) -> None:
     """On the notifier thread: have a callback called where its author expects it, on the event loop."""
     try:
-        loop.call_soon_threadsafe(on_lost, event)
+        running = loop()
+        if running is None:
+            raise RuntimeError
+        running.call_soon_threadsafe(on_lost, event)
     except RuntimeError:
         logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(event.name))
 
@@ -191,8 +240,9 @@ def _tell_in_loop(loop: asyncio.AbstractEventLoop, on_lost: OnLost, event: LostE
 class AsyncContext:
     """A :class:`wheel_lock.LockContext` as asyncio sees it: ``context.asyncio``. Same names, same engine, same locks."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, context: object = None) -> None:
         self._engine = engine
+        self._context = context  # which hangs up when nobody has it any more
 
     def lock(
         self,
@@ -219,7 +269,7 @@ class AsyncContext:
         lock_name(name)
         options = lock_options(timeout, **terms)
         kind = FENCED if options.fencing else EXCLUSIVE
-        return Lock(self._engine, kind, name, options, checked_callback(on_lost), cancel_on_lost=cancel_on_lost)
+        return Lock(self._engine, kind, name, options, _checked_callback(on_lost), cancel_on_lost=cancel_on_lost)
 
     async def acquire_many(
         self,
@@ -244,12 +294,12 @@ class AsyncContext:
             max_hold=max_hold,
             thread_local=thread_local,
         )
-        callback = checked_callback(on_lost)
+        callback = _checked_callback(on_lost)
 
         def new_lock(name: Name) -> Lock:
             return Lock(self._engine, EXCLUSIVE, name, options, callback)
 
-        awaiting: Awaiting[None] = Awaiting()
+        awaiting: Awaiting[None] = Awaiting(self._engine)
         many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, awaiting)
         awaiting.undeliverable = many.give_up
         try:
@@ -286,7 +336,7 @@ class AsyncContext:
         """Take over a lock that somebody has exported; see :meth:`wheel_lock.LockContext.adopt`."""
         handoff = Handoff.from_text(text)
         kind, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
-        callback = checked_callback(on_lost)
+        callback = _checked_callback(on_lost)
         lock = Lock(self._engine, kind, handoff.name, options, callback, cancel_on_lost=cancel_on_lost)
         await lock._adopt(handoff)
         return lock
@@ -325,4 +375,9 @@ class AsyncContext:
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        if exc_type is not GeneratorExit:
+            await self.close()
+            return
+        # A coroutine that is thrown away in the middle may not await any more.
+        engine = self._engine
+        engine.tell_if_running(partial(engine.close, engine.options.close_timeout_s, Operation(_nobody)))

@@ -6,7 +6,7 @@ import sys
 import threading
 from _thread import allocate_lock
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation
@@ -43,17 +43,17 @@ def current_owner() -> Owner:
     return mark.owner
 
 
-class Waiting(Generic[T]):
-    """A caller's wait for one operation."""
+class Waiting(Operation[T]):
+    """An operation that a thread waits for."""
 
-    __slots__ = ("_deaths", "_engine", "_gate", "operation")
+    __slots__ = ("_deaths", "_engine", "_gate")
 
     def __init__(self, engine: Engine) -> None:
+        self._gate = allocate_lock()
+        super().__init__(self._gate.release)
         self._engine = engine
         self._deaths = engine.deaths
-        self._gate = allocate_lock()
         self._gate.acquire()
-        self.operation: Operation[T] = Operation(self._gate.release)
 
     def result(self) -> T:
         """Wait, and return the result or raise its exception.
@@ -61,14 +61,14 @@ class Waiting(Generic[T]):
         Raises:
             LockUnavailable: The thread that was to complete it died meanwhile, or was stopped.
         """
-        timer = self._engine.timer
         look_s = _LOOK_AROUND_S
         while not self._gate.acquire(timeout=look_s):
             look_s = min(2 * look_s, _LONGEST_LOOK_S)
+            timer = self._engine.timer
             if self._engine.deaths != self._deaths or timer.stopped:
                 raise LockUnavailable("The thread that keeps the locks ended before it answered")
             timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came
-        return self.operation.result()
+        return super().result()
 
 
 def wait_for(engine: Engine, begin: Callable[[Operation[T]], Callable[[], object]]) -> T:
@@ -83,7 +83,7 @@ def wait_for(engine: Engine, begin: Callable[[Operation[T]], Callable[[], object
         Exception: Whatever the work failed with.
     """
     waiting: Waiting[T] = Waiting(engine)
-    engine.submit(begin(waiting.operation))
+    engine.submit(begin(waiting))
     return waiting.result()
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 import redis
+import redis.asyncio
 from redis.exceptions import LockError
 
 from wheel_lock.asyncio import AsyncContext
@@ -30,6 +31,8 @@ from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_option
 from wheel_lock.threads import Lock
 from wheel_lock.timer import HashedWheelTimer
 
+AnyClient = redis.Redis | redis.asyncio.Redis
+
 _EXIT_TIMEOUT_S = 0.8  # so that a process that holds locks still ends within a second
 
 
@@ -37,8 +40,8 @@ class LockContext:
     """Holds locks on one Redis server and keeps them alive from one thread.
 
     Args:
-        client: A ``redis.Redis`` client. Its settings are used - TCP, unix socket or TLS, credentials, database - but
-            none of its connections: the context has one of its own.
+        client: A ``redis.Redis`` or ``redis.asyncio.Redis`` client. Its settings are used - TCP, unix socket or TLS,
+            credentials, database - but none of its connections: the context has one of its own.
         timer: The timer to live on; by default one that all contexts of the process share.
         batch_size: Leases per renewal script call.
         response_timeout: Seconds that a call may stay unanswered, reconnecting included, before it raises.
@@ -65,7 +68,7 @@ class LockContext:
 
     def __init__(
         self,
-        client: redis.Redis,
+        client: AnyClient,
         *,
         timer: HashedWheelTimer | None = None,
         batch_size: int = 500,
@@ -104,13 +107,19 @@ class LockContext:
         return cls(redis.Redis.from_url(url, **(client_options or {})), **options)
 
     @classmethod
-    def shared(cls, client: redis.Redis) -> LockContext:
-        """Return the one context of this process for ``client``, made at the first call and anew after a close."""
-        with _shared_lock:
-            context = _shared.get(client)
-            if context is None or context.closed:
-                context = _shared[client] = cls(client)
-            return context
+    def shared(cls, client: AnyClient) -> LockContext:
+        """Return the one context of this process for ``client``, made at the first call and anew after a close.
+
+        Clients that share a connection pool share it, too: frameworks make a client per request, but keep the pool.
+        """
+        pool = getattr(client, "connection_pool", client)
+        context = _shared.get(pool)
+        if context is None or context.closed:
+            with _shared_lock:
+                context = _shared.get(pool)
+                if context is None or context.closed:
+                    context = _shared[pool] = cls(client)
+        return context
 
     # -- locks -------------------------------------------------------------------------------------------------------
 
@@ -212,7 +221,7 @@ class LockContext:
             return Lock(self._engine, EXCLUSIVE, name, options, callback)
 
         waiting: Waiting[None] = Waiting(self._engine)
-        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, waiting.operation)
+        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, waiting)
         try:
             for _ in many.hand_over():
                 pass
@@ -294,7 +303,7 @@ class LockContext:
     @property
     def asyncio(self) -> AsyncContext:
         """This context as asyncio sees it: the same names, awaitable."""
-        return AsyncContext(self._engine)
+        return AsyncContext(self._engine, self)
 
     # -- how it goes -------------------------------------------------------------------------------------------------
 
@@ -351,7 +360,7 @@ class LockContext:
         return f"<LockContext {engine.node.connector.describe()} {state}>"
 
 
-_shared: weakref.WeakKeyDictionary[redis.Redis, LockContext] = weakref.WeakKeyDictionary()
+_shared: weakref.WeakKeyDictionary[Any, LockContext] = weakref.WeakKeyDictionary()  # by connection pool
 _shared_lock = threading.Lock()
 
 
@@ -371,7 +380,7 @@ def _at_exit() -> None:
     for engine in ENGINES:
         if engine.held and not engine.closed and not engine.timer.stopped:
             waiting: Waiting[None] = Waiting(engine)
-            engine.tell(partial(engine.close, _EXIT_TIMEOUT_S, waiting.operation, exiting=True))
+            engine.tell(partial(engine.close, _EXIT_TIMEOUT_S, waiting, exiting=True))
             closing.append(waiting)
     for waiting in closing:
         try:

@@ -1,19 +1,58 @@
-"""The decorator: a function, or a coroutine function, that runs while it holds a lock named after its arguments."""
+"""The decorator: a function, or a coroutine function, that runs while it holds a lock named after its arguments.
+
+Each call has a lock object of its own. A call that such a function makes of itself, directly or not, would wait for what
+its own caller holds, for ever; so it is noted who holds what, and such a call is refused.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import string
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from types import CoroutineType, TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
+from wheel_lock import caller, tasks
 from wheel_lock.asyncio import Lock as AsyncLock
+from wheel_lock.engine.engine import Engine
+from wheel_lock.errors import LockAlreadyHeld, quoted
+from wheel_lock.handle import LockHandle
+from wheel_lock.lease import Owner
 from wheel_lock.options import lock_name
 from wheel_lock.threads import Lock
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_calls: dict[tuple[Owner, Engine, str | bytes], LockHandle] = {}  # what decorated functions hold now, and who runs them
+
+
+class _Call:
+    """A call of a decorated function; in a ``with`` statement while its lock is held."""
+
+    __slots__ = ("_key", "_lock")
+
+    def __init__(self, lock: LockHandle, owner: Owner) -> None:
+        self._lock = lock
+        self._key = owner, lock._engine, lock.name
+        outer = _calls.get(self._key)
+        if outer is not None and outer.is_held:
+            raise LockAlreadyHeld(
+                f"The lock {quoted(lock.name)} is held by a call that this one is part of, and is not reentrant",
+                lock.name,
+            )
+
+    def __enter__(self) -> None:
+        _calls[self._key] = self._lock
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _calls.pop(self._key, None)
 
 
 class Locked:
@@ -31,7 +70,7 @@ class Locked:
         if not isinstance(template, str):
             raise ValueError(f"the name of a decorator's lock must be str, not {type(template).__name__}")
         self._template = template
-        self._fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
+        self._fields = list(_fields(template))
         self._new_lock = new_lock
         self._new_async_lock = new_async_lock
         if not self._fields:
@@ -46,16 +85,19 @@ class Locked:
 
     def __call__(self, function: Callable[P, Any]) -> Callable[P, Any]:
         """Return ``function``, wrapped."""
+        title = getattr(function, "__qualname__", repr(function))
+        if isinstance(function, (staticmethod, classmethod)):
+            raise TypeError(f"{title}: @{type(function).__name__} belongs above the decorator that locks, not below it")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
-                f"{function.__qualname__} is a generator: its body runs when the lock has been released already; "
+                f"{title} is a generator: its body runs when the lock has been released already; "
                 "acquire the lock in the body"
             )
         signature = inspect.signature(function)
         for field in self._fields:
             name = field.partition(".")[0].partition("[")[0]
             if name not in signature.parameters:
-                raise ValueError(f"{{{field}}} in {self._template!r} is no parameter of {function.__qualname__}")
+                raise ValueError(f"{{{field}}} in {self._template!r} is no parameter of {title}")
 
         def filled(*arguments: P.args, **named: P.kwargs) -> str:
             bound = signature.bind(*arguments, **named)
@@ -66,14 +108,33 @@ class Locked:
 
             @functools.wraps(function)
             async def with_async_lock(*arguments: P.args, **named: P.kwargs) -> Any:
-                async with self._new_async_lock(filled(*arguments, **named)):
-                    return await function(*arguments, **named)
+                lock = self._new_async_lock(filled(*arguments, **named))
+                call = _Call(lock, tasks.current_owner())
+                async with lock:
+                    with call:
+                        return await function(*arguments, **named)
 
             return with_async_lock
 
         @functools.wraps(function)
         def with_lock(*arguments: P.args, **named: P.kwargs) -> Any:
-            with self._new_lock(filled(*arguments, **named)):
-                return function(*arguments, **named)
+            lock = self._new_lock(filled(*arguments, **named))
+            call = _Call(lock, caller.current_owner())
+            with lock, call:
+                result = function(*arguments, **named)
+                if isinstance(result, CoroutineType):
+                    result.close()
+                    raise TypeError(
+                        f"{title} is no coroutine function, but returned a coroutine: it would run unlocked"
+                    )
+                return result
 
         return with_lock
+
+
+def _fields(template: str) -> Iterator[str]:
+    """What stands in braces, also where it says how to format something."""
+    for _, field, form, _ in string.Formatter().parse(template):
+        if field is not None:
+            yield field
+            yield from _fields(form or "")

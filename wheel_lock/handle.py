@@ -28,6 +28,7 @@ from wheel_lock.errors import (
 )
 from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner, State
 from wheel_lock.locks import HANDED_OVER
+from wheel_lock.locks.chosen import WITH_CHOSEN_TOKEN
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
 from wheel_lock.protocol.resp import MalformedReply, Reply, command, fragment
@@ -105,21 +106,24 @@ class LockHandle:
         if blocking and blocking_timeout is not None:
             until = engine.timer.clock.now() + blocking_timeout
             blocking = blocking_timeout > 0
-        lease = self._new_lease(key, new_token() if token is None else lock_token(token))
+        lease = self._new_lease(key, token)
         return Acquisition(engine, key, options, lease, token is not None, blocking, until, operation)
 
-    def _new_lease(self, key: bytes, token: bytes) -> Lease:
+    def _new_lease(self, key: bytes, token: str | bytes | None = None) -> Lease:
         """Return a lease for the calling owner, to be acquired."""
         engine, options, group = self._engine, self._options, self._group
-        if group is None or not group.alive:
-            group = engine.renewer.group(self._kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
-            self._group = group
+        if token is not None or group is None or not group.alive:
+            kind = self._kind if token is None else WITH_CHOSEN_TOKEN.get(self._kind, self._kind)
+            group = engine.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+            if token is None:
+                self._group = group
+        wire = fragment(key, new_token() if token is None else lock_token(token))
         place = calling_place() if engine.options.track_acquisitions else None
-        return Lease(self.name, fragment(key, token), group, self._new_owner(), self._told(), place)
+        return Lease(self.name, wire, group, self._new_owner(), self._told(), place)
 
     def _adoption(self, handoff: Handoff, operation: Operation[bool]) -> Adopt:
         """Return the request that takes an exported lease over, ready to begin."""
-        lease = self._new_lease(lock_name(self.name), new_token())
+        lease = self._new_lease(lock_name(self.name))
         return Adopt(self._engine, lease, self._options, handoff, operation)
 
     def _handoff(self, lease: Lease) -> Handoff:

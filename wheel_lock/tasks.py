@@ -15,22 +15,28 @@ from typing import Any, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation
+from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Lease, Owner
+from wheel_lock.notifier import NOTIFIER
 
 logger = logging.getLogger("wheel_lock")
 
 T = TypeVar("T")
 
+_LOOK_AROUND_S = 1.0  # so often waiting tasks make sure that the thread they wait for is still there
+
 
 class _Mailbox:
     """Completions on their way to one event loop. One wake-up of the loop serves all that come before it runs."""
 
-    __slots__ = ("_arrived", "_called", "loop")
+    __slots__ = ("__weakref__", "_arrived", "_called", "_look", "expected", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.expected: set[Awaiting[Any]] = set()
         self._arrived: deque[asyncio.Future[None]] = deque()
         self._called = False
+        self._look: asyncio.TimerHandle | None = None
 
     def put(self, future: asyncio.Future[None]) -> None:
         """Wake who waits for ``future``. From any thread.
@@ -42,6 +48,8 @@ class _Mailbox:
         if not self._called:
             self._called = True
             self.loop.call_soon_threadsafe(self._hand_out)
+        elif self.loop.is_closed():  # and what was called for before will never be handed out
+            raise RuntimeError("Event loop is closed")
 
     def _hand_out(self) -> None:
         self._called = False  # first, so that what arrives from here on is sure to be called for
@@ -51,9 +59,24 @@ class _Mailbox:
             if not future.done():
                 future.set_result(None)
 
+    def look_later(self) -> None:
+        """Look after those who wait: a result might never come."""
+        if self._look is None:
+            self._look = self.loop.call_later(_LOOK_AROUND_S, self._look_around)
+
+    def _look_around(self) -> None:
+        self._look = None
+        expected = tuple(self.expected)
+        for awaiting in expected:
+            awaiting.give_up_if_alone()
+        for timer in {awaiting.engine.timer for awaiting in expected}:
+            timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came
+        if expected:
+            self.look_later()
+
 
 class _Here(threading.local):
-    mailbox: _Mailbox | None = None
+    mailbox: weakref.ref[_Mailbox] | None = None  # weak, so that a closed loop and its tasks can go
 
 
 _here = _Here()
@@ -61,26 +84,34 @@ _here = _Here()
 
 def _mailbox() -> _Mailbox:
     loop = asyncio.get_running_loop()
-    mailbox = _here.mailbox
+    known = _here.mailbox
+    mailbox = None if known is None else known()
     if mailbox is None or mailbox.loop is not loop:
-        mailbox = _here.mailbox = _Mailbox(loop)
+        mailbox = _Mailbox(loop)
+        _here.mailbox = weakref.ref(mailbox)
     return mailbox
 
 
 class Awaiting(Operation[T]):
     """An operation that a task awaits.
 
+    Args:
+        engine: Whose operation.
+
     Attributes:
+        engine: As above.
         undeliverable: Called, on the timer's thread, when the result comes and the event loop is closed.
     """
 
-    __slots__ = ("_future", "_mailbox", "undeliverable")
+    __slots__ = ("_deaths", "_future", "_mailbox", "engine", "undeliverable")
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
         # Not through super(): what it would be told is a method here, because a bound one would make a cycle.
         self._value = None
         self.done = False
         self.error = None
+        self.engine = engine
+        self._deaths = engine.deaths
         self._mailbox = mailbox = _mailbox()
         self._future: asyncio.Future[None] = mailbox.loop.create_future()
         self.undeliverable: Callable[[], object] | None = None
@@ -89,19 +120,35 @@ class Awaiting(Operation[T]):
         try:
             self._mailbox.put(self._future)
         except RuntimeError:
-            logger.info("an event loop was closed before the result of its task arrived")
+            NOTIFIER.post(logger.info, "an event loop was closed before the result of its task arrived")
             if self.undeliverable is not None:
                 self.undeliverable()
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Wait, and return the result or raise its exception."""
-        yield from self._future
+        """Wait, and return the result or raise its exception.
+
+        Raises:
+            LockUnavailable: The thread that was to complete it died meanwhile, or was stopped.
+        """
+        mailbox = self._mailbox
+        mailbox.expected.add(self)
+        mailbox.look_later()
+        try:
+            yield from self._future
+        finally:
+            mailbox.expected.discard(self)
         return self.result()
+
+    def give_up_if_alone(self) -> None:
+        """Wait no more if the thread that was to complete it is not there any more. On the event loop."""
+        ended = self.engine.deaths != self._deaths or self.engine.timer.stopped
+        if ended and not self.done and not self._future.done():
+            self._future.set_exception(LockUnavailable("The thread that keeps the locks ended before it answered"))
 
 
 async def wait_for(engine: Engine, begin: Callable[[Operation[T]], Callable[[], object]]) -> T:
     """Have work done on the timer's thread and wait for its result; see ``wheel_lock.caller.wait_for``."""
-    awaiting: Awaiting[T] = Awaiting()
+    awaiting: Awaiting[T] = Awaiting(engine)
     engine.submit(begin(awaiting))
     return await awaiting
 
@@ -117,15 +164,19 @@ class TaskOwner(Owner):
     __slots__ = ("_guards", "_loop", "_outlived", "_task")
 
     def __init__(self, task: asyncio.Task[Any], *, outlived: bool = False) -> None:
+        # Weak, because a held lease keeps its owner, and must not keep what nobody else wants any more.
         self._task = weakref.ref(task)
-        self._loop = task.get_loop()
+        self._loop = weakref.ref(task.get_loop())
         self._outlived = outlived
         self._guards: dict[Lease, Guard] = {}
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
         """Whether its event loop is closed."""
-        return not self._outlived and self._loop.is_closed()
+        if self._outlived:
+            return False
+        loop = self._loop()
+        return loop is None or loop.is_closed()
 
     @property
     def gone(self) -> bool:
@@ -136,56 +187,83 @@ class TaskOwner(Owner):
     def lost(self, lease: Lease) -> None:
         guard = self._guards.get(lease)
         if guard is not None:
-            try:
-                self._loop.call_soon_threadsafe(guard.trip)
-            except RuntimeError:
-                pass  # the loop is closed, and its tasks with it
+            guard.alarm()
 
-    def guard(self, lease: Lease) -> Guard:
-        """Return what cancels the current task when ``lease`` is lost, armed."""
-        task = asyncio.current_task()
-        assert task is not None
-        guard = self._guards[lease] = Guard(task)
-        return guard
+    def guard(self, lease: Lease, guard: Guard) -> None:
+        """Have ``guard`` alarmed when ``lease`` is lost."""
+        self._guards[lease] = guard
 
-    def unguard(self, lease: Lease) -> Guard | None:
-        """Return the guard of ``lease``, disarmed, if it has one."""
-        return self._guards.pop(lease, None)
+    def unguard(self, lease: Lease) -> None:
+        """Have nobody alarmed any more."""
+        self._guards.pop(lease, None)
 
 
 class Guard:
-    """Cancels a task when a lease is lost, in the way of asyncio.timeout()."""
+    """Cancels the current task when a lease of a :class:`TaskOwner` is lost, in the way of asyncio.timeout().
 
-    __slots__ = ("_cancelling", "_open", "task", "tripped")
+    Attributes:
+        lease: The lease.
+        tripped: Whether it has cancelled the task.
+    """
 
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.task = task
+    __slots__ = ("_cancelling", "_open", "_owner", "_task", "lease", "tripped")
+
+    def __init__(self, lease: Lease, owner: TaskOwner) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.lease = lease
         self.tripped = False
+        self._owner = owner
+        self._task = weakref.ref(task)
         self._open = True
         self._cancelling = task.cancelling()
+        owner.guard(lease, self)
 
-    def trip(self) -> None:
-        """The lease is lost. On the event loop."""
-        if self._open and not self.tripped:
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task, or None where it is gone."""
+        return self._task()
+
+    def alarm(self) -> None:
+        """The lease is lost. From any thread."""
+        task = self.task
+        if task is not None:
+            try:
+                task.get_loop().call_soon_threadsafe(self._trip)
+            except RuntimeError:
+                pass  # the loop is closed, and its tasks with it
+
+    def _trip(self) -> None:
+        task = self.task
+        if self._open and not self.tripped and task is not None:
             self.tripped = True
-            self.task.cancel()
+            task.cancel()
 
     def close(self, exc_type: type[BaseException] | None) -> bool:
-        """The block is left; return whether ``exc_type`` is our own cancellation and nobody else's."""
+        """The task leaves the block; return whether ``exc_type`` is our own cancellation and nobody else's."""
         self._open = False
-        return self.tripped and self.task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError
+        self._owner.unguard(self.lease)
+        task = self.task
+        if not self.tripped or task is None:
+            return False
+        return task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError
 
 
 _owners: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskOwner] = weakref.WeakKeyDictionary()
 _outside = Owner()  # whoever looks from outside of any task
 
 
+def current_task() -> asyncio.Task[Any] | None:
+    """Return the current task; None outside of any, and of any event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
 def current_owner() -> Owner:
     """Return the owner that stands for the current task, or for all who are no task."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
+    task = current_task()
     if task is None:
         return _outside
     owner = _owners.get(task)

@@ -7,6 +7,7 @@ extend it, and it is renewed no more when that thread ends. Any thread may look 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -68,7 +69,7 @@ class Lock(LockHandle):
         """
         engine = self._engine
         waiting: Waiting[Lease | None] = Waiting(engine)
-        acquisition = self._acquisition(blocking, blocking_timeout, token, waiting.operation)
+        acquisition = self._acquisition(blocking, blocking_timeout, token, waiting)
         try:
             engine.submit(acquisition.begin)
             lease = waiting.result()
@@ -92,7 +93,9 @@ class Lock(LockHandle):
         """
         lease = self._to_change("release")
         engine = self._engine
-        wait_for(engine, lambda operation: lambda: engine.release(lease, operation))
+        waiting: Waiting[None] = Waiting(engine)
+        engine.submit(partial(engine.release, lease, waiting))
+        waiting.result()
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Change the time-to-live once; the next renewal that would prolong it sets it to the timeout again.
@@ -140,7 +143,7 @@ class Lock(LockHandle):
     def _adopt(self, handoff: Handoff) -> None:
         engine = self._engine
         waiting: Waiting[bool] = Waiting(engine)
-        request = self._adoption(handoff, waiting.operation)
+        request = self._adoption(handoff, waiting)
         try:
             engine.submit(request.begin)
             if not waiting.result():

@@ -1,4 +1,4 @@
-"""A model of Redis as far as locks need it: string keys with an expiry, SET NX PX, and our scripts by their SHA-1.
+"""A model of Redis as far as locks need it: string keys with an expiry, SET NX PX, our scripts by their SHA-1, pub/sub.
 
 It executes at once what it is given; what makes a network of it - delay, loss, silence - is in world.py. It writes down
 what its keys say.
@@ -11,6 +11,31 @@ from typing import NamedTuple
 
 from tests.engine.history import History
 from tests.engine.support import FINE, GONE, NIL, OK, TAKEN, Command, array, error, integer
+
+
+class Subscriptions:
+    """What a server knows of one connection that listens."""
+
+    COMMANDS = ("SUBSCRIBE", "UNSUBSCRIBE", "PING")
+
+    def __init__(self) -> None:
+        self.channels: set[bytes] = set()
+
+    def reply(self, command: Command) -> bytes:
+        """Do what the command says and return what the server says to it, in RESP2."""
+        if command.what == "PING":
+            return array("pong", "") if self.channels else b"+PONG\r\n"
+        change = self.channels.add if command.what == "SUBSCRIBE" else self.channels.discard
+        said = []
+        for channel in command.arguments:
+            change(channel)
+            said.append(array(command.what.lower(), channel.decode(), len(self.channels)))
+        return b"".join(said)
+
+
+def message(channel: bytes) -> bytes:
+    """What those are told who listen to a channel on which something is published."""
+    return array("message", channel.decode(), "0")
 
 
 class Key(NamedTuple):
@@ -31,6 +56,7 @@ class ModelServer:
     Attributes:
         known: The scripts that it remembers, by SHA-1. None while it knows all of them.
         refusal: Where set, the error that it answers to everything.
+        publish: Tells those who listen to a channel, and returns how many they are.
     """
 
     def __init__(self, now: Callable[[], float], history: History, rate: float = 1.0) -> None:
@@ -41,6 +67,7 @@ class ModelServer:
         self._fences: dict[bytes, int] = {}
         self.known: set[bytes] | None = None
         self.refusal: str | None = None
+        self.publish: Callable[[bytes], int] = lambda channel: 0
 
     def value(self, name: bytes) -> bytes | None:
         """What GET returns."""
@@ -79,6 +106,17 @@ class ModelServer:
         self._delete("DEL", name, None)
         return integer(1)
 
+    def _acquire(self, command: Command) -> bytes:
+        [(name, token)] = command.pairs
+        if not self._set_if_free(name, token, command.ttl_ms):
+            if self.value(name) != token:
+                return self._refused(name)
+            self._expire("acquire", name, token, command.ttl_ms)
+        return integer(0)
+
+    def _refused(self, name: bytes) -> bytes:
+        return array(int((self._keys[name].expires - self._now()) * self._rate * 1000))
+
     def _acquire_many(self, command: Command) -> bytes:
         odd: list[int | str] = []
         for index, (name, token) in enumerate(command.pairs, 1):
@@ -93,7 +131,7 @@ class ModelServer:
         [(name, token)] = command.pairs
         if not self._set_if_free(name, token, command.ttl_ms):
             if self.value(name) != token:
-                return integer(0)
+                return self._refused(name)
             self._expire("acquire_fenced", name, token, command.ttl_ms)
         fence = max(self._fences.get(name, 0) + 1, int(self._now() * self._rate * 1e6))
         self._fences[name] = fence
@@ -121,7 +159,7 @@ class ModelServer:
         value = self.value(name)
         if value == token:
             self._delete("release", name, token)
-            return integer(1)
+            return integer(1 + self.publish(command.arguments[2]))
         return integer(0 if value is None else -1)
 
     def _release_many(self, command: Command) -> bytes:
@@ -130,6 +168,7 @@ class ModelServer:
             value = self.value(name)
             if value == token:
                 self._delete("release_many", name, token)
+                self.publish(command.arguments[3 * index - 1])
             else:
                 odd += [index, GONE if value is None else TAKEN]
         return array(*odd)

@@ -13,7 +13,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import hiredis
 
@@ -103,7 +103,7 @@ class Command(NamedTuple):
 
     @property
     def ttl_ms(self) -> int:
-        return int(self.arguments[4 if self.what == "SET" else 3 if self.what == "acquire_fenced" else 0])
+        return int(self.arguments[{"SET": 4, "acquire": 2, "acquire_fenced": 3}.get(self.what, 0)])
 
 
 def read_command(parts: Sequence[bytes]) -> Command:
@@ -127,6 +127,8 @@ def agreement(command: Command) -> bytes:
         return FINE
     if command.what == "extend":
         return integer(int(command.arguments[2]))
+    if command.what == "acquire":
+        return integer(0)
     return integer(1)
 
 
@@ -378,10 +380,10 @@ class Rig:
     def _let(self, meanwhile: Callable[[], object]) -> None:
         self.turn()
         for _ in range(_ROUND_TRIPS):
-            taken = sum(server.taken for server in self.connector.servers)
+            taken = sum(server.taken for server in self.servers)
             meanwhile()
             self.turn()
-            if sum(server.taken for server in self.connector.servers) == taken:
+            if sum(server.taken for server in self.servers) == taken:
                 return
         raise AssertionError(f"{_ROUND_TRIPS} round trips while the clock stood still: a hot loop")
 
@@ -395,6 +397,11 @@ class Rig:
     def server(self) -> ScriptedServer:
         """The newest connection's other end."""
         return self.connector.servers[-1]
+
+    @property
+    def servers(self) -> list[ScriptedServer]:
+        """The other ends of all connections, those for wake-ups included."""
+        return self.connector.servers + self.connector.listeners.servers
 
     def agree(self) -> None:
         """Have every server grant whatever has arrived."""
@@ -527,9 +534,10 @@ class Rig:
     def close(self) -> None:
         """Close every socket, and fail if the timer's thread had to survive anything."""
         self.engine.node.close(ConnectionAbortedError("the test is over"))
-        for server in self.connector.servers:
+        self.engine.wakeups.close(ConnectionAbortedError("the test is over"))
+        for server in self.servers:
             server.close()
-        for sock in self.connector.sockets:
+        for sock in self.connector.sockets + self.connector.listeners.sockets:
             sock.close()
         self.timer.stop()
         self.timer._close()  # nobody turns it any more, so nobody else closes its selector
@@ -537,7 +545,7 @@ class Rig:
         logging.getLogger("wheel_lock").removeHandler(self._failures)
         assert self._failures.seen == []
 
-    def __enter__(self) -> Rig:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from typing import ClassVar
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
@@ -32,12 +33,13 @@ class Machine(RuleBasedStateMachine):
 
     extends = False
     zombies = True
+    options: ClassVar[dict[str, float]] = {}
 
     @initialize(rate=st.sampled_from([1.0, 0.995, 1.005]), seed=st.integers(0, 9))
     def begin(self, rate: float, seed: int) -> None:
         random.seed(seed)  # the jitter of pauses
         logging.getLogger("wheel_lock").setLevel(logging.ERROR)  # every loss is logged, and there are very many
-        self.world = World(rate, zombies=self.zombies, response_timeout_s=1.5)
+        self.world = World(rate, zombies=self.zombies, response_timeout_s=1.5, **self.options)
 
     def client(self, number: int) -> Client:
         return self.world.clients[number]
@@ -161,15 +163,23 @@ class Machine(RuleBasedStateMachine):
             return
         try:
             world = self.world
-            world.heal_and_let_go()
+            self.heal()
             world.work(0.2)
             world.work(2 * max(TIMEOUTS))  # L1: within two timeouts
             world.check()
             assert world.server.keys == [], "L1: a name is not free although the faults have stopped"
-            assert not any(client.rig.engine.acquiring for client in world.clients)
+            self.check_leftovers()
         finally:
             self.world.close()
             logging.getLogger("wheel_lock").setLevel(logging.NOTSET)
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more, and everybody lets go of what he has."""
+        self.world.heal_and_let_go()
+
+    def check_leftovers(self) -> None:
+        """Fail if the engines still keep something of what is over."""
+        assert not any(client.rig.engine.acquiring for client in self.world.clients)
 
 
 class WithExtends(Machine):

@@ -1,5 +1,7 @@
 """A small world: two engines and a stranger, a model server, and a network in between that delays, mutes and breaks.
 
+Callers try once, or wait to be woken; those who wait are noted down in the order in which they came.
+
 Every step is a method, and nothing happens by itself: a test, or hypothesis, decides what happens next.
 """
 
@@ -10,10 +12,12 @@ import enum
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from tests.engine.history import History, Loss
-from tests.engine.model import ModelServer
-from tests.engine.support import START, TICK_S, Attempt, Command, Rig, ScriptedServer
+from tests.engine.model import ModelServer, Subscriptions, message
+from tests.engine.support import START, TICK_S, Attempt, Command, ScriptedServer, error
+from tests.engine.waiters import Wait, WaitingRig
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockLost
 from wheel_lock.lease import EXTENDING, Lease
@@ -37,16 +41,23 @@ class Wire:
         self.server = server
         self.requests: deque[Command] = deque()
         self.replies = bytearray()
+        self.subscriptions = Subscriptions()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether either end has hung up."""
+        return self.server.hung_up or self.server.closed
 
 
 class Client:
     """An engine, its network, and what it holds."""
 
     def __init__(self, clock: ManualClock, **options: float) -> None:
-        self.rig = Rig(clock=clock, **options)
+        self.rig = WaitingRig(clock=clock, **options)
         self.network = Network.FINE
         self.wires: list[Wire] = []
         self.attempts: list[Attempt] = []
+        self.waits: list[Wait] = []  # in the order in which they began
         self.noted = 0  # losses that are in the history already
 
     @property
@@ -76,9 +87,11 @@ class World:
         self.clock = ManualClock(START)
         self.history = History()
         self.server = ModelServer(self.clock.now, self.history, rate)
+        self.server.publish = self._publish
         self.clients = [Client(self.clock, **options), Client(self.clock, **options)]
         self._zombies_walk = zombies
         self.zombies: deque[Command] = deque()
+        self.overtakings: list[str] = []
         self._strangers: dict[bytes, bytes] = {}  # name -> token
         self._stranger_number = 0
 
@@ -95,6 +108,9 @@ class World:
             for attempt in client.attempts:
                 if attempt.operation.done and attempt.operation.error is None and attempt.operation.result():
                     yield client, attempt.lease
+            for wait in client.waits:
+                if wait.granted:
+                    yield client, wait.lease
 
     def let_pass(self, seconds: float) -> None:
         """Move the clock; nobody's thread runs meanwhile, but whoever believes goes on believing."""
@@ -144,22 +160,36 @@ class World:
     # -- the network -------------------------------------------------------------------------------------------------
 
     def _collect(self, client: Client) -> None:
-        for server in client.rig.connector.servers[len(client.wires) :]:
-            client.wires.append(Wire(server))
+        known = {wire.server for wire in client.wires}
+        client.wires += [Wire(server) for server in client.rig.servers if server not in known]
         for wire in client.wires:
             for command in wire.server.take():
                 wire.requests.append(command)
-                for _, token in command.pairs:
-                    self.history.sent(token)
-            if (wire.server.hung_up or wire.server.closed) and wire.requests:
+                if command.what not in Subscriptions.COMMANDS:
+                    for _, token in command.pairs:
+                        self.history.sent(token)
+            if wire.is_over and wire.requests:
                 if self._zombies_walk:
-                    self.zombies += wire.requests
+                    self.zombies += [each for each in wire.requests if each.what not in Subscriptions.COMMANDS]
                 wire.requests.clear()
 
     def serve(self, wire: Wire, count: int) -> None:
         """Have the server execute the next requests of a connection."""
         for _ in range(min(count, len(wire.requests))):
-            wire.replies += self.server.execute(wire.requests.popleft())
+            command = wire.requests.popleft()
+            if command.what not in Subscriptions.COMMANDS:
+                wire.replies += self.server.execute(command)
+            elif self.server.refusal is not None:
+                wire.replies += error(self.server.refusal)
+            else:
+                wire.replies += wire.subscriptions.reply(command)
+
+    def _publish(self, channel: bytes) -> int:
+        wires = [wire for client in self.clients for wire in client.wires if not wire.is_over]
+        listening = [wire for wire in wires if channel in wire.subscriptions.channels]
+        for wire in listening:
+            wire.replies += message(channel)
+        return len(listening)
 
     def serve_zombies(self, count: int) -> None:
         """Have the server execute requests of connections that nobody listens to any more."""
@@ -182,7 +212,8 @@ class World:
         """Change the state of a client's network."""
         client.network = network
         rig = client.rig
-        rig.connector.refusal = ConnectionRefusedError("down") if network is Network.DOWN else None
+        refusal = ConnectionRefusedError("down") if network is Network.DOWN else None
+        rig.connector.refusal = rig.connector.listeners.refusal = refusal
         rig.launch.slow = network in (Network.HOLDING, Network.MUTE)
         if network is Network.DOWN:
             self.reset(client)
@@ -210,6 +241,28 @@ class World:
         client.attempts.append(attempt)
         self._collect(client)
         return attempt
+
+    def wait(self, client: Client, name: str, timeout: float = 1.0, *, turn: bool = True, **terms: Any) -> Wait:
+        """Begin to wait for a lock, in the next turn or now."""
+        wait = client.rig.waiter(name, timeout, told=lambda: self._ended(client, wait), **terms)
+        client.waits.append(wait)
+        client.rig.timer.post(wait.acquisition.begin)
+        if turn:
+            self.turn(client)
+        return wait
+
+    def _ended(self, client: Client, wait: Wait) -> None:
+        if wait.granted:
+            before = client.waits[: client.waits.index(wait)]
+            overtaken = sum(each.name == wait.name and each.goes_on for each in before)
+            if overtaken:
+                self.overtakings.append(f"{overtaken} who had come before still waited for {wait.name!r}")
+
+    def stop_waiting(self, client: Client, wait: Wait, *, turn: bool = True) -> None:
+        """Its caller waits no more."""
+        client.rig.timer.post(wait.acquisition.give_up)
+        if turn:
+            self.turn(client)
 
     def release(self, client: Client, lease: Lease) -> Operation[None]:
         """Begin to release."""
@@ -277,7 +330,7 @@ class World:
             for client, lease in self.leases
             if lease.state <= EXTENDING and lease.group.alive and client.last_turn >= lease.deadline
         ]
-        return history.violations()
+        return [*history.violations(), *self.overtakings]
 
     def heal_and_let_go(self) -> None:
         """End all faults, and let go of all that is held or asked for."""

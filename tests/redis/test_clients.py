@@ -11,7 +11,6 @@ from urllib.parse import quote
 import fakeredis
 import pytest
 import redis
-import redis.asyncio
 from redis.credentials import CredentialProvider
 from redis.sentinel import Sentinel
 
@@ -247,11 +246,6 @@ def test_a_cluster_client_is_refused_by_name() -> None:
         with pytest.raises(TypeError, match="RedisCluster"):
             LockContext(cluster)  # type: ignore[arg-type]
         cluster.close()
-
-
-def test_an_asyncio_client_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"(?i)async"):
-        LockContext(redis.asyncio.Redis())  # type: ignore[arg-type]
 
 
 def test_a_sentinel_client_is_refused_by_name() -> None:

@@ -466,3 +466,28 @@ def test_a_lease_of_a_hundredth_of_a_second_is_possible_without_renewal(backend:
     )  # a grant that comes too late to be believed is no grant, so it tries on
     eventually(lambda: not lock.is_held, LONG_S)
     eventually(lambda: not backend.view.exists("order:42"), LONG_S)
+
+
+# Tokens that the caller chooses
+
+
+@pytest.mark.parametrize("fencing", [False, True], ids=["plain", "fenced"])
+def test_a_chosen_token_that_somebody_else_has_chosen_too_grants_nothing(context: LockContext, fencing: bool) -> None:
+    first = context.lock("order:42", timeout=30.0, fencing=fencing)
+    assert first.acquire(token="host-1")
+    for wait_s in (0.0, 0.3):
+        second = context.lock("order:42", timeout=30.0, fencing=fencing, thread_local=False)
+        assert not second.acquire(token="host-1", blocking_timeout=wait_s)
+        assert not second.is_held
+    assert first.is_held
+    assert first.owned()
+    first.release()
+
+
+def test_an_interrupted_wait_with_a_chosen_token_leaves_its_namesake_alone(context: LockContext) -> None:
+    with context.lock("order:42", timeout=30.0) as holder:
+        holder.release()
+        assert holder.acquire(token="host-1")
+        waiter = context.lock("order:42", timeout=30.0, thread_local=False, blocking_timeout=0.05)
+        assert not waiter.acquire(token="host-1")
+        assert holder.owned()

@@ -272,9 +272,6 @@ def test_a_release_that_was_interrupted_and_a_lock_dropped_harm_no_other_lock(
     other.release()
 
 
-@pytest.mark.xfail(
-    strict=False, reason="open: an interruption in the middle of starting the thread can still leave two, or none"
-)
 def test_ctrl_c_at_the_first_use_leaves_one_thread_or_none(real: Backend) -> None:
     for microseconds in range(10, 310, 5):
         timer = real.timer()

@@ -9,7 +9,7 @@ from wheel_lock.engine.kind import Refusal
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.requests import CallerRequest, terms_of
 from wheel_lock.errors import LockLost, LockServerError, LossReason, WheelLockError
-from wheel_lock.lease import Lease, State
+from wheel_lock.lease import Event, Lease, State
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
@@ -54,7 +54,8 @@ class Acquire(CallerRequest):
     def value_reply(self, reply: Reply) -> None:
         verdict = terms_of(self.lease).kind.read_acquire(reply, again=self.tries > 1, waiting=self._waiting)
         if self.finished:
-            return  # its owner-checked release is under way
+            self._too_late(verdict)
+            return
         if isinstance(verdict, str):
             self.error_reply(ServerError(verdict))
             return
@@ -70,8 +71,25 @@ class Acquire(CallerRequest):
         if self._engine.grant([self.lease], self._options, self.sent_at):
             self.lease.fence = fence or None
             self.operation.complete(True)
-        else:
-            self._turn_down(True)  # granted, but the reply took longer than the lease lasts
+            return
+        # Granted, but the reply took longer than the lease lasts.
+        if not terms_of(self.lease).kind.own_tokens:
+            self._too_late(fence)
+        self._turn_down(True)
+
+    def _too_late(self, verdict: int | Refusal | str) -> None:
+        """Nobody waits any more. An owner-checked release is under way, or else it was waited for this answer."""
+        lease = self.lease
+        if lease.state is State.PENDING and isinstance(verdict, int):
+            lease.move(Event.GRANTED)
+            lease.move(Event.RELEASE)
+            self._engine.renewer.clean_up([lease])
+
+    def _undo(self, clean_up: bool) -> None:
+        """End the try without a grant; ``clean_up`` where the server may have granted it all the same."""
+        if not clean_up or terms_of(self.lease).kind.own_tokens:
+            self._engine.turn_down([self.lease], clean_up)
+        # Else a key with this token may be somebody else's, and only the answer, should it come, tells.
 
     def _turn_down(self, clean_up: bool) -> None:
         self._engine.turn_down([self.lease], clean_up)
@@ -79,7 +97,7 @@ class Acquire(CallerRequest):
 
     def failed(self, error: WheelLockError) -> None:
         # An error reply is an answer: that try has granted nothing. A try without a reply may have.
-        self._engine.turn_down([self.lease], self.tries > isinstance(error, LockServerError))
+        self._undo(self.tries > isinstance(error, LockServerError))
         self.operation.fail(error)
 
     def begin(self) -> None:
@@ -95,15 +113,18 @@ class Acquire(CallerRequest):
             self.operation.fail(refusal)
 
     def finish(self) -> None:
-        super().finish()
-        self._engine.acquiring -= self._counted
-        self._counted = False
+        self.finished = True
+        if self.tick >= 0:
+            self.timer.wheel.cancel(self)
+        if self._counted:
+            self._counted = False
+            self._engine.acquiring -= 1
 
     def give_up(self) -> None:
         """The caller waits no more: undo what was granted, or may have been."""
         if not self.finished:
             self.finish()
-            self._engine.turn_down([self.lease], bool(self.sends))
+            self._undo(bool(self.sends))
         elif self.lease.state <= State.EXTENDING:
             self._engine.release_many([self.lease], Operation(lambda: None))
 

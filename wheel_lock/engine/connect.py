@@ -7,13 +7,16 @@ notifications, retries and RESP3 are switched off: the engine reads the socket i
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import socket
 from typing import Any, Protocol
 
 import redis
+import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
+from redis.credentials import CredentialProvider
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
@@ -76,35 +79,75 @@ class RedisPyConnection:
             socket.close(fd)
 
 
+# How an asyncio client's connections are made by the engine, which reads their sockets itself.
+_SYNCHRONOUS: dict[type[Any], Any] = {
+    redis.asyncio.Connection: redis.Connection,
+    redis.asyncio.SSLConnection: redis.SSLConnection,
+    redis.asyncio.UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
+}
+_ONLY_FOR_ASYNCIO = ("encoder_class", "parser_class", "himport_registry", "oss_cluster_maint_notifications_handler")
+
+
+class _AwaitedCredentials(CredentialProvider):
+    """A provider that can only be awaited: on the helper thread that connects, in an event loop of its own."""
+
+    def __init__(self, provider: CredentialProvider) -> None:
+        self._provider = provider
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        return asyncio.run(self._provider.get_credentials_async())
+
+
+def _for_threads(connection_class: type[Any], settings: dict[str, Any]) -> type[AbstractConnection]:
+    """Return what connects like an asyncio connection class, and make its settings fit.
+
+    Raises:
+        TypeError: There is no such thing.
+    """
+    synchronous: type[AbstractConnection] | None = _SYNCHRONOUS.get(connection_class)
+    if synchronous is None:
+        raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
+    if settings.get("redis_connect_func") is not None:
+        raise TypeError("a redis_connect_func of an asyncio client cannot be called from the engine's thread")
+    for name in _ONLY_FOR_ASYNCIO:
+        settings.pop(name, None)
+    provider, missing = settings.get("credential_provider"), CredentialProvider.get_credentials
+    if provider is not None and getattr(type(provider), "get_credentials", missing) is missing:
+        settings["credential_provider"] = _AwaitedCredentials(provider)
+    return synchronous
+
+
 class RedisPyConnector:
     """Connects as ``client`` would, with its pool's connection class and settings, but never through its pool.
 
     The connections of the engine are its own, so a pool that is exhausted does not keep a lock from being renewed.
 
     Raises:
-        TypeError: Something else than a synchronous client of one server.
+        TypeError: Something else than a client of one server, synchronous or for asyncio.
     """
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis | redis.asyncio.Redis) -> None:
         pool = getattr(client, "connection_pool", None)
         connection_class = getattr(pool, "connection_class", None)
-        if not isinstance(client, redis.Redis) or pool is None or connection_class is None:
+        if not isinstance(client, (redis.Redis, redis.asyncio.Redis)) or pool is None or connection_class is None:
             got = f"{type(client).__module__}.{type(client).__qualname__}"
-            raise TypeError(f"expected a synchronous redis.Redis client of one server, not a {got}")
+            raise TypeError(f"expected a redis.Redis or redis.asyncio.Redis client of one server, not a {got}")
+        settings: dict[str, Any] = dict(pool.connection_kwargs)
         if connection_class.__module__.partition(".")[0] == "fakeredis":
             raise TypeError(
                 "this fakeredis client has no socket, and the engine needs one: "
                 "wheel_lock.testing.fake_context() starts fakeredis as a server and returns a context for it"
             )
+        if isinstance(client, redis.asyncio.Redis):
+            connection_class = _for_threads(connection_class, settings)
         if not issubclass(connection_class, AbstractConnection) or hasattr(connection_class, "connect_to"):
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
         self._connection_class: type[AbstractConnection] = connection_class
         self._flagged = False
         self._runs_scripts = True
-        self._settings: dict[str, Any] = dict(pool.connection_kwargs)
-        self._settings.pop("maint_notifications_pool_handler", None)
-        self._settings.pop("event_dispatcher", None)
-        self._settings.update(
+        settings.pop("maint_notifications_pool_handler", None)
+        settings.pop("event_dispatcher", None)
+        settings.update(
             protocol=2,
             retry=Retry(NoBackoff(), 0),
             retry_on_error=[],
@@ -113,6 +156,7 @@ class RedisPyConnector:
             health_check_interval=0,
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
+        self._settings = settings
 
     def listener(self) -> RedisPyConnector:
         """Return a connector to the same server whose connections need no scripts."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import dataclass
+import math
+import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from wheel_lock.engine.acquiring import Acquire
@@ -17,8 +19,8 @@ from wheel_lock.engine.kind import NO_FENCE
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.requests import terms_of
 from wheel_lock.errors import InvalidHandoff, LockLost
-from wheel_lock.lease import Lease
-from wheel_lock.options import LockOptions, lock_name, lock_options, lock_token
+from wheel_lock.lease import Lease, State
+from wheel_lock.options import MAX_SECONDS, LockOptions, lock_name, lock_options, lock_token
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
 
@@ -45,7 +47,7 @@ class Handoff:
     """
 
     name: str | bytes
-    token: bytes
+    token: bytes = field(repr=False)
     kind: str
     fence: int | None
     timeout: float
@@ -98,9 +100,13 @@ class Handoff:
             handoff.options()
             if handoff.fence is not None and (type(handoff.fence) is not int or handoff.fence <= 0):
                 raise ValueError("the fence is no positive integer")
-            if handoff.hold_until is not None and type(handoff.hold_until) is not float:
+            if handoff.hold_until is not None and not (
+                type(handoff.hold_until) is float and math.isfinite(handoff.hold_until)
+            ):
                 raise ValueError("the hold limit is no number")
-        except (ValueError, TypeError, LookupError) as error:
+            if type(handoff.kind) is not str:
+                raise ValueError("the kind is no text")
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise InvalidHandoff(f"The text of this exported lock makes no sense: {error}") from None
         return handoff
 
@@ -111,7 +117,7 @@ class Handoff:
             renew=self.renew_every is not None,
             renew_every=self.renew_every,
             max_renewals=self.max_renewals,
-            max_hold=max_hold,
+            max_hold=None if max_hold is None else min(max_hold, MAX_SECONDS),
             fencing=self.fence is not None,
             thread_local=thread_local,
         )
@@ -154,3 +160,20 @@ class Adopt(Acquire):
         else:
             self._engine.turn_down([self.lease], False)
             self.operation.fail(LockLost(self.lease.name, reason))
+
+    def take(self, fence: int) -> None:
+        until = self._handoff.hold_until
+        if until is not None:
+            # What is left is known now. The text may have been read long ago, where connecting took its time.
+            left_s = until - time.time() + self.timer.clock.now() - self.sent_at
+            if left_s <= 0:
+                self._turn_down(True)
+                return
+            self._options = replace(self._options, max_hold_s=left_s)
+        super().take(fence)
+
+
+def release_exported(engine: Engine, lease: Lease) -> None:
+    """Nobody has got the text of an exported lease, so nobody can adopt it: release it. Timer's thread only."""
+    if lease.state is State.EXPORTED:
+        engine.renewer.clean_up([lease])

@@ -33,12 +33,14 @@ class Kind(Protocol):
     Attributes:
         name: What it is called in an exported lease.
         arguments: How many arguments of the batched scripts a lease's fragment holds.
+        own_tokens: Whether a token is known to this process alone, so that a key which holds it can only be ours.
         renew: Batched renewal; replies with its exceptions.
         acquire_many: Batched acquire, None where the kind has none.
     """
 
     name: str
     arguments: int
+    own_tokens: bool
     renew: Script
     acquire_many: Script | None
 

@@ -10,7 +10,6 @@ The algorithm is the usual one for a lock with pub/sub (Redisson's): subscribe, 
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.requests import PATIENCE
-from wheel_lock.engine.waiting import Acquisition
-from wheel_lock.errors import TooManyLocks, WheelLockError
+from wheel_lock.engine.waiting import Acquisition, copied
+from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.protocol.names import wake_channel
 from wheel_lock.wheel import WheelEntry
@@ -41,6 +40,7 @@ class Line(WheelEntry):
         "_in_a_row",
         "_key",
         "_lines",
+        "_listens",
         "_rivals",
         "_subscribed",
         "_trying",
@@ -63,6 +63,7 @@ class Line(WheelEntry):
         self.holder: Lease | None = None  # where the lock is held by this process, and was granted to this line
         self._trying: Acquire | None = None
         self._again = False  # woken while a try was under way, which may have been refused just before
+        self._listens = False
         self._subscribed = False
         self._yielding = False
         self._rivals = 0  # other processes that listened at the last release
@@ -79,7 +80,8 @@ class Line(WheelEntry):
         return next(iter(self._waiters))
 
     @property
-    def _held_here(self) -> bool:
+    def held_here(self) -> bool:
+        """Whether the lock is held by this process, and was granted to this line."""
         return self.holder is not None and self.holder.state <= EXTENDING
 
     # -- who stands in it --------------------------------------------------------------------------------------------
@@ -89,12 +91,15 @@ class Line(WheelEntry):
         waiter.line = self
         self._waiters[waiter] = None
         self._lines.waiting += 1
-        if len(self._waiters) == 1:
-            if self._subscribed:
-                self._try()  # what was published since its own try, nobody has listened to
-            else:
-                self._lines.wakeups.listen(self.channel, self)
-                self._look_later()
+        if len(self._waiters) > 1:
+            return
+        if not self._listens:
+            self._listens = True
+            self._lines.wakeups.listen(self.channel, self)
+        if self._subscribed and not self.held_here:
+            self._try()  # what was published since its own try, nobody has listened to
+        else:
+            self._look_later()
 
     def leave(self, waiter: Acquisition) -> None:
         """Stand there no more. The caller ends a try that is under way."""
@@ -104,11 +109,23 @@ class Line(WheelEntry):
         trying = self._trying
         if trying is not None and trying is waiter._request:
             self._trying = None
-            if self._waiters:
-                # After the clean-up of the try that is given up, which follows in this very turn.
-                self._engine.timer.post(self._try)
+            # After the clean-up of the try that is given up, which follows in this very turn.
+            self._engine.timer.post(self._try)
         if not self._waiters:
-            self._schedule(_LINGER_S)
+            self.linger()
+
+    def linger(self) -> None:
+        """Nobody stands in it: close it, unless somebody comes soon."""
+        self._yielding = False
+        self._schedule(_LINGER_S)
+
+    def disperse(self) -> list[Acquisition]:
+        """Send everybody away, without a word; return who stood in it."""
+        waiters = list(self._waiters)
+        self._waiters.clear()
+        self._trying = None
+        self._engine.timer.wheel.cancel(self)
+        return waiters
 
     def time_is_up(self, waiter: Acquisition) -> None:
         """A waiter's time is up: the first gets a last try, because nothing else may have told it that it is free."""
@@ -117,7 +134,7 @@ class Line(WheelEntry):
             return
         waiter.last = True
         if self._trying is None:
-            if self._held_here:
+            if self.held_here:
                 self._go(waiter).refuse()
             else:
                 self._try()
@@ -130,7 +147,7 @@ class Line(WheelEntry):
         """Whatever kept the first from asking the server keeps all of them."""
         waiters = list(self._waiters)
         for waiter in waiters:
-            self._go(waiter).fail(_copy(error))
+            self._go(waiter).fail(copied(error))
 
     # -- what wakes the first ----------------------------------------------------------------------------------------
 
@@ -142,7 +159,7 @@ class Line(WheelEntry):
 
     def woken(self) -> None:
         """Somebody has released the lock."""
-        if not self._waiters or self._yielding or self._held_here:
+        if not self._waiters or self._yielding or self.held_here:
             return
         if self._trying is not None:
             self._again = True
@@ -151,28 +168,31 @@ class Line(WheelEntry):
 
     def ended(self, lease: Lease) -> None:
         """A lease of this process on this name has ended; a release of it has just been sent."""
-        if self.holder is not None and self.holder is not lease:
+        if self.held_here and self.holder is not lease:
             return
         self.holder = None
-        if not self._waiters:
+        if not self._waiters or self._yielding:
             return
         self._in_a_row += 1
-        if self._rivals > 0 and self._in_a_row >= _IN_A_ROW:
+        if self._trying is not None:
+            self._again = True
+        elif self._rivals > 0 and self._in_a_row >= _IN_A_ROW:
             self._in_a_row = 0
             self._yielding = True
             self._schedule(self._engine.timer.scale.tick_s)
-        elif self._trying is not None:
-            self._again = True
         else:
             self._try()
 
     def late(self, now: float) -> None:
         """Nothing was heard for a while: look."""
+        if self in self._engine.timer.wheel:
+            return  # scheduled anew by something else that came due in the same step
         self._yielding = False
         if not self._waiters:
             self._lines.close(self)
         elif self._trying is None:
-            if self._held_here:
+            # Who has said how often he wants to look does so also here: the key may have been released behind our back.
+            if self.held_here and self._first.options.fallback_s is None:
                 self._look_later()
             else:
                 self._try()
@@ -186,7 +206,7 @@ class Line(WheelEntry):
     def _try(self) -> None:
         if self._trying is not None or not self._waiters:
             return
-        self._again = False
+        self._again = self._yielding = False
         self._engine.timer.wheel.cancel(self)
         first = self._first
         first.try_once(partial(self._tried, first), waiting=True)
@@ -207,14 +227,14 @@ class Line(WheelEntry):
             if self._waiters:
                 self._look_later()
         else:
-            self.holder = None
+            if not self.held_here:
+                self.holder = None
+                self._in_a_row = 0
             if waiter.last:
                 self._go(waiter).refuse()
-                if self._waiters:
-                    self._look_later(request.retry_ms)
-            elif self._again:
+            if self._again:
                 self._try()
-            else:
+            elif self._waiters:
                 self._look_later(request.retry_ms)
 
     def _look_later(self, retry_ms: int | None = None) -> None:
@@ -248,6 +268,7 @@ class Lines:
     def forget(self) -> None:
         """Start empty, without a word: in a forked child."""
         self._lines: dict[bytes, Line] = {}
+        self.asking: dict[bytes, Acquisition] = {}  # for the first time, and ready to wait
         self.pollers: set[Acquisition] = set()
         self.waiting = 0
 
@@ -260,15 +281,16 @@ class Lines:
         return self.waiting + len(self.pollers)
 
     def find(self, key: bytes) -> Line | None:
-        """Return the line for a name in which somebody stands."""
+        """Return the line for a name if there is one to stand in: somebody does, or somebody of this process holds it."""
         line = self._lines.get(key)
-        return line if line else None
+        return line if line is not None and (line or line.held_here) else None
 
     def open(self, key: bytes) -> Line:
         """Return the line for a name, a new one where there is none."""
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = Line(self, self._engine, key)
+            line.linger()
         return line
 
     def close(self, line: Line) -> None:
@@ -278,6 +300,8 @@ class Lines:
 
     def refusal(self, name: str | bytes) -> WheelLockError | None:
         """Return why one more may not wait, or None if it may."""
+        if self._engine.closed:
+            return ContextClosed("The context has been closed", name)
         most = self._engine.options.max_waiting
         if most is not None and self.count >= most:
             return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context", name)
@@ -297,7 +321,7 @@ class Lines:
         """Nobody will get anything any more."""
         waiters = self._disperse()
         for waiter in waiters:
-            waiter.fail(_copy(error))
+            waiter.fail(copied(error))
 
     def dissolve(self) -> None:
         """Nobody will get anything any more, and nobody is told: at the end of the interpreter it would only be noise."""
@@ -308,8 +332,10 @@ class Lines:
         waiters = list(self.pollers)
         wheel = self._engine.timer.wheel
         for line in self._lines.values():
-            waiters.extend(line)
-            wheel.cancel(line)
+            waiters.extend(line.disperse())
+        for first in list(self.asking.values()):
+            waiters.append(first)
+            waiters.extend(first.step_aside() or ())
         self.pollers.clear()
         self._lines.clear()
         self.waiting = 0
@@ -318,10 +344,3 @@ class Lines:
             waiter.line = None
             waiter.abort()
         return waiters
-
-
-def _copy(error: Exception) -> Exception:
-    """Return an exception for another caller: a traceback belongs to one."""
-    copied = copy.copy(error)
-    copied.__cause__ = error.__cause__
-    return copied

@@ -12,6 +12,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from wheel_lock.engine.channel import Channel, NodeRequest
 from wheel_lock.engine.connect import Connection, Connector, is_fatal
@@ -21,7 +22,13 @@ from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
 from wheel_lock.timer import HashedWheelTimer
 
+if TYPE_CHECKING:
+    from wheel_lock.engine.requests import CallerRequest
+
 logger = logging.getLogger("wheel_lock")
+
+
+_SOON_S = 0.02
 
 
 class Backoff:
@@ -85,6 +92,7 @@ class Node:
     def _reset(self) -> None:
         self._channel: Channel | None = None
         self._waiting: deque[NodeRequest] = deque()
+        self._expected: list[CallerRequest] = []
         self._suspected = False
         self._heard = False  # whether the channel has answered anything
         self._connecting = False
@@ -115,6 +123,18 @@ class Node:
         else:
             self._waiting.append(request)
             self.connect()
+
+    def expect(self, request: CallerRequest) -> None:
+        """Have ``request`` put on the wheel if it is not answered soon. Nearly all are, and so never cost a place there."""
+        if not self._expected:
+            self._timer.call_at(self._timer.now + _SOON_S, self._look_at_expected)
+        self._expected.append(request)
+
+    def _look_at_expected(self, now: float) -> None:
+        expected, self._expected = self._expected, []
+        for request in expected:
+            if not request.finished:
+                request.look_later()
 
     def connect(self) -> None:
         """Begin to connect, unless an attempt is under way, waits for its time, or is not called for."""

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from wheel_lock.engine.kind import Kind
 
 
+_MOMENT_S = 0.05  # what is suspicious so soon goes onto the wheel at once
+
+
 class Patience:
     """The wheel's group of requests whose time may run out."""
 
@@ -137,10 +140,17 @@ class CallerRequest(Request):
     def start(self) -> None:
         """Send it and let its time run."""
         timer = self.timer
-        now = timer.now
-        self.until = now + self.limit_s
-        timer.wheel.schedule(self, timer.scale.floor(now + self.suspicion_s))
+        self.until = timer.now + self.limit_s
+        if self.suspicion_s > _MOMENT_S:
+            self.node.expect(self)
+        else:
+            self.look_later()
         self.node.send(self)
+
+    def look_later(self) -> None:
+        """Be told by the wheel when it has been unanswered for suspiciously long."""
+        timer = self.timer
+        timer.wheel.schedule(self, timer.scale.floor(self.until - self.limit_s + self.suspicion_s))
 
     @property
     def tries(self) -> int:
@@ -150,7 +160,8 @@ class CallerRequest(Request):
     def finish(self) -> None:
         """Nobody waits any more."""
         self.finished = True
-        self.timer.wheel.cancel(self)
+        if self.tick >= 0:
+            self.timer.wheel.cancel(self)
 
     def failed(self, error: WheelLockError) -> None:
         """Tell the caller."""

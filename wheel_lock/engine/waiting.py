@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 
 def _nobody() -> None:
     """Who is told of a result that nobody waits for."""
+
+
+def copied(error: Exception) -> Exception:
+    """Return an exception for another caller: a traceback belongs to one."""
+    another = copy.copy(error)
+    another.__cause__ = error.__cause__
+    return another
 
 
 class Acquisition(WheelEntry):
@@ -43,6 +51,7 @@ class Acquisition(WheelEntry):
 
     __slots__ = (
         "_attempts",
+        "_behind",
         "_blocking",
         "_engine",
         "_key",
@@ -79,6 +88,7 @@ class Acquisition(WheelEntry):
         self._token_given = token_given
         self._blocking = blocking
         self._request: Acquire | None = None
+        self._behind: list[Acquisition] | None = None  # who came while it asked for the first time
         self._attempts = 0
         self.options = options
         self.until = until
@@ -94,14 +104,24 @@ class Acquisition(WheelEntry):
         return self.options.retry_every_s is not None
 
     def begin(self) -> None:
-        """Try, or join the line if there is one."""
+        """Try, or join the line if there is one, or wait for what somebody hears who asks just now."""
         if self.over:
             return
         self.began_at = self._engine.timer.now
-        if self._blocking and not self._polls and (line := self._engine.lines.find(self._key)) is not None:
-            self._stand_in(line)
-        else:
+        if not self._blocking or self._polls:
             self.try_once(self._tried, waiting=False)
+            return
+        lines = self._engine.lines
+        if lines.find(self._key) is not None:
+            self._stand_in()
+            return
+        ahead = lines.asking.setdefault(self._key, self)
+        if ahead is self:
+            self.try_once(self._answered, waiting=False)
+        elif ahead._behind is None:
+            ahead._behind = [self]
+        else:
+            ahead._behind.append(self)
 
     def try_once(self, tried: Callable[[], object], *, waiting: bool) -> None:
         """Ask the server once; ``tried()`` is called when it has answered, or will not."""
@@ -122,6 +142,27 @@ class Acquisition(WheelEntry):
         assert self._request is not None
         return self._request
 
+    def _answered(self) -> None:
+        """The first try of one that may wait: what it has heard goes for those who came meanwhile, too."""
+        behind = self.step_aside()
+        self._tried()
+        if behind:
+            request = self.request
+            if request.operation.error is not None:
+                for waiter in behind:
+                    waiter.fail(copied(request.operation.error))
+                return
+            if request.operation.result():
+                self._engine.lines.open(self._key).holder = request.lease
+            for waiter in behind:
+                waiter.begin()
+
+    def step_aside(self) -> list[Acquisition] | None:
+        """It asks for the first time no more, so it stands in nobody's way; return who came behind."""
+        self._engine.lines.asking.pop(self._key, None)
+        behind, self._behind = self._behind, None
+        return behind
+
     def _tried(self) -> None:
         if self.over:
             return
@@ -135,13 +176,13 @@ class Acquisition(WheelEntry):
         elif self._polls:
             self._poll()
         else:
-            self._stand_in(self._engine.lines.open(self._key))
+            self._stand_in()
 
-    def _stand_in(self, line: Line) -> None:
+    def _stand_in(self) -> None:
         if self._may_wait():
             if self.until is not None:
                 self._wake_at(self.until)
-            line.join(self)
+            self._engine.lines.open(self._key).join(self)
 
     def _may_wait(self) -> bool:
         refusal = self._engine.lines.refusal(self._key)
@@ -206,6 +247,9 @@ class Acquisition(WheelEntry):
         if line is not None:
             line.leave(self)
         self.abort()
+        if self._engine.lines.asking.get(self._key) is self:
+            for waiter in self.step_aside() or ():
+                waiter.begin()
 
     def abort(self) -> None:
         """End the try that is under way, if there is one, and undo what it may have been granted."""

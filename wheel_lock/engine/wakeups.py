@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol
 
-from wheel_lock.engine.channel import PushChannel, ServerError
-from wheel_lock.engine.connect import Connector
+from wheel_lock.engine.channel import Channel, PushChannel, ServerError
+from wheel_lock.engine.connect import Connection, Connector
 from wheel_lock.engine.node import Node
 from wheel_lock.loop import Alarm
 from wheel_lock.notifier import NOTIFIER
@@ -37,6 +36,10 @@ class Listener(Protocol):
     def woken(self) -> None:
         """A message has come."""
         ...
+
+
+def _nothing() -> None:
+    """What is done about replies that prove nothing."""
 
 
 class _Command:
@@ -68,7 +71,7 @@ class WakeUps:
         launch: Callable[[Callable[[], None]], None],
     ) -> None:
         self._timer = timer
-        self._node = Node(timer, connector, options, Counters(), launch, partial(PushChannel, self._heard))
+        self._node = Node(timer, connector, options, Counters(), launch, self._new_channel)
         self._node.is_needed = lambda: bool(self._listeners)
         self._node.on_ready = self._subscribe_all
         self._reset()
@@ -76,7 +79,9 @@ class WakeUps:
     def _reset(self) -> None:
         self._listeners: dict[bytes, Listener] = {}
         self._asked: set[bytes] = set()  # not confirmed yet
+        self._refused: set[bytes] = set()  # to be asked for again
         self._ping: Alarm | None = None
+        self._proved: Callable[[], object] = _nothing
         self._silent = False
         self._refusal_logged = False
 
@@ -97,9 +102,33 @@ class WakeUps:
 
     def ignore(self, channel: bytes) -> None:
         """Subscribe to ``channel`` no more."""
+        self._asked.discard(channel)
+        self._refused.discard(channel)
         if self._listeners.pop(channel, None) is not None and self._node.connected:
-            self._asked.discard(channel)
             self._node.send(_Command(b"UNSUBSCRIBE", channel))
+
+    def _new_channel(
+        self,
+        timer: HashedWheelTimer,
+        connection: Connection,
+        on_reply: Callable[[], object],
+        on_lost: Callable[[Channel, Exception], object],
+    ) -> Channel:
+        def lost(channel: Channel, error: Exception) -> None:
+            on_lost(channel, error)
+            self._deafen()
+
+        # The first PONG shows that it lasts: one that is cut as soon as it has subscribed is not made again in a hurry.
+        self._proved = on_reply
+        return PushChannel(self._heard, timer, connection, _nothing, lost)
+
+    def _deafen(self) -> None:
+        """The connection is gone: nobody hears anything until there is another."""
+        self._asked.clear()
+        self._refused.clear()
+        self._silent = False
+        for listener in self._listeners.values():
+            listener.listening(False)
 
     def _subscribe(self, channels: Sequence[bytes]) -> None:
         for start in range(0, len(channels), _PER_COMMAND):
@@ -109,17 +138,15 @@ class WakeUps:
 
     def _subscribe_all(self) -> None:
         """The connection stands, perhaps not for the first time."""
-        self._asked.clear()
-        self._silent = False
-        for listener in self._listeners.values():
-            listener.listening(False)
         self._subscribe(list(self._listeners))
 
     def _heard(self, reply: Reply) -> None:
         self._silent = False
         if isinstance(reply, ServerError):
-            refused, self._asked = self._asked, set()
-            if refused and not self._refusal_logged:
+            # It does not say what it is about. What is confirmed after all is struck out again.
+            self._refused |= self._asked
+            self._asked.clear()
+            if self._refused and not self._refusal_logged:
                 self._refusal_logged = True
                 NOTIFIER.post(
                     logger.warning,
@@ -127,16 +154,25 @@ class WakeUps:
                     error_text(reply),
                 )
             return
+        if reply == b"PONG":  # so it is said to one that listens to nothing, because that is what it was refused
+            self._proved()
+            return
         if type(reply) is not list or len(reply) < 2 or not isinstance(reply[1], bytes):
             raise MalformedReply(f"{reply!r:.40} is nothing that a subscriber is told")
         what, channel = reply[0], reply[1]
         listener = self._listeners.get(channel)
         if what == b"subscribe":
             self._asked.discard(channel)
+            self._refused.discard(channel)
             if listener is not None:
                 listener.listening(True)
-        elif what == b"message" and listener is not None:
-            listener.woken()
+        elif what == b"pong":
+            self._proved()
+        elif what == b"message":
+            if listener is not None:
+                listener.woken()
+            else:
+                self._node.send(_Command(b"UNSUBSCRIBE", channel))  # the last one must have been refused
 
     def _set_ping(self) -> None:
         self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive)
@@ -151,12 +187,15 @@ class WakeUps:
             else:
                 self._silent = True
                 self._node.send(_Command(b"PING"))
+                again, self._refused = self._refused, set()
+                self._subscribe(list(again))
         self._set_ping()
 
     def close(self, error: Exception) -> None:
         """Hang up for good."""
         self._listeners.clear()
         self._asked.clear()
+        self._refused.clear()
         self._node.close(error)
 
     def retire(self) -> None:

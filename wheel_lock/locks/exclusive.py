@@ -26,6 +26,7 @@ class Exclusive:
 
     name = "exclusive"
     arguments = 2
+    own_tokens = True
     renew = scripts.RENEW
     acquire_many: scripts.Script | None = scripts.ACQUIRE_MANY
 
@@ -100,7 +101,7 @@ class Fenced(Exclusive):
         """A script that draws the fence."""
         name = lease.key
         body = bulk(name) + bulk(fence_key(name)) + bulk(lease.token) + number(ttl_ms) + number(FENCE_TTL_MS)
-        return Call(scripts.ACQUIRE_FENCED, 2, 5, body)
+        return Call(scripts.ACQUIRE_FENCED, 2, 6, body + number(self.own_tokens))
 
     def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
         """The fence, or a list of the holder's remaining time."""

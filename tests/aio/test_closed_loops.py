@@ -1,0 +1,327 @@
+"""What becomes of locks whose event loop is closed: nothing is renewed for it, nothing waits for it, nothing is noisy."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import math
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.aio.scene import Scene
+from tests.aio.support import NewLoop, Run, settled, until
+from tests.faults.scene import recorded_warnings
+from tests.redis.support import LONG_S, Backend, Losses
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LossReason
+from wheel_lock.asyncio import Lock
+from wheel_lock.notifier import NOTIFIER
+
+NAME = "order:42"
+
+
+class Stopped:
+    """An event loop that is closed with its tasks in the middle of what they do, as in a program that just ends."""
+
+    def __init__(self, new_loop: NewLoop) -> None:
+        self._loop = new_loop()
+        self._loop.set_exception_handler(lambda *_: None)  # asyncio itself complains about tasks that never end
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def start(self, *coroutines: Coroutine[Any, Any, Any]) -> None:
+        self._tasks += [self._loop.create_task(coroutine) for coroutine in coroutines]
+        self.turn()
+
+    def turn(self) -> None:
+        """Let its tasks go as far as they can."""
+        self._loop.run_until_complete(asyncio.sleep(0))
+
+    def turn_until(self, predicate: Callable[[], object]) -> None:
+        def turned() -> object:
+            self.turn()
+            return predicate()
+
+        eventually(turned, LONG_S)
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def forget(self) -> None:
+        """Let go of the loop and of its tasks, and have them collected. An error in a finaliser is a failure."""
+        references = [weakref.ref(task) for task in self._tasks]
+        self._tasks.clear()
+        del self._loop
+
+        def collected() -> bool:
+            gc.collect()
+            return not any(reference() for reference in references)
+
+        # A request that is finished stays in its slot of the wheel until its time limit comes round.
+        eventually(collected, LONG_S, interval_s=0.02)
+
+
+@pytest.fixture
+def stopped(new_loop: NewLoop) -> Stopped:
+    return Stopped(new_loop)
+
+
+@pytest.fixture
+def context(real: Backend) -> LockContext:
+    return real.context(timer=real.timer(), response_timeout=0.5)
+
+
+async def hold(lock: Lock) -> None:
+    async with lock:
+        await asyncio.sleep(math.inf)
+
+
+def is_free(real: Backend) -> bool:
+    return not real.view.exists(NAME)
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    assert NOTIFIER.drain(LONG_S)
+    return [record.getMessage() for record in caplog.records if record.name == "wheel_lock"]
+
+
+# While tasks wait
+
+
+@pytest.mark.parametrize("thread_local", [True, False])
+def test_a_grant_that_finds_the_loop_closed_is_released(
+    real: Backend, context: LockContext, stopped: Stopped, caplog: pytest.LogCaptureFixture, thread_local: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    names = ["a", "b", "c"]
+    for name in names:
+        real.view.set(name, "somebody")
+    stopped.start(*[context.asyncio.lock(name, thread_local=thread_local).acquire() for name in names])
+    eventually(lambda: context.stats().waiting == 3)
+    stopped.close()
+    real.view.delete(*names)
+    eventually(lambda: context.stats().waiting == 0 and context.stats().held == 0, LONG_S)
+    eventually(lambda: real.view.keys() == [], LONG_S)
+    assert logged(caplog).count("an event loop was closed before the result of its task arrived") == 3
+
+
+def test_a_task_whose_loop_is_closed_waits_no_longer_than_it_wanted_to(
+    real: Backend, context: LockContext, stopped: Stopped
+) -> None:
+    real.view.set(NAME, "somebody")
+    stopped.start(*[context.asyncio.lock(NAME, blocking_timeout=0.1).acquire() for _ in range(3)])
+    eventually(lambda: context.stats().waiting == 3)
+    stopped.close()
+    eventually(lambda: context.stats().waiting == 0)
+    stopped.forget()
+    assert real.view.get(NAME) == b"somebody"
+
+
+@pytest.mark.parametrize("thread_local", [True, False])
+def test_a_grant_that_nobody_has_fetched_is_released_with_its_task(
+    real: Backend, context: LockContext, stopped: Stopped, thread_local: bool
+) -> None:
+    stopped.start(context.asyncio.lock(NAME, thread_local=thread_local).acquire())
+    eventually(lambda: context.stats().held == 1)  # the loop does not turn meanwhile
+    settled(context)
+    stopped.close()
+    stopped.forget()
+    eventually(lambda: is_free(real))
+    assert context.stats().held == 0
+
+
+def test_a_grant_that_nobody_has_fetched_is_not_renewed_for_a_closed_loop(scene: Scene, stopped: Stopped) -> None:
+    stopped.start(scene.lock().acquire())
+    eventually(lambda: scene.context.stats().held == 1)
+    stopped.close()
+    with recorded_warnings():
+        scene.clock.advance(12.0)
+        assert NOTIFIER.drain(LONG_S)
+    assert scene.context.stats().lost_by_reason == {LossReason.ABANDONED: 1}
+
+
+def test_a_reply_for_a_closed_loop_is_swallowed_and_logged_on_no_thread_of_importance(
+    real: Backend, stopped: Stopped
+) -> None:
+    threads: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "closed" in record.getMessage():
+                threads.append(threading.current_thread().name)
+
+    proxy = real.proxy()
+    context = real.context_through(proxy)
+    context.lock("warm-up").locked()
+    proxy.to_client.delay_s = math.inf
+    handler = Handler(logging.INFO)
+    logger = logging.getLogger("wheel_lock")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        stopped.start(context.asyncio.lock(NAME).locked(), context.asyncio.lock(NAME).locked())
+        stopped.close()
+        proxy.to_client.delay_s = 0.0
+        eventually(lambda: len(threads) == 2)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    assert [name.startswith("wheel-lock-notifier") for name in threads] == [True, True]
+    assert context.timer.deaths == 0
+    assert not context.lock(NAME).locked()
+
+
+# While a lock is held
+
+
+def test_a_lock_that_is_held_ends_with_its_loop(
+    real: Backend, context: LockContext, stopped: Stopped, caplog: pytest.LogCaptureFixture
+) -> None:
+    losses = Losses()
+    lock = context.asyncio.lock(NAME, timeout=0.6, on_lost=losses)
+    stopped.start(lock.acquire())
+    stopped.turn_until(lambda: lock.is_held)
+    stopped.close()
+    with recorded_warnings() as texts:
+        eventually(lambda: lock.lost)
+        assert lock.lost is LossReason.ABANDONED
+        assert NOTIFIER.drain(LONG_S)
+    eventually(lambda: is_free(real), 0.6)
+    assert texts == ["the lock 'order:42' was abandoned without a release and is renewed no more"]
+    assert f"the event loop that was to be told of the loss of '{NAME}' is closed" in logged(caplog)
+    assert losses.events == []
+
+
+def test_a_lock_of_no_task_outlives_its_loop(run: Run, real: Backend, context: LockContext, stopped: Stopped) -> None:
+    lock = context.asyncio.lock(NAME, timeout=0.3, thread_local=False, cancel_on_lost=True)
+    stopped.start(lock.acquire())
+    stopped.turn_until(lambda: lock.is_held)
+    stopped.close()
+    stopped.forget()
+    before = lock.renewals
+    eventually(lambda: lock.renewals > before + 3)
+    run(lock.release())
+    assert is_free(real)
+
+
+@pytest.mark.parametrize("cancel_on_lost", [True, False])
+@pytest.mark.parametrize("thread_local", [True, False])
+def test_a_block_that_is_thrown_away_with_its_loop_releases_its_lock(
+    real: Backend, context: LockContext, stopped: Stopped, thread_local: bool, cancel_on_lost: bool
+) -> None:
+    lock = context.asyncio.lock(NAME, thread_local=thread_local, cancel_on_lost=cancel_on_lost)
+    stopped.start(hold(lock))
+    stopped.turn_until(lambda: context.stats().held == 1)
+    stopped.turn()
+    stopped.close()
+    stopped.forget()
+    eventually(lambda: is_free(real))
+    assert context.stats().held == 0
+    assert not lock.is_held
+
+
+def test_a_loop_that_nobody_closes_and_nobody_has_does_not_keep_its_locks(real: Backend, context: LockContext) -> None:
+    stopped = Stopped(asyncio.new_event_loop)  # uvloop's own timers keep their loop
+    stopped.start(hold(context.asyncio.lock(NAME, timeout=0.5, on_lost=print, cancel_on_lost=True)))
+    stopped.turn_until(lambda: context.stats().held == 1)
+    stopped.turn()
+    with recorded_warnings():
+        stopped.forget()
+        eventually(lambda: is_free(real), 1.0)
+        assert NOTIFIER.drain(LONG_S)
+
+
+def test_the_loss_of_a_guarded_lock_does_not_mind_a_closed_loop(scene: Scene, stopped: Stopped) -> None:
+    stopped.start(hold(scene.lock()))
+    stopped.turn_until(lambda: scene.context.stats().held == 1)
+    stopped.turn()
+    stopped.close()
+    scene.clock.jump(60.0)
+    assert scene.context.stats().lost_by_reason == {LossReason.NOT_CONFIRMED: 1}
+    assert scene.context.timer.deaths == 0
+
+
+def test_a_context_whose_block_is_thrown_away_is_closed(real: Backend, stopped: Stopped) -> None:
+    context, held = real.context(), list[Lock]()
+
+    async def use() -> None:
+        async with context.asyncio as tasks:
+            lock = tasks.lock(NAME)
+            await lock.acquire()
+            held.append(lock)
+            await asyncio.sleep(math.inf)
+
+    stopped.start(use())
+    stopped.turn_until(lambda: context.stats().held == 1)
+    stopped.turn()
+    stopped.close()
+    stopped.forget()
+    eventually(lambda: context.closed)
+    eventually(lambda: is_free(real))
+    assert held[0].lost is LossReason.CONTEXT_CLOSED
+
+
+# What ends in order
+
+
+def test_tasks_that_the_runner_cancels_release_what_they_hold(real: Backend, context: LockContext, run: Run) -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        tasks.extend(asyncio.create_task(hold(context.asyncio.lock(f"order:{number}"))) for number in range(20))
+        await until(lambda: context.stats().held == 20)
+        for task in tasks:
+            task.cancel()  # as asyncio.run() does in the end
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(main())
+    eventually(lambda: real.view.keys() == [])
+    assert context.stats().released == context.stats().acquired
+
+
+def test_a_coroutine_that_is_closed_in_its_block_releases_its_lock(
+    run: Run, real: Backend, context: LockContext
+) -> None:
+    async def main() -> None:
+        lock = context.asyncio.lock(NAME)
+
+        async def forward() -> None:
+            holding = hold(lock)
+            future = holding.send(None)  # it waits for its grant
+            await asyncio.wait([future])
+            assert holding.send(None) is not None  # it sleeps in its block
+            holding.close()
+
+        await forward()
+        await until(lambda: is_free(real))
+        assert not lock.is_held
+
+    run(main())
+
+
+def test_a_generator_that_nobody_exhausts_releases_its_lock(run: Run, real: Backend, context: LockContext) -> None:
+    lock = context.asyncio.lock(NAME)
+
+    async def items() -> AsyncIterator[int]:
+        async with lock:
+            for number in range(10):
+                yield number
+
+    async def main() -> None:
+        async for _ in items():
+            assert lock.is_held
+            break
+        gc.collect()
+        await until(lambda: is_free(real))
+        assert not lock.is_held
+        generator = items()
+        assert await anext(generator) == 0
+        assert lock.is_held
+        await generator.aclose()
+        await until(lambda: is_free(real))
+
+    run(main())

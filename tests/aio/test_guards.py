@@ -1,0 +1,199 @@
+"""`cancel_on_lost` where one object serves many: each task is told of what it has lost itself, and of nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from tests.aio.scene import Scene, cancelling, undisturbed
+from tests.aio.support import Run, at_once, ended, raising, until
+from wheel_lock import LockLost, LockNotHeld, LossReason
+from wheel_lock.asyncio import Lock
+
+
+class Worker:
+    """A task inside a block of a lock, until it is told to leave it."""
+
+    def __init__(self, lock: Lock) -> None:
+        self.lock = lock
+        self.inside = asyncio.Event()
+        self.leave = asyncio.Event()
+        self.cancelling = 0
+        self.task = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        try:
+            async with self.lock:
+                self.inside.set()
+                await self.leave.wait()
+        finally:
+            self.cancelling = cancelling()
+
+
+@pytest.mark.parametrize("thread_local", [True, False])
+def test_a_loss_cancels_who_has_lost_and_not_who_has_acquired_since(run: Run, scene: Scene, thread_local: bool) -> None:
+    async def main() -> None:
+        lock = scene.lock(thread_local=thread_local)
+        first = Worker(lock)
+        await first.inside.wait()
+        scene.real.view.delete("order:42")
+        with pytest.raises(LockLost):
+            await lock.extend(1.0)  # so that the loss is noticed: the second comes before the first has been cancelled
+        second = Worker(lock)
+        await second.inside.wait()
+        await ended(first.task)
+        assert isinstance(first.task.exception(), LockLost)
+        assert first.cancelling == 0
+        assert lock.is_held
+        assert await lock.owned()
+        scene.delete()
+        await ended(second.task)
+        assert isinstance(second.task.exception(), LockLost)
+        assert lock._guards == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("thread_local", [True, False])
+def test_who_swallows_his_loss_leaves_the_lock_of_his_successor_alone(
+    run: Run, scene: Scene, thread_local: bool
+) -> None:
+    async def main() -> None:
+        lock = scene.lock(thread_local=thread_local)
+        swallowed, leave = asyncio.Event(), asyncio.Event()
+
+        async def stubborn() -> None:
+            async with lock:
+                scene.delete()
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.sleep(60.0)
+                swallowed.set()
+                await leave.wait()
+
+        first = asyncio.create_task(stubborn())
+        await swallowed.wait()
+        second = Worker(lock)
+        await second.inside.wait()
+        leave.set()
+        await ended(first)
+        assert isinstance(first.exception(), LockLost)
+        assert lock.is_held
+        assert await lock.owned()
+        second.leave.set()
+        await second.task
+
+    run(main())
+
+
+def test_tasks_take_turns_inside_one_object_and_only_the_holder_is_cancelled(run: Run, scene: Scene) -> None:
+    async def main() -> None:
+        lock = scene.lock()
+        workers = [Worker(lock) for _ in range(5)]
+        for number in range(5):
+            await until(lambda: any(worker.inside.is_set() and not worker.task.done() for worker in workers))
+            (inside,) = [worker for worker in workers if worker.inside.is_set() and not worker.task.done()]
+            if number % 2:
+                inside.leave.set()
+            else:
+                scene.delete()
+            await ended(inside.task)
+        errors = [worker.task.exception() for worker in workers]
+        assert sum(isinstance(error, LockLost) for error in errors) == 3
+        assert errors.count(None) == 2
+        assert lock._guards == []
+        await undisturbed()
+
+    run(main())
+
+
+def test_a_lock_that_is_acquired_anew_in_the_block_is_released_at_its_end(run: Run, scene: Scene) -> None:
+    async def main() -> None:
+        lock = scene.lock()
+        async with lock:
+            scene.delete()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.sleep(60.0)
+            assert await lock.acquire()
+        assert not scene.real.view.exists("order:42")
+        assert lock.lost is None
+        await undisturbed()
+
+    run(main())
+
+
+def test_a_lock_that_is_released_in_the_block_is_an_error_at_its_end(run: Run, scene: Scene) -> None:
+    async def main() -> None:
+        lock = scene.lock()
+        async with raising(LockNotHeld), lock:
+            await lock.release()
+        assert lock._guards == []
+        await undisturbed()
+
+    run(main())
+
+
+def test_a_block_that_another_task_leaves(run: Run, scene: Scene) -> None:
+    async def main() -> None:
+        lock = scene.lock()
+        stack = AsyncExitStack()
+
+        async def enter() -> None:
+            await stack.enter_async_context(lock)
+            await undisturbed()
+
+        await asyncio.create_task(enter())
+        await stack.aclose()
+        assert not scene.real.view.exists("order:42")
+        async with lock:  # and what was left behind is forgotten
+            assert lock._guards is not None
+            assert len(lock._guards) == 1
+
+    run(main())
+
+
+# Adopted locks
+
+
+def test_the_block_of_an_adopted_lock_is_guarded(run: Run, scene: Scene) -> None:
+    async def main() -> None:
+        lock = scene.lock()
+        await lock.acquire()
+        text = await lock.export()
+        adopting = scene.context.asyncio.adopt(text, cancel_on_lost=True)
+        async with raising(LockLost) as caught, await adopting as adopted:
+            assert adopted.is_held
+            scene.delete()
+            await asyncio.sleep(60.0)
+        assert caught.value.reason is LossReason.KEY_GONE
+        await undisturbed()
+
+    run(main())
+
+
+def test_the_block_of_a_lock_that_another_task_has_adopted_is_guarded(run: Run, scene: Scene) -> None:
+    async def main() -> None:
+        lock = scene.lock()
+        await lock.acquire()
+        text = await lock.export()
+        adopted = await asyncio.create_task(scene.context.asyncio.adopt(text, cancel_on_lost=True))
+        async with raising(LockLost), adopted:
+            scene.delete()
+            await asyncio.sleep(60.0)
+        await undisturbed()
+
+    run(main())
+
+
+def test_a_lock_that_is_exported_in_its_block_cancels_nobody(run: Run, scene: Scene) -> None:
+    async def main() -> None:
+        lock = scene.lock()
+        async with raising(LockNotHeld, match="it was handed over"), lock:
+            await lock.export()
+            scene.delete()
+        await undisturbed()
+        with pytest.raises(LockNotHeld):
+            at_once(lock.release())
+
+    run(main())

@@ -1,0 +1,176 @@
+"""Very many tasks, one after the other: nothing of them stays in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.aio.support import NewLoop, Run, ended, waiting
+from tests.faults.scene import recorded_warnings
+from tests.redis.support import LONG_S, Backend
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, decorator, tasks
+from wheel_lock.asyncio import Lock
+from wheel_lock.notifier import NOTIFIER
+
+OURS = ("wheel_lock.", "_asyncio", "asyncio.")
+
+
+@pytest.fixture
+def context(real: Backend) -> LockContext:
+    """Its requests leave the wheel soon, and what they refer to with them."""
+    return real.context(timer=real.timer(), response_timeout=0.2)
+
+
+@pytest.fixture(autouse=True)
+def a_clean_start() -> Iterator[None]:
+    gc.collect()
+    yield
+    gc.collect()
+
+
+def census() -> Counter[str]:
+    """How many objects there are of each class of ours, and how many tasks and futures."""
+    gc.collect()
+    classes = (type(thing) for thing in gc.get_objects())
+    return Counter(f"{kind.__module__}.{kind.__name__}" for kind in classes if str(kind.__module__).startswith(OURS))
+
+
+def none_left(references: list[weakref.ref[Any]]) -> Callable[[], bool]:
+    def collected() -> bool:
+        gc.collect()
+        return not any(reference() for reference in references)
+
+    return collected
+
+
+async def use(context: LockContext, number: int) -> None:
+    """What a task may do with locks."""
+    lock = context.asyncio.lock(f"order:{number % 50}", cancel_on_lost=number % 2 == 0, thread_local=number % 3 == 0)
+    async with lock:
+        assert lock.is_held
+    if number % 7 == 0:
+        await lock.acquire()
+        adopted = await context.asyncio.adopt(await lock.export())
+        await adopted.release()
+    if number % 11 == 0:
+        locks = await context.asyncio.acquire_many([f"bulk:{number}:{part}" for part in range(3)])
+        await context.asyncio.release_many(locks.values())
+
+
+def test_many_tasks_leave_no_object_behind(run: Run, context: LockContext) -> None:
+    @context.locked("report:{number}")
+    async def report(number: int) -> None:
+        await asyncio.sleep(0)
+
+    async def some(count: int) -> None:
+        await asyncio.gather(*[use(context, number) for number in range(count)])
+        await asyncio.gather(*[report(number % 20) for number in range(count // 2)])
+
+    run(some(100))  # connections, scripts, groups: what stays on purpose
+    before = census()
+    run(some(400))
+    more: dict[str, int] = {}
+
+    def no_more() -> bool:
+        more.clear()
+        more.update({kind: count - before[kind] for kind, count in census().items() if count > before[kind] + 3})
+        return not more
+
+    eventually(no_more, LONG_S, interval_s=0.05)
+    assert decorator._calls == {}
+
+
+def test_a_task_and_its_owner_go_with_the_task(run: Run, context: LockContext) -> None:
+    async def main() -> None:
+        lock = context.asyncio.lock("order:42")
+        task = asyncio.create_task(lock.acquire())
+        assert await task
+        reference = weakref.ref(task)
+        del task
+        await asyncio.sleep(0)
+        assert none_left([reference])()  # although its lease is held
+        assert lock.is_held
+        await lock.release()
+
+    run(main())
+    eventually(lambda: len(tasks._owners) == 0)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_object_that_many_tasks_use_does_not_grow(
+    run: Run, real: Backend, context: LockContext, shared: bool
+) -> None:
+    async def main() -> None:
+        lock = context.asyncio.lock("order:42", timeout=20.0, cancel_on_lost=True, thread_local=not shared)
+
+        async def use_and_lose() -> None:
+            await lock.acquire()
+            real.view.delete("order:42")
+            await asyncio.gather(lock.extend(1.0), return_exceptions=True)
+
+        for number in range(100):
+            if number % 2:
+                await asyncio.create_task(use_and_lose())
+            else:
+                async with lock:
+                    pass
+        assert len(lock._others or ()) <= 1
+        assert lock._guards == []
+
+    run(main())
+
+
+def test_cancelled_waiters_leave_nothing_in_line(run: Run, real: Backend, context: LockContext) -> None:
+    real.view.set("order:42", "somebody")
+    references: list[weakref.ref[Any]] = []
+
+    async def main() -> None:
+        waiters = [asyncio.create_task(context.asyncio.lock("order:42").acquire()) for _ in range(200)]
+        references.extend(weakref.ref(waiter) for waiter in waiters)
+        await waiting(context, 200)
+        for waiter in waiters:
+            waiter.cancel()
+        await ended(*waiters)
+        await waiting(context, 0)
+
+    run(main())
+    eventually(none_left(references), LONG_S, interval_s=0.02)
+
+
+def test_a_closed_loop_is_not_kept(new_loop: NewLoop, context: LockContext) -> None:
+    references: list[weakref.ref[Any]] = []
+    locks: list[Lock] = []
+
+    async def main() -> None:
+        references.append(weakref.ref(asyncio.get_running_loop()))
+        lock = context.asyncio.lock("order:42", on_lost=print, cancel_on_lost=True)
+        locks.append(lock)
+        for _ in range(10):
+            async with lock:
+                await lock.extend(1.0)
+
+    for _ in range(3):
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
+    eventually(none_left(references), LONG_S, interval_s=0.02)
+    assert [lock.is_held for lock in locks] == [False] * 3
+
+
+def test_a_lock_that_is_collected_while_held_is_abandoned(run: Run, context: LockContext) -> None:
+    async def main() -> None:
+        lock = context.asyncio.lock("order:42", cancel_on_lost=True, thread_local=False)
+        await lock.acquire()
+
+    with recorded_warnings() as texts:
+        run(main())
+        gc.collect()
+        eventually(lambda: context.stats().held == 0)
+        assert NOTIFIER.drain(LONG_S)
+    assert texts == ["the lock 'order:42' was abandoned without a release and is renewed no more"]

@@ -1,0 +1,126 @@
+"""What is wrong is said before anything is awaited, and before anything is asked of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.aio.support import Run, at_once, settled
+from tests.redis.support import LONG_S
+from tests.support.ports import candidate_port
+from wheel_lock import ContextClosed, LockContext, LockLost, LockNotHeld, LossReason, WheelLockError
+from wheel_lock.asyncio import Lock
+from wheel_lock.locks import EVERLASTING
+from wheel_lock.options import lock_options
+
+
+@pytest.fixture
+def unheard() -> LockContext:
+    """A context whose server cannot be reached: whoever asks it waits."""
+    return LockContext.from_url(f"redis://127.0.0.1:{candidate_port()}", response_timeout=LONG_S)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda lock: lock.acquire(blocking_timeout=-1.0),
+        lambda lock: lock.acquire(token=""),
+        lambda lock: lock.acquire(token="\ud800"),
+        lambda lock: lock.extend(0.0),
+        lambda lock: lock.extend(float("inf")),
+    ],
+)
+def test_wrong_arguments_are_refused_before_the_first_await(
+    run: Run, unheard: LockContext, wrong: Callable[[Lock], Coroutine[Any, Any, object]]
+) -> None:
+    async def main() -> None:
+        with pytest.raises(ValueError, match="must"):
+            at_once(wrong(unheard.asyncio.lock("order:42")))
+
+    run(main())
+    assert unheard.stats().connects == 0
+
+
+def test_what_is_not_held_is_refused_before_the_first_await(run: Run, unheard: LockContext) -> None:
+    async def main() -> None:
+        lock = unheard.asyncio.lock("order:42")
+        for call in (lock.release(), lock.extend(1.0), lock.reacquire(), lock.export()):
+            with pytest.raises(LockNotHeld):
+                at_once(call)
+        with pytest.raises(LockNotHeld):
+            at_once(unheard.asyncio.release_many([None, lock]))
+        assert at_once(lock.owned()) is False
+
+    run(main())
+
+
+def test_bulk_terms_and_names_are_refused_before_the_first_await(run: Run, unheard: LockContext) -> None:
+    async def main() -> None:
+        wrong: list[tuple[list[str], dict[str, Any]]] = [
+            (["a", ""], {}),
+            (["a"], {"timeout": 0}),
+            (["a"], {"on_lost": 7}),
+        ]
+        for names, terms in wrong:
+            with pytest.raises(ValueError, match="must"):
+                at_once(unheard.asyncio.acquire_many(names, **terms))
+        assert await unheard.asyncio.acquire_many([]) == {}
+        at_once(unheard.asyncio.release_many([]))
+        at_once(unheard.asyncio.release_many([None]))
+
+    run(main())
+
+
+def test_a_text_that_is_no_hand_over_is_refused_before_the_first_await(run: Run, unheard: LockContext) -> None:
+    async def main() -> None:
+        with pytest.raises(ValueError, match="not the text"):
+            at_once(unheard.asyncio.adopt("nonsense"))
+
+    run(main())
+
+
+def test_a_closed_context_is_refused_before_the_first_await(run: Run, context: LockContext) -> None:
+    async def main() -> None:
+        held = context.asyncio.lock("held")
+        await held.acquire()
+        await context.asyncio.close()
+        assert context.asyncio.closed
+        assert held.lost is LossReason.CONTEXT_CLOSED
+        at_once(context.asyncio.close())
+        lock = context.asyncio.lock("order:42")
+        for call in (lock.acquire(), lock.locked(), context.asyncio.acquire_many(["a"])):
+            with pytest.raises(ContextClosed):
+                at_once(call)
+        with pytest.raises(LockLost):
+            at_once(held.release())
+
+    run(main())
+
+
+def test_a_coroutine_function_cannot_be_told_of_losses(context: LockContext) -> None:
+    async def on_lost(event: object) -> None: ...
+
+    with pytest.raises(ValueError, match="on_lost must be a plain function"):
+        context.asyncio.lock("order:42", on_lost=on_lost)
+
+
+def test_kinds_that_cannot_be_handed_over_say_so_and_stay_held(run: Run, context: LockContext) -> None:
+    async def main() -> None:
+        lock = Lock(context._engine, EVERLASTING, "order:42", lock_options(30.0), None)
+        await lock.acquire()
+        with pytest.raises(WheelLockError, match="cannot be handed over"):
+            at_once(lock.export())
+        assert lock.is_held
+        await lock.release()
+
+    run(main())
+
+
+def test_outside_of_an_event_loop_nothing_is_asked(context: LockContext) -> None:
+    acquiring = context.asyncio.lock("order:42").acquire()
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        acquiring.send(None)
+    settled(context)
+    assert context.stats().connects == 0

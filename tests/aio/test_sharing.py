@@ -1,0 +1,300 @@
+"""Many tasks and one context: they share lock objects, hand locks on, and live in several event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+
+import pytest
+
+from tests.aio.support import NewLoop, Run, at_once, nothing_is_left, until, waiting
+from tests.redis.support import Backend, Background, in_thread
+from tests.support.ports import candidate_port
+from wheel_lock import (
+    LockAlreadyHeld,
+    LockContext,
+    LockLost,
+    LockUnavailable,
+    LossReason,
+    TooManyLocks,
+)
+from wheel_lock.asyncio import Lock
+
+
+async def acquired(lock: Lock) -> Lock:
+    """Acquire it in a task of its own, which has ended by now."""
+    assert await asyncio.create_task(lock.acquire())
+    return lock
+
+
+# Tasks and objects
+
+
+def test_tasks_that_share_an_object_take_turns(run: Run, real: Backend, context: LockContext) -> None:
+    async def main() -> None:
+        lock, inside, turns = context.asyncio.lock("order:42"), 0, 0
+
+        async def work() -> None:
+            nonlocal inside, turns
+            async with lock:
+                inside += 1
+                assert inside == 1
+                assert lock.is_held
+                await asyncio.sleep(0)
+                inside -= 1
+                turns += 1
+
+        await asyncio.gather(*[work() for _ in range(100)])
+        assert turns == 100
+        assert not lock._others
+        await nothing_is_left(context, real.view, ["order:42"])
+
+    run(main())
+
+
+def test_a_task_does_not_acquire_twice_what_it_holds(run: Run, context: LockContext) -> None:
+    async def main() -> None:
+        lock = context.asyncio.lock("order:42")
+        await lock.acquire()
+        with pytest.raises(LockAlreadyHeld):
+            at_once(lock.acquire())
+        await lock.release()
+
+    run(main())
+
+
+def test_another_task_waits_for_what_a_task_holds_through_the_same_object(run: Run, context: LockContext) -> None:
+    async def main() -> None:
+        lock = context.asyncio.lock("order:42")
+        await lock.acquire()
+        other = asyncio.create_task(lock.acquire())
+        await waiting(context, 1)
+        await lock.release()
+        assert await other
+        assert lock.is_held
+        await lock.release()
+
+    run(main())
+
+
+def test_what_belongs_to_no_task_is_held_by_all(run: Run, context: LockContext) -> None:
+    async def main() -> None:
+        lock = await acquired(context.asyncio.lock("order:42", thread_local=False))
+        with pytest.raises(LockAlreadyHeld):
+            at_once(lock.acquire())
+        await asyncio.create_task(lock.release())
+        assert not lock.is_held
+
+    run(main())
+
+
+def test_any_task_may_extend_and_release_what_another_has_acquired(
+    run: Run, real: Backend, context: LockContext
+) -> None:
+    async def main() -> None:
+        lock = await acquired(context.asyncio.lock("order:42", timeout=5.0))
+        assert lock.is_held
+        await lock.extend(60.0)
+        assert real.view.pttl("order:42") > 60_000
+        await asyncio.create_task(lock.release())
+        assert not lock.is_held
+        assert not real.view.exists("order:42")
+
+    run(main())
+
+
+def test_a_lock_outlives_the_task_that_acquired_it(run: Run, context: LockContext) -> None:
+    async def main() -> None:
+        lock = await acquired(context.asyncio.lock("order:42", timeout=0.3))
+        gc.collect()
+        await until(lambda: lock.renewals >= 4)
+        assert lock.is_held
+        await lock.release()
+
+    run(main())
+
+
+def test_a_task_keeps_the_truth_about_a_loss_when_another_acquires_through_the_same_object(
+    run: Run, real: Backend, context: LockContext
+) -> None:
+    async def main() -> None:
+        lock = context.asyncio.lock("order:42", timeout=20.0)
+        go_on = asyncio.Event()
+
+        async def first() -> None:
+            await lock.acquire()
+            real.view.delete("order:42")
+            with pytest.raises(LockLost):
+                await lock.extend(1.0)
+            go_on.set()
+            await until(lambda: lock._others)
+            assert not lock.is_held
+            assert lock.lost is LossReason.KEY_GONE
+            with pytest.raises(LockLost):
+                at_once(lock.release())
+
+        async def second() -> None:
+            await go_on.wait()
+            async with lock:
+                await losing
+                assert lock.is_held
+                assert await lock.owned()
+
+        losing = asyncio.create_task(first())
+        await second()
+
+    run(main())
+
+
+# Loops and threads
+
+
+def test_several_loops_in_several_threads_share_a_context_with_plain_threads(
+    new_loop: NewLoop, real: Backend, context: LockContext
+) -> None:
+    inside = [0, 0, 0]
+    guard = threading.Lock()
+    turns = 0
+
+    def enter(shard: int, by: int) -> None:
+        nonlocal turns
+        with guard:
+            inside[shard] += by
+            turns += by > 0
+            assert inside[shard] in (0, 1)
+
+    async def work(number: int) -> None:
+        async with context.asyncio.lock(f"shard:{number % 3}"):
+            enter(number % 3, 1)
+            await asyncio.sleep(0)
+            enter(number % 3, -1)
+
+    async def all_work() -> None:
+        await asyncio.gather(*[work(number) for number in range(40)])
+
+    def loop() -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(all_work())
+            runner.run(all_work())
+
+    def thread() -> None:
+        for number in range(40):
+            with context.lock(f"shard:{number % 3}"):
+                enter(number % 3, 1)
+                enter(number % 3, -1)
+
+    calls = [Background(loop), Background(thread), Background(loop), Background(loop)]
+    for call in calls:
+        call.result()
+    assert turns == 3 * 80 + 40
+    assert context.stats().held == 0
+    assert context.stats().acquired == turns
+
+
+def test_one_object_serves_tasks_of_several_loops(new_loop: NewLoop, context: LockContext) -> None:
+    lock, inside = context.asyncio.lock("order:42"), 0
+
+    async def work() -> None:
+        nonlocal inside
+        for _ in range(25):
+            async with lock:
+                inside += 1
+                assert inside == 1
+                inside -= 1
+
+    def loop() -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(work())
+
+    calls = [Background(loop) for _ in range(3)]
+    for call in calls:
+        call.result()
+    assert context.stats().acquired == 75
+
+
+def test_a_thread_may_look_at_the_lock_of_a_task(run: Run, context: LockContext) -> None:
+    async def main() -> None:
+        async with context.asyncio.lock("order:42") as lock:
+            assert in_thread(lambda: lock.is_held)
+            assert in_thread(lambda: lock.token) == lock.token
+            assert in_thread(lambda: repr(lock)).startswith("<Lock 'order:42' held, ")
+        assert not in_thread(lambda: lock.is_held)
+
+    run(main())
+
+
+# The context
+
+
+def test_the_context_says_the_same_to_tasks_and_to_threads(run: Run, context: LockContext) -> None:
+    async def main() -> None:
+        tasks = context.asyncio
+        async with tasks.lock("order:42"), tasks.lock("order:43"):
+            assert [lock.name for lock in tasks.held()] == ["order:42", "order:43"]
+            assert tasks.stats().held == context.stats().held == 2
+        assert tasks.timer is context.timer
+        assert not tasks.closed
+        async with tasks:
+            pass
+        assert tasks.closed
+        assert context.closed
+
+    run(main())
+
+
+def test_what_tasks_have_of_a_context_keeps_it(run: Run, real: Backend) -> None:
+    tasks = LockContext(real.client()).asyncio
+    gc.collect()
+
+    async def main() -> None:
+        for _ in range(5):
+            async with tasks.lock("order:42"):
+                pass
+        assert tasks.stats().connects == 1  # nobody has hung up in between
+        await tasks.close()
+
+    run(main())
+
+
+def test_tasks_are_subject_to_the_limits_of_the_context(run: Run, real: Backend) -> None:
+    async def main() -> None:
+        context = real.context(max_held=2, max_waiting=1)
+        async with context.asyncio.lock("order:42"):
+            waiter = asyncio.create_task(context.asyncio.lock("order:42").acquire())
+            await waiting(context, 1)
+            with pytest.raises(TooManyLocks):
+                await context.asyncio.lock("order:42").acquire()
+            waiter.cancel()
+            async with context.asyncio.lock("order:43"):
+                with pytest.raises(TooManyLocks):
+                    await context.asyncio.lock("order:44").acquire()
+        await nothing_is_left(context, real.view, ["order:42", "order:43"])
+
+    run(main())
+
+
+def test_a_server_that_is_not_there_is_an_error(run: Run) -> None:
+    async def main() -> None:
+        async with LockContext.from_url(
+            f"redis://127.0.0.1:{candidate_port()}", response_timeout=0.05
+        ).asyncio as tasks:
+            lock = tasks.lock("order:42")
+            for call in (lock.acquire(), lock.locked(), tasks.acquire_many(["a", "b"])):
+                with pytest.raises(LockUnavailable):
+                    await call
+
+    run(main())
+
+
+def test_a_waiter_is_served_by_a_release_in_another_process(run: Run, real: Backend, context: LockContext) -> None:
+    real.view.set("order:42", "somebody", px=60_000)
+
+    async def main() -> None:
+        waiter = asyncio.create_task(context.asyncio.lock("order:42").acquire())
+        await waiting(context, 1)
+        real.view.delete("order:42")
+        assert await waiter
+        assert not await context.asyncio.lock("order:42").acquire(blocking_timeout=0.05)
+
+    run(main())

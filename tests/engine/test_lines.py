@@ -1,0 +1,499 @@
+"""Lines: of the callers that wait for one name in a process only the first contends, and all get their turn in order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tests.engine.support import NIL, OK, START, Command, array, integer, runs
+from tests.engine.waiters import LINGER_S, Wait, WaitingRig
+from wheel_lock.engine.operation import Operation
+from wheel_lock.lease import State
+from wheel_lock.locks import EXCLUSIVE, FENCED, Exclusive
+
+CHANNEL = "wheel_lock:wake:{a}"
+
+
+@pytest.fixture
+def rig() -> Iterator[WaitingRig]:
+    with WaitingRig() as rig:
+        yield rig
+
+
+def whats(commands: list[Command]) -> list[str]:
+    return [command.what for command in commands]
+
+
+# Who asks
+
+
+def test_a_free_lock_is_simply_set_and_nobody_listens(rig: WaitingRig) -> None:
+    wait = rig.wait("a")
+    assert rig.server.one("SET").pairs == [(b"a", wait.acquisition.request.lease.token)]
+    rig.say(OK)
+    assert wait.granted
+    assert rig.connector.listeners.servers == []
+    assert len(rig.engine.lines) == 0
+    assert rig.engine.lines.asking == {}
+
+
+def test_one_that_is_refused_subscribes_and_asks_once_more_when_that_holds(rig: WaitingRig) -> None:
+    wait = rig.wait("a")
+    rig.refuse()
+    assert rig.server.take() == []
+    assert rig.listen() == [("SUBSCRIBE", CHANNEL)]
+    command = rig.server.one("acquire")
+    assert command.names == ["a"]
+    assert command.ttl_ms == 3000
+    rig.say(integer(0))  # it had been released in between
+    assert wait.granted
+    assert wait.lease.token == command.pairs[0][1]
+
+
+@pytest.mark.parametrize(("kind", "yes"), [(EXCLUSIVE, integer(0)), (FENCED, integer(7))])
+def test_who_waits_is_woken_by_a_release(rig: WaitingRig, kind: Exclusive, yes: bytes) -> None:
+    wait = rig.wait("a", kind=kind)
+    rig.say(NIL if kind is EXCLUSIVE else array(30_000))
+    rig.listen()
+    rig.server.take()
+    rig.say(array(30_000))
+    rig.wake("a")
+    assert len(rig.server.take()) == 1
+    rig.say(yes)
+    assert wait.lease.fence == (7 if kind is FENCED else None)
+
+
+def test_each_try_has_a_token_of_its_own(rig: WaitingRig) -> None:
+    rig.wait("a")
+    tokens = [command.pairs[0][1] for command in rig.refuse()]
+    rig.listen()
+    for _ in range(3):
+        tokens += [command.pairs[0][1] for command in rig.refuse()]
+        rig.wake("a")
+    assert len(set(tokens)) == len(tokens) == 4
+
+
+def test_those_behind_the_first_send_nothing(rig: WaitingRig) -> None:
+    rig.wait_first("a")
+    for _ in range(50):
+        rig.wait("a")
+    assert rig.server.take() == []
+    assert rig.listen() == []
+    assert rig.waiting == 51
+    rig.wake("a")
+    assert runs(rig.server.take()) == [("acquire", 1)]
+
+
+def test_those_who_come_while_the_first_asks_send_nothing(rig: WaitingRig) -> None:
+    waits = [rig.wait("a") for _ in range(100)]
+    assert runs(rig.refuse()) == [("SET", 1)]
+    assert rig.waiting == 100
+    assert rig.listen() == [("SUBSCRIBE", CHANNEL)]
+    rig.grant(waits[0])
+    for wait in waits[1:]:
+        rig.give_up(wait)
+
+
+def test_those_who_came_while_the_first_asked_and_got_it_line_up_without_asking(rig: WaitingRig) -> None:
+    first, second, third = [rig.wait("a") for _ in range(3)]
+    rig.server.one("SET")
+    rig.say(OK)
+    assert first.granted
+    assert rig.listen() == [("SUBSCRIBE", CHANNEL)]
+    assert rig.server.take() == [], "they know that it is held"
+    assert rig.let_go(first) == ["release", "acquire"]
+    rig.say(integer(0))
+    assert second.granted
+    assert not third.operation.done
+
+
+def test_those_who_come_while_it_is_held_by_one_who_had_waited_send_nothing(rig: WaitingRig) -> None:
+    first = rig.hold_first("a")
+    second = rig.wait("a")
+    rig.go_on(0.5, rig.agree)
+    assert "SET" not in whats(rig.commands)
+    assert "acquire" not in whats(rig.commands)
+    assert rig.let_go(first) == ["release", "acquire"]
+    rig.say(integer(0))
+    assert second.granted
+
+
+def test_one_that_does_not_wait_asks_whoever_else_is_in_line(rig: WaitingRig) -> None:
+    rig.wait_first("a")
+    hasty = rig.wait("a", blocking=False)
+    assert rig.server.one("SET")
+    rig.say(NIL)
+    assert hasty.refused
+    assert rig.waiting == 1
+
+
+def test_one_that_polls_asks_by_itself(rig: WaitingRig) -> None:
+    rig.wait_first("a")
+    rig.commands.clear()
+    poller = rig.wait("a", retry_every=0.05, blocking_timeout=0.5)
+    assert rig.waiting == 1
+    rig.go_on(0.6, rig.be_taken())
+    assert poller.refused
+    assert sum(command.what == "SET" for command in rig.commands) in range(10, 13)
+    assert rig.listen() == []
+
+
+def test_different_names_are_different_lines_on_one_connection(rig: WaitingRig) -> None:
+    waits = [rig.wait_first(name) for name in ("a", "b", "c")]
+    assert rig.connector.listeners.attempts == 1
+    rig.wake("b")
+    rig.grant(waits[1])
+    assert [wait.operation.done for wait in waits] == [False, True, False]
+
+
+# Order
+
+
+def test_they_get_it_in_the_order_in_which_they_came(rig: WaitingRig) -> None:
+    order: list[int] = []
+    waits = [rig.waiter("a", told=partial(order.append, number)) for number in range(20)]
+    for wait in waits[:10]:
+        rig.post(wait.acquisition.begin)  # while the first asks
+    rig.refuse()
+    rig.listen()
+    for wait in waits[10:]:
+        rig.post(wait.acquisition.begin)
+    rig.grant(waits[0])
+    for wait, following in itertools.pairwise(waits):
+        assert rig.let_go(wait) == ["release", "acquire"]
+        rig.say(integer(0))
+        assert following.granted
+    assert order == list(range(20))
+
+
+def test_a_thousand_waiters_cost_two_commands_per_grant(rig: WaitingRig) -> None:
+    waits = [rig.waiter("a") for _ in range(1000)]
+    for wait in waits:
+        rig.timer.post(wait.acquisition.begin)
+    rig.go_on(1.0, rig.be_taken())
+    rig.wake("a")
+    rig.commands.clear()
+    for wait in waits[:200]:
+        rig.go_on(0.0, rig.agree)
+        assert [lease.name for lease in rig.engine.held] == ["a"]
+        assert wait.granted
+        rig.release(wait.lease)
+    assert len(rig.commands) <= 2 * 200
+    for wait in waits[200:]:
+        rig.timer.post(wait.acquisition.give_up)
+    rig.go_on(0.0, rig.agree)
+    rig.assert_clean()
+
+
+# Handed over within the process
+
+
+def test_the_next_asks_right_behind_the_release_in_the_same_write(rig: WaitingRig) -> None:
+    first = rig.hold_first("a")
+    second = rig.wait("a")
+    release, acquire = "release", "acquire"
+    assert rig.let_go(first) == [release, acquire]  # after a single turn
+    rig.say(integer(0))
+    assert second.granted
+
+
+def test_the_message_of_the_processes_own_release_brings_no_second_try(rig: WaitingRig) -> None:
+    first, second = rig.hold_first("a"), rig.wait("a")
+    rig.wait("a")
+    assert rig.let_go(first) == ["release", "acquire"]
+    rig.wake("a")  # before the reply
+    rig.say(integer(0))
+    assert second.granted
+    rig.wake("a")  # and once more behind it
+    assert rig.server.take() == []
+
+
+@pytest.mark.parametrize("way", ["in bulk", "lost", "abandoned"])
+def test_whatever_way_the_holder_ends_the_next_asks(rig: WaitingRig, way: str) -> None:
+    first = rig.hold_first("a")
+    second = rig.wait("a")
+    if way == "in bulk":
+        rig.release_many([first.lease])
+        assert whats(rig.server.take()) == ["release_many"]
+        rig.say(array())
+    elif way == "abandoned":
+        rig.post(lambda: rig.engine.abandon(first.lease))
+    else:
+        rig.go_on(1.1)
+        rig.server.one("renew")
+        rig.say(array(1, 0))
+    rig.grant(second)
+
+
+def test_an_exported_lock_is_not_held_here_any_more(rig: WaitingRig) -> None:
+    first, second = rig.hold_first("a"), rig.wait("a")
+    rig.ask(lambda operation: rig.engine.export(first.lease, operation))
+    adopted = rig.hold("a")  # stands for the one who adopts it
+    rig.release(adopted)
+    assert whats(rig.server.take()) == ["release", "acquire"]
+    rig.say(integer(1), integer(0))
+    assert second.granted
+
+
+# What wakes the first
+
+
+def test_a_message_that_comes_while_a_try_is_under_way_is_remembered(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a")
+    rig.wake("a")
+    rig.server.one("acquire")
+    rig.wake("a")
+    assert rig.server.take() == []
+    rig.say(array(30_000))  # the server looked just before that release
+    rig.grant(wait)
+
+
+def test_what_is_released_between_the_refusal_and_the_subscription_is_found(rig: WaitingRig) -> None:
+    wait = rig.wait("a")
+    rig.refuse()
+    rig.go_on(0.05)  # released now: nobody listens yet
+    rig.listen()
+    rig.grant(wait)
+
+
+def test_it_looks_when_the_holders_lease_would_end(rig: WaitingRig) -> None:
+    wait = rig.wait("a", fallback=100.0)
+    rig.refuse()
+    rig.listen()
+    rig.refuse(remaining_ms=700)
+    rig.go_to(START + 0.69)
+    assert rig.server.take() == []
+    rig.go_to(START + 0.72)
+    rig.server.one("acquire")
+    rig.say(array(2_000))  # it has been renewed
+    rig.go_on(1.9)
+    assert rig.server.take() == []
+    rig.go_on(0.15)
+    rig.grant(wait)
+
+
+def test_its_looks_come_further_and_further_apart(rig: WaitingRig) -> None:
+    rig.wait("a")
+    looks: list[float] = []
+    refuse = rig.be_taken()
+
+    def note() -> None:
+        before = len(rig.commands)
+        refuse()
+        looks.extend(rig.now - START for command in rig.commands[before:] if command.what == "acquire")
+
+    rig.go_to(START + 30.0, note)
+    expected = [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 11.4, 16.4, 21.4, 26.4]
+    assert looks == pytest.approx(expected, abs=0.2)
+
+
+def test_a_server_that_says_that_no_time_is_left_is_asked_once_a_tick_at_most(rig: WaitingRig) -> None:
+    rig.wait("a")
+    rig.go_on(1.0, rig.be_taken(remaining_ms=0))
+    assert len(rig.commands) <= 110
+
+
+def test_a_lease_that_never_expires_is_looked_at_now_and_then(rig: WaitingRig) -> None:
+    wait = rig.wait("a", fallback=1.0)
+    rig.refuse()
+    rig.listen()
+    rig.refuse(remaining_ms=-1)
+    rig.go_on(0.95)
+    assert rig.server.take() == []
+    rig.go_on(0.1)
+    rig.grant(wait)
+
+
+def test_while_it_is_held_here_nobody_asks_whatever_is_heard(rig: WaitingRig) -> None:
+    rig.hold_first("a", 30.0)
+    rig.wait("a")
+    rig.wake("a")
+    rig.go_on(8.0)
+    assert rig.server.take() == []
+
+
+def test_who_has_said_how_often_he_looks_looks_also_at_what_is_held_here(rig: WaitingRig) -> None:
+    rig.hold_first("a", 30.0)
+    rig.wait("a", fallback=0.5)
+    rig.go_on(0.55)
+    rig.server.one("acquire")
+    rig.say(array(29_000))
+    rig.go_on(0.55)
+    rig.server.one("acquire")
+
+
+# Others get their chance
+
+
+def hand_on(rig: WaitingRig, first: Wait, waits: list[Wait], rivals: int) -> Wait:
+    """Pass the lock on until the line yields; return who let go of it last."""
+    for wait in waits:
+        if rig.let_go(first, listeners=1 + rivals) == ["release"]:
+            return first
+        rig.say(integer(0))
+        assert wait.granted
+        first = wait
+    raise AssertionError("it does not yield")
+
+
+def test_after_sixteen_in_a_row_a_line_lets_other_processes_go_first(rig: WaitingRig) -> None:
+    first = rig.hold_first("a")
+    waits = [rig.wait("a") for _ in range(40)]
+    last = hand_on(rig, first, waits, rivals=1)
+    assert waits.index(last) == 14, "one who was woken, fifteen more by hand"
+    rig.wake("a")  # its own release
+    assert rig.server.take() == [], "now somebody else may have it"
+    rig.go_on(0.02)
+    rig.server.one("acquire")
+    rig.say(array(3_000))
+    rig.wake("a")
+    rig.grant(waits[15])
+
+
+def test_without_rivals_it_does_not_yield(rig: WaitingRig) -> None:
+    first = rig.hold_first("a")
+    waits = [rig.wait("a") for _ in range(40)]
+    with pytest.raises(AssertionError, match="does not yield"):
+        hand_on(rig, first, waits, rivals=0)
+
+
+def test_one_who_comes_and_goes_while_the_line_yields_does_not_make_it_deaf(rig: WaitingRig) -> None:
+    first = rig.hold_first("a")
+    waits = [rig.wait("a", fallback=100.0) for _ in range(20)]
+    hand_on(rig, first, waits, rivals=1)
+    for wait in waits[15:]:
+        rig.give_up(wait)
+    late = rig.wait("a", fallback=100.0)
+    rig.refuse()
+    rig.refuse()
+    rig.wake("a")
+    rig.grant(late)
+
+
+def test_a_last_try_while_the_line_yields_does_not_make_it_deaf(rig: WaitingRig) -> None:
+    first = rig.hold_first("a", 30.0)
+    waits = [rig.wait("a", fallback=100.0, blocking_timeout=0.009 if number == 15 else None) for number in range(20)]
+    rig.go_on(0.005)
+    hand_on(rig, first, waits, rivals=1)
+    rig.go_on(0.006)
+    rig.server.one("acquire")
+    rig.say(array(30_000))
+    assert waits[15].refused
+    rig.wake("a")
+    rig.grant(waits[16])
+
+
+def test_a_release_elsewhere_while_a_try_is_under_way_does_not_begin_to_yield(rig: WaitingRig) -> None:
+    first = rig.hold_first("a", 30.0)
+    waits = [rig.wait("a", fallback=100.0) for _ in range(20)]
+    for wait in waits[:14]:
+        rig.let_go(first, listeners=2)
+        rig.say(integer(0))
+        first = wait
+    assert waits[13].granted
+    rig.let_go(waits[13], listeners=2)  # the fifteenth; the next try is refused: a stranger was quicker
+    rig.say(array(30_000))
+    rig.wake("a")
+    rig.server.one("acquire")
+    stray = rig.lease("a")
+    for _ in range(20):
+        rig.post(lambda: rig.engine.lines.ended(stray))  # leases of this process that came by other ways
+    rig.say(array(30_000))
+    rig.server.one("acquire")
+    rig.say(array(30_000))
+    rig.wake("a")
+    rig.grant(waits[14])
+
+
+# What is left
+
+
+def test_those_who_gave_up_before_the_first_got_it_leave_no_line(rig: WaitingRig) -> None:
+    first, second = rig.wait("a"), rig.wait("a")
+    rig.give_up(second)
+    rig.server.one("SET")
+    rig.say(OK)
+    rig.let_go(first)
+    rig.assert_clean()
+
+
+def test_a_line_and_its_subscription_outlive_the_last_waiter_for_a_while_and_no_longer(rig: WaitingRig) -> None:
+    first = rig.hold_first("a")
+    rig.let_go(first)
+    rig.go_on(LINGER_S - 0.1)
+    assert rig.listen() == []
+    rig.go_on(0.2)
+    assert ("UNSUBSCRIBE", CHANNEL) in rig.listen()
+    rig.assert_clean()
+
+
+def test_who_comes_while_it_lingers_needs_no_new_subscription(rig: WaitingRig) -> None:
+    rig.let_go(rig.hold_first("a"))
+    again = rig.wait("a")
+    assert runs(rig.refuse()) == [("SET", 1)]
+    assert rig.listen() == []
+    rig.server.one("acquire")  # what was published since its own try nobody has listened to
+    rig.say(array(30_000))
+    rig.go_on(LINGER_S + 1.0, rig.be_taken())
+    assert rig.line("a") is not None, "somebody stands in it again"
+    rig.server.take()
+    rig.wake("a")
+    rig.grant(again)
+
+
+def test_who_comes_before_the_subscription_is_confirmed_asks_for_no_second(rig: WaitingRig) -> None:
+    hasty = rig.wait("a")
+    rig.refuse()
+    rig.give_up(hasty)
+    wait = rig.wait("a")
+    rig.refuse()
+    assert rig.listen() == [("SUBSCRIBE", CHANNEL)]
+    rig.grant(wait)
+
+
+def test_what_comes_due_in_the_same_step_does_not_close_a_line_twice(rig: WaitingRig) -> None:
+    first = rig.wait_first("a", 30.0)
+    second = rig.wait("a", blocking_timeout=0.1)
+    rig.wake("a")
+    rig.grant(first)
+    line = rig.line("a")
+    assert line is not None
+    rig.jump(0.5)  # the second's time and the line's next look
+    assert second.refused
+    rig.go_on(0.5, rig.agree)
+    third = rig.wait("a")
+    rig.go_on(2 * LINGER_S, rig.be_taken())
+    assert rig.line("a") is line
+    rig.let_go(first)
+    rig.say(integer(0))
+    assert third.granted
+    assert rig.told == []
+
+
+def test_a_lease_that_was_waited_for_is_renewed_and_lost_like_any_other(rig: WaitingRig) -> None:
+    wait = rig.hold_first("a")
+    rig.go_on(1.1, rig.agree)
+    assert wait.lease.renewals == 1
+    rig.go_on(1.1)
+    rig.server.one("renew")
+    rig.say(array(1, 0))
+    assert wait.lease.state is State.LOST
+    assert [lease for lease, _ in rig.told] == [wait.lease]
+
+
+def test_a_grant_that_nobody_can_be_told_of_is_released_and_the_next_gets_his_turn(rig: WaitingRig) -> None:
+    first = rig.waiter("a")
+    operation: Operation[object] = Operation(lambda: rig.engine.lines and first.acquisition.give_up())
+    first.acquisition.operation = operation  # type: ignore[assignment]  # as asyncio's, whose event loop is closed
+    rig.post(first.acquisition.begin)
+    second = rig.wait("a")
+    rig.refuse()
+    rig.listen()
+    rig.server.one("acquire")
+    rig.say(integer(0))
+    assert whats(rig.server.take()) == ["release_many"]
+    rig.say(array())
+    rig.grant(second)

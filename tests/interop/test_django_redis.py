@@ -1,0 +1,98 @@
+"""django-redis: `cache.lock()` makes our locks when it is configured as the documentation says."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings
+from django.core.cache import caches
+from redis.exceptions import LockError, LockNotOwnedError
+
+from tests.interop.page import as_module
+from tests.redis.support import LONG_S, Background
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import LockContext
+from wheel_lock.notifier import NOTIFIER
+from wheel_lock.redis_lock import Lock
+
+DATABASE = 1
+
+
+@pytest.fixture(scope="module")
+def configured(shared_redis_server: RedisServer) -> Iterator[None]:
+    ours = {"redis://127.0.0.1:6379": f"redis://127.0.0.1:{shared_redis_server.port}"}
+    with as_module("myproject/redis_client.py"), as_module("myproject/settings.py", ours) as module:
+        settings.configure(CACHES=module.CACHES)
+        yield
+
+
+@pytest.fixture
+def view(redis_server: RedisServer) -> redis.Redis:
+    return redis_server.client(db=DATABASE)
+
+
+@pytest.fixture
+def cache(configured: None, view: redis.Redis) -> Any:
+    return caches["default"]
+
+
+@pytest.mark.slow
+def test_a_cache_lock_is_ours_and_is_renewed(cache: Any, view: redis.Redis) -> None:
+    with cache.lock("report", timeout=0.4) as lock:
+        assert isinstance(lock, Lock)
+        time.sleep(1.0)
+        assert lock.owned()
+        assert view.keys() == [b":1:report"]
+    assert not view.exists(":1:report")
+
+
+def test_a_cache_lock_excludes_a_plain_one(cache: Any, view: redis.Redis) -> None:
+    with cache.lock("report", timeout=30):
+        assert not view.lock(":1:report", timeout=30).acquire(blocking=False)
+        with pytest.raises(LockError, match="Unable to acquire lock within the time specified"):
+            cache.lock("report", timeout=30, blocking_timeout=0.15).__enter__()
+
+
+def test_a_waiter_is_woken_by_the_release(cache: Any) -> None:
+    lock = cache.lock("report", timeout=30)
+    lock.acquire()
+    waiting = Background(lambda: caches["default"].lock("report", timeout=30, sleep=60, thread_local=False).acquire())
+    time.sleep(0.1)
+    began = time.monotonic()
+    lock.release()
+    assert waiting.result()
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_lock_that_was_lost_is_told_of(cache: Any, view: redis.Redis) -> None:
+    with pytest.raises(LockNotOwnedError), cache.lock("report", timeout=30):
+        view.set(":1:report", "somebody else")
+
+
+def test_all_threads_and_clients_share_one_context(cache: Any) -> None:
+    def context() -> LockContext:
+        client = caches["default"].client.get_client(write=True)
+        clients.append(client)
+        client.lock("report", timeout=30)
+        return LockContext.shared(client)
+
+    clients: list[Any] = []
+    contexts = {id(Background(context).result()) for _ in range(3)}
+    assert len({id(client) for client in clients}) == 3  # Django makes them per thread
+    assert len(contexts) == 1
+
+
+@pytest.mark.slow
+def test_a_lock_that_nobody_keeps_is_left_to_expire(cache: Any, view: redis.Redis) -> None:
+    with pytest.warns(ResourceWarning, match="was abandoned"):
+        assert cache.lock("mails", timeout=0.5).acquire(blocking=False)
+        gc.collect()
+        assert not cache.lock("mails", timeout=0.5).acquire(blocking=False)
+        assert NOTIFIER.drain(LONG_S)
+    eventually(lambda: not view.exists(":1:mails"), LONG_S)

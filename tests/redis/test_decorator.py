@@ -1,0 +1,396 @@
+"""Functions and coroutine functions that run under a lock which is named after their arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.redis.support import Backend, Background
+from tests.support.waiting import eventually
+from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LockNotAcquired
+from wheel_lock.decorator import _calls
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(context: LockContext, backend: Backend) -> Iterator[None]:
+    yield
+    assert _calls == {}
+    if not context.closed:
+        eventually(lambda: context.stats().held == 0)
+
+
+def names(context: LockContext) -> list[str | bytes]:
+    return [held.name for held in context.held()]
+
+
+# Names
+
+
+def test_a_name_is_filled_in_from_positional_named_and_default_arguments(context: LockContext) -> None:
+    @context.locked("report:{user_id}:{kind}:{rest}:{more}")
+    def report(user_id: int, /, kind: str = "daily", *rest: int, **more: int) -> list[str | bytes]:
+        return names(context)
+
+    assert report(7) == ["report:7:daily:():{}"]
+    assert report(7, "weekly") == ["report:7:weekly:():{}"]
+    assert report(8, kind="weekly") == ["report:8:weekly:():{}"]
+    assert report(8, "weekly", 1, 2, a=3) == ["report:8:weekly:(1, 2):{'a': 3}"]
+
+
+def test_a_name_follows_attributes_items_conversions_and_formats(context: LockContext) -> None:
+    @context.locked("{order.owner.name}:{order.lines[0]}:{number:0{width}d}:{kind!r}:{{x}}")
+    def ship(order: Any, number: int, width: int = 4, kind: str = "k") -> list[str | bytes]:
+        return names(context)
+
+    order = SimpleNamespace(owner=SimpleNamespace(name="anna"), lines=["book"])
+    assert ship(order, 7) == ["anna:book:0007:'k':{x}"]
+    assert ship(order, 7, 2, kind="p") == ["anna:book:07:'p':{x}"]
+
+
+def test_a_name_need_not_speak_of_arguments(context: LockContext) -> None:
+    @context.locked("nightly", timeout=5.0)
+    def nightly() -> list[str | bytes]:
+        assert context.held()[0].timeout_s == 5.0
+        return names(context)
+
+    assert nightly() == ["nightly"]
+
+
+@pytest.mark.parametrize(
+    ("template", "field"),
+    [
+        ("{user}", "user"),
+        ("{}", ""),
+        ("{0}", "0"),
+        ("{number:{width}d}", "width"),
+        ("{order.id}", "order.id"),
+        ("{ number}", " number"),
+    ],
+)
+def test_a_field_that_is_no_parameter_is_refused_where_the_function_is_defined(
+    context: LockContext, template: str, field: str
+) -> None:
+    def function(number: int) -> None: ...
+
+    with pytest.raises(ValueError, match=r"is no parameter of .*function") as caught:
+        context.locked(template)(function)
+    assert f"{{{field}}}" in str(caught.value)
+
+
+@pytest.mark.parametrize("template", ["", "n" * 513, "\ud800", "{", "}", "{a", b"report", None])
+def test_a_name_that_cannot_be_is_refused_at_once(context: LockContext, template: Any) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        context.locked(template)
+
+
+@pytest.mark.parametrize(
+    "terms", [{"timeout": 0}, {"renew_every": 30.0}, {"max_attempts": 0}, {"blocking_timeout": -1.0}]
+)
+def test_terms_that_cannot_be_are_refused_at_once(context: LockContext, terms: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        context.locked("report:{user_id}", **terms)
+
+
+def test_what_is_wrong_with_a_call_is_said_before_anything_is_asked(backend: Backend) -> None:
+    context = backend.context()
+
+    @context.locked("{name.id}")
+    def work(name: Any) -> None:
+        pytest.fail("it runs")
+
+    with pytest.raises(TypeError, match="missing a required argument"):
+        work()  # type: ignore[call-arg]
+    with pytest.raises(AttributeError, match="id"):
+        work(7)
+    for wrong in ("", "n" * 513):
+        with pytest.raises(ValueError, match="a lock name must have 1 to 512 bytes"):
+            work(SimpleNamespace(id=wrong))
+    assert context.stats().connects == 0
+
+
+# Functions
+
+
+def test_results_and_errors_pass_and_the_lock_is_released(backend: Backend, context: LockContext) -> None:
+    @context.locked("work")
+    def divide(number: int, by: int) -> float:
+        assert backend.view.exists("work")
+        return number / by
+
+    assert divide(6, 3) == 2
+    with pytest.raises(ZeroDivisionError):
+        divide(6, by=0)
+    assert not backend.view.exists("work")
+
+
+def test_a_wrapped_function_looks_like_itself(context: LockContext) -> None:
+    def report(user_id: int, *, kind: str = "daily") -> str:
+        """Write a report."""
+        return kind
+
+    async def fetch(user_id: int) -> None: ...
+
+    wrapped = context.locked("report:{user_id}")(report)
+    assert wrapped.__name__ == "report"
+    assert wrapped.__doc__ == "Write a report."
+    assert inspect.signature(wrapped) == inspect.signature(report)
+    assert inspect.unwrap(wrapped) is report
+    assert not inspect.iscoroutinefunction(wrapped)
+    assert inspect.iscoroutinefunction(context.locked("{user_id}")(fetch))
+
+
+def test_methods_of_every_kind(context: LockContext) -> None:
+    class Account:
+        kind = "account"
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        @context.locked("{self.kind}:{self.number}:{amount}")
+        def pay(self, amount: int) -> list[str | bytes]:
+            return names(context)
+
+        @staticmethod
+        @context.locked("static:{amount}")
+        def fee(amount: int) -> list[str | bytes]:
+            return names(context)
+
+        @classmethod
+        @context.locked("{cls.__name__}:{amount}")
+        def total(cls, amount: int) -> list[str | bytes]:
+            return names(context)
+
+        @property
+        @context.locked("balance:{self.number}")
+        def balance(self) -> list[str | bytes]:
+            return names(context)
+
+        @context.locked("{self.kind}:{self.number}")
+        async def audit(self) -> list[str | bytes]:
+            return names(context)
+
+    account = Account(7)
+    assert account.pay(5) == ["account:7:5"]
+    assert Account.pay(account, amount=6) == ["account:7:6"]
+    assert account.fee(5) == Account.fee(5) == ["static:5"]
+    assert account.total(5) == Account.total(5) == ["Account:5"]
+    assert account.balance == ["balance:7"]
+    assert asyncio.run(account.audit()) == ["account:7"]
+
+
+def test_partial_functions_and_callable_objects(context: LockContext) -> None:
+    class Work:
+        def __call__(self, number: int) -> list[str | bytes]:
+            return names(context)
+
+    async def later(number: int, kind: str) -> list[str | bytes]:
+        return names(context)
+
+    assert context.locked("work:{number}")(Work())(7) == ["work:7"]
+    partial = context.locked("{kind}:{number}")(functools.partial(later, kind="k"))
+    assert asyncio.run(partial(7)) == ["k:7"]
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [generator, async_generator])
+def test_generators_are_refused(context: LockContext, function: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError, match="generator is a generator: its body runs when the lock has been released"):
+        context.locked("work")(function)
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_static_and_class_methods_are_refused_below(context: LockContext, kind: Any) -> None:
+    def function() -> None: ...
+
+    with pytest.raises(TypeError, match=f"@{kind.__name__} belongs above the decorator that locks"):
+        context.locked("work")(kind(function))
+
+
+def test_a_function_that_turns_out_to_return_a_coroutine_is_an_error(backend: Backend, context: LockContext) -> None:
+    async def work() -> None:
+        pytest.fail("it runs unlocked")
+
+    disguised: Callable[[], object] = functools.partial(lambda call: call(), work)
+    with pytest.raises(TypeError, match="returned a coroutine: it would run unlocked"):
+        context.locked("work")(disguised)()
+    assert not backend.view.exists("work")
+
+
+# Contention
+
+
+def test_what_is_not_acquired_in_time_does_not_run(backend: Backend, context: LockContext) -> None:
+    backend.view.set("work", "somebody", px=60_000)
+
+    @context.locked("work", blocking_timeout=0.02)
+    def work() -> None:
+        pytest.fail("it runs")
+
+    @context.locked("work", blocking=False)
+    async def async_work() -> None:
+        pytest.fail("it runs")
+
+    with pytest.raises(LockNotAcquired):
+        work()
+    with pytest.raises(LockNotAcquired):
+        asyncio.run(async_work())
+    assert backend.view.get("work") == b"somebody"
+
+
+def test_calls_of_one_name_take_turns_and_others_do_not_wait(context: LockContext) -> None:
+    inside: dict[int, int] = {}
+    guard, met = threading.Lock(), threading.Barrier(2)
+
+    @context.locked("work:{number}")
+    def work(number: int) -> None:
+        with guard:
+            inside[number] = inside.get(number, 0) + 1
+            assert inside[number] == 1
+        if number < 2:
+            met.wait(5.0)  # two of different names are inside at once
+        with guard:
+            inside[number] -= 1
+
+    calls = [Background(functools.partial(work, number)) for number in (0, 1, 2, 2, 2, 2, 2, 2)]
+    for call in calls:
+        call.result()
+
+
+def test_tasks_and_threads_take_turns(context: LockContext) -> None:
+    inside = 0
+
+    def enter_and_leave() -> None:
+        nonlocal inside
+        inside += 1
+        assert inside == 1
+        inside -= 1
+
+    work = context.locked("work")(enter_and_leave)
+
+    @context.locked("work")
+    async def async_work() -> None:
+        enter_and_leave()
+
+    async def main() -> None:
+        await asyncio.gather(*[async_work() for _ in range(20)], *[asyncio.to_thread(work) for _ in range(20)])
+
+    asyncio.run(main())
+
+
+def test_a_loss_is_told_where_the_function_ends(backend: Backend, context: LockContext) -> None:
+    @context.locked("work")
+    def work() -> None:
+        backend.view.delete("work")
+
+    with pytest.raises(LockLost):
+        work()
+
+
+# Calls inside of calls
+
+
+def test_a_function_that_calls_itself_is_told_so_instead_of_waiting_for_ever(context: LockContext) -> None:
+    @context.locked("work:{number}")
+    def work(number: int) -> int:
+        return 1 + work(number)
+
+    @context.locked("work:{number}")
+    async def async_work(number: int) -> int:
+        return 1 + await async_work(number)
+
+    calls: list[Callable[[], int]] = [lambda: work(7), lambda: asyncio.run(async_work(7))]
+    for call in calls:
+        with pytest.raises(LockAlreadyHeld, match="The lock 'work:7' is held by a call that this one is part of"):
+            call()
+    assert names(context) == []
+
+
+def test_functions_of_one_name_that_call_each_other_are_told_so(context: LockContext) -> None:
+    @context.locked("work")
+    def first() -> None:
+        second()
+
+    @context.locked("work")
+    def second() -> None:
+        pytest.fail("it runs")
+
+    with pytest.raises(LockAlreadyHeld):
+        first()
+
+
+def test_a_function_may_call_itself_for_another_name(context: LockContext) -> None:
+    @context.locked("work:{depth}")
+    def work(depth: int) -> list[str | bytes]:
+        return names(context) if depth == 0 else work(depth - 1)
+
+    assert work(3) == ["work:3", "work:2", "work:1", "work:0"]
+    assert work(3) == ["work:3", "work:2", "work:1", "work:0"]
+
+
+def test_the_same_name_of_another_context_is_another_lock(context: LockContext, backend: Backend) -> None:
+    other = backend.context_of(backend.client(db=1))
+
+    @context.locked("work")
+    def outer() -> tuple[list[str | bytes], list[str | bytes]]:
+        return inner()
+
+    @other.locked("work")
+    def inner() -> tuple[list[str | bytes], list[str | bytes]]:
+        return names(context), names(other)
+
+    assert outer() == (["work"], ["work"])
+
+
+def test_a_call_inside_of_one_that_has_lost_the_lock_acquires_it_anew(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+
+    @context.locked("work")
+    def outer() -> None:
+        backend.view.delete("work")
+        clock.advance(10.0)
+        assert inner() == ["work"]
+
+    @context.locked("work")
+    def inner() -> list[str | bytes]:
+        return names(context)
+
+    with pytest.raises(LockLost):
+        outer()
+
+
+def test_what_a_call_starts_elsewhere_waits_for_it(context: LockContext) -> None:
+    started: list[Any] = []
+
+    @context.locked("work")
+    def work(depth: int) -> None:
+        if depth:
+            started.append(Background(lambda: work(depth - 1)))
+            eventually(lambda: context.stats().waiting == 1)
+
+    @context.locked("work")
+    async def async_work(depth: int) -> None:
+        if depth:
+            started.append(asyncio.create_task(async_work(depth - 1)))
+            await asyncio.to_thread(eventually, lambda: context.stats().waiting == 1)
+
+    async def main() -> None:
+        await async_work(1)
+        await started.pop()
+
+    work(1)
+    started.pop().result()
+    asyncio.run(main())

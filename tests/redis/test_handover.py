@@ -1,0 +1,243 @@
+"""Hand-over: the one lets go of a lock without releasing it, the other takes over what is left, on the same terms."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.redis.support import (
+    Backend,
+    Losses,
+    believes_no_longer_than_the_server,
+    in_thread,
+    token_of,
+)
+from tests.support.waiting import eventually
+from wheel_lock import (
+    Lock,
+    LockContext,
+    LockLost,
+    LockNotHeld,
+    LossReason,
+    WrongThread,
+)
+
+NAME = "import:2026"
+
+
+@pytest.fixture
+def lock(context: LockContext) -> Lock:
+    """A lock that is held, and can be handed over."""
+    lock = context.lock(NAME, timeout=20.0, fencing=True)
+    assert lock.acquire()
+    return lock
+
+
+# The exporter lets go
+
+
+def test_the_exporter_neither_believes_nor_renews_nor_releases(backend: Backend, context: LockContext) -> None:
+    lock = context.lock(NAME, timeout=0.4)
+    lock.acquire()
+    token = token_of(lock)
+    lock.export()
+    assert not lock.is_held
+    assert lock.token is None
+    assert lock.lost is None
+    assert lock.remaining() == 0.0
+    assert repr(lock) == f"<Lock '{NAME}' not held>"
+    assert context.held() == []
+    for call in (lock.release, lock.export, lock.reacquire, lambda: context.release_many([lock])):
+        with pytest.raises(LockNotHeld, match="it was handed over"):
+            call()
+    with pytest.raises(LockNotHeld):
+        lock.raise_if_lost()
+    assert backend.view.get(NAME) == token  # it is there still, for an adopter
+    eventually(lambda: not backend.view.exists(NAME), 1.0)  # and not renewed
+    assert lock.renewals == 0
+    assert context.stats().lost == 0
+
+
+def test_the_exporter_may_acquire_it_again(backend: Backend, context: LockContext, lock: Lock) -> None:
+    adopted = context.adopt(lock.export())
+    assert not lock.acquire(blocking=False)
+    adopted.release()
+    assert lock.acquire(blocking=False)
+    assert lock.is_held
+    lock.release()
+
+
+def test_a_block_that_has_handed_its_lock_over_says_so(context: LockContext) -> None:
+    texts = []
+    with pytest.raises(LockNotHeld, match="it was handed over"), context.lock(NAME) as lock:
+        texts.append(lock.export())
+    with context.adopt(texts[0]):
+        pass
+
+
+@pytest.mark.parametrize("state", ["not acquired", "released", "lost"])
+def test_what_is_not_held_is_not_exported(backend: Backend, context: LockContext, state: str) -> None:
+    lock = context.lock(NAME)
+    if state != "not acquired":
+        lock.acquire()
+        if state == "released":
+            lock.release()
+        else:
+            backend.view.delete(NAME)
+            with pytest.raises(LockLost):
+                lock.extend(1.0)
+    with pytest.raises(LockLost if state == "lost" else LockNotHeld):
+        lock.export()
+
+
+def test_another_thread_exports_only_what_belongs_to_no_thread(context: LockContext, lock: Lock) -> None:
+    with pytest.raises(WrongThread):
+        in_thread(lock.export)
+    assert lock.is_held
+    shared = context.lock("shared", thread_local=False)
+    shared.acquire()
+    context.adopt(in_thread(shared.export)).release()
+    lock.release()
+
+
+def test_locks_acquired_in_bulk_can_be_handed_over(backend: Backend, context: LockContext) -> None:
+    locks = context.acquire_many(["a", "b", "c"])
+    adopted = [context.adopt(lock.export()) for lock in locks.values() if lock is not None]
+    assert [lock.name for lock in adopted] == ["a", "b", "c"]
+    context.release_many(adopted)
+    assert backend.view.keys() == []
+
+
+# The adopter takes over
+
+
+def test_the_adopter_holds_it_under_a_token_of_its_own(backend: Backend, context: LockContext, lock: Lock) -> None:
+    before = token_of(lock)
+    backend.view.pexpire(NAME, 19_000)
+    adopted = context.adopt(lock.export())
+    assert adopted.is_held
+    assert adopted.name == NAME
+    assert adopted.timeout == 20.0
+    assert adopted.lost is None
+    assert token_of(adopted) != before
+    assert backend.view.get(NAME) == adopted.token
+    assert 19_000 < backend.view.pttl(NAME) <= 20_000
+    assert believes_no_longer_than_the_server(adopted, backend.view)
+    assert [held.name for held in context.held()] == [NAME]
+    assert adopted.owned()
+    adopted.release()
+    assert not backend.view.exists(NAME)
+
+
+def test_the_adopter_renews_it(backend: Backend) -> None:
+    exporter, adopter = backend.context(), backend.context()
+    lock = exporter.lock(NAME, timeout=0.3)
+    lock.acquire()
+    adopted = adopter.adopt(lock.export())
+    eventually(lambda: adopted.renewals >= 4)
+    assert lock.renewals == 0
+    assert adopted.is_held
+    adopted.release()
+
+
+def test_the_first_block_of_an_adopted_lock_finds_it_acquired(context: LockContext, lock: Lock) -> None:
+    with context.adopt(lock.export()) as adopted:
+        assert adopted.is_held
+    assert not adopted.is_held
+    with adopted:  # the second acquires it as usual
+        assert adopted.is_held
+    assert not adopted.is_held
+
+
+def test_an_adopted_lock_that_is_lost_is_told_of(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+    lock, losses = context.lock(NAME, timeout=20.0), Losses()
+    lock.acquire()
+    adopted = context.adopt(lock.export(), on_lost=losses)
+    backend.view.delete(NAME)
+    clock.advance(7.0)
+    assert [(event.name, event.reason) for event in losses.all_told()] == [(NAME, LossReason.KEY_GONE)]
+    with pytest.raises(LockLost), adopted:
+        pytest.fail("nobody is let in")
+
+
+def test_the_fence_stays_the_same_over_extensions_and_hand_overs_and_grows_after_a_release(
+    backend: Backend, context: LockContext, lock: Lock
+) -> None:
+    other, fence = backend.context(), lock.fence
+    assert fence is not None
+    for number in range(3):
+        lock.extend(1.0)
+        assert lock.fence == fence
+        lock = (other, context)[number % 2].adopt(lock.export())
+        assert lock.fence == fence
+    lock.release()
+    with context.lock(NAME, fencing=True) as later:
+        assert later.fence is not None
+        assert later.fence > fence
+
+
+@pytest.mark.parametrize("name", ["plain", "größe €", b"\x00\xff\r\n{a}", bytes(range(256)), "n" * 512, b"{}"])
+def test_names_of_any_bytes_arrive_as_they_were(backend: Backend, context: LockContext, name: str | bytes) -> None:
+    lock = context.lock(name, fencing=True)
+    lock.acquire()
+    text = lock.export()
+    assert text.isascii()
+    assert text.isprintable()
+    adopted = backend.context().adopt(text)
+    assert adopted.name == name
+    assert type(adopted.name) is type(name)
+    assert adopted.fence == lock.fence
+    adopted.release()
+    assert not backend.view.exists(name)
+
+
+def test_a_token_that_the_caller_has_chosen_can_be_handed_over(backend: Backend, context: LockContext) -> None:
+    lock = context.lock(NAME)
+    lock.acquire(token=bytes(range(256)) * 2)
+    adopted = context.adopt(lock.export())
+    assert len(token_of(adopted)) == 22
+    adopted.release()
+
+
+# Its terms go with it
+
+
+def test_timeout_and_interval_go_with_it(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+    lock = context.lock(NAME, timeout=20.0, renew_every=1.5)
+    lock.acquire()
+    adopted = context.adopt(lock.export())
+    clock.advance(7.0)
+    assert adopted.renewals == 4
+    lock = context.lock("not renewed", timeout=20.0, renew=False)
+    lock.acquire()
+    adopted = context.adopt(lock.export())
+    clock.advance(21.0)
+    assert (adopted.renewals, adopted.lost) == (0, LossReason.RENEWAL_LIMIT)
+
+
+def test_the_limit_on_renewals_goes_with_it(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+    lock = context.lock(NAME, timeout=20.0, renew_every=5.0, max_renewals=5)
+    lock.acquire()
+    clock.advance(11.0)
+    assert lock.renewals == 2
+    adopted = context.adopt(lock.export())
+    clock.advance(6.0)
+    assert adopted.renewals == 1
+    adopted = context.adopt(adopted.export())
+    clock.advance(60.0)
+    assert (adopted.renewals, adopted.lost) == (2, LossReason.RENEWAL_LIMIT)
+
+
+def test_the_limit_on_holding_goes_with_it(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
+    lock = context.lock(NAME, timeout=20.0, max_hold=60.0)
+    lock.acquire()
+    for _ in range(5):
+        clock.advance(10.0)
+        lock = context.adopt(lock.export())
+    clock.advance(9.5)
+    assert lock.is_held
+    clock.advance(0.6)
+    assert lock.lost is LossReason.HOLD_LIMIT

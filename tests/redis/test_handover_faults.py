@@ -1,0 +1,159 @@
+"""Hand-over over a network that fails: one holder at most, and nothing left behind that nobody holds."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from tests.redis.support import LONG_S, Backend, Background, token_of
+from tests.support.proxy import TcpProxy
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockLost, LockNotAcquired, LockTimeout, LockUnavailable, LossReason
+
+NAME = "import:2026"
+
+
+@pytest.fixture
+def proxy(real: Backend) -> TcpProxy:
+    return real.proxy()
+
+
+@pytest.fixture
+def direct(real: Backend) -> LockContext:
+    return real.context(timer=real.timer())
+
+
+def warmed_up(context: LockContext) -> LockContext:
+    """It has a connection, and the server knows the scripts."""
+    with context.lock("warm-up") as lock:
+        lock.reacquire()
+    return context
+
+
+def exported(context: LockContext, timeout: float = 20.0, **terms: float) -> str:
+    lock = context.lock(NAME, timeout=timeout, **terms)  # type: ignore[arg-type]
+    assert lock.acquire()
+    return lock.export()
+
+
+# The adopter's network
+
+
+def test_an_adoption_whose_reply_is_lost_is_tried_again_and_knows_itself(
+    real: Backend, proxy: TcpProxy, direct: LockContext
+) -> None:
+    context = warmed_up(real.context_through(proxy, timer=real.timer()))
+    text = exported(direct)
+    before = real.view.get(NAME)
+    proxy.drop_replies()
+    adopting = Background(lambda: context.adopt(text, thread_local=False))
+    eventually(lambda: real.view.get(NAME) != before)
+    proxy.heal()  # which resets the connection
+    adopted = adopting.result()
+    assert adopted.is_held
+    assert real.view.get(NAME) == adopted.token
+    with pytest.raises(LockLost):
+        direct.adopt(text)
+    adopted.release()
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_adoption_that_is_not_answered_leaves_nothing_that_nobody_holds(
+    real: Backend, proxy: TcpProxy, direct: LockContext, arrives: bool
+) -> None:
+    context = warmed_up(real.context_through(proxy, timer=real.timer(), response_timeout=0.2))
+    text = exported(direct)
+    if arrives:
+        proxy.drop_replies()
+    else:
+        proxy.blackhole()
+    with pytest.raises((LockTimeout, LockUnavailable)):
+        context.adopt(text)
+    proxy.heal()
+    if arrives:
+        eventually(lambda: not real.view.exists(NAME), LONG_S)
+    else:
+        direct.adopt(text).release()  # it has not been used up
+    assert context.stats().held == 0
+
+
+def test_an_adoption_that_is_answered_after_the_lease_has_run_out_is_none(
+    real: Backend, proxy: TcpProxy, direct: LockContext
+) -> None:
+    context = warmed_up(real.context_through(proxy, timer=real.timer()))
+    text = exported(direct, timeout=0.4)
+    proxy.to_client.delay_s = 0.5
+    with pytest.raises(LockNotAcquired, match="was adopted too late"):
+        context.adopt(text)
+    proxy.to_client.delay_s = 0.0
+    eventually(lambda: not real.view.exists(NAME), LONG_S)
+    eventually(lambda: not context.timer.busy)  # the second connection that the silence has called for
+    assert context.stats().held == 0
+
+
+def test_a_server_that_has_forgotten_the_scripts_is_sent_them(real: Backend, direct: LockContext) -> None:
+    text = exported(direct)
+    real.view.script_flush()
+    direct.adopt(text).release()
+    assert not real.view.exists(NAME)
+
+
+def test_a_slow_connection_does_not_prolong_the_limit_on_holding(
+    real: Backend, proxy: TcpProxy, direct: LockContext
+) -> None:
+    began_at = time.monotonic()
+    text = exported(direct, max_hold=0.9)
+    proxy.to_server.delay_s = 0.05  # for each step of connecting, too
+    adopted = real.context_through(proxy, timer=real.timer()).adopt(text)
+    assert time.monotonic() - began_at > 0.3
+    assert adopted.is_held
+    assert time.monotonic() + adopted.remaining() <= began_at + 0.92
+    eventually(lambda: not adopted.is_held, 2.0)
+    assert time.monotonic() <= began_at + 1.2
+    assert adopted.lost is LossReason.HOLD_LIMIT
+
+
+def test_an_adoption_that_comes_after_the_limit_on_holding_is_none(
+    real: Backend, proxy: TcpProxy, direct: LockContext
+) -> None:
+    text = exported(direct, max_hold=0.25)
+    proxy.to_server.delay_s = 0.1
+    context = real.context_through(proxy, timer=real.timer())
+    with pytest.raises(LockNotAcquired):
+        context.adopt(text)
+    proxy.to_server.delay_s = 0.0
+    eventually(lambda: not real.view.exists(NAME), LONG_S)
+
+
+# The exporter's renewals
+
+
+@pytest.mark.parametrize("ends", ["late", "cut", "answered late"])
+def test_a_renewal_that_is_under_way_when_the_lock_is_exported_changes_nothing(
+    real: Backend, proxy: TcpProxy, direct: LockContext, ends: str
+) -> None:
+    context = warmed_up(real.context_through(proxy, timer=real.timer()))
+    lock = context.lock(NAME, timeout=3.0, renew_every=0.1)
+    lock.acquire()
+    token = token_of(lock)
+    eventually(lambda: lock.renewals)
+    delayed = proxy.to_client if ends == "answered late" else proxy.to_server
+    delayed.delay_s = math.inf
+    sent = proxy.seen("to_server").count(token)
+    eventually(lambda: proxy.seen("to_server").count(token) > sent)
+    adopted = direct.adopt(lock.export())
+    assert adopted.is_held
+    sent = proxy.seen("to_server").count(token)
+    if ends == "cut":
+        proxy.cut()
+    delayed.delay_s = 0.0
+    assert not context.lock("another").locked()  # the connection is in order again
+    assert adopted.is_held
+    assert adopted.owned()
+    assert not lock.is_held
+    assert lock.lost is None
+    assert context.stats().lost == 0
+    assert proxy.seen("to_server").count(token) == sent, "nothing was sent for its token any more"
+    adopted.release()

@@ -1,0 +1,239 @@
+"""The text of a hand-over: it works once and as it was written, and it is a secret."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.redis.support import Backend, token_of
+from tests.redis.test_secrets import Listener
+from wheel_lock import InvalidHandoff, Lock, LockContext, LockLost, LossReason, WheelLockError
+from wheel_lock.engine.handover import Handoff
+from wheel_lock.locks import EVERLASTING
+from wheel_lock.options import lock_options
+
+NAME = "import:2026"
+PREFIX = "wheel_lock-handoff-1:"
+
+
+@pytest.fixture
+def lock(context: LockContext) -> Lock:
+    lock = context.lock(NAME, timeout=20.0, fencing=True, max_hold=1000.0)
+    assert lock.acquire()
+    return lock
+
+
+def contents(text: str) -> dict[str, Any]:
+    body = text.removeprefix(PREFIX).partition(".")[0]
+    values: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body))
+    return values
+
+
+def sealed(body: bytes | str) -> str:
+    """Body and checksum, as somebody would write them who has read the source."""
+    if isinstance(body, bytes):
+        body = base64.urlsafe_b64encode(body).decode()
+    checksum = hashlib.sha256(body.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    return f"{PREFIX}{body}.{checksum}"
+
+
+def forged(text: str, **changes: Any) -> str:
+    return sealed(json.dumps(contents(text) | changes).encode())
+
+
+# As it was written
+
+
+def test_a_text_works_once(context: LockContext, lock: Lock) -> None:
+    text = lock.export()
+    adopted = context.adopt(text)
+    with pytest.raises(LockLost) as caught:
+        context.adopt(text)
+    assert caught.value.reason is LossReason.TAKEN
+    assert adopted.is_held
+    again = adopted.export()
+    assert again != text
+    context.adopt(again).release()
+    for used in (text, again):
+        with pytest.raises(LockLost) as caught:
+            context.adopt(used)
+        assert caught.value.reason is LossReason.KEY_GONE
+
+
+def test_a_text_that_is_cut_or_changed_anywhere_is_refused(context: LockContext, lock: Lock) -> None:
+    text = lock.export()
+    wrong = [text[:length] for length in range(len(text))]
+    wrong += [text[:at] + ("x" if text[at] != "x" else "y") + text[at + 1 :] for at in range(len(text))]
+    wrong += [text + "0", text + text, text.upper(), text[::-1], "", " ", "\x00", "nonsense", text.replace(":", "")]
+    for changed in wrong:
+        with pytest.raises(InvalidHandoff):
+            context.adopt(changed)
+    context.adopt(text).release()  # all this has not used it up
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", " "])
+def test_what_a_line_ends_with_does_no_harm(context: LockContext, lock: Lock, end: str) -> None:
+    context.adopt(lock.export() + end).release()
+
+
+@pytest.mark.parametrize("wrong", [None, 7, b"text", ["text"], object()])
+def test_what_is_no_text_is_refused(context: LockContext, wrong: Any) -> None:
+    with pytest.raises(InvalidHandoff, match="This is not the text of an exported lock"):
+        context.adopt(wrong)
+
+
+FORGERIES: list[dict[str, Any]] = [
+    {"name": ""},
+    {"name": "AA=", "bytes": True},
+    {"name": base64.b64encode(b"n" * 513).decode()},
+    {"name": base64.b64encode(b"\xff").decode(), "bytes": False},
+    {"name": 7},
+    {"token": ""},
+    {"token": None},
+    {"kind": "everlasting"},
+    {"kind": ["exclusive"]},
+    {"kind": None},
+    {"fence": -1},
+    {"fence": True},
+    {"fence": "7"},
+    {"timeout": 0},
+    {"timeout": -1.0},
+    {"timeout": float("nan")},
+    {"timeout": 1e12},
+    {"timeout": "20"},
+    {"timeout": [20]},
+    {"renew_every": 20.0},
+    {"renew_every": 0.0},
+    {"renew_every": {}},
+    {"max_renewals": -1},
+    {"max_renewals": 1.5},
+    {"hold_until": 0.0},
+    {"hold_until": 7},
+    {"hold_until": float("nan")},
+    {"hold_until": float("inf")},
+    {"hold_until": "tomorrow"},
+]
+
+
+@pytest.mark.parametrize("changes", FORGERIES, ids=str)
+def test_a_forged_text_is_refused_before_anything_is_asked(
+    backend: Backend, lock: Lock, changes: dict[str, Any]
+) -> None:
+    context, text = backend.context(), lock.export()
+    with pytest.raises(InvalidHandoff):
+        context.adopt(forged(text, **changes))
+    assert context.stats().connects == 0
+    context.adopt(forged(text)).release()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"7", b"[]", b"{}", b"null", b"\xff", b'"text"', b"[" * 100_000, b"9" * 5000, "no base64!", "\ud800", "é"],
+)
+def test_a_text_of_something_else_is_refused(context: LockContext, body: bytes | str) -> None:
+    with pytest.raises(InvalidHandoff):
+        context.adopt(sealed(body))
+
+
+def test_a_limit_on_holding_may_lie_very_far_away(context: LockContext) -> None:
+    lock = context.lock(NAME, max_hold=1e9)
+    lock.acquire()
+    text = lock.export()
+    with context.adopt(forged(text, hold_until=time.time() + 2e9)) as adopted:  # their clock, or ours, has been set
+        assert adopted.is_held
+
+
+# Too late, or elsewhere
+
+
+def test_a_text_whose_lease_has_expired(backend: Backend, context: LockContext, lock: Lock) -> None:
+    text = lock.export()
+    backend.view.delete(NAME)  # as its expiry does
+    with pytest.raises(LockLost) as caught:
+        context.adopt(text)
+    assert caught.value.reason is LossReason.KEY_GONE
+    assert not backend.view.exists(NAME)
+
+
+@pytest.mark.parametrize("stranger", ["text", "list"])
+def test_a_text_whose_lock_somebody_else_has_by_now(
+    backend: Backend, context: LockContext, lock: Lock, stranger: str
+) -> None:
+    text = lock.export()
+    backend.view.delete(NAME)
+    if stranger == "text":
+        backend.view.set(NAME, "stranger", px=60_000)
+    else:
+        backend.view.rpush(NAME, "stranger")
+        backend.view.pexpire(NAME, 60_000)
+    with pytest.raises(LockLost) as caught:
+        context.adopt(text)
+    assert caught.value.reason is LossReason.TAKEN
+    assert backend.view.type(NAME) == (b"string" if stranger == "text" else b"list")
+    assert backend.view.pttl(NAME) > 50_000
+    assert context.stats().held == 0
+
+
+def test_a_text_from_another_server(real: Backend, fresh: Backend) -> None:
+    lock = real.context().lock(NAME)
+    lock.acquire()
+    with pytest.raises(LockLost) as caught:
+        fresh.context().adopt(lock.export())
+    assert caught.value.reason is LossReason.KEY_GONE
+
+
+def test_a_text_whose_lock_may_not_be_held_any_longer(real: Backend) -> None:
+    context = real.context()
+    lock = context.lock(NAME, timeout=20.0, max_hold=0.2)
+    lock.acquire()
+    text = lock.export()
+    time.sleep(0.2)  # the wall clock, which is all that two machines share
+    with pytest.raises(InvalidHandoff, match="may not be held any longer"):
+        context.adopt(text)
+
+
+def test_kinds_that_cannot_be_handed_over_say_so_and_stay_held(context: LockContext) -> None:
+    lock = Lock(context._engine, EVERLASTING, NAME, lock_options(30.0), None)
+    lock.acquire()
+    with pytest.raises(WheelLockError, match="A lock of the kind 'everlasting' cannot be handed over"):
+        lock.export()
+    assert lock.is_held
+    lock.release()
+
+
+# It is a secret
+
+
+def test_neither_the_text_nor_a_token_is_ever_shown(real: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(0)
+    context = real.context()
+    listener = Listener(caplog)
+    lock = context.lock(NAME, fencing=True)
+    lock.acquire()
+    listener.tokens += [token_of(lock).decode(), base64.b64encode(token_of(lock)).decode()]
+    text = lock.export()
+    listener.tokens.append(text.removeprefix(PREFIX))
+    listener.hear(repr(Handoff.from_text(text)))
+    for wrong in (text[:-1], text[1:], forged(text, timeout=0), forged(text, name=""), forged(text, kind="other")):
+        listener.catch(lambda wrong=wrong: context.adopt(wrong))  # type: ignore[misc]
+    real.view.set(NAME, "stranger")
+    listener.catch(lambda: context.adopt(text))
+    listener.catch(lock.release)
+    listener.hear(repr(lock))
+    real.view.set(NAME, token_of_text(text))
+    adopted = context.adopt(text)
+    listener.tokens.append(token_of(adopted).decode())
+    listener.hear(repr(adopted))
+    listener.hear(context.held())
+    real.view.delete(NAME)
+    listener.catch(adopted.release)
+    listener.check()
+
+
+def token_of_text(text: str) -> bytes:
+    return base64.urlsafe_b64decode(contents(text)["token"])

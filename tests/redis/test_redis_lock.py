@@ -1,0 +1,266 @@
+"""redis-py's Lock, renewed: `client.lock(..., lock_class=Lock)` means what it means in redis-py, and lasts."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.lock
+from redis.exceptions import LockError, LockNotOwnedError
+
+from tests.redis.redis_locks import NAME, ours, plain
+from tests.redis.support import LONG_S, Backend, Background, in_thread
+from tests.support.waiting import eventually
+from wheel_lock import LockAlreadyHeld, LockContext
+from wheel_lock.notifier import NOTIFIER
+from wheel_lock.redis_lock import Lock
+
+
+@pytest.fixture
+def client(real: Backend) -> Iterator[redis.Redis]:
+    client = real.client()
+    yield client
+    LockContext.shared(client).close()
+    client.close()
+
+
+def hand_over_s(waiting: Background[Any], release: Any) -> float:
+    """Seconds from a release until a waiter has the lock."""
+    time.sleep(0.1)
+    assert not waiting.done
+    began = time.monotonic()
+    release()
+    assert waiting.result()
+    return time.monotonic() - began
+
+
+def test_it_is_redis_pys_lock(client: redis.Redis) -> None:
+    lock = ours(client, timeout=30, sleep=0.2, blocking=False, blocking_timeout=1, raise_on_release_error=False)
+    assert isinstance(lock, redis.lock.Lock)
+    assert (lock.name, lock.timeout, lock.sleep, lock.blocking, lock.blocking_timeout) == (NAME, 30, 0.2, False, 1)
+    assert (lock.thread_local, lock.raise_on_release_error, lock.local.token) == (True, False, None)
+
+
+@pytest.mark.parametrize("method", ["acquire", "release", "locked", "owned", "extend", "reacquire"])
+def test_its_methods_take_what_redis_pys_take(method: str) -> None:
+    mine, theirs = (inspect.signature(getattr(of, method)).parameters for of in (Lock, redis.lock.Lock))
+    assert list(mine) == list(theirs)
+    assert [one.default for one in mine.values()] == [one.default for one in theirs.values()]
+
+
+def test_its_life_on_either_server(backend: Backend) -> None:
+    client = backend.client(decode_responses=True)
+    lock = ours(client, timeout=30)
+    with lock:
+        assert (lock.locked(), lock.owned()) == (True, True)
+        assert backend.view.get(NAME) == lock.local.token
+        assert 29_000 < backend.view.pttl(NAME) <= 30_000
+        assert lock.extend(10)
+        assert 39_000 < backend.view.pttl(NAME) <= 40_000
+        assert lock.extend(20, replace_ttl=True)
+        assert 19_000 < backend.view.pttl(NAME) <= 20_000
+        assert lock.reacquire()
+        assert 29_000 < backend.view.pttl(NAME) <= 30_000
+    assert (lock.locked(), lock.owned(), lock.local.token) == (False, False, None)
+    LockContext.shared(client).close()
+
+
+# Renewal
+
+
+@pytest.mark.slow
+def test_with_a_timeout_it_is_renewed(client: redis.Redis, real: Backend) -> None:
+    with ours(client, timeout=0.6) as lock:
+        time.sleep(1.5)
+        assert lock.owned()
+        assert not plain(real.view).acquire(blocking=False)
+    assert not real.view.exists(NAME)
+
+
+@pytest.mark.parametrize("timeout", [None, 0])
+def test_without_a_timeout_it_does_not_expire(client: redis.Redis, real: Backend, timeout: float | None) -> None:
+    with ours(client, timeout=timeout) as lock:
+        assert real.view.pttl(NAME) == -1
+        assert lock.owned()
+        with pytest.raises(LockError):
+            lock.extend(10)
+        assert real.view.pttl(NAME) == -1
+    assert not real.view.exists(NAME)
+
+
+def test_a_very_short_timeout_runs_out_as_in_redis_py(client: redis.Redis, real: Backend) -> None:
+    lock = ours(client, timeout=0.1)
+    assert lock.acquire()
+    eventually(lambda: not real.view.exists(NAME), LONG_S)
+    with pytest.raises(LockNotOwnedError, match="no longer owned"):
+        lock.release()
+
+
+def test_an_object_that_is_dropped_is_renewed_no_more(client: redis.Redis, real: Backend) -> None:
+    lock = ours(client, timeout=0.5)
+    lock.acquire()
+    with pytest.warns(ResourceWarning, match="was abandoned"):
+        del lock
+        gc.collect()
+        eventually(lambda: LockContext.shared(client).stats().held == 0, LONG_S)
+        assert NOTIFIER.drain(LONG_S)
+    assert real.view.exists(NAME)  # redis-py would not release it either
+    eventually(lambda: not real.view.exists(NAME), LONG_S)
+
+
+def test_it_is_renewed_no_more_when_its_thread_has_ended(client: redis.Redis, real: Backend) -> None:
+    lock = ours(client, timeout=0.5)
+    assert in_thread(lock.acquire)
+    eventually(lambda: not real.view.exists(NAME), LONG_S)
+
+
+@pytest.mark.slow
+def test_one_that_belongs_to_all_threads_outlives_the_one_that_acquired_it(client: redis.Redis) -> None:
+    lock = ours(client, timeout=0.4, thread_local=False)
+    assert in_thread(lock.acquire)
+    time.sleep(1.0)
+    assert lock.owned()
+    lock.release()
+
+
+# Waiting
+
+
+def test_a_waiter_is_woken_by_the_release(client: redis.Redis, real: Backend) -> None:
+    other = real.client()
+    for waiter in (ours(client, timeout=30, sleep=30), ours(other, timeout=None, sleep=30)):
+        holder = ours(client, timeout=30)
+        holder.acquire()
+        waiting = Background(waiter.acquire)
+        assert hand_over_s(waiting, holder.release) < LONG_S
+        real.view.delete(NAME)
+    LockContext.shared(other).close()
+
+
+def test_a_release_by_redis_py_is_noticed_after_sleep(client: redis.Redis, real: Backend) -> None:
+    theirs = plain(real.view, timeout=60)
+    theirs.acquire()
+    waiting = Background(ours(client, timeout=30, sleep=0.2).acquire)
+    assert hand_over_s(waiting, theirs.release) < 0.2 + 1.0
+
+
+@pytest.mark.parametrize("timeout", [30, None])
+def test_a_key_that_is_deleted_behind_the_holders_back_is_noticed_after_sleep(
+    client: redis.Redis, real: Backend, timeout: float | None
+) -> None:
+    real.view.set(NAME, "somebody")
+    locks = [ours(client, timeout=timeout, sleep=0.2, thread_local=False) for _ in range(2)]
+    waiting = [Background(lock.acquire) for lock in locks]
+    time.sleep(0.1)
+    real.view.delete(NAME)
+    first = eventually(lambda: next((one for one in waiting if one.done), None), LONG_S)
+    (second,) = (one for one in waiting if one is not first)
+    assert hand_over_s(second, lambda: real.view.delete(NAME)) < 0.2 + 1.0
+
+
+def test_it_and_redis_pys_exclude_each_other(client: redis.Redis, real: Backend) -> None:
+    mine, theirs = ours(client, timeout=30), plain(real.view, timeout=30)
+    with mine:
+        assert theirs.locked()
+        assert not theirs.owned()
+        assert not theirs.acquire(blocking=False)
+    with theirs:
+        assert not mine.acquire(blocking=False)
+        assert not mine.acquire(sleep=0.01, blocking_timeout=0.1)
+        with pytest.raises(LockError, match="Unable to acquire lock within the time specified"):
+            ours(client, timeout=30, blocking=False).__enter__()
+
+
+def test_a_wait_that_could_not_hold_one_sleep_is_not_begun(client: redis.Redis, real: Backend) -> None:
+    real.view.set(NAME, "somebody")
+    began = time.monotonic()
+    assert not ours(client, timeout=30, sleep=60, blocking_timeout=20).acquire()
+    assert not ours(client, timeout=30).acquire(sleep=60, blocking_timeout=20)
+    assert time.monotonic() - began < LONG_S
+
+
+def test_an_endless_blocking_timeout_is_none(client: redis.Redis) -> None:
+    assert ours(client, timeout=30).acquire(blocking_timeout=float("inf"))
+
+
+# Once more, while it is held
+
+
+def test_acquiring_again_is_refused_as_a_stranger_would_be(client: redis.Redis) -> None:
+    with ours(client, timeout=30) as lock:
+        token = lock.local.token
+        assert not lock.acquire(blocking=False)
+        assert not lock.acquire(sleep=0.01, blocking_timeout=0.05)
+        assert lock.local.token == token
+
+
+@pytest.mark.parametrize("timeout", [30, None])
+@pytest.mark.parametrize("another_object", [False, True])
+def test_who_would_wait_for_himself_is_told(client: redis.Redis, timeout: float | None, another_object: bool) -> None:
+    with ours(client, timeout=timeout) as lock:
+        with pytest.raises(LockAlreadyHeld):
+            (ours(client, timeout=30) if another_object else lock).acquire()
+        assert lock.owned()
+
+
+def test_who_holds_it_no_more_may_wait(client: redis.Redis, real: Backend) -> None:
+    lock = ours(client, timeout=30, sleep=0.05)
+    lock.acquire()
+    real.view.set(NAME, "somebody", px=200)
+    assert lock.acquire()
+    lock.release()
+    lock.acquire()
+    real.view.delete(NAME)
+    assert lock.acquire()
+    lock.release()
+
+
+def test_who_belongs_to_all_threads_may_wait_for_another_to_release_it(client: redis.Redis) -> None:
+    lock = ours(client, timeout=30, thread_local=False)
+    lock.acquire()
+    releasing = Background(lambda: (time.sleep(0.2), lock.release()))
+    assert lock.acquire()
+    releasing.result()
+    lock.release()
+
+
+def test_a_short_one_may_wait_for_its_own_end(client: redis.Redis) -> None:
+    lock = ours(client, timeout=0.1, sleep=0.02)
+    assert lock.acquire()
+    assert lock.acquire()
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["order:42", b"order:\xff", memoryview(b"order:42"), "bestellung:\u00fc"], ids=repr)
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_its_key_is_redis_pys(real: Backend, name: Any, encoding: str) -> None:
+    client = real.client(encoding=encoding)
+    with ours(client, name=name, timeout=30):
+        assert not plain(client, name=name, timeout=30).acquire(blocking=False)
+        assert len(real.view.keys()) == 1
+    with plain(client, name=name, timeout=30):
+        assert not ours(client, name=name, timeout=30).acquire(blocking=False)
+    LockContext.shared(client).close()
+
+
+def test_many_threads_count_without_a_slip(client: redis.Redis, real: Backend) -> None:
+    lock, count = ours(client, timeout=30), [0]
+
+    def add() -> None:
+        for _ in range(25):
+            with lock:
+                seen = count[0]
+                time.sleep(0.0002)
+                count[0] = seen + 1
+
+    for one in [Background(add) for _ in range(8)]:
+        one.result(60.0)
+    assert count == [200]
+    assert not real.view.exists(NAME)

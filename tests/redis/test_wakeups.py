@@ -1,0 +1,469 @@
+"""Being woken, on servers of both kinds: at once by a release, soon by anything else, in order, and at what price."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+import redis
+
+from tests.redis.support import LONG_S, Backend, Background, Clock, in_thread
+from tests.support.waiting import eventually
+from wheel_lock import ContextClosed, Lock, LockContext, LockNotAcquired, TooManyLocks
+from wheel_lock.testing import fake_context
+
+NAME = "order:42"
+NEVER_S = 600.0  # a fallback that nobody lives to see
+
+
+@pytest.fixture
+def deaf(backend: Backend) -> LockContext:
+    """A context whose waiters hardly look by themselves: what they get they were woken for."""
+    return backend.context(fallback_interval=NEVER_S)
+
+
+def wait_for(context: LockContext, name: str = NAME, **terms: Any) -> Background[Lock]:
+    """Begin to wait for a lock, and return when its caller stands in line."""
+    lock = context.lock(name, timeout=30.0, thread_local=False, **terms)
+    waiting = context.stats().waiting
+
+    def acquire() -> Lock:
+        assert lock.acquire()
+        return lock
+
+    background = Background(acquire)
+    eventually(lambda: context.stats().waiting > waiting or background.done)
+    return background
+
+
+def listeners(backend: Backend, *names: str) -> list[int]:
+    """How many connections listen for the release of each lock."""
+    channels = [f"wheel_lock:wake:{{{name}}}" for name in names]
+    return [count for _, count in backend.view.pubsub_numsub(*channels)]
+
+
+class Count:
+    """Counts the commands of clients that mention some lock, scripts' own commands left out. Real servers only."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._client = backend.client()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._begun = threading.Event()
+        self.commands: list[str] = []
+
+    def _read(self) -> None:
+        with self._client.monitor() as monitor:
+            self._begun.set()
+            while True:
+                seen = monitor.next_command()
+                if "that is all" in seen["command"]:
+                    return
+                if seen["client_type"] != "lua" and NAME in seen["command"]:
+                    self.commands.append(seen["command"])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._begun.wait(LONG_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._backend.view.echo("that is all")
+        self._thread.join(LONG_S)
+        self._client.close()
+
+
+@contextmanager
+def small_stacks() -> Iterator[None]:
+    """Threads that are started here are cheap enough for a thousand of them."""
+    before = threading.stack_size(128 * 1024)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+# By what
+
+
+def test_a_release_in_another_process_wakes_the_waiter_at_once(backend: Backend, deaf: LockContext) -> None:
+    with backend.context().lock(NAME, timeout=30.0):
+        waiting = wait_for(deaf)
+        eventually(lambda: listeners(backend, NAME) == [1])
+        assert not waiting.done
+    assert waiting.result().is_held
+
+
+def test_a_release_in_its_own_process_wakes_the_waiter_at_once(deaf: LockContext) -> None:
+    with deaf.lock(NAME, timeout=30.0):
+        waiting = wait_for(deaf)
+    assert waiting.result().is_held
+
+
+@pytest.mark.parametrize("way", ["release_many", "close", "give up"])
+def test_whatever_way_it_is_released_the_waiter_is_woken(backend: Backend, deaf: LockContext, way: str) -> None:
+    other = backend.context()
+    lock = other.lock(NAME, timeout=30.0, thread_local=False)
+    assert lock.acquire()
+    waiting = wait_for(deaf)
+    eventually(lambda: listeners(backend, NAME) == [1])
+    if way == "release_many":
+        other.release_many([lock])
+    elif way == "close":
+        other.close()
+    else:
+        lease = lock._lease
+        assert lease is not None
+        other._engine.submit(lambda: other._engine.renewer.clean_up([lease]))
+    assert waiting.result().is_held
+
+
+def test_a_fenced_waiter_is_woken_too_and_its_fence_is_larger(backend: Backend, deaf: LockContext) -> None:
+    with backend.context().lock(NAME, timeout=30.0, fencing=True) as first:
+        waiting = wait_for(deaf, fencing=True)
+        eventually(lambda: listeners(backend, NAME) == [1])
+    second = waiting.result()
+    assert first.fence is not None
+    assert second.fence is not None
+    assert second.fence > first.fence
+
+
+@pytest.mark.parametrize("way", ["redis-py", "DEL"])
+def test_a_release_that_nobody_publishes_is_noticed_within_the_fallback_interval(backend: Backend, way: str) -> None:
+    context = backend.context(fallback_interval=0.2)
+    stranger = backend.view.lock(NAME, timeout=60.0)
+    assert stranger.acquire()
+    waiting = wait_for(context)
+    time.sleep(0.5)  # by now the looks are as far apart as they get
+    assert not waiting.done
+    released_at = time.monotonic()
+    if way == "redis-py":
+        stranger.release()
+    else:
+        backend.view.delete(NAME)
+    waiting.result()
+    assert time.monotonic() - released_at < 0.2 + 0.5
+
+
+def test_the_end_of_the_holders_lease_is_known_beforehand(backend: Backend, deaf: LockContext) -> None:
+    backend.view.set(NAME, "crashed", px=400)
+    began = time.monotonic()
+    waiting = wait_for(deaf)
+    waiting.result()
+    assert 0.35 <= time.monotonic() - began < 0.4 + 0.5
+
+
+def test_a_waiter_behind_a_holder_that_renews_waits_on(backend: Backend, deaf: LockContext) -> None:
+    holder = backend.context().lock(NAME, timeout=0.3, thread_local=False)
+    assert holder.acquire()
+    waiting = wait_for(deaf)
+    time.sleep(1.0)
+    assert not waiting.done
+    assert holder.renewals >= 3
+    holder.release()
+    waiting.result()
+
+
+# In which order, and how many
+
+
+def test_those_of_one_process_get_it_in_the_order_in_which_they_came(deaf: LockContext) -> None:
+    order: list[int] = []
+
+    def take_turn(number: int) -> None:
+        with deaf.lock(NAME, timeout=30.0):
+            order.append(number)
+
+    with deaf.lock(NAME, timeout=30.0):
+        threads = []
+        for number in range(20):
+            threads.append(Background(lambda number=number: take_turn(number)))  # type: ignore[misc]
+            eventually(lambda number=number: deaf.stats().waiting == number + 1)  # type: ignore[misc]
+    for thread in threads:
+        thread.result()
+    assert order == list(range(20))
+
+
+def test_threads_and_tasks_stand_in_one_line(deaf: LockContext) -> None:
+    order: list[str] = []
+
+    async def tasks() -> None:
+        async def take_turn() -> None:
+            async with deaf.asyncio.lock(NAME, timeout=30.0):
+                order.append("task")
+
+        await asyncio.gather(*[take_turn() for _ in range(10)])
+
+    def take_turn() -> None:
+        with deaf.lock(NAME, timeout=30.0):
+            order.append("thread")
+
+    with deaf.lock(NAME, timeout=30.0):
+        threads = [Background(take_turn) for _ in range(10)]
+        eventually(lambda: deaf.stats().waiting == 10)
+        threads.append(Background(lambda: asyncio.run(tasks())))
+        eventually(lambda: deaf.stats().waiting == 20)
+    for thread in threads:
+        thread.result()
+    assert order == ["thread"] * 10 + ["task"] * 10
+
+
+def test_a_thousand_threads_cost_three_commands_per_grant_at_most_and_two_never_hold_it(real: Backend) -> None:
+    context = real.context(fallback_interval=NEVER_S)
+    inside: list[int] = []
+    grants: list[int] = []
+    enough = threading.Event()
+
+    def take_turn() -> None:
+        with context.lock(NAME, timeout=30.0, blocking_timeout=60.0):
+            if enough.is_set():
+                return
+            inside.append(1)
+            grants.append(len(inside))
+            if len(grants) == 200:
+                enough.set()
+            inside.pop()
+
+    with Count(real) as count, small_stacks():
+        with context.lock(NAME, timeout=30.0):
+            threads = [Background(take_turn) for _ in range(1000)]
+            eventually(lambda: context.stats().waiting == 1000, LONG_S)
+            assert listeners(real, NAME) == [1]
+        assert enough.wait(60.0)
+        until_then = len(count.commands)
+        for thread in threads:
+            thread.result(60.0)
+    assert grants == [1] * 200
+    assert until_then <= 3 * 200
+    assert len(count.commands) <= 3 * 1001
+    assert context.stats().waiting == 0
+    assert not real.view.exists(NAME)
+
+
+def test_a_thousand_tasks_cost_three_commands_per_grant_at_most_and_two_never_hold_it(real: Backend) -> None:
+    context = real.context(fallback_interval=NEVER_S)
+    inside: list[int] = []
+    grants: list[int] = []
+
+    async def take_turn() -> None:
+        async with context.asyncio.lock(NAME, timeout=30.0):
+            inside.append(1)
+            grants.append(len(inside))
+            await asyncio.sleep(0)
+            inside.pop()
+            if len(grants) == 200:
+                raise EOFError
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(take_turn()) for _ in range(1000)]
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*done, *pending, return_exceptions=True)
+
+    with Count(real) as count:
+        asyncio.run(main())
+        eventually(lambda: context.stats().waiting == 0)
+    assert set(grants) == {1}
+    assert len(count.commands) <= 3 * len(grants)
+    eventually(lambda: not real.view.exists(NAME))
+
+
+def test_ten_thousand_names_are_waited_for_at_once(real: Backend) -> None:
+    names = [f"many:{number}" for number in range(10_000)]
+    holder, context = real.context(), real.context(fallback_interval=NEVER_S)
+    held = holder.acquire_many(names, timeout=60.0)
+
+    async def take_turn(name: str) -> None:
+        async with context.asyncio.lock(name, timeout=60.0):
+            pass
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(take_turn(name)) for name in names]
+        while not (context.stats().waiting == len(names) and set(listeners(real, *names)) == {1}):
+            await asyncio.sleep(0.05)
+        assert not any(task.done() for task in tasks)
+        await asyncio.to_thread(holder.release_many, held.values())
+        await asyncio.gather(*tasks)
+
+    asyncio.run(asyncio.wait_for(main(), 60.0))
+    assert real.view.keys("many:*") == []
+    assert (context.stats().waiting, context.stats().held) == (0, 0)
+
+
+def test_no_more_than_max_waiting_may_wait(backend: Backend) -> None:
+    backend.view.set(NAME, "somebody", px=60_000)
+    context = backend.context(max_waiting=3)
+    waiting = [wait_for(context) for _ in range(3)]
+    with pytest.raises(TooManyLocks, match="3 callers wait for locks already"):
+        context.lock(NAME).acquire()
+    assert not context.lock(NAME).acquire(blocking=False)
+    context.close()
+    for thread in waiting:
+        with pytest.raises(ContextClosed):
+            thread.result()
+
+
+# What is left
+
+
+def test_nothing_is_left_of_those_who_went(backend: Backend, deaf: LockContext) -> None:
+    backend.view.set(NAME, "somebody", px=60_000)
+    for _ in range(3):
+        with pytest.raises(LockNotAcquired), deaf.lock(NAME, blocking_timeout=0.05):
+            pass
+    eventually(lambda: listeners(backend, NAME) == [0], message="the subscription is ended")
+    assert deaf.stats().waiting == 0
+    assert backend.view.get(NAME) == b"somebody"
+
+
+def test_tasks_that_come_and_go_as_they_like_leave_nothing_behind(backend: Backend) -> None:
+    """Two contexts, few names, callers that are cancelled, run out of time, hold for a moment or not at all."""
+    contexts = [backend.context(fallback_interval=0.3), backend.context(fallback_interval=0.3)]
+    names = [f"few:{number}" for number in range(4)]
+    chance = random.Random(42)
+    holders: dict[str, int] = dict.fromkeys(names, 0)
+    grants: list[str] = []
+    until = time.monotonic() + 1.0
+
+    async def come_and_go() -> None:
+        while time.monotonic() < until:
+            name = chance.choice(names)
+            patience_s = chance.choice([None, None, 0.0, 0.01, 0.1])
+            lock = chance.choice(contexts).asyncio.lock(name, timeout=5.0, blocking_timeout=patience_s)
+            try:
+                async with asyncio.timeout(chance.choice([0.0, 0.001, 0.01, 0.1, 5.0])):
+                    async with lock:
+                        holders[name] += 1
+                        try:
+                            assert holders[name] == 1, "two hold it"
+                            grants.append(name)
+                            await asyncio.sleep(chance.choice([0.0, 0.0, 0.001]))
+                        finally:
+                            holders[name] -= 1
+            except (TimeoutError, LockNotAcquired):
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(*[come_and_go() for _ in range(40)])
+
+    asyncio.run(main())
+    assert set(grants) == set(names)
+    assert len(grants) > 50
+    for context in contexts:
+        eventually(lambda: not (context.stats().waiting or context.stats().held), message=repr(context))  # noqa: B023
+    eventually(lambda: not backend.view.exists(*names), LONG_S, "every name is free")
+    eventually(lambda: not any(listeners(backend, *names)), LONG_S, "nobody listens")
+
+
+# Under a clock that is moved by hand
+
+
+@pytest.fixture
+def stepped(backend: Backend) -> tuple[LockContext, Clock]:
+    return backend.stepped_context()
+
+
+def test_under_a_manual_clock_a_release_needs_no_time_to_pass(stepped: tuple[LockContext, Clock]) -> None:
+    context, _ = stepped
+    with context.lock(NAME, timeout=30.0):
+        waiting = wait_for(context)
+    waiting.result().release()
+    assert not context.timer.busy
+
+
+def test_under_a_manual_clock_patience_ends_when_the_clock_is_moved(
+    backend: Backend, stepped: tuple[LockContext, Clock]
+) -> None:
+    context, clock = stepped
+    backend.view.set(NAME, "somebody", px=60_000)
+    lock = context.lock(NAME, blocking_timeout=60.0, thread_local=False)
+    waiting = Background(lock.acquire)
+    eventually(lambda: context.stats().waiting == 1)
+    clock.advance(59.9)
+    assert not waiting.done
+    began = time.monotonic()
+    clock.advance(10.0)
+    assert not waiting.result()
+    assert time.monotonic() - began < LONG_S
+    clock.advance(10.0)
+    assert context.timer.next_due_at() is None, "nothing is left on the wheel"
+
+
+def test_under_a_manual_clock_the_fallback_comes_when_the_clock_is_moved(
+    backend: Backend, stepped: tuple[LockContext, Clock]
+) -> None:
+    context, clock = stepped
+    backend.view.set(NAME, "somebody", px=60_000)
+    waiting = wait_for(context)
+    clock.advance(20.0)
+    backend.view.delete(NAME)
+    clock.advance(5.1)
+    assert waiting.result().is_held
+
+
+def test_under_a_manual_clock_a_minute_of_waiting_is_quick(stepped: tuple[LockContext, Clock]) -> None:
+    context, clock = stepped
+    held = context.lock(NAME, timeout=30.0, thread_local=False)
+    assert held.acquire()
+    waiting = [wait_for(context) for _ in range(5)]
+    began = time.monotonic()
+    clock.advance(60.0)
+    assert time.monotonic() - began < LONG_S
+    assert held.renewals >= 5
+    held.release()
+    for thread in waiting:
+        thread.result().release()
+
+
+def test_a_context_for_tests_wakes_its_waiters() -> None:
+    with fake_context(fallback_interval=NEVER_S) as context:
+        with context.lock(NAME):
+            waiting = wait_for(context)
+        in_thread(waiting.result().release)
+        stranger = LockContext(context.server.client())
+        with stranger.lock(NAME):
+            waiting = wait_for(context)
+        waiting.result().release()
+        stranger.close()
+
+
+def until_done(calls: list[Callable[[], object]]) -> None:
+    """Call each on a thread of its own and wait for all of them."""
+    for background in [Background(call) for call in calls]:
+        background.result(60.0)
+
+
+def test_two_contexts_with_several_waiters_each_take_turns(real: Backend) -> None:
+    contexts = [real.context(), real.context()]
+    grants = [0, 0]
+    until = time.monotonic() + 1.0
+
+    def loop(number: int) -> None:
+        while time.monotonic() < until:
+            with contexts[number].lock(NAME, timeout=5.0):
+                grants[number] += 1
+
+    until_done([lambda number=number: loop(number) for number in (0, 1) for _ in range(4)])  # type: ignore[misc]
+    assert sum(grants) > 100
+    assert min(grants) > sum(grants) / 20, grants
+
+
+def test_a_client_of_redis_py_gets_its_turn_when_the_line_is_empty(backend: Backend, context: LockContext) -> None:
+    theirs = redis.Redis(port=backend.port).lock(NAME, timeout=30.0, sleep=0.01)
+    with context.lock(NAME, timeout=30.0):
+        waiting = Background(theirs.acquire)
+        time.sleep(0.05)
+        assert not waiting.done
+    assert waiting.result()
+    theirs.local.token = backend.view.get(NAME)
+    theirs.release()

@@ -1,0 +1,113 @@
+"""redis-py's Lock, renewed: for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import redis.asyncio.lock
+from redis import exceptions
+
+from wheel_lock.errors import LockNotHeld
+from wheel_lock.redis_lock.grants import AsyncGrant
+from wheel_lock.redis_lock.renewed import Renewed, already_held, extension, redis_pys_errors
+from wheel_lock.tokens import new_token
+
+_LOOK_AGAIN_S = 0.01
+
+
+class AsyncLock(Renewed, redis.asyncio.lock.Lock):
+    """The same for asyncio: ``redis.asyncio.Redis().lock(name, timeout=30, lock_class=AsyncLock)``."""
+
+    _for_asyncio = True
+
+    async def acquire(
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: Any = None,
+        token: Any = None,
+    ) -> bool:
+        """Acquire the lock; see :meth:`Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
+        wait_s = self._patience(self.sleep, blocking, blocking_timeout)
+        if wait_s is None and (mine := self._held_by_caller(self._kept.copy())) is not None:
+            with redis_pys_errors("acquire", self.name):
+                if await mine.owned():
+                    raise already_held(self.name)
+        if self.polls:
+            token = new_token() if token is None else token
+            return bool(await super().acquire(blocking, blocking_timeout, token))
+        return await self._attempt(wait_s, token)
+
+    async def _attempt(self, wait_s: float | None, token: Any) -> bool:
+        engine, (kind, options) = self._engine, self._terms(self.sleep, token is not None)
+        grant = AsyncGrant(engine, kind, self._engines_name(), options, None)
+        with redis_pys_errors("acquire", self.name):
+            if not await grant.acquire(wait_s != 0, wait_s, None if token is None else self._encoded(token)):
+                return False
+        self.local.token = self._keep(grant, engine)
+        return True
+
+    async def do_acquire(self, token: Any) -> bool:
+        """Try once, with a token that may be anybody's."""
+        return await self._attempt(0.0, token)
+
+    async def release(self) -> None:
+        """Release the lock. The token stays until that has been done, so a release that was cancelled can be repeated."""
+        token = self.local.token
+        if token is None:
+            raise exceptions.LockError("Cannot release a lock that's not owned or is already unlocked.", self.name)
+        try:
+            await self.do_release(token)
+        except exceptions.LockNotOwnedError:
+            self._drop(token)
+            raise
+        self._drop(token)
+
+    def _drop(self, token: Any) -> None:
+        if self.local.token == token:  # and not yet that of the next grant through this object
+            self.local.token = None
+
+    async def do_release(self, expected_token: Any) -> None:
+        """Release the lease of a token. A task that is cancelled meanwhile releases it all the same."""
+        text = redis.asyncio.lock.Lock.LUA_RELEASE_SCRIPT
+        while (grant := self._to_use("release", expected_token, self.lua_release, text)) is not None:
+            with redis_pys_errors("release", self.name):
+                try:
+                    await grant.release()
+                except LockNotHeld:
+                    await asyncio.sleep(_LOOK_AGAIN_S)  # a release that was cancelled is under way
+                else:
+                    self._kept.pop(grant, None)
+                    return
+        own = self._own(expected_token)
+        with redis_pys_errors("release", self.name):
+            grant = self._find(expected_token)
+            if grant is not None:
+                await grant.let_go()
+            try:
+                await super().do_release(expected_token)
+            except exceptions.LockNotOwnedError:
+                if not isinstance(own, AsyncGrant) or not own.unanswered:
+                    raise  # else that is what the release that was cancelled has achieved
+        if own is not None:
+            self._kept.pop(own, None)
+
+    async def do_extend(self, additional_time: Any, replace_ttl: bool) -> Literal[True]:
+        """Change the time-to-live of the lease."""
+        text = redis.asyncio.lock.Lock.LUA_EXTEND_SCRIPT
+        grant = self._to_use("extend", self.local.token, self.lua_extend, text)
+        if grant is None or grant.everlasting:
+            return await super().do_extend(additional_time, replace_ttl)
+        with redis_pys_errors("extend", self.name):
+            await grant.extend(extension(additional_time, replace_ttl), replace_ttl)
+        return True
+
+    async def do_reacquire(self) -> Literal[True]:
+        """Set the time-to-live of the lease back to the timeout."""
+        text = redis.asyncio.lock.Lock.LUA_REACQUIRE_SCRIPT
+        grant = self._to_use("reacquire", self.local.token, self.lua_reacquire, text)
+        if grant is None or grant.everlasting:
+            return await super().do_reacquire()
+        with redis_pys_errors("reacquire", self.name):
+            await grant.extend(float(self.timeout), replace_ttl=True)
+        return True

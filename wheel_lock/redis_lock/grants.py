@@ -1,0 +1,132 @@
+"""Grants: one lease each, behind the tokens of redis_lock's locks, and where a process finds them by name.
+
+redis-py keeps a token and nothing else, and whoever knows it may release or extend. So every acquire gets a small lock of
+its own here, which the lock object keeps alive: when that is dropped the grant is, and with it the renewals.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from wheel_lock import asyncio, caller, tasks, threads
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.operation import Operation
+from wheel_lock.errors import LossReason
+from wheel_lock.handle import LockHandle
+from wheel_lock.lease import Lease, State
+from wheel_lock.locks import EVERLASTING
+from wheel_lock.locks.chosen import EVERLASTING_CHOSEN_TOKEN
+
+# After these losses nobody here cares for the key any more, but it may well be there still, with our token.
+_KEY_MAY_BE_LEFT = (LossReason.ABANDONED, LossReason.CONTEXT_CLOSED, LossReason.THREAD_DIED)
+
+
+class Grant(LockHandle):
+    """One lease that has been granted. Whoever knows its token may change it, as in redis-py."""
+
+    __slots__ = ()
+
+    def _chosen(self, verb: str) -> Lease | None:
+        return self._lease
+
+    @property
+    def lease(self) -> Lease:
+        """The lease."""
+        assert self._lease is not None
+        return self._lease
+
+    @property
+    def everlasting(self) -> bool:
+        """Whether its key never expires."""
+        return self._kind in (EVERLASTING, EVERLASTING_CHOSEN_TOKEN)
+
+    @property
+    def out_of_hands(self) -> bool:
+        """Whether the engine has let go of it without knowing that the key is gone: only the server can tell."""
+        lease = self.lease
+        return lease.state in (State.RELEASED, State.EXPORTED) or lease.loss in _KEY_MAY_BE_LEFT
+
+    @property
+    def held_by_caller(self) -> bool:
+        """Whether the calling thread, or task, holds it, and nobody else could release it."""
+        return self.lease.owner is self._caller() and self.is_held
+
+    def leave_alone(self) -> None:
+        """Renew it no more and do not release it either, without waiting."""
+        engine = self._engine
+        engine.tell(partial(engine.export, self.lease, Operation(lambda: None)))
+
+
+class ThreadGrant(Grant, threads.Lock):
+    """A grant to a thread."""
+
+    __slots__ = ()
+
+    def give_back(self) -> None:
+        """Nobody will know of it: release it, if it was granted at all, without waiting."""
+        engine, lease = self._engine, self._lease
+        if lease is not None:
+            engine.tell(partial(engine.release_many, [lease], Operation(lambda: None)))
+
+    def let_go(self) -> None:
+        """Renew it no more: somebody else releases it."""
+        engine, lease = self._engine, self._to_change("release")
+        caller.wait_for(engine, lambda operation: lambda: engine.export(lease, operation))
+
+
+class AsyncGrant(Grant, asyncio.Lock):
+    """A grant to a task.
+
+    Attributes:
+        unanswered: Whether its release was begun, and was cancelled or failed: it has been carried out, or will be.
+    """
+
+    __slots__ = ("unanswered",)
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.unanswered = False
+
+    async def release(self) -> None:
+        """Release it."""
+        self.unanswered = True
+        await super().release()
+        self.unanswered = False
+
+    async def let_go(self) -> None:
+        """Renew it no more: somebody else releases it."""
+        engine, lease = self._engine, self._to_change("release")
+        await tasks.wait_for(engine, lambda operation: lambda: engine.export(lease, operation))
+
+
+class Grants:
+    """The latest grant of each name in each engine of this process. Weak: a grant goes with its lock object."""
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[int, bytes], weakref.ref[Grant]] = {}
+
+    def add(self, engine: Engine, grant: Grant) -> None:
+        """Take note of a new grant."""
+        latest, place = self._latest, (id(engine), grant.lease.key)
+
+        def gone(reference: weakref.ref[Grant]) -> None:
+            if latest.get(place) is reference:
+                latest.pop(place, None)
+
+        latest[place] = weakref.ref(grant, gone)
+
+    def find(self, engine: Engine, key: bytes) -> Grant | None:
+        """Return the latest grant of a name, whatever has become of it, as long as its lock object is there."""
+        reference = self._latest.get((id(engine), key))
+        return None if reference is None else reference()
+
+    def held(self) -> Iterable[Grant]:
+        """Return those that are held."""
+        grants = [reference() for reference in self._latest.copy().values()]  # copied in one step of the interpreter
+        return [grant for grant in grants if grant is not None and grant.is_held]
+
+
+GRANTS = Grants()
