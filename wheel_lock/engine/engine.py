@@ -327,7 +327,7 @@ class Engine:
         """Hang up when what was asked for before the close has been answered, or the time is up."""
         if operation.done:
             return
-        if self.node.connected and self.node.busy and self.timer.now < until:
+        if self.node.awaits_replies and self.timer.now < until:
             self.node.on_replied = lambda: self._hang_up(until, operation)
             self.timer.call_at(until + self.timer.scale.tick_s, lambda now: self._hang_up(until, operation))
             return

@@ -114,7 +114,12 @@ class Node:
     @property
     def busy(self) -> bool:
         """Whether something waits for a reply or for a connection."""
-        return self._connecting or bool(self._waiting) or (self._channel is not None and self._channel.unanswered > 0)
+        return self._connecting or bool(self._waiting) or self.awaits_replies
+
+    @property
+    def awaits_replies(self) -> bool:
+        """Whether there is a connection with something unanswered on it."""
+        return self._channel is not None and self._channel.unanswered > 0
 
     def send(self, request: NodeRequest) -> None:
         """Send ``request`` now if there is a channel, else as soon as there is one, in the order of the calls."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from wheel_lock.engine.kind import Kind
 
 
+_FIRST_PAUSE_S = 0.05  # before a clean-up that was refused is tried again, twice this
+_LONGEST_PAUSE_S = 30.0
 _MOMENT_S = 0.05  # what is suspicious so soon goes onto the wheel at once
 
 
@@ -249,13 +251,14 @@ class CleanUp(Request):
     It is tried until ``until``, when the keys have expired by themselves.
     """
 
-    __slots__ = ("_kind", "_leases", "_until")
+    __slots__ = ("_kind", "_leases", "_pause_s", "_until")
 
     def __init__(self, timer: HashedWheelTimer, node: Node, kind: Kind, leases: Sequence[Lease], until: float) -> None:
         super().__init__(timer, node)
         self._kind = kind
         self._leases = leases
         self._until = until
+        self._pause_s = _FIRST_PAUSE_S
 
     def start(self) -> None:
         """Send it, and give it up when its time has come."""
@@ -274,7 +277,12 @@ class CleanUp(Request):
         self.finish()
 
     def error_reply(self, error: ServerError) -> None:
-        self.finish()  # the keys expire
+        if not self._kind.own_tokens:
+            self.finish()  # later the key may be a namesake's
+            return
+        # It may be able to later (BUSY, LOADING, ...); and should it never be, most keys expire.
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self.timer.call_at(self.timer.now + self._pause_s, lambda now: self.resend())
 
     def broken(self, error: Exception) -> None:
         if not self.finished:

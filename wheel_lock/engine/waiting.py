@@ -144,10 +144,9 @@ class Acquisition(WheelEntry):
 
     def _answered(self) -> None:
         """The first try of one that may wait: what it has heard goes for those who came meanwhile, too."""
-        behind = self.step_aside()
+        behind, request = self.step_aside(), self.request
         self._tried()
         if behind:
-            request = self.request
             if request.operation.error is not None:
                 for waiter in behind:
                     waiter.fail(copied(request.operation.error))
@@ -223,17 +222,20 @@ class Acquisition(WheelEntry):
     def succeed(self, lease: Lease) -> None:
         """It is granted."""
         self._end()
+        self._request = None  # which knows us, too: nothing should be left to the garbage collector
         self.lease = lease
         self.operation.complete(lease)
 
     def refuse(self) -> None:
         """It is not granted in time."""
         self._end()
+        self._request = None
         self.operation.complete(None)
 
     def fail(self, error: Exception) -> None:
         """The server could not be asked."""
         self._end()
+        self._request = None
         self.operation.fail(error)
 
     def give_up(self) -> None:
