@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.handover import Handoff, release_exported
+from wheel_lock.engine.handover import Handoff, undo_export
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockLost, LockNotAcquired, LocksLost, LossReason, WheelLockError, quoted
 from wheel_lock.handle import (
@@ -35,7 +35,7 @@ from wheel_lock.observe import ContextStats, HeldLock
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockTerms, lock_name, lock_options, seconds
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.tasks import Awaiting, Guard, TaskOwner, current_owner, current_task, wait_for
+from wheel_lock.tasks import Awaiting, Block, Guard, TaskOwner, current_owner, current_task, wait_for
 from wheel_lock.timer import HashedWheelTimer
 
 logger = logging.getLogger("wheel_lock")
@@ -49,19 +49,19 @@ class Lock(LockHandle):
     that acquired it, unless ``thread_local=False``.
     """
 
-    __slots__ = ("_guards",)
+    __slots__ = ("_blocks", "_cancel_on_lost")
 
     def __init__(self, *arguments: Any, cancel_on_lost: bool = False) -> None:
         super().__init__(*arguments)
-        # Of the tasks that are inside `async with`; None where they are not to be cancelled.
-        self._guards: list[Guard] | None = [] if cancel_on_lost else None
+        self._cancel_on_lost = cancel_on_lost
+        self._blocks: list[Block] = []
 
     def _caller(self) -> Owner:
         return current_owner()
 
     def _new_owner(self) -> Owner:
         task = asyncio.current_task()
-        if self._guards is not None and task is not None and not self._options.thread_local:
+        if self._cancel_on_lost and task is not None and not self._options.thread_local:
             return TaskOwner(task, outlived=True)
         return super()._new_owner()
 
@@ -72,6 +72,9 @@ class Lock(LockHandle):
 
     def _seen(self) -> Lease | None:
         return self._lease if self._others is None else super()._seen()
+
+    def _at_hand(self) -> Lease | None:
+        return self._seen()
 
     def _chosen(self, verb: str) -> Lease | None:
         return self._seen()  # any task may release what another has acquired
@@ -99,10 +102,12 @@ class Lock(LockHandle):
 
     async def release(self) -> None:
         """Release the lock; see :meth:`wheel_lock.Lock.release`. A cancelled task's release is carried out all the same."""
-        lease, engine = self._to_change("release"), self._engine
-        awaiting: Awaiting[None] = Awaiting(engine)
-        engine.submit(partial(engine.release, lease, awaiting))
-        await awaiting
+        await self._release(self._to_change("release"))
+
+    def _release(self, lease: Lease) -> Awaiting[None]:
+        awaiting: Awaiting[None] = Awaiting(self._engine)
+        self._engine.submit(partial(self._engine.release, lease, awaiting))
+        return awaiting
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Change the time-to-live once; see :meth:`wheel_lock.Lock.extend`."""
@@ -122,12 +127,16 @@ class Lock(LockHandle):
         """
         lease, engine = self._to_change("export"), self._engine
         handoff = self._handoff(lease)
+        awaiting: Awaiting[None] = Awaiting(engine)
+        undo = partial(undo_export, engine, lease, awaiting)
+        awaiting.undeliverable = undo
         try:
-            await wait_for(engine, lambda operation: lambda: engine.export(lease, operation))
+            engine.submit(partial(engine.export, lease, awaiting))
+            await awaiting
+            return handoff.to_text()
         except BaseException:
-            engine.tell(partial(release_exported, engine, lease))
+            engine.tell(undo)
             raise
-        return handoff.to_text()
 
     async def _adopt(self, handoff: Handoff) -> None:
         engine = self._engine
@@ -165,14 +174,16 @@ class Lock(LockHandle):
     async def __aenter__(self) -> Self:
         if not (self._enters_adopted() or await self.acquire()):
             raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
-        lease = self._seen()
-        if self._guards is not None and lease is not None and isinstance(lease.owner, TaskOwner):
+        lease = self._lease
+        assert lease is not None
+        guard = None
+        if self._cancel_on_lost and isinstance(lease.owner, TaskOwner):
             guard = Guard(lease, lease.owner)
             if lease.state > EXTENDING:  # lost between the grant and this line
                 guard.close(None)
                 raise LockLost(self.name, self._loss(lease) or LossReason.NOT_CONFIRMED)
-            self._guards[:] = [other for other in self._guards if other.task is not None]
-            self._guards.append(guard)
+        self._blocks[:] = [block for block in self._blocks if not block.over]
+        self._blocks.append(Block(lease, guard))
         return self
 
     async def __aexit__(
@@ -181,39 +192,28 @@ class Lock(LockHandle):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        guard = self._own_guard()
-        if guard is not None and guard.close(exc_type):
-            raise LockLost(self.name, self._loss(guard.lease) or LossReason.NOT_CONFIRMED) from exc_value
+        block = self._left_block()
+        if block.guard is not None and block.guard.close(exc_type):
+            raise LockLost(self.name, self._loss(block.lease) or LossReason.NOT_CONFIRMED) from exc_value
         if exc_type is GeneratorExit:
-            self._let_go()
+            # A coroutine that is thrown away in the middle may not await any more.
+            self._engine.tell(partial(self._engine.release, block.lease, Operation(_nobody)))
             return
         try:
-            if guard is not None and not self._options.thread_local and guard.lease is not self._lease:
-                # Another task has acquired the lock through this object since: what it holds is not ours to release.
-                reason = self._loss(guard.lease)
-                if reason is not None:
-                    raise LockLost(self.name, reason)
-            await self.release()
+            # Not whatever the object holds by now: another task may have acquired the lock through it since.
+            mine = self._mine() if self._options.thread_local else None
+            await self._release(self._usable(mine or block.lease, "release"))
         except WheelLockError as error:
             if exc_value is None:
                 raise
             exc_value.add_note(f"and the lock could not be released: {error}")  # the first error is the one to see
 
-    def _own_guard(self) -> Guard | None:
-        """Take out the guard of the innermost block that the current task is in."""
-        if self._guards:
-            task = current_task()
-            for guard in reversed(self._guards):
-                if guard.task is task:
-                    self._guards.remove(guard)
-                    return guard
-        return None
-
-    def _let_go(self) -> None:
-        """Release without waiting: a coroutine that is thrown away in the middle may not await any more."""
-        lease, engine = self._lease, self._engine
-        if lease is not None and not self._others:  # else nobody can tell whose block this was
-            engine.tell(partial(engine.release, lease, Operation(_nobody)))
+    def _left_block(self) -> Block:
+        """Take out the innermost block of the current task; where it has none, another task's is left on its behalf."""
+        task = current_task()
+        blocks = self._blocks
+        index = next((i for i in range(len(blocks) - 1, -1, -1) if blocks[i].task is task), -1)
+        return blocks.pop(index)
 
 
 def _checked_callback(on_lost: OnLost | None) -> OnLost | None:

@@ -16,6 +16,7 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.handover import Adopt, Handoff
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.requests import terms_of
 from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.errors import (
     InvalidHandoff,
@@ -130,6 +131,12 @@ class LockHandle:
         """Return what an adopter must know of ``lease``, or raise where its kind cannot be handed over."""
         if self._kind.name not in HANDED_OVER:
             raise WheelLockError(f"A lock of the kind {self._kind.name!r} cannot be handed over", self.name)
+        if not terms_of(lease).kind.own_tokens:
+            raise WheelLockError(
+                f"The lock {quoted(self.name)} was acquired with a token that others may have, too, and so a copy of the "
+                "text could take it from them: it cannot be handed over",
+                self.name,
+            )
         options, limits = self._options, lease.limits
         left = None
         if options.max_renewals is not None:
@@ -170,8 +177,11 @@ class LockHandle:
 
     def _enters_adopted(self) -> bool:
         """Whether a ``with`` statement is the first since the lock was adopted; raise LockLost if it is lost by now."""
-        adopted, self._adopted = self._adopted, None
-        if adopted is None or adopted is not self._lease or adopted.state in (State.RELEASED, State.EXPORTED):
+        adopted = self._adopted
+        if adopted is None or adopted is not self._at_hand():
+            return False
+        self._adopted = None
+        if adopted.state in (State.RELEASED, State.EXPORTED):
             return False
         self.raise_if_lost()
         return True
@@ -190,13 +200,20 @@ class LockHandle:
         """The lease that a look is about: the caller's own, else the latest."""
         return self._mine() or self._lease
 
+    def _at_hand(self) -> Lease | None:
+        """The lease with which the caller may enter a ``with`` block."""
+        return self._mine()
+
     def _chosen(self, verb: str) -> Lease | None:
         """The lease that the caller means, whatever has become of it; an error where it is somebody else's."""
         raise NotImplementedError
 
     def _to_change(self, verb: str) -> Lease:
         """The lease that the caller may change, or an error before any I/O."""
-        lease = self._chosen(verb)
+        return self._usable(self._chosen(verb), verb)
+
+    def _usable(self, lease: Lease | None, verb: str) -> Lease:
+        """The lease, if it can be changed."""
         if lease is not None:
             if lease.state is State.LOST or not lease.group.alive:
                 raise LockLost(self.name, self._loss(lease) or LossReason.NOT_CONFIRMED)

@@ -149,6 +149,7 @@ class Lease(WheelEntry):
         acquired_at: When its acquire was sent.
         renewals: How often it has been renewed.
         limits: Its caps, or None.
+        may_last: Until when its key may last where an extension was asked for, whatever became of that.
         loss: Why it was lost, or None. Sticky.
         owner: Whom it ends with.
         on_lost: Called, on the notifier thread, once, if it is lost.
@@ -164,6 +165,7 @@ class Lease(WheelEntry):
         "group",
         "limits",
         "loss",
+        "may_last",
         "name",
         "on_lost",
         "owner",
@@ -190,6 +192,7 @@ class Lease(WheelEntry):
         self.acquired_at = math.inf
         self.renewals = 0
         self.limits: Limits | None = None
+        self.may_last = -math.inf
         self.loss: LossReason | None = None
         self.owner = owner
         self.on_lost = on_lost

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockUnavailable
-from wheel_lock.lease import Lease, Owner
+from wheel_lock.lease import EXTENDING, Lease, Owner
 from wheel_lock.notifier import NOTIFIER
 
 logger = logging.getLogger("wheel_lock")
@@ -247,6 +247,33 @@ class Guard:
         if not self.tripped or task is None:
             return False
         return task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError
+
+
+class Block:
+    """An ``async with`` block that a task is in.
+
+    Attributes:
+        lease: What was acquired for it.
+        guard: What cancels the task when that is lost, or None.
+    """
+
+    __slots__ = ("_task", "guard", "lease")
+
+    def __init__(self, lease: Lease, guard: Guard | None) -> None:
+        task = asyncio.current_task()
+        self._task = None if task is None else weakref.ref(task)
+        self.lease = lease
+        self.guard = guard
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task, or None where it is gone."""
+        return None if self._task is None else self._task()
+
+    @property
+    def over(self) -> bool:
+        """Whether it was never left, and nothing is left of its lease either."""
+        return self.task is None and self.lease.state > EXTENDING
 
 
 _owners: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskOwner] = weakref.WeakKeyDictionary()

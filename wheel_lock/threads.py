@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from wheel_lock.caller import Waiting, current_owner, wait_for
-from wheel_lock.engine.handover import Handoff
+from wheel_lock.engine.handover import Handoff, undo_export
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockNotAcquired, WheelLockError, WrongThread, quoted
 from wheel_lock.handle import LockHandle, OnLost, read_count, read_text
@@ -137,8 +137,14 @@ class Lock(LockHandle):
         lease = self._to_change("export")
         handoff = self._handoff(lease)
         engine = self._engine
-        wait_for(engine, lambda operation: lambda: engine.export(lease, operation))
-        return handoff.to_text()
+        waiting: Waiting[None] = Waiting(engine)
+        try:
+            engine.submit(partial(engine.export, lease, waiting))
+            waiting.result()
+            return handoff.to_text()
+        except BaseException:
+            engine.tell(partial(undo_export, engine, lease, waiting))  # nobody has got the text
+            raise
 
     def _adopt(self, handoff: Handoff) -> None:
         engine = self._engine

@@ -95,7 +95,7 @@ def test_without_a_loss_nothing_is_cancelled(run: Run, scene: Scene) -> None:
             async with lock:
                 scene.clock.advance(3 * TIMEOUT_S)
                 await asyncio.sleep(0)
-            assert not lock._guards
+            assert not lock._blocks
             scene.delete()  # of what is not held any more
             await undisturbed()
 

@@ -51,7 +51,7 @@ def test_a_loss_cancels_who_has_lost_and_not_who_has_acquired_since(run: Run, sc
         scene.delete()
         await ended(second.task)
         assert isinstance(second.task.exception(), LockLost)
-        assert lock._guards == []
+        assert lock._blocks == []
 
     run(main())
 
@@ -102,7 +102,7 @@ def test_tasks_take_turns_inside_one_object_and_only_the_holder_is_cancelled(run
         errors = [worker.task.exception() for worker in workers]
         assert sum(isinstance(error, LockLost) for error in errors) == 3
         assert errors.count(None) == 2
-        assert lock._guards == []
+        assert lock._blocks == []
         await undisturbed()
 
     run(main())
@@ -128,7 +128,7 @@ def test_a_lock_that_is_released_in_the_block_is_an_error_at_its_end(run: Run, s
         lock = scene.lock()
         async with raising(LockNotHeld), lock:
             await lock.release()
-        assert lock._guards == []
+        assert lock._blocks == []
         await undisturbed()
 
     run(main())
@@ -147,8 +147,8 @@ def test_a_block_that_another_task_leaves(run: Run, scene: Scene) -> None:
         await stack.aclose()
         assert not scene.real.view.exists("order:42")
         async with lock:  # and what was left behind is forgotten
-            assert lock._guards is not None
-            assert len(lock._guards) == 1
+            assert lock._blocks is not None
+            assert len(lock._blocks) == 1
 
     run(main())
 

@@ -12,7 +12,7 @@ from tests.redis.support import Backend
 from wheel_lock import LockContext, LocksLost, LossReason, TooManyLocks
 from wheel_lock.asyncio import Lock
 
-NAMES = [f"shard:{number}" for number in range(9000)]  # more than two parts
+NAMES = [f"shard:{number}" for number in range(4500)]  # more than one part
 
 
 def none_left(real: Backend, context: LockContext) -> bool:
@@ -31,7 +31,7 @@ def test_many_locks_are_acquired_and_released(run: Run, real: Backend, context: 
         locks = await context.asyncio.acquire_many(NAMES + NAMES[:10], timeout=20.0)
         assert list(locks) == NAMES
         assert [name for name, lock in locks.items() if lock is None] == ["shard:7"]
-        assert real.view.dbsize() == 9000
+        assert real.view.dbsize() == 4500
         assert all(lock.is_held and lock.timeout == 20.0 for lock in locks.values() if lock is not None)
         await context.asyncio.release_many(locks.values())
         real.view.delete("shard:7")
@@ -53,7 +53,7 @@ def test_other_tasks_have_their_turn_meanwhile(run: Run, context: LockContext) -
         turning = asyncio.create_task(turn())
         locks = await context.asyncio.acquire_many(NAMES)
         turning.cancel()
-        assert turns >= 3
+        assert turns >= 2
         await context.asyncio.release_many(locks.values())
 
     run(main())
@@ -85,18 +85,18 @@ def test_locks_that_were_lost_are_told_of_together(run: Run, real: Backend, cont
 
 
 @pytest.mark.parametrize("all_or_nothing", [True, False])
-@pytest.mark.parametrize("pauses", [0, 1, 2, 3, 5, 8])
-def test_a_bulk_acquire_that_is_cancelled_leaves_nothing(
-    run: Run, real: Backend, context: LockContext, pauses: int, all_or_nothing: bool
+def test_a_bulk_acquire_that_is_cancelled_while_it_is_handed_over_leaves_nothing(
+    run: Run, real: Backend, context: LockContext, all_or_nothing: bool
 ) -> None:
     async def main() -> None:
-        task = asyncio.create_task(context.asyncio.acquire_many(NAMES, all_or_nothing=all_or_nothing))
-        for _ in range(pauses):
-            await asyncio.sleep(0)
-        task.cancel()
-        await ended(task)
-        assert task.cancelled()
-        await until(lambda: none_left(real, context))
+        for pauses in range(5):
+            task = asyncio.create_task(context.asyncio.acquire_many(NAMES, all_or_nothing=all_or_nothing))
+            for _ in range(pauses):
+                await asyncio.sleep(0)
+            task.cancel()
+            await ended(task)
+            assert task.cancelled()
+            await until(lambda: none_left(real, context))
 
     run(main())
 
@@ -105,10 +105,10 @@ def test_a_bulk_acquire_that_is_cancelled_at_any_time_leaves_nothing(
     run: Run, real: Backend, context: LockContext
 ) -> None:
     async def main() -> None:
-        names, cancelled = NAMES[:1500], 0
-        for number in range(40):
+        names, cancelled = NAMES[:800], 0
+        for number in range(30):
             task = asyncio.create_task(context.asyncio.acquire_many(names, all_or_nothing=bool(number % 2)))
-            await asyncio.sleep(number * 5e-4)
+            await asyncio.sleep(number * 4e-4)
             cancelled += task.cancel()
             await ended(task)
             if not task.cancelled():
@@ -159,7 +159,7 @@ def test_all_or_nothing(run: Run, real: Backend, context: LockContext) -> None:
         assert real.view.dbsize() == 1
         real.view.delete(NAMES[-1])
         locks = await context.asyncio.acquire_many(NAMES, all_or_nothing=True)
-        assert len(of(locks)) == 9000
+        assert len(of(locks)) == 4500
         await context.asyncio.release_many(locks.values())
 
     run(main())
@@ -167,7 +167,7 @@ def test_all_or_nothing(run: Run, real: Backend, context: LockContext) -> None:
 
 def test_more_than_the_context_allows_are_not_acquired(run: Run, real: Backend) -> None:
     async def main() -> None:
-        context = real.context(max_held=8999)
+        context = real.context(max_held=4499)
         with pytest.raises(TooManyLocks):
             await context.asyncio.acquire_many(NAMES)
         assert none_left(real, context)
@@ -185,6 +185,6 @@ def test_a_context_that_is_closed_meanwhile(run: Run, real: Backend) -> None:
         await ended(task)
         await until(lambda: real.view.dbsize() == 0)
         if task.exception() is None:
-            assert {lock.lost for lock in of(task.result())} == {LossReason.CONTEXT_CLOSED}
+            assert not any(lock is not None and lock.is_held for lock in task.result().values())
 
     run(main())

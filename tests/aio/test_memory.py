@@ -122,7 +122,7 @@ def test_an_object_that_many_tasks_use_does_not_grow(
                 async with lock:
                     pass
         assert len(lock._others or ()) <= 1
-        assert lock._guards == []
+        assert lock._blocks == []
 
     run(main())
 

@@ -18,6 +18,7 @@ from wheel_lock.errors import (
     WheelLockError,
 )
 from wheel_lock.lease import State
+from wheel_lock.locks.chosen import CHOSEN_TOKEN
 
 REFUSED = ConnectionRefusedError("nobody listens")
 BUSY = error("BUSY Redis is busy running a script.")
@@ -122,6 +123,24 @@ def test_given_up_with_a_try_under_way_and_nobody_behind_nothing_is_left(rig: Wa
     rig.say(integer(0), FINE)
     assert not rig.engine.held
     rig.assert_clean()
+
+
+def test_given_up_with_a_token_that_others_may_have_it_is_undone_when_its_answer_has_come(rig: WaitingRig) -> None:
+    wait = rig.wait("a", kind=CHOSEN_TOKEN, token="worker")
+    rig.refuse()
+    rig.listen()
+    rig.server.one("SET")
+    second = rig.wait("a", kind=CHOSEN_TOKEN, token="worker")
+    rig.give_up(wait)
+    rig.server.one("SET")  # the second asks, and meets what may be the first's
+    rig.say(OK, NIL)
+    assert rig.server.one("release_many").pairs == [(b"a", b"worker")]
+    rig.say(FINE)
+    rig.wake("a")
+    rig.server.one("SET")
+    rig.say(OK)
+    assert second.granted
+    assert list(rig.engine.held) == [second.lease]
 
 
 def test_given_up_in_the_turn_in_which_the_grant_arrives_it_is_released(rig: WaitingRig) -> None:

@@ -321,6 +321,9 @@ def test_who_has_said_how_often_he_looks_looks_also_at_what_is_held_here(rig: Wa
     rig.go_on(0.55)
     rig.server.one("acquire")
     rig.say(array(29_000))
+    assert rig.wait("a").goes_on
+    rig.wake("a")
+    assert rig.server.take() == [], "that it was refused is no news"
     rig.go_on(0.55)
     rig.server.one("acquire")
 
@@ -358,6 +361,52 @@ def test_without_rivals_it_does_not_yield(rig: WaitingRig) -> None:
     waits = [rig.wait("a") for _ in range(40)]
     with pytest.raises(AssertionError, match="does not yield"):
         hand_on(rig, first, waits, rivals=0)
+
+
+def test_a_rival_counts_also_while_the_own_subscription_is_away(rig: WaitingRig) -> None:
+    first = rig.hold_first("a")
+    waits = [rig.wait("a") for _ in range(40)]
+    rig.connector.listeners.refusal = ConnectionRefusedError("nobody listens")
+    rig.listener.close()
+    rig.turn()
+    assert hand_on(rig, first, waits, rivals=0) is waits[14]  # whoever is woken now is somebody else
+
+
+def test_a_rival_who_gets_it_in_between_ends_the_row(rig: WaitingRig) -> None:
+    first = rig.hold_first("a")
+    waits = [rig.wait("a") for _ in range(40)]
+    for wait in waits[:10]:
+        rig.let_go(first, listeners=2)
+        rig.say(integer(0))
+        first = wait
+    rig.let_go(first, listeners=2)
+    rig.say(array(3_000))
+    rig.wake("a")
+    rig.grant(waits[10])
+    assert hand_on(rig, waits[10], waits[11:], rivals=1) is waits[26]
+
+
+def test_what_ends_while_the_line_yields_does_not_hurry_it(rig: WaitingRig) -> None:
+    first = rig.hold_first("a")
+    waits = [rig.wait("a") for _ in range(20)]
+    hand_on(rig, first, waits, rivals=1)
+    stray = rig.lease("a")
+    rig.post(lambda: rig.engine.lines.ended(stray))
+    assert rig.server.take() == []
+    rig.go_on(0.02)
+    rig.grant(waits[15])
+
+
+def test_one_who_comes_while_the_line_yields_and_nobody_listens_is_not_forgotten(rig: WaitingRig) -> None:
+    first = rig.hold_first("a")
+    waits = [rig.wait("a") for _ in range(16)]
+    hand_on(rig, first, waits, rivals=1)
+    rig.listener.close()
+    rig.give_up(waits[15])
+    late = rig.wait("a", fallback=100.0)
+    rig.refuse()
+    rig.go_on(0.05, rig.listen)
+    rig.grant(late)
 
 
 def test_one_who_comes_and_goes_while_the_line_yields_does_not_make_it_deaf(rig: WaitingRig) -> None:

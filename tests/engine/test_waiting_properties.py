@@ -114,7 +114,7 @@ class WithoutLooks(WaitingMachine):
 
 
 _settings = settings(
-    max_examples=100,
+    max_examples=70,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -369,6 +369,37 @@ def test_it_is_not_busy_with_a_subscription_that_broke_on_its_way(rig: WaitingRi
         rig.assert_clean()
 
 
+def test_it_is_busy_until_a_ping_is_answered(rig: WaitingRig) -> None:
+    rig.wait_first("a", fallback=100.0)
+    rig.go_on(PING_S + 0.05)
+    assert rig.engine.busy
+    rig.listen()
+    assert not rig.engine.busy
+    rig.go_on(PING_S)
+    rig.connector.listeners.refusal = REFUSED
+    rig.listener.close()
+    rig.turn()
+    assert not rig.engine.busy
+
+
+@pytest.mark.parametrize("end", ["closed", "gone", "stopped", "failed"])
+def test_it_is_not_busy_with_a_ping_once_it_has_ended(rig: WaitingRig, end: str) -> None:
+    wait = rig.wait_first("a", fallback=100.0)
+    rig.go_on(PING_S + 0.05)
+    assert rig.engine.busy
+    if end == "gone":
+        rig.give_up(wait)
+        rig.post(rig.engine.retire)
+        rig.go_on(LINGER_S + 0.1)
+    elif end == "closed":
+        rig.ask(lambda operation: rig.engine.close(1.0, operation))
+        rig.go_on(0.1, rig.agree)
+    else:
+        rig.post(rig.engine.failed if end == "failed" else rig.engine.timer_stopped)
+        rig.turn()
+    assert not rig.engine.busy
+
+
 def test_a_refusal_ends_its_being_busy(rig: WaitingRig) -> None:
     rig.wait("a")
     rig.say(NIL)

@@ -80,6 +80,7 @@ class WaitingRig(Rig):
         kind: Exclusive = EXCLUSIVE,
         owner: Owner = NOBODY,
         blocking_timeout: float | None = None,
+        token: str | None = None,
         told: Callable[[], object] = lambda: None,
         **terms: Any,
     ) -> Wait:
@@ -87,10 +88,11 @@ class WaitingRig(Rig):
         options = lock_options(timeout, **terms)
         group = self.engine.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
         key = lock_name(name)
-        lease = Lease(name, fragment(key, new_token()), group, owner)
+        lease = Lease(name, fragment(key, new_token() if token is None else token.encode()), group, owner)
         until = None if blocking_timeout is None else self.now + blocking_timeout
         operation: Operation[Lease | None] = Operation(told)
-        acquisition = Acquisition(self.engine, key, options, lease, False, options.blocking, until, operation)
+        given, blocking = token is not None, options.blocking
+        acquisition = Acquisition(self.engine, key, options, lease, given, blocking, until, operation)
         wait = Wait(name, acquisition, operation)
         lease.on_lost = lambda event: self._note(wait.lease, event)
         return wait

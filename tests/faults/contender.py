@@ -55,7 +55,7 @@ class Contender:
                 timeout=self.timeout_s,
                 fencing=True,
                 renew=random.random() < 0.8,
-                retry_every=0.01,
+                retry_every=random.choice([0.01, None]),  # some ask again and again, some wait to be woken
                 on_lost=self.told,
             )
             try:

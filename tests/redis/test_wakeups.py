@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
 import time
@@ -316,14 +317,44 @@ def test_no_more_than_max_waiting_may_wait(backend: Backend) -> None:
 # What is left
 
 
-def test_nothing_is_left_of_those_who_went(backend: Backend, deaf: LockContext) -> None:
-    backend.view.set(NAME, "somebody", px=60_000)
+def test_nothing_is_left_of_those_who_went(real: Backend) -> None:
+    context = real.context()
+    real.view.set(NAME, "somebody", px=60_000)
     for _ in range(3):
-        with pytest.raises(LockNotAcquired), deaf.lock(NAME, blocking_timeout=0.05):
+        with pytest.raises(LockNotAcquired), context.lock(NAME, blocking_timeout=0.05):
             pass
-    eventually(lambda: listeners(backend, NAME) == [0], message="the subscription is ended")
-    assert deaf.stats().waiting == 0
-    assert backend.view.get(NAME) == b"somebody"
+    eventually(lambda: listeners(real, NAME) == [0], message="the subscription is ended")
+    assert context.stats().waiting == 0
+    assert real.view.get(NAME) == b"somebody"
+
+
+def test_nothing_is_left_to_the_garbage_collector(real: Backend) -> None:
+    context = real.context()
+    lock, other = [context.lock(NAME, thread_local=False) for _ in range(2)]
+
+    def take_turns() -> None:
+        for _ in range(20):
+            with lock:
+                waiting = Background(other.acquire)
+                eventually(lambda: context.stats().waiting == 1)
+            assert waiting.result()
+            other.release()
+            assert lock.acquire()
+            lock.release()
+
+    take_turns()
+    gc.collect()
+    gc.disable()
+    try:
+        take_turns()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        ours = {type(left).__name__ for left in gc.garbage if type(left).__module__.startswith("wheel_lock")}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert ours == set()
 
 
 def test_tasks_that_come_and_go_as_they_like_leave_nothing_behind(backend: Backend) -> None:
@@ -374,10 +405,11 @@ def stepped(backend: Backend) -> tuple[LockContext, Clock]:
 
 
 def test_under_a_manual_clock_a_release_needs_no_time_to_pass(stepped: tuple[LockContext, Clock]) -> None:
-    context, _ = stepped
+    context, clock = stepped
     with context.lock(NAME, timeout=30.0):
         waiting = wait_for(context)
     waiting.result().release()
+    clock.advance(0.0)
     assert not context.timer.busy
 
 
@@ -423,6 +455,22 @@ def test_under_a_manual_clock_a_minute_of_waiting_is_quick(stepped: tuple[LockCo
     held.release()
     for thread in waiting:
         thread.result().release()
+
+
+def test_under_a_manual_clock_the_connection_for_wake_ups_stays(backend: Backend) -> None:
+    clock, proxy = Clock(), backend.proxy()
+    context = backend.context_through(proxy, timer=backend.timer(clock))
+    backend.view.set(NAME, "somebody", px=60_000)
+    waiting = wait_for(context)
+    eventually(lambda: listeners(backend, NAME) == [1])
+    clock.advance(0.0)
+    accepted = proxy.accepted
+    clock.advance(30.0)
+    assert proxy.accepted == accepted
+    assert listeners(backend, NAME) == [1]
+    backend.view.delete(NAME)
+    clock.advance(5.1)
+    waiting.result()
 
 
 def test_a_context_for_tests_wakes_its_waiters() -> None:

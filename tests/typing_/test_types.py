@@ -33,7 +33,7 @@ def context() -> Iterator[LockContext]:
 def test_a_lock_for_threads(context: LockContext) -> None:
     lock = context.lock("order:42", 30.0, on_lost=lambda event: print(event.reason))
     assert_type(lock, Lock)
-    assert_type(lock.acquire(blocking=False, blocking_timeout=None, token=b"token"), bool)
+    assert_type(lock.acquire(blocking=False, blocking_timeout=None), bool)
     assert_type(lock.extend(1.0, replace_ttl=True), bool)
     assert_type(lock.reacquire(), bool)
     assert_type(lock.locked(), bool)

@@ -75,7 +75,7 @@ class Acquire(CallerRequest):
         # Granted, but the reply took longer than the lease lasts.
         if not terms_of(self.lease).kind.own_tokens:
             self._too_late(fence)
-        self._turn_down(True)
+        self._turn_down(terms_of(self.lease).kind.own_tokens)
 
     def _too_late(self, verdict: int | Refusal | str) -> None:
         """Nobody waits any more. An owner-checked release is under way, or else it was waited for this answer."""
@@ -142,6 +142,12 @@ class Release(CallerRequest):
 
     def call(self) -> Call:
         return terms_of(self.lease).kind.release(self.lease)
+
+    def broken(self, error: Exception) -> None:
+        if terms_of(self.lease).kind.own_tokens:
+            super().broken(error)
+        else:
+            self.refused(error)  # by the next try the key may be a namesake's
 
     def value_reply(self, reply: Reply) -> None:
         outcome = terms_of(self.lease).kind.read_release(reply)

@@ -44,6 +44,12 @@ class _Chunk(CallerRequest):
             self.finish()
             self._bulk.chunk_done(self, dict(odd))
 
+    def broken(self, error: Exception) -> None:
+        if terms_of(self.leases[0]).kind.own_tokens:
+            super().broken(error)
+        else:
+            self.refused(error)  # a release: by the next try the keys may be namesakes'
+
     def failed(self, error: WheelLockError) -> None:
         self._bulk.chunk_failed(self, error)
 
@@ -182,7 +188,7 @@ class AcquireMany(Bulk):
         """Of those that ``max_held`` counts as being acquired, ``places`` are acquired now, or will not be."""
         places = min(places, self._places)
         self._places -= places
-        self.engine.acquiring -= places
+        self.engine.acquiring = max(self.engine.acquiring - places, 0)  # a thread that died has forgotten them
 
     def add(self, leases: Sequence[Lease]) -> None:
         """Take more leases, and send what may be sent."""

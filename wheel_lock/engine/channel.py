@@ -7,7 +7,9 @@ for or that makes no sense - it is dropped as a whole, and every request without
 from __future__ import annotations
 
 import selectors
+import socket
 import ssl
+import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -19,6 +21,7 @@ from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.timer import HashedWheelTimer
 
 READ_BYTES = 1 << 18
+_AT_ONCE = struct.pack("ii", 1, 0)  # linger for no time: the connection is reset
 _NOTHING = object()
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -161,10 +164,23 @@ class Channel:
     def drop(self, error: Exception) -> None:
         """Close it; every request without a reply is told ``error``. Harmless when dropped already."""
         if self.open:
+            if self._requests or self._unsent:
+                self._reset()
             requests = self.close()
             self._on_lost(self, error)
             for request in requests:
                 request.broken(error)
+
+    def _reset(self) -> None:
+        """Have the system forget what it has not delivered yet.
+
+        It would go on trying after an orderly close, and what was meant to come first could arrive long after the same
+        request, and others, on the next connection.
+        """
+        try:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        except OSError:
+            pass  # it is gone already
 
     def close(self) -> list[NodeRequest]:
         """Close it, and return the requests without a reply; nobody is told. Harmless when closed already."""

@@ -31,7 +31,7 @@ from wheel_lock.errors import (
 )
 from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, local_deadline
 from wheel_lock.notifier import NOTIFIER
-from wheel_lock.observe.events import HeldLock
+from wheel_lock.observe.events import HeldLock, held_lock
 from wheel_lock.observe.stats import ContextStats, Counters, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply, error_text
@@ -40,6 +40,7 @@ from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.weak import WeakRegistry
 
 _LOOK_AGAIN_S = 0.02
+_UNDONE = (LossReason.NOT_CONFIRMED, LossReason.RENEWAL_LIMIT, LossReason.HOLD_LIMIT, LossReason.ABANDONED)
 
 logger = logging.getLogger("wheel_lock")
 
@@ -237,6 +238,8 @@ class Engine:
             NOTIFIER.post(tell_lost, lost, self.timer.now)
             for lease in lost:
                 lease.owner.lost(lease)
+                if lease.may_last > self.timer.now and lease.loss in _UNDONE:
+                    self.renewer.clean_up([lease])  # an extension would outlast by far what anybody expects
                 self.lines.ended(lease)
             self._hang_up_if_retired()
 
@@ -274,18 +277,7 @@ class Engine:
         """Return what is held now, in order of acquisition. From any thread. O(n)."""
         now = self.timer.clock.now()
         overdue = set(self.renewer.overdue.snapshot())
-        return [
-            HeldLock(
-                name=lease.name,
-                timeout_s=lease.group.timeout_s,
-                age_s=now - lease.acquired_at,
-                remaining_s=lease.deadline - now,
-                renewals=lease.renewals,
-                overdue=lease in overdue,
-            )
-            for lease in self.held.copy()
-            if lease.believed(now)
-        ]
+        return [held_lock(lease, now, lease in overdue) for lease in self.held.copy() if lease.believed(now)]
 
     def log_refusal(self, error: str, leases: int) -> None:
         """Say that the server refuses renewals, at most once a second."""
@@ -387,7 +379,8 @@ class Engine:
         self.acquiring = 0
 
     def forked(self) -> None:
-        """In the child: hold nothing."""
+        """In the child: hold nothing, and let nobody wait for what only the parent will hear."""
+        self.deaths += 1
         self.held.clear()
         self.acquiring = 0
         self.renewer.start_empty()

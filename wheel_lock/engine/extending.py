@@ -36,6 +36,8 @@ class Extend(CallerRequest):
         if self._replace:
             # The server may shorten it at once, so from here on the holder must believe no longer than that.
             lease.reset_deadline(min(lease.deadline, local_deadline(self.timer.now, self._time_ms / 1000)))
+        now = self.timer.now
+        lease.may_last = max(lease.may_last, max(lease.deadline, now) + self._time_ms / 1000)
         renewer.hold(lease)
         super().start()
 
@@ -86,7 +88,7 @@ class Extend(CallerRequest):
 
     def broken(self, error: Exception) -> None:
         # Adding twice would be adding too much, so a caller who adds must decide whether to try again.
-        if self._replace and not self.finished:
+        if self._replace and not self.finished and self.lease.state is EXTENDING:
             self.node.send(self)
         else:
             self._unextended()
@@ -101,9 +103,15 @@ class Extend(CallerRequest):
         super().refused(error)
 
     def resend(self) -> None:
-        if self.finished:
-            self._unextended()
-        super().resend()
+        lease = self.lease
+        if lease.state is EXTENDING and not self.finished:
+            super().resend()
+            return
+        # Nobody waits any more, or the lease has ended: nothing more is sent for it.
+        self._unextended()
+        if not self.finished:
+            self.finish()
+            self.failed(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
 
     def failed(self, error: WheelLockError) -> None:
         self._operation.fail(error)

@@ -173,7 +173,13 @@ class Adopt(Acquire):
         super().take(fence)
 
 
-def release_exported(engine: Engine, lease: Lease) -> None:
-    """Nobody has got the text of an exported lease, so nobody can adopt it: release it. Timer's thread only."""
-    if lease.state is State.EXPORTED:
+def undo_export(engine: Engine, lease: Lease, operation: Operation[None]) -> None:
+    """Nobody has got the text of an export, so nobody can adopt the lease: release it. Timer's thread only.
+
+    Args:
+        engine: Whose lease.
+        lease: The lease.
+        operation: The export; where that has failed, the lease was exported by another one, whose text is out there.
+    """
+    if operation.done and operation.error is None and lease.state is State.EXPORTED:
         engine.renewer.clean_up([lease])

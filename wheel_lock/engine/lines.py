@@ -3,7 +3,7 @@
 Only the first in a line contends on the server; the others stand behind it in the order of their arrival. It tries
 again when it is woken by a release, when the holder's lease would end, and, because wake-ups can be lost, when it has
 not heard anything for a while. Its own process's releases need no message at all: the try follows the release on the
-same connection.
+same connection. Before there is a line, those who come while somebody asks for the first time wait for what he hears.
 
 The algorithm is the usual one for a lock with pub/sub (Redisson's): subscribe, try once more, then wait.
 """
@@ -82,7 +82,9 @@ class Line(WheelEntry):
     @property
     def held_here(self) -> bool:
         """Whether the lock is held by this process, and was granted to this line."""
-        return self.holder is not None and self.holder.state <= EXTENDING
+        holder = self.holder
+        # One that is not renewed says nothing when somebody else takes its key away.
+        return holder is not None and holder.state <= EXTENDING and not holder.at_limit
 
     # -- who stands in it --------------------------------------------------------------------------------------------
 
@@ -295,8 +297,9 @@ class Lines:
 
     def close(self, line: Line) -> None:
         """Nobody has stood in it for a while."""
-        del self._lines[line._key]
-        self.wakeups.ignore(line.channel)
+        if self._lines.get(line._key) is line:  # else all were sent away in the very step in which it came due
+            del self._lines[line._key]
+            self.wakeups.ignore(line.channel)
 
     def refusal(self, name: str | bytes) -> WheelLockError | None:
         """Return why one more may not wait, or None if it may."""

@@ -93,6 +93,7 @@ class Node:
         self._channel: Channel | None = None
         self._waiting: deque[NodeRequest] = deque()
         self._expected: list[CallerRequest] = []
+        self._look: Alarm | None = None
         self._suspected = False
         self._heard = False  # whether the channel has answered anything
         self._connecting = False
@@ -131,8 +132,8 @@ class Node:
 
     def expect(self, request: CallerRequest) -> None:
         """Have ``request`` put on the wheel if it is not answered soon. Nearly all are, and so never cost a place there."""
-        if not self._expected:
-            self._timer.call_at(self._timer.now + _SOON_S, self._look_at_expected)
+        if self._look is None or self._look not in self._timer.wheel:
+            self._look = self._timer.call_at(self._timer.now + _SOON_S, self._look_at_expected)
         self._expected.append(request)
 
     def _look_at_expected(self, now: float) -> None:
@@ -169,7 +170,10 @@ class Node:
             failure = error
             self._timer.post(lambda: self._failed(failure, reset_seen))
         else:
-            self._timer.post(lambda: self._connected(connection, reset_seen))
+            if self._closed or self._timer.stopped:
+                connection.close()  # nobody may be left to read the message below
+            else:
+                self._timer.post(lambda: self._connected(connection, reset_seen))
 
     def _connected(self, connection: Connection, life: Backoff) -> None:
         if life is not self._backoff or self._closed or self.ready:

@@ -251,7 +251,9 @@ class Renewer:
     def clean_up(self, leases: Sequence[Lease]) -> None:
         """Release, owner-checked, leases of one group that nobody holds any more."""
         group = terms_of(leases[0])
-        until = self.timer.now + group.timeout_s
+        if not group.alive:
+            return  # in a forked child: they are the parent's
+        until = max(self.timer.now + group.timeout_s, *[lease.may_last for lease in leases])
         CleanUp(self.timer, self.node, group.kind, leases, until).start()
 
     def _some_failed(self, odd: Sequence[tuple[Lease, int | str]]) -> None:

@@ -285,7 +285,9 @@ class CleanUp(Request):
         self.timer.call_at(self.timer.now + self._pause_s, lambda now: self.resend())
 
     def broken(self, error: Exception) -> None:
-        if not self.finished:
+        if not self._kind.own_tokens:
+            self.finish()
+        elif not self.finished:
             self.node.send(self)
 
     def refused(self, error: Exception) -> None:

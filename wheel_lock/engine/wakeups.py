@@ -87,8 +87,8 @@ class WakeUps:
 
     @property
     def busy(self) -> bool:
-        """Whether a subscription is on its way."""
-        return bool(self._asked) or (bool(self._listeners) and self._node.busy)
+        """Whether a subscription, a connection for it, or the answer to a PING is on its way."""
+        return bool(self._asked) or self._silent or (bool(self._listeners) and self._node.busy)
 
     def listen(self, channel: bytes, listener: Listener) -> None:
         """Subscribe to ``channel``; the listener is told when that holds."""
@@ -194,12 +194,12 @@ class WakeUps:
     def close(self, error: Exception) -> None:
         """Hang up for good."""
         self._listeners.clear()
-        self._asked.clear()
-        self._refused.clear()
+        self._deafen()
         self._node.close(error)
 
     def retire(self) -> None:
         """Hang up until somebody listens again."""
+        self._deafen()
         self._node.retire()
 
     def restart(self, error: Exception) -> None:
