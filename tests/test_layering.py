@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tokens", "notifier", "clock", "waker", "weak", "loop", "timer"),
     ("engine",),
     ("locks",),
-    ("caller", "tasks", "handle", "many", "threads", "asyncio", "decorator"),
+    ("caller", "tasks", "blocks", "handle", "many", "threads", "asyncio", "decorator"),
     ("context",),
     ("redis_lock",),
     ("__init__",),  # imports what it likes; importing from the package itself is for those above it

@@ -15,6 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from wheel_lock.blocks import Block, Guard, enter, leave
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.handover import Handoff, undo_export
 from wheel_lock.engine.operation import Operation
@@ -35,7 +36,7 @@ from wheel_lock.observe import ContextStats, HeldLock
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockTerms, lock_name, lock_options, seconds
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.tasks import Awaiting, Block, Guard, TaskOwner, current_owner, current_task, wait_for
+from wheel_lock.tasks import Awaiting, TaskOwner, current_owner, wait_for
 from wheel_lock.timer import HashedWheelTimer
 
 logger = logging.getLogger("wheel_lock")
@@ -54,7 +55,7 @@ class Lock(LockHandle):
     def __init__(self, *arguments: Any, cancel_on_lost: bool = False) -> None:
         super().__init__(*arguments)
         self._cancel_on_lost = cancel_on_lost
-        self._blocks: list[Block] = []
+        self._blocks: list[Block] | None = None  # most locks in bulk are never used in one
 
     def _caller(self) -> Owner:
         return current_owner()
@@ -182,8 +183,9 @@ class Lock(LockHandle):
             if lease.state > EXTENDING:  # lost between the grant and this line
                 guard.close(None)
                 raise LockLost(self.name, self._loss(lease) or LossReason.NOT_CONFIRMED)
-        self._blocks[:] = [block for block in self._blocks if not block.over]
-        self._blocks.append(Block(lease, guard))
+        if self._blocks is None:
+            self._blocks = []
+        enter(self._blocks, lease, guard)
         return self
 
     async def __aexit__(
@@ -192,28 +194,24 @@ class Lock(LockHandle):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        block = self._left_block()
-        if block.guard is not None and block.guard.close(exc_type):
+        thrown_away = exc_type is GeneratorExit
+        mine = self._mine() if self._options.thread_local else None
+        block = leave(self._blocks or [], thrown_away=thrown_away, by_hand=mine is not None and self._believed(mine))
+        if block is not None and block.guard is not None and block.guard.close(exc_type):
             raise LockLost(self.name, self._loss(block.lease) or LossReason.NOT_CONFIRMED) from exc_value
-        if exc_type is GeneratorExit:
+        lease = self._lease if block is None else block.lease
+        if thrown_away:
             # A coroutine that is thrown away in the middle may not await any more.
-            self._engine.tell(partial(self._engine.release, block.lease, Operation(_nobody)))
+            if lease is not None:
+                self._engine.tell(partial(self._engine.release, lease, Operation(_nobody)))
             return
         try:
             # Not whatever the object holds by now: another task may have acquired the lock through it since.
-            mine = self._mine() if self._options.thread_local else None
-            await self._release(self._usable(mine or block.lease, "release"))
+            await self._release(self._usable(mine or lease, "release"))
         except WheelLockError as error:
             if exc_value is None:
                 raise
             exc_value.add_note(f"and the lock could not be released: {error}")  # the first error is the one to see
-
-    def _left_block(self) -> Block:
-        """Take out the innermost block of the current task; where it has none, another task's is left on its behalf."""
-        task = current_task()
-        blocks = self._blocks
-        index = next((i for i in range(len(blocks) - 1, -1, -1) if blocks[i].task is task), -1)
-        return blocks.pop(index)
 
 
 def _checked_callback(on_lost: OnLost | None) -> OnLost | None:

@@ -254,7 +254,8 @@ class LockContext:
     def adopt(self, text: str, *, on_lost: OnLost | None = None, thread_local: bool = True) -> Lock:
         """Take over a lock that somebody, here or in another process, has let go of with :meth:`Lock.export`.
 
-        The new lease has a token of its own, so a text works once, and the same fence.
+        The new lease has a token of its own, so a text works once, and the same fence. Like one that is acquired, it
+        begins with a whole timeout.
 
         Args:
             text: What ``export`` has returned.
@@ -266,6 +267,8 @@ class LockContext:
         Raises:
             InvalidHandoff: The text is none, has been changed, or its lock may not be held any longer.
             LockLost: The lease has expired meanwhile, or somebody has adopted it already.
+            LockNotAcquired: It was adopted, but the answer came too late for it to be held; it is released.
+            TooManyLocks: ``max_held`` does not allow one more. The text can still be used.
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.acquire`.
         """
         handoff = Handoff.from_text(text)
@@ -276,6 +279,9 @@ class LockContext:
 
     def locked(self, name: str, timeout: float = 30.0, **terms: Unpack[LockTerms]) -> Locked:
         """Return a decorator: the function, or coroutine function, runs while it holds a lock.
+
+        The lock is not reentrant: a call that is part of another one which holds the same name, in the same thread or
+        task, raises LockAlreadyHeld instead of waiting for ever.
 
         Args:
             name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for what it leads to.

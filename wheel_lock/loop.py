@@ -7,6 +7,7 @@ sleeps without a limit: an empty wheel wakes nobody up. What users see of it is 
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import logging
 import os
@@ -318,21 +319,22 @@ class Loop:
         with self._lock:
             if self._stopped or self._thread is not None:
                 return
-            # Noted before it runs, so that it knows itself from its first turn on, and so that a finaliser which posts
-            # while it is being started (the lock is reentrant) does not start another.
+            # Noted before it runs: it knows itself at once, and a finaliser which posts meanwhile starts no other.
             thread = threading.Thread(target=self._main, name=self.name, daemon=True)
             try:
                 self._thread = thread
-                thread.start()
+                # Not start() here: a KeyboardInterrupt while that waits can keep the thread from ever running its target.
+                _thread.start_new_thread(self._launch, (thread,))
             except BaseException:
-                # KeyboardInterrupt comes while start() waits for the thread, which then runs all the same.
-                for _ in range(50):
-                    if thread.ident is not None:
-                        break
-                    time.sleep(0.001)
-                else:
-                    self._thread = None
+                self._thread = None  # should it begin all the same, it finds itself given up
                 raise
+
+    def _launch(self, thread: threading.Thread) -> None:
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads for us
+            time.sleep(0.1)
+            self._died(error)
 
     def _main(self) -> None:
         try:

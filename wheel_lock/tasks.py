@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockUnavailable
-from wheel_lock.lease import EXTENDING, Lease, Owner
+from wheel_lock.lease import Lease, Owner
 from wheel_lock.notifier import NOTIFIER
 
 logger = logging.getLogger("wheel_lock")
@@ -161,14 +161,14 @@ class TaskOwner(Owner):
         outlived: The leases outlive the event loop, too.
     """
 
-    __slots__ = ("_guards", "_loop", "_outlived", "_task")
+    __slots__ = ("_alarms", "_loop", "_outlived", "_task")
 
     def __init__(self, task: asyncio.Task[Any], *, outlived: bool = False) -> None:
         # Weak, because a held lease keeps its owner, and must not keep what nobody else wants any more.
         self._task = weakref.ref(task)
         self._loop = weakref.ref(task.get_loop())
         self._outlived = outlived
-        self._guards: dict[Lease, Guard] = {}
+        self._alarms: dict[Lease, Callable[[], object]] = {}
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
@@ -185,95 +185,17 @@ class TaskOwner(Owner):
         return task is None or task.done()
 
     def lost(self, lease: Lease) -> None:
-        guard = self._guards.get(lease)
-        if guard is not None:
-            guard.alarm()
+        alarm = self._alarms.get(lease)
+        if alarm is not None:
+            alarm()
 
-    def guard(self, lease: Lease, guard: Guard) -> None:
-        """Have ``guard`` alarmed when ``lease`` is lost."""
-        self._guards[lease] = guard
+    def guard(self, lease: Lease, alarm: Callable[[], object]) -> None:
+        """Have ``alarm()`` called, on the timer's thread, when ``lease`` is lost; it must be quick and not raise."""
+        self._alarms[lease] = alarm
 
     def unguard(self, lease: Lease) -> None:
-        """Have nobody alarmed any more."""
-        self._guards.pop(lease, None)
-
-
-class Guard:
-    """Cancels the current task when a lease of a :class:`TaskOwner` is lost, in the way of asyncio.timeout().
-
-    Attributes:
-        lease: The lease.
-        tripped: Whether it has cancelled the task.
-    """
-
-    __slots__ = ("_cancelling", "_open", "_owner", "_task", "lease", "tripped")
-
-    def __init__(self, lease: Lease, owner: TaskOwner) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.lease = lease
-        self.tripped = False
-        self._owner = owner
-        self._task = weakref.ref(task)
-        self._open = True
-        self._cancelling = task.cancelling()
-        owner.guard(lease, self)
-
-    @property
-    def task(self) -> asyncio.Task[Any] | None:
-        """The task, or None where it is gone."""
-        return self._task()
-
-    def alarm(self) -> None:
-        """The lease is lost. From any thread."""
-        task = self.task
-        if task is not None:
-            try:
-                task.get_loop().call_soon_threadsafe(self._trip)
-            except RuntimeError:
-                pass  # the loop is closed, and its tasks with it
-
-    def _trip(self) -> None:
-        task = self.task
-        if self._open and not self.tripped and task is not None:
-            self.tripped = True
-            task.cancel()
-
-    def close(self, exc_type: type[BaseException] | None) -> bool:
-        """The task leaves the block; return whether ``exc_type`` is our own cancellation and nobody else's."""
-        self._open = False
-        self._owner.unguard(self.lease)
-        task = self.task
-        if not self.tripped or task is None:
-            return False
-        return task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError
-
-
-class Block:
-    """An ``async with`` block that a task is in.
-
-    Attributes:
-        lease: What was acquired for it.
-        guard: What cancels the task when that is lost, or None.
-    """
-
-    __slots__ = ("_task", "guard", "lease")
-
-    def __init__(self, lease: Lease, guard: Guard | None) -> None:
-        task = asyncio.current_task()
-        self._task = None if task is None else weakref.ref(task)
-        self.lease = lease
-        self.guard = guard
-
-    @property
-    def task(self) -> asyncio.Task[Any] | None:
-        """The task, or None where it is gone."""
-        return None if self._task is None else self._task()
-
-    @property
-    def over(self) -> bool:
-        """Whether it was never left, and nothing is left of its lease either."""
-        return self.task is None and self.lease.state > EXTENDING
+        """Have nothing called any more."""
+        self._alarms.pop(lease, None)
 
 
 _owners: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskOwner] = weakref.WeakKeyDictionary()

@@ -113,17 +113,17 @@ def test_a_lock_acquired_without_a_block_cancels_nobody(run: Run, scene: Scene) 
     run(main())
 
 
-@pytest.mark.parametrize("alarm_first", [True, False])
+@pytest.mark.parametrize("guarded", [True, False])
 def test_a_loss_between_the_grant_and_the_block_is_told_there_and_cancels_nobody_later(
-    run: Run, scene: Scene, monkeypatch: pytest.MonkeyPatch, alarm_first: bool
+    run: Run, scene: Scene, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
     guard = tasks.TaskOwner.guard
 
-    def losing(owner: tasks.TaskOwner, lease: Lease, guard_: tasks.Guard) -> None:
-        if alarm_first:
+    def losing(owner: tasks.TaskOwner, lease: Lease, alarm: Callable[[], object]) -> None:
+        if not guarded:
             scene.delete()
-        guard(owner, lease, guard_)
-        if not alarm_first:
+        guard(owner, lease, alarm)
+        if guarded:
             scene.delete()
 
     async def main() -> None:

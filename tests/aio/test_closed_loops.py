@@ -303,6 +303,28 @@ def test_a_coroutine_that_is_closed_in_its_block_releases_its_lock(
     run(main())
 
 
+def test_a_block_that_is_thrown_away_leaves_alone_who_has_acquired_the_lock_since(
+    run: Run, real: Backend, context: LockContext, stopped: Stopped
+) -> None:
+    lock = context.asyncio.lock(NAME, timeout=0.6)
+    stopped.start(hold(lock))
+    stopped.turn_until(lambda: lock.is_held)
+    stopped.turn()
+    real.view.delete(NAME)
+    eventually(lambda: lock.lost)
+    stopped.close()
+
+    async def main() -> None:
+        async with lock:
+            stopped.forget()
+            settled(context)
+            assert lock.is_held
+            assert await lock.owned()
+
+    run(main())
+    assert is_free(real)
+
+
 def test_a_generator_that_nobody_exhausts_releases_its_lock(run: Run, real: Backend, context: LockContext) -> None:
     lock = context.asyncio.lock(NAME)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import AsyncExitStack
 
 import pytest
@@ -147,8 +148,69 @@ def test_a_block_that_another_task_leaves(run: Run, scene: Scene) -> None:
         await stack.aclose()
         assert not scene.real.view.exists("order:42")
         async with lock:  # and what was left behind is forgotten
-            assert lock._blocks is not None
-            assert len(lock._blocks) == 1
+            assert len(lock._blocks or ()) == 1
+
+    run(main())
+
+
+def test_a_block_that_another_task_leaves_while_it_is_cancelled_itself(run: Run, scene: Scene) -> None:
+    async def main() -> None:
+        stack, entered = AsyncExitStack(), asyncio.Event()
+
+        async def enter() -> None:
+            await stack.enter_async_context(scene.lock())
+            entered.set()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.sleep(60.0)
+            await until(leaving.done)
+
+        async def leave() -> None:
+            async with stack:
+                await asyncio.sleep(60.0)
+
+        entering = asyncio.create_task(enter())
+        await entered.wait()
+        leaving = asyncio.create_task(leave())
+        await asyncio.sleep(0)
+        scene.delete()
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await ended(entering, leaving)
+        assert leaving.cancelled()  # that was somebody else's cancellation, of somebody else
+        await entering
+
+    run(main())
+
+
+@pytest.mark.parametrize("cancel_on_lost", [True, False])
+def test_an_exit_stack_releases_what_was_acquired_by_hand(run: Run, scene: Scene, cancel_on_lost: bool) -> None:
+    async def main() -> None:
+        lock = scene.context.asyncio.lock("order:42", 30.0, cancel_on_lost=cancel_on_lost)
+        async with AsyncExitStack() as stack:
+            assert await lock.acquire()
+            stack.push_async_exit(lock)
+            assert lock.is_held
+        assert not lock.is_held
+        assert not scene.real.view.exists("order:42")
+
+        async def lose() -> None:
+            async with lock:
+                scene.delete()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+                lost.set()
+                await leave.wait()
+
+        lost, leave = asyncio.Event(), asyncio.Event()
+        losing = asyncio.create_task(lose())  # another task is in a block of the same lock, though it has lost it
+        await lost.wait()
+        async with AsyncExitStack() as stack:
+            assert await lock.acquire()
+            stack.push_async_exit(lock)
+        assert not scene.real.view.exists("order:42")
+        leave.set()
+        with pytest.raises(LockLost):
+            await losing
 
     run(main())
 

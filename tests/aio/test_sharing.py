@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 
 import pytest
@@ -147,6 +148,26 @@ def test_a_task_keeps_the_truth_about_a_loss_when_another_acquires_through_the_s
     run(main())
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+def test_tasks_that_begin_at_once_are_tasks_like_others(run: Run, real: Backend, context: LockContext) -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009
+        lock, inside = context.asyncio.lock("order:42", cancel_on_lost=True), 0
+
+        async def work() -> None:
+            nonlocal inside
+            async with lock:
+                inside += 1
+                assert inside == 1
+                await asyncio.sleep(0)
+                inside -= 1
+
+        await asyncio.gather(*[work() for _ in range(20)])
+        await nothing_is_left(context, real.view, ["order:42"])
+
+    run(main())
+
+
 # Loops and threads
 
 
@@ -266,6 +287,7 @@ def test_tasks_are_subject_to_the_limits_of_the_context(run: Run, real: Backend)
             with pytest.raises(TooManyLocks):
                 await context.asyncio.lock("order:42").acquire()
             waiter.cancel()
+            await asyncio.wait([waiter])  # its try counts for as long as it is under way
             async with context.asyncio.lock("order:43"):
                 with pytest.raises(TooManyLocks):
                     await context.asyncio.lock("order:44").acquire()

@@ -383,7 +383,7 @@ def test_a_rival_who_gets_it_in_between_ends_the_row(rig: WaitingRig) -> None:
     rig.say(array(3_000))
     rig.wake("a")
     rig.grant(waits[10])
-    assert hand_on(rig, waits[10], waits[11:], rivals=1) is waits[26]
+    assert hand_on(rig, waits[10], waits[11:], rivals=1) is waits[25]
 
 
 def test_what_ends_while_the_line_yields_does_not_hurry_it(rig: WaitingRig) -> None:

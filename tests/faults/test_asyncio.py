@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -290,6 +291,20 @@ ENDINGS = {
     "loop.run_until_complete(busy())\nready()\nloop.close()",
     "sys.exit() in a task": "async def main():\n    await busy()\n    ready()\n    sys.exit(0)\nasyncio.run(main())",
 }
+
+
+@pytest.mark.parametrize("caught", [True, False])
+def test_a_program_that_is_interrupted_frees_its_locks(redis_server: RedisServer, caught: bool) -> None:
+    asked = "asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)\n"
+    text = f"async def main():\n    {asked}    await busy()\n    ready()\n    await asyncio.sleep(60.0)\n"
+    ending = "try:\n    asyncio.run(main())\nexcept (asyncio.CancelledError, KeyboardInterrupt):\n    sys.exit(3)\n"
+    # A program that reads its orders would be interrupted in that: ready() must not wait here.
+    orders = "def ready():\n    print('ready', flush=True)\n"
+    script = Script(redis_server.port, ASYNC_BEGINNING + orders + text + ending)
+    script.signal(signal.SIGTERM if caught else signal.SIGINT)
+    code, errors, _ = script.end()
+    assert (code, errors) == (3, "")
+    assert redis_server.client().keys() == []
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -73,6 +73,7 @@ def test_the_thread_knows_itself_from_its_first_turn_on(
 
     monkeypatch.setattr(threading.Thread, "start", start_and_be_kept_from_running)
     timer.post(lambda: knows.append(timer.in_thread))
+    eventually(lambda: knows, PATIENCE_S)
     assert knows == [True]
 
 
