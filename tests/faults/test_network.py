@@ -746,7 +746,7 @@ def _release(lock: Lock) -> object:
 
 
 ANSWERS: dict[str, tuple[Callable[[Lock], object], list[bytes]]] = {
-    "release": (_release, [b"*0\r\n", b"$-1\r\n", b"+OK\r\n", b":2\r\n", b":-2\r\n"]),
+    "release": (_release, [b"*0\r\n", b"$-1\r\n", b"+OK\r\n", b":-2\r\n"]),
     "reacquire": (_reacquire, [b"*0\r\n", b"$-1\r\n", b"+OK\r\n", b":-2\r\n", b":9223372036854775807\r\n"]),
     "locked": (lambda lock: lock.locked(), [b"*0\r\n", b"$-1\r\n", b"+OK\r\n", b"$1\r\n1\r\n"]),
     "owned": (lambda lock: lock.owned(), [b"*0\r\n", b":1\r\n"]),

@@ -18,6 +18,7 @@ from wheel_lock import (
     LockLost,
     LockNotHeld,
     LossReason,
+    WheelLockError,
     WrongThread,
 )
 
@@ -191,12 +192,13 @@ def test_names_of_any_bytes_arrive_as_they_were(backend: Backend, context: LockC
     assert not backend.view.exists(name)
 
 
-def test_a_token_that_the_caller_has_chosen_can_be_handed_over(backend: Backend, context: LockContext) -> None:
+def test_a_lock_whose_token_the_caller_has_chosen_cannot_be_handed_over(context: LockContext) -> None:
     lock = context.lock(NAME)
-    lock.acquire(token=bytes(range(256)) * 2)
-    adopted = context.adopt(lock.export())
-    assert len(token_of(adopted)) == 22
-    adopted.release()
+    lock.acquire(token="host-1")
+    with pytest.raises(WheelLockError, match="token that others may have"):
+        lock.export()
+    assert lock.is_held
+    lock.release()
 
 
 # Its terms go with it

@@ -102,7 +102,7 @@ def test_a_very_short_timeout_runs_out_as_in_redis_py(client: redis.Redis, real:
 
 
 def test_an_object_that_is_dropped_is_renewed_no_more(client: redis.Redis, real: Backend) -> None:
-    lock = ours(client, timeout=0.5)
+    lock = ours(client, timeout=2.0)
     lock.acquire()
     with pytest.warns(ResourceWarning, match="was abandoned"):
         del lock
