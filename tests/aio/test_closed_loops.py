@@ -182,7 +182,7 @@ def test_a_lock_that_is_held_ends_with_its_loop(
     real: Backend, context: LockContext, stopped: Stopped, caplog: pytest.LogCaptureFixture
 ) -> None:
     losses = Losses()
-    lock = context.asyncio.lock(NAME, timeout=0.6, on_lost=losses)
+    lock = context.asyncio.lock(NAME, timeout=1.0, renew_every=0.1, on_lost=losses)
     stopped.start(lock.acquire())
     stopped.turn_until(lambda: lock.is_held)
     stopped.close()
@@ -190,14 +190,14 @@ def test_a_lock_that_is_held_ends_with_its_loop(
         eventually(lambda: lock.lost)
         assert lock.lost is LossReason.ABANDONED
         assert NOTIFIER.drain(LONG_S)
-    eventually(lambda: is_free(real), 0.6)
+    eventually(lambda: is_free(real), 1.4)  # not renewed since
     assert texts == ["the lock 'order:42' was abandoned without a release and is renewed no more"]
     assert f"the event loop that was to be told of the loss of '{NAME}' is closed" in logged(caplog)
     assert losses.events == []
 
 
 def test_a_lock_of_no_task_outlives_its_loop(run: Run, real: Backend, context: LockContext, stopped: Stopped) -> None:
-    lock = context.asyncio.lock(NAME, timeout=0.3, thread_local=False, cancel_on_lost=True)
+    lock = context.asyncio.lock(NAME, 2.0, renew_every=0.05, thread_local=False, cancel_on_lost=True)
     stopped.start(lock.acquire())
     stopped.turn_until(lambda: lock.is_held)
     stopped.close()
@@ -226,12 +226,12 @@ def test_a_block_that_is_thrown_away_with_its_loop_releases_its_lock(
 
 def test_a_loop_that_nobody_closes_and_nobody_has_does_not_keep_its_locks(real: Backend, context: LockContext) -> None:
     stopped = Stopped(asyncio.new_event_loop)  # uvloop's own timers keep their loop
-    stopped.start(hold(context.asyncio.lock(NAME, timeout=0.5, on_lost=print, cancel_on_lost=True)))
+    stopped.start(hold(context.asyncio.lock(NAME, 0.9, renew_every=0.1, on_lost=print, cancel_on_lost=True)))
     stopped.turn_until(lambda: context.stats().held == 1)
     stopped.turn()
     with recorded_warnings():
         stopped.forget()
-        eventually(lambda: is_free(real), 1.0)
+        eventually(lambda: is_free(real), 1.4)
         assert NOTIFIER.drain(LONG_S)
 
 
@@ -306,7 +306,7 @@ def test_a_coroutine_that_is_closed_in_its_block_releases_its_lock(
 def test_a_block_that_is_thrown_away_leaves_alone_who_has_acquired_the_lock_since(
     run: Run, real: Backend, context: LockContext, stopped: Stopped
 ) -> None:
-    lock = context.asyncio.lock(NAME, timeout=0.6)
+    lock = context.asyncio.lock(NAME, timeout=3.0, renew_every=0.05)
     stopped.start(hold(lock))
     stopped.turn_until(lambda: lock.is_held)
     stopped.turn()

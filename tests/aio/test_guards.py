@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from contextlib import AsyncExitStack
 
 import pytest
@@ -193,16 +192,23 @@ def test_an_exit_stack_releases_what_was_acquired_by_hand(run: Run, scene: Scene
         assert not lock.is_held
         assert not scene.real.view.exists("order:42")
 
+    run(main())
+
+
+def test_what_was_acquired_by_hand_is_not_taken_for_the_block_of_another_task(run: Run, scene: Scene) -> None:
+    async def main() -> None:
+        lock, lost, leave = scene.lock(), asyncio.Event(), asyncio.Event()
+
         async def lose() -> None:
             async with lock:
                 scene.delete()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0.01)
-                lost.set()
-                await leave.wait()
+                try:
+                    await asyncio.sleep(60.0)
+                finally:
+                    lost.set()
+                    await leave.wait()
 
-        lost, leave = asyncio.Event(), asyncio.Event()
-        losing = asyncio.create_task(lose())  # another task is in a block of the same lock, though it has lost it
+        losing = asyncio.create_task(lose())
         await lost.wait()
         async with AsyncExitStack() as stack:
             assert await lock.acquire()
@@ -211,6 +217,22 @@ def test_an_exit_stack_releases_what_was_acquired_by_hand(run: Run, scene: Scene
         leave.set()
         with pytest.raises(LockLost):
             await losing
+
+    run(main())
+
+
+def test_blocks_that_are_never_left_are_forgotten(run: Run, scene: Scene) -> None:
+    async def main() -> None:
+        lock = scene.lock()
+
+        async def enter_only() -> None:
+            await lock.__aenter__()
+            await lock.release()
+
+        for _ in range(5):
+            await asyncio.create_task(enter_only())
+        async with lock:
+            assert len(lock._blocks or ()) == 1
 
     run(main())
 

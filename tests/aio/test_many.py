@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.aio.support import Run, ended, until
 from tests.redis.support import Backend
 from wheel_lock import LockContext, LocksLost, LossReason, TooManyLocks
 from wheel_lock.asyncio import Lock
+from wheel_lock.many import ManyLocks
 
 NAMES = [f"shard:{number}" for number in range(4500)]  # more than one part
 
@@ -40,20 +42,29 @@ def test_many_locks_are_acquired_and_released(run: Run, real: Backend, context: 
     run(main())
 
 
-def test_other_tasks_have_their_turn_meanwhile(run: Run, context: LockContext) -> None:
+def test_other_tasks_have_their_turn_while_the_locks_are_made(
+    run: Run, context: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, turns_until_made = 0, 0
+    hand_over = ManyLocks.hand_over
+
+    def counted(many: ManyLocks[str, Lock]) -> Iterator[None]:
+        nonlocal turns_until_made
+        yield from hand_over(many)
+        turns_until_made = turns
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
     async def main() -> None:
-        turns = 0
-
-        async def turn() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
+        monkeypatch.setattr(ManyLocks, "hand_over", counted)
         turning = asyncio.create_task(turn())
         locks = await context.asyncio.acquire_many(NAMES)
         turning.cancel()
-        assert turns >= 2
+        assert turns_until_made == 2  # one after each part
         await context.asyncio.release_many(locks.values())
 
     run(main())

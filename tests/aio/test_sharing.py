@@ -107,7 +107,7 @@ def test_any_task_may_extend_and_release_what_another_has_acquired(
 
 def test_a_lock_outlives_the_task_that_acquired_it(run: Run, context: LockContext) -> None:
     async def main() -> None:
-        lock = await acquired(context.asyncio.lock("order:42", timeout=0.3))
+        lock = await acquired(context.asyncio.lock("order:42", timeout=2.0, renew_every=0.05))
         gc.collect()
         await until(lambda: lock.renewals >= 4)
         assert lock.is_held

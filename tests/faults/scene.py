@@ -31,7 +31,13 @@ def hold_the_interpreter(duration_s: float) -> None:
 
 
 def timer_thread(timer: HashedWheelTimer) -> threading.Thread:
-    return next(thread for thread in threading.enumerate() if thread.name == timer.name)
+    # It is started from elsewhere, so it may take a moment to be there.
+    def found() -> threading.Thread | None:
+        return next((each for each in threading.enumerate() if each.name == timer.name and each.ident), None)
+
+    thread = eventually(found)
+    assert thread is not None
+    return thread
 
 
 def raise_in(thread: threading.Thread, error: type[BaseException]) -> None:

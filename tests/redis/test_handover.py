@@ -131,7 +131,7 @@ def test_the_adopter_holds_it_under_a_token_of_its_own(backend: Backend, context
 
 def test_the_adopter_renews_it(backend: Backend) -> None:
     exporter, adopter = backend.context(), backend.context()
-    lock = exporter.lock(NAME, timeout=0.3)
+    lock = exporter.lock(NAME, timeout=2.0, renew_every=0.05)
     lock.acquire()
     adopted = adopter.adopt(lock.export())
     eventually(lambda: adopted.renewals >= 4)
