@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.requests import CallerRequest, batch_call, terms_of
-from wheel_lock.errors import LockServerError, LossReason, WheelLockError, quoted
+from wheel_lock.errors import ContextClosed, LockServerError, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Lease, State
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import GONE, Reply, error_text, exceptions
@@ -149,6 +149,8 @@ class AcquireMany(Bulk):
         elif granted:
             self.engine.turn_down(granted, True)
             granted = []
+            if self.engine.closed:
+                self._stop(ContextClosed("The context has been closed"))
         if self._all_or_nothing and len(granted) < len(chunk.leases):
             self._stopped = True
 
