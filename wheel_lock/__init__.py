@@ -18,13 +18,17 @@ from wheel_lock.errors import (
     LockTimeout,
     LockUnavailable,
     LossReason,
+    NotReplicated,
     TimerStopped,
     TooManyLocks,
     TooManyTimeouts,
+    UpgradeRefused,
     WheelLockError,
     WrongThread,
 )
+from wheel_lock.family.threads import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 from wheel_lock.observe import ContextStats, HeldLock, LostEvent
+from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.threads import Lock
 from wheel_lock.timer import HashedWheelTimer, Timeout
 
@@ -48,10 +52,19 @@ __all__ = [
     "LocksLost",
     "LossReason",
     "LostEvent",
+    "MultiLock",
+    "NotReplicated",
+    "QuorumContext",
+    "ReadLock",
+    "ReadWriteLock",
+    "ReentrantLock",
+    "Semaphore",
     "Timeout",
     "TimerStopped",
     "TooManyLocks",
     "TooManyTimeouts",
+    "UpgradeRefused",
     "WheelLockError",
+    "WriteLock",
     "WrongThread",
 ]

@@ -6,6 +6,7 @@ import sys
 import threading
 from _thread import allocate_lock
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from wheel_lock.engine.engine import Engine
@@ -71,19 +72,19 @@ class Waiting(Operation[T]):
         return super().result()
 
 
-def wait_for(engine: Engine, begin: Callable[[Operation[T]], Callable[[], object]]) -> T:
+def wait_for(engine: Engine, work: Callable[[Operation[T]], object]) -> T:
     """Have work done on the timer's thread and wait for its result.
 
     Args:
         engine: Whose thread.
-        begin: Given an operation, returns the work that will complete it.
+        work: Called there with the operation that it is to complete.
 
     Raises:
         LockUnavailable: The thread died meanwhile.
         Exception: Whatever the work failed with.
     """
     waiting: Waiting[T] = Waiting(engine)
-    engine.submit(begin(waiting))
+    engine.submit(partial(work, waiting))
     return waiting.result()
 
 

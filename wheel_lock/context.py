@@ -6,42 +6,40 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import redis
-import redis.asyncio
 from redis.exceptions import LockError
 
 from wheel_lock.asyncio import AsyncContext
 from wheel_lock.caller import Waiting, wait_for
 from wheel_lock.decorator import Locked
-from wheel_lock.engine.connect import RedisPyConnector
 from wheel_lock.engine.engine import ENGINES, Engine
 from wheel_lock.engine.handover import Handoff
-from wheel_lock.engine.operation import Operation
-from wheel_lock.errors import LocksLost, LossReason
+from wheel_lock.engine.topology import AnyClient, connector_for
+from wheel_lock.errors import LocksLost
+from wheel_lock.face import ThreadFace
+from wheel_lock.family.making import ThreadLocks
 from wheel_lock.handle import OnLost, adopted_options, checked_callback, handed_over_kind
 from wheel_lock.locks import EXCLUSIVE, FENCED
 from wheel_lock.many import ManyLocks, Name, leases_to_release
-from wheel_lock.observe import ContextStats, HeldLock
-from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options, seconds
+from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
+from wheel_lock.quorum.context import QuorumContext, QuorumOptions
 from wheel_lock.threads import Lock
 from wheel_lock.timer import HashedWheelTimer
-
-AnyClient = redis.Redis | redis.asyncio.Redis
 
 _EXIT_TIMEOUT_S = 0.8  # so that a process that holds locks still ends within a second
 
 
-class LockContext:
+class LockContext(ThreadLocks, ThreadFace):
     """Holds locks on one Redis server and keeps them alive from one thread.
 
     Args:
-        client: A ``redis.Redis`` or ``redis.asyncio.Redis`` client. Its settings are used - TCP, unix socket or TLS,
-            credentials, database - but none of its connections: the context has one of its own.
+        client: A ``redis.Redis`` or ``redis.asyncio.Redis`` client, one from ``Sentinel.master_for``, or a ``RedisCluster``
+            of either. Its settings are used - TCP, unix socket or TLS, credentials, database - but none of its
+            connections: the context has its own.
         timer: The timer to live on; by default one that all contexts of the process share.
         batch_size: Leases per renewal script call.
         response_timeout: Seconds that a call may stay unanswered, reconnecting included, before it raises.
@@ -52,6 +50,12 @@ class LockContext:
         fallback_interval: Seconds after which a waiter that has heard nothing looks by itself, at the latest.
         max_held: The most locks that may be held at once; None for no bound.
         max_waiting: The most callers that may wait for locks at once; None for no bound.
+        min_replicas: How many replicas must have acknowledged a grant (WAIT) before it counts. Otherwise it is taken back,
+            and acquiring raises :class:`~wheel_lock.NotReplicated`.
+        replica_timeout: Seconds that they may take.
+        declare_keys: Whether each call of a script is about one lock and declares its keys, for services that route
+            calls by those (some managed Redis offerings, Envoy, twemproxy). A service that refuses other calls is found
+            out about and talked to in this way in any case.
         track_acquisitions: Whether the warning about an abandoned lock tells where it was acquired.
 
     Raises:
@@ -79,6 +83,9 @@ class LockContext:
         fallback_interval: float = 5.0,
         max_held: int | None = None,
         max_waiting: int | None = None,
+        min_replicas: int = 0,
+        replica_timeout: float = 1.0,
+        declare_keys: bool = False,
         track_acquisitions: bool = False,
     ) -> None:
         options = ContextOptions(
@@ -90,9 +97,12 @@ class LockContext:
             fallback_s=fallback_interval,
             max_held=max_held,
             max_waiting=max_waiting,
+            min_replicas=min_replicas,
+            replica_timeout_s=replica_timeout,
+            declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
         )
-        connector = RedisPyConnector(client)
+        connector = connector_for(client)
         self._engine = Engine(connector, options, timer if timer is not None else HashedWheelTimer.shared())
 
     @classmethod
@@ -120,6 +130,16 @@ class LockContext:
                 if context is None or context.closed:
                     context = _shared[pool] = cls(client)
         return context
+
+    @classmethod
+    def quorum(cls, clients: Sequence[AnyClient], **options: Unpack[QuorumOptions]) -> QuorumContext:
+        """Return a context whose locks a majority of independent masters grants (Redlock).
+
+        Args:
+            clients: One for each master, at least three; an odd number, because an even one bears no more failures.
+            options: See :class:`~wheel_lock.quorum.context.QuorumContext`.
+        """
+        return QuorumContext(clients, **options)
 
     # -- locks -------------------------------------------------------------------------------------------------------
 
@@ -236,18 +256,13 @@ class LockContext:
 
         Raises:
             LockNotHeld, WrongThread: One of them cannot be released by this thread; nothing has been released then.
+            TypeError: One of them is reentrant; nothing has been released then.
             LocksLost: Some had been lost before; the others are released.
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.release`.
         """
         leases, lost = leases_to_release(locks)
         if leases:
-            engine = self._engine
-
-            def begin(operation: Operation[dict[str | bytes, LossReason]]) -> Callable[[], object]:
-                return lambda: engine.release_many(leases, operation)
-
-            losses = wait_for(engine, begin)
-            lost.update(losses)
+            lost.update(wait_for(self._engine, partial(self._engine.release_many, leases)))
         if lost:
             raise LocksLost(lost)
 
@@ -311,59 +326,8 @@ class LockContext:
         """This context as asyncio sees it: the same names, awaitable."""
         return AsyncContext(self._engine, self)
 
-    # -- how it goes -------------------------------------------------------------------------------------------------
-
-    def stats(self) -> ContextStats:
-        """Return a frozen snapshot of the counters. O(1) in the number of locks."""
-        return self._engine.stats()
-
-    def held(self) -> list[HeldLock]:
-        """Return what is held now, in order of acquisition. O(n)."""
-        return self._engine.held_locks()
-
-    @property
-    def timer(self) -> HashedWheelTimer:
-        """The timer that renews its locks; ``timer.new_timeout`` is there for everybody."""
-        return self._engine.timer
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has been closed."""
-        return self._engine.closed
-
-    def close(self, timeout: float | None = None) -> None:
-        """End every lease, releasing them at the server unless ``release_on_close`` is off, and hang up.
-
-        Locks that are still held are lost, for the reason "context closed". Closing twice is harmless.
-
-        Args:
-            timeout: Seconds it may take; ``close_timeout`` by default. What is not released by then expires.
-        """
-        engine = self._engine
-        limit_s = engine.options.close_timeout_s if timeout is None else seconds("timeout", timeout, above=0.0)
-        if not engine.closed and not engine.timer.stopped:
-            wait_for(engine, lambda operation: lambda: engine.close(limit_s, operation))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        engine = getattr(self, "_engine", None)
-        if engine is not None:
-            engine.tell_if_running(engine.retire)
-
     def __repr__(self) -> str:
-        engine = self._engine
-        state = "closed" if engine.closed else f"{len(engine.held)} held"
-        return f"<LockContext {engine.node.connector.describe()} {state}>"
+        return f"<LockContext {self._engine.connector.describe()} {self._state}>"
 
 
 _shared: weakref.WeakKeyDictionary[Any, LockContext] = weakref.WeakKeyDictionary()  # by connection pool

@@ -14,12 +14,12 @@ from types import CoroutineType, TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from wheel_lock import caller, tasks
-from wheel_lock.asyncio import Lock as AsyncLock
 from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.handle import LockHandle
 from wheel_lock.lease import Owner
 from wheel_lock.options import lock_name
+from wheel_lock.task_lock import Lock as AsyncLock
 from wheel_lock.threads import Lock
 
 P = ParamSpec("P")

@@ -6,14 +6,17 @@ stem from the network also derive from redis-py's ConnectionError or TimeoutErro
 
 from __future__ import annotations
 
+import copy
 import enum
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 _SHOWN_CHARACTERS = 80
+
+AnyError = TypeVar("AnyError", bound=Exception)
 
 
 def quoted(name: str | bytes | None) -> str:
@@ -30,6 +33,13 @@ def quoted(name: str | bytes | None) -> str:
     if len(text) > _SHOWN_CHARACTERS:
         text = text[:_SHOWN_CHARACTERS] + "..."
     return ascii(text)
+
+
+def copied(error: AnyError) -> AnyError:
+    """Return an exception for another caller: a traceback belongs to one."""
+    another = copy.copy(error)
+    another.__cause__ = error.__cause__
+    return another
 
 
 class LossReason(enum.StrEnum):
@@ -62,7 +72,11 @@ class LockNotHeld(WheelLockError):
 
 
 class LockAlreadyHeld(WheelLockError):
-    """The lock object holds its lock already; this kind of lock is not reentrant."""
+    """It is held already by this very caller, who cannot acquire it again in this way."""
+
+
+class UpgradeRefused(LockAlreadyHeld):
+    """A read-write lock is held for reading by this very caller, who wants to acquire it for writing."""
 
 
 class LockNotAcquired(WheelLockError):
@@ -70,7 +84,7 @@ class LockNotAcquired(WheelLockError):
 
 
 class WrongThread(WheelLockError):
-    """The lease belongs to another thread (``thread_local=False`` lifts this)."""
+    """The lease belongs to another thread or task (where there is ``thread_local``, False lifts this)."""
 
 
 class LockLost(WheelLockError, LockNotOwnedError):
@@ -117,6 +131,10 @@ class LockTimeout(WheelLockError, RedisTimeoutError):
 
 class LockUnavailable(WheelLockError, RedisConnectionError):
     """There is no usable connection to the server."""
+
+
+class NotReplicated(LockUnavailable):
+    """Fewer replicas than ``min_replicas`` have acknowledged a grant in time. It has been taken back."""
 
 
 class LockServerError(WheelLockError, ResponseError):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar, Protocol
 
 from wheel_lock.caller import calling_place
 from wheel_lock.engine.batches import RenewalGroup
@@ -25,6 +27,7 @@ from wheel_lock.errors import (
     LockNotHeld,
     LossReason,
     WheelLockError,
+    WrongThread,
     quoted,
 )
 from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner, State
@@ -32,15 +35,28 @@ from wheel_lock.locks import HANDED_OVER
 from wheel_lock.locks.chosen import WITH_CHOSEN_TOKEN
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
-from wheel_lock.protocol.resp import MalformedReply, Reply, command, fragment
-from wheel_lock.protocol.scripts import Call
-from wheel_lock.tokens import new_token
+from wheel_lock.protocol.resp import fragment
 
 OnLost = Callable[[LostEvent], object]
 
 
+class Wait(Protocol):
+    """A caller's wait for a lock, on the timer's thread."""
+
+    def begin(self) -> None: ...
+
+    def give_up(self) -> None: ...
+
+
 class LockHandle:
-    """What the lock objects of both faces have in common: all that needs no waiting."""
+    """What the lock objects of both faces have in common: all that needs no waiting.
+
+    Attributes:
+        name: The lock's name, as the caller gave it.
+        in_bulk: Whether it may be released together with others.
+    """
+
+    in_bulk: ClassVar[bool] = True
 
     __slots__ = (
         "__weakref__",
@@ -87,40 +103,43 @@ class LockHandle:
         blocking: bool | None,
         blocking_timeout: float | None,
         token: str | bytes | None,
-        operation: Operation[Lease | None],
-    ) -> Acquisition:
+        operation: Operation[Sequence[Lease] | None],
+    ) -> Wait:
         """Return the wait for this lock, ready to begin; what is wrong with it is raised before any I/O."""
         options, engine = self._options, self._engine
-        if blocking is None:
-            blocking = options.blocking
-        if blocking_timeout is None:
-            blocking_timeout = options.blocking_timeout_s
-        elif blocking:
-            seconds("blocking_timeout", blocking_timeout)
+        blocking, until = time_limit(engine, options, blocking, blocking_timeout)
+        self._refuse_again()
+        lease = self._new_lease(lock_name(self.name), token)
+        return Acquisition(engine, options, (lease,), token is not None, blocking, until, operation)
+
+    def _refuse_again(self) -> None:
+        """Raise LockAlreadyHeld where the caller holds it already."""
         latest = self._lease
         if latest is not None and (latest.state <= EXTENDING or self._others is not None):
             mine = self._mine()
             if mine is not None and self._believed(mine):
                 raise LockAlreadyHeld(f"The lock {quoted(self.name)} is held already, and is not reentrant", self.name)
-        key = lock_name(self.name)
-        until = None
-        if blocking and blocking_timeout is not None:
-            until = engine.timer.clock.now() + blocking_timeout
-            blocking = blocking_timeout > 0
-        lease = self._new_lease(key, token)
-        return Acquisition(engine, key, options, lease, token is not None, blocking, until, operation)
 
     def _new_lease(self, key: bytes, token: str | bytes | None = None) -> Lease:
         """Return a lease for the calling owner, to be acquired."""
         engine, options, group = self._engine, self._options, self._group
-        if token is not None or group is None or not group.alive:
-            kind = self._kind if token is None else WITH_CHOSEN_TOKEN.get(self._kind, self._kind)
-            group = engine.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+        if token is not None or group is None or not group.alive or engine.cluster is not None:
+            kind = self._kind if token is None else self._kind_with_chosen_token()
+            group = engine.group(key, kind, options)
             if token is None:
                 self._group = group
-        wire = fragment(key, new_token() if token is None else lock_token(token))
+        wire = fragment(key, self._new_token() if token is None else lock_token(token))
         place = calling_place() if engine.options.track_acquisitions else None
         return Lease(self.name, wire, group, self._new_owner(), self._told(), place)
+
+    def _new_token(self) -> bytes:
+        return self._kind.token()
+
+    def _kind_with_chosen_token(self) -> Kind:
+        kind = WITH_CHOSEN_TOKEN.get(self._kind) if self._kind.own_tokens else self._kind
+        if kind is None:
+            raise ValueError(f"a lock of the kind {self._kind.name!r} makes its tokens itself, so token must be None")
+        return kind
 
     def _adoption(self, handoff: Handoff, operation: Operation[bool]) -> Adopt:
         """Return the request that takes an exported lease over, ready to begin."""
@@ -154,10 +173,6 @@ class LockHandle:
             left,
             hold_until,
         )
-
-    def _question(self, verb: bytes) -> Call:
-        """Return a plain command about this lock's key."""
-        return Call(None, 0, 0, command(verb, lock_name(self.name)))
 
     def _take(self, lease: Lease) -> None:
         """Keep the new lease; an owner that lost an earlier one through this object keeps its truth about that."""
@@ -198,7 +213,11 @@ class LockHandle:
 
     def _seen(self) -> Lease | None:
         """The lease that a look is about: the caller's own, else the latest."""
-        return self._mine() or self._lease
+        return self._mine() or self._latest()
+
+    def _latest(self) -> Lease | None:
+        """The lease that was acquired last through this object, by whomever."""
+        return self._lease
 
     def _at_hand(self) -> Lease | None:
         """The lease with which the caller may enter a ``with`` block."""
@@ -207,6 +226,20 @@ class LockHandle:
     def _chosen(self, verb: str) -> Lease | None:
         """The lease that the caller means, whatever has become of it; an error where it is somebody else's."""
         raise NotImplementedError
+
+    def _only_mine(self, verb: str, others: str) -> Lease | None:
+        """The caller's own lease, whatever has become of it; WrongThread where another caller holds one."""
+        mine, latest = self._mine(), self._latest()
+        if mine is None and latest is not None and self._believed(latest):
+            raise WrongThread(f"Cannot {verb} the lock {quoted(self.name)}: {others}", self.name)
+        return mine
+
+    def _to_release(self) -> Lease | None:
+        """The lease that the caller releases, or None where it is held on; an error before any I/O."""
+        return self._to_change("release")
+
+    def _released(self, lease: Lease) -> None:
+        """The release of a lease is on its way."""
 
     def _to_change(self, verb: str) -> Lease:
         """The lease that the caller may change, or an error before any I/O."""
@@ -303,10 +336,30 @@ class LockHandle:
 
     def __del__(self) -> None:
         # Collected while held: there is nobody left to release it. May run anywhere, so it takes no lock.
-        lease = getattr(self, "_lease", None)
-        if lease is not None and lease.state <= EXTENDING and lease.group.alive and not sys.is_finalizing():
-            engine = self._engine
-            engine.tell(lambda: engine.abandon(lease))
+        leases = [getattr(self, "_lease", None), *(getattr(self, "_others", None) or {}).values()]
+        for lease in leases:
+            if lease is not None and lease.state <= EXTENDING and lease.group.alive and not sys.is_finalizing():
+                self._engine.tell(partial(self._engine.abandon, lease))
+
+
+def time_limit(
+    engine: Engine, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
+) -> tuple[bool, float | None]:
+    """Return whether to wait, and until when, in seconds of the timer's clock; None for ever."""
+    if blocking is None:
+        blocking = options.blocking
+    if blocking_timeout is None:
+        blocking_timeout = options.blocking_timeout_s
+    elif blocking:
+        seconds("blocking_timeout", blocking_timeout)
+    if not blocking or blocking_timeout is None:
+        return blocking, None
+    return blocking_timeout > 0, engine.timer.clock.now() + blocking_timeout
+
+
+def milliseconds(additional_time: float) -> int:
+    """Return the time of an extension, given in seconds, or raise ValueError where there is no such time."""
+    return max(1, round(seconds("additional_time", additional_time, above=0.0) * 1000))
 
 
 def checked_callback(on_lost: OnLost | None) -> OnLost | None:
@@ -332,17 +385,3 @@ def adopted_options(handoff: Handoff, thread_local: bool) -> LockOptions:
     if left_s <= 0:
         raise InvalidHandoff(f"The lock {quoted(handoff.name)} may not be held any longer", handoff.name)
     return handoff.options(max_hold=left_s, thread_local=thread_local)
-
-
-def read_count(reply: Reply) -> int:
-    """Return a reply that must be an integer."""
-    if type(reply) is not int:
-        raise MalformedReply(f"expected an integer, got {reply!r:.40}")
-    return reply
-
-
-def read_text(reply: Reply) -> bytes | None:
-    """Return a reply that must be a string or nothing."""
-    if reply is not None and type(reply) is not bytes:
-        raise MalformedReply(f"expected a string or nothing, got {reply!r:.40}")
-    return reply

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wheel_lock.errors import LossReason
 from wheel_lock.options import DRIFT, MARGIN_S
@@ -89,12 +89,14 @@ class Owner:
 
     Attributes:
         ended: True once it is over; its leases are then renewed no more.
+        holds: What it holds of locks that can be acquired again, and how often; by whatever the locks find it by.
     """
 
-    __slots__ = ("ended",)
+    __slots__ = ("ended", "holds")
 
     def __init__(self) -> None:
         self.ended = False
+        self.holds: dict[Any, Any] | None = None
 
     @property
     def gone(self) -> bool:

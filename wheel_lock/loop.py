@@ -28,6 +28,8 @@ from wheel_lock.wheel import TickScale, Wheel, WheelEntry
 logger = logging.getLogger("wheel_lock")
 
 _numbers = itertools.count(1)
+_LONGEST_INBOX_S = 0.01
+_INBOX_STEP = 16  # messages between two looks at the clock
 _LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
 
 
@@ -213,12 +215,7 @@ class Loop:
     def cpu_s(self) -> float:
         """Return the CPU seconds that the thread has used, 0 where it does not run or the system does not tell."""
         thread = self._thread
-        if (
-            thread is None
-            or thread.ident is None
-            or not thread.is_alive()
-            or not hasattr(time, "pthread_getcpuclockid")
-        ):
+        if thread is None or thread.ident is None or not (thread.is_alive() and hasattr(time, "pthread_getcpuclockid")):
             return 0.0
         return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
@@ -247,8 +244,12 @@ class Loop:
         if now >= self._next_tick_at:
             self._advance(now)
         inbox = self._inbox
-        for _ in range(len(inbox)):
+        until = time.monotonic() + _LONGEST_INBOX_S
+        for number in range(1, len(inbox) + 1):
             self._guarded(inbox.popleft())
+            # The rest of a flood waits for the next turn: replies and renewals do not wait for the flood.
+            if number % _INBOX_STEP == 0 and time.monotonic() > until:
+                break
         while self._flushers:
             flushers, self._flushers = self._flushers, []
             for flusher in flushers:
@@ -298,11 +299,8 @@ class Loop:
     def _open(self) -> selectors.BaseSelector:
         if self._selector is None:
             self._selector = selectors.DefaultSelector()
-            self._selector.register(self._waker, selectors.EVENT_READ, self._clear_waker)
+            self._selector.register(self._waker, selectors.EVENT_READ, lambda ready: self._waker.clear())
         return self._selector
-
-    def _clear_waker(self, ready: int) -> None:
-        self._waker.clear()
 
     def _close(self) -> None:
         selector, self._selector = self._selector, None

@@ -61,7 +61,7 @@ class ManyLocks(Generic[Name, AnyLock]):
     def hand_over(self) -> Iterator[None]:
         """Make the locks, part by part; the server is at work on one part while the next is made."""
         engine, options = self._engine, self._options
-        group = engine.renewer.group(EXCLUSIVE, options.timeout_s, options.timeout_ms, options.renew_every_s)
+        group = engine.group(b"", EXCLUSIVE, options)
         engine.submit(partial(self._bulk.begin, len(self._distinct)))
         tokens, left = new_tokens(), iter(self._distinct.items())
         owner, on_lost = None, None
@@ -71,6 +71,8 @@ class ManyLocks(Generic[Name, AnyLock]):
                 self._locks[name] = lock = self._new_lock(name)
                 if owner is None:
                     owner, on_lost = lock._caller() if options.thread_local else NOBODY, lock._told()
+                if engine.cluster is not None:
+                    group = engine.group(key, EXCLUSIVE, options)
                 lock._lease = lease = Lease(name, fragment(key, next(tokens)), group, owner, on_lost, self._place)
                 leases.append(lease)
             engine.submit(partial(self._bulk.add, leases))
@@ -98,11 +100,14 @@ def leases_to_release(locks: Iterable[LockHandle | None]) -> tuple[list[Lease], 
 
     Raises:
         LockNotHeld, WrongThread: One of them cannot be released by the caller; before any I/O.
+        TypeError: One of them is reentrant; before any I/O.
     """
     leases: list[Lease] = []
     lost: dict[str | bytes, LossReason] = {}
     for lock in locks:
         if lock is not None:
+            if not lock.in_bulk:
+                raise TypeError(f"{lock!r} is released by itself, as often as it was acquired, and not in bulk")
             reason = lock.lost
             if reason is None:
                 leases.append(lock._to_change("release"))

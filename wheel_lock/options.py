@@ -119,8 +119,8 @@ class LockOptions:
     thread_local: bool
 
 
-class LockTerms(TypedDict, total=False):
-    """What :func:`lock_options` takes beside the timeout; see :meth:`wheel_lock.LockContext.lock` for what they mean."""
+class WaitTerms(TypedDict, total=False):
+    """What every kind of lock takes beside the timeout; see :meth:`wheel_lock.LockContext.lock` for what they mean."""
 
     blocking: bool
     blocking_timeout: float | None
@@ -130,8 +130,22 @@ class LockTerms(TypedDict, total=False):
     max_hold: float | None
     retry_every: float | None
     max_attempts: int | None
+
+
+class OwnedTerms(WaitTerms, total=False):
+    """What those take that always belong to the thread, or task, that acquires them."""
+
     fencing: bool
+
+
+class SharedTerms(WaitTerms, total=False):
+    """What those take of which there is no single holder whom a fence could tell from the next."""
+
     thread_local: bool
+
+
+class LockTerms(OwnedTerms, SharedTerms, total=False):
+    """What a lock with one holder takes."""
 
 
 def lock_options(timeout: float = 30.0, **others: Any) -> LockOptions:
@@ -217,6 +231,10 @@ class ContextOptions:
         fallback_s: How long a waiter that hears nothing waits at most before it looks by itself.
         max_held: The most locks that may be held or being acquired at once; None for no bound.
         max_waiting: The most callers that may wait for locks at once; None for no bound.
+        min_replicas: How many replicas must have acknowledged a grant before it counts.
+        replica_timeout_s: How long they may take.
+        declare_keys: Whether each script call is about one lease and declares its keys, for services that route by them; a
+            node that refuses other calls is talked to in this way in any case.
         track_acquisitions: Whether to keep the place of each acquisition for the warning about an abandoned lock.
     """
 
@@ -231,6 +249,9 @@ class ContextOptions:
     fallback_s: float = 5.0
     max_held: int | None = None
     max_waiting: int | None = None
+    min_replicas: int = 0
+    replica_timeout_s: float = 1.0
+    declare_keys: bool = False
     track_acquisitions: bool = False
 
     def __post_init__(self) -> None:
@@ -239,6 +260,7 @@ class ContextOptions:
             # A script call holds the server for its whole length: 5,000 leases are about 5 ms.
             raise ValueError(f"batch_size must be at most 5000, not {self.batch_size!r}")
         count("max_calls_in_flight", self.max_calls_in_flight, least=1)
+        count("min_replicas", self.min_replicas, least=0)
         for limit in ("max_held", "max_waiting"):
             if getattr(self, limit) is not None:
                 count(limit, getattr(self, limit), least=1)
@@ -249,6 +271,7 @@ class ContextOptions:
             "backoff_max",
             "close_timeout",
             "fallback",
+            "replica_timeout",
         ):
             seconds(what, getattr(self, f"{what}_s"), above=0.0)
         if self.backoff_first_s > self.backoff_max_s:

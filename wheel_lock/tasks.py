@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, TypeVar
 
 from wheel_lock.engine.engine import Engine
@@ -146,11 +147,11 @@ class Awaiting(Operation[T]):
             self._future.set_exception(LockUnavailable("The thread that keeps the locks ended before it answered"))
 
 
-async def wait_for(engine: Engine, begin: Callable[[Operation[T]], Callable[[], object]]) -> T:
-    """Have work done on the timer's thread and wait for its result; see ``wheel_lock.caller.wait_for``."""
+def wait_for(engine: Engine, work: Callable[[Operation[T]], object]) -> Awaiting[T]:
+    """Have work done on the timer's thread; return its result to come, to be awaited. See ``caller.wait_for``."""
     awaiting: Awaiting[T] = Awaiting(engine)
-    engine.submit(begin(awaiting))
-    return await awaiting
+    engine.submit(partial(work, awaiting))
+    return awaiting
 
 
 class TaskOwner(Owner):
@@ -168,6 +169,7 @@ class TaskOwner(Owner):
         self._task = weakref.ref(task)
         self._loop = weakref.ref(task.get_loop())
         self._outlived = outlived
+        self.holds = None
         self._alarms: dict[Lease, Callable[[], object]] = {}
 
     @property
@@ -193,11 +195,29 @@ class TaskOwner(Owner):
         """Have ``alarm()`` called, on the timer's thread, when ``lease`` is lost; it must be quick and not raise."""
         self._alarms[lease] = alarm
 
+    def guarded(self, lease: Lease) -> bool:
+        """Whether something is called when ``lease`` is lost."""
+        return lease in self._alarms
+
     def unguard(self, lease: Lease) -> None:
         """Have nothing called any more."""
         self._alarms.pop(lease, None)
 
 
+class TaskItself(TaskOwner):
+    """A task as the owner of leases that nobody else may release: they end with the task."""
+
+    __slots__ = ()
+
+    @property
+    def ended(self) -> bool:  # type: ignore[override]
+        """Whether the task has ended."""
+        return self.gone
+
+
+AnyTaskOwner = TypeVar("AnyTaskOwner", bound=TaskOwner)
+
+_themselves: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskItself] = weakref.WeakKeyDictionary()
 _owners: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskOwner] = weakref.WeakKeyDictionary()
 _outside = Owner()  # whoever looks from outside of any task
 
@@ -212,10 +232,19 @@ def current_task() -> asyncio.Task[Any] | None:
 
 def current_owner() -> Owner:
     """Return the owner that stands for the current task, or for all who are no task."""
+    return _owner_among(_owners, TaskOwner)
+
+
+def current_task_itself() -> Owner:
+    """Return the owner that stands for the current task and ends with it, or for all who are no task."""
+    return _owner_among(_themselves, TaskItself)
+
+
+def _owner_among(owners: weakref.WeakKeyDictionary[asyncio.Task[Any], AnyTaskOwner], new: type[AnyTaskOwner]) -> Owner:
     task = current_task()
     if task is None:
         return _outside
-    owner = _owners.get(task)
+    owner = owners.get(task)
     if owner is None:
-        owner = _owners[task] = TaskOwner(task)
+        owner = owners[task] = new(task)
     return owner

@@ -6,19 +6,19 @@ extend it, and it is renewed no more when that thread ends. Any thread may look 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Self
 
 from wheel_lock.caller import Waiting, current_owner, wait_for
 from wheel_lock.engine.handover import Handoff, undo_export
-from wheel_lock.engine.operation import Operation
-from wheel_lock.errors import LockNotAcquired, WheelLockError, WrongThread, quoted
-from wheel_lock.handle import LockHandle, OnLost, read_count, read_text
+from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
+from wheel_lock.handle import LockHandle, OnLost, milliseconds
 from wheel_lock.lease import Lease, Owner
-from wheel_lock.options import seconds
+from wheel_lock.options import lock_name
 from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.scripts import Call
 
 __all__ = ["Lock", "OnLost"]
 
@@ -36,12 +36,7 @@ class Lock(LockHandle):
         return current_owner()
 
     def _chosen(self, verb: str) -> Lease | None:
-        mine, latest = self._mine(), self._lease
-        if mine is None and latest is not None and self._believed(latest):
-            raise WrongThread(
-                f"Cannot {verb} the lock {quoted(self.name)}: another thread holds it (see thread_local)", self.name
-            )
-        return mine
+        return self._only_mine(verb, "another thread holds it (see thread_local)")
 
     def acquire(
         self,
@@ -68,21 +63,24 @@ class Lock(LockHandle):
             ValueError: A value is out of range.
         """
         engine = self._engine
-        waiting: Waiting[Lease | None] = Waiting(engine)
+        waiting: Waiting[Sequence[Lease] | None] = Waiting(engine)
         acquisition = self._acquisition(blocking, blocking_timeout, token, waiting)
         try:
             engine.submit(acquisition.begin)
-            lease = waiting.result()
-            if lease is not None:
-                self._take(lease)
-            return lease is not None
+            leases = waiting.result()
+            if leases is not None:
+                self._take(leases[0])
+            return leases is not None
         except BaseException:
             # An interruption (KeyboardInterrupt, say) must not leave a grant behind. Harmless if there is none.
             engine.tell(acquisition.give_up)
             raise
 
-    def release(self) -> None:
+    def release(self) -> bool:
         """Release the lock. Once this has returned nothing is sent for its token any more.
+
+        Returns:
+            Whether it is released: always True, but for locks that can be acquired again while they are held.
 
         Raises:
             LockNotHeld: It was not acquired, or has been released already.
@@ -91,11 +89,13 @@ class Lock(LockHandle):
             LockUnavailable, LockTimeout, LockServerError: The server could not be asked, did not answer, or refused.
                 The lock is not renewed any more and expires within its timeout.
         """
-        lease = self._to_change("release")
-        engine = self._engine
-        waiting: Waiting[None] = Waiting(engine)
-        engine.submit(partial(engine.release, lease, waiting))
-        waiting.result()
+        lease = self._to_release()
+        if lease is not None:
+            waiting: Waiting[None] = Waiting(self._engine)
+            self._engine.submit(partial(self._engine.release, lease, waiting))
+            self._released(lease)
+            waiting.result()
+        return lease is not None
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Change the time-to-live once; the next renewal that would prolong it sets it to the timeout again.
@@ -112,10 +112,9 @@ class Lock(LockHandle):
             LockNotHeld, LockLost, WrongThread, LockUnavailable, LockTimeout, LockServerError: As for ``release``;
                 where the outcome is not known the lock is held on as long as was known before.
         """
-        time_ms = max(1, round(seconds("additional_time", additional_time, above=0.0) * 1000))
+        time_ms = milliseconds(additional_time)
         lease = self._to_change("extend")
-        engine = self._engine
-        wait_for(engine, lambda operation: lambda: engine.extend(lease, time_ms, bool(replace_ttl), operation))
+        wait_for(self._engine, partial(self._engine.extend, lease, time_ms, bool(replace_ttl)))
         return True
 
     def reacquire(self) -> bool:
@@ -163,24 +162,19 @@ class Lock(LockHandle):
 
     def locked(self) -> bool:
         """Ask the server whether anybody holds the lock."""
-        return self._ask(b"EXISTS", lambda reply: read_count(reply) > 0)
+        return self._ask(self._kind.locked(lock_name(self.name)), self._kind.read_locked)
 
     def owned(self) -> bool:
         """Ask the server whether this lock's own token is stored there."""
         lease = self._seen()
-        return (
-            lease is not None and lease.group.alive and self._ask(b"GET", lambda reply: read_text(reply) == lease.token)
-        )
+        if lease is None or not lease.group.alive:
+            return False
+        return self._ask(self._kind.owned(lease), lambda reply: self._kind.read_owned(reply, lease))
 
-    def _ask(self, verb: bytes, read: Callable[[Reply], bool]) -> bool:
-        engine, call = self._engine, self._question(verb)
+    def _ask(self, call: Call, read: Callable[[Reply], bool]) -> bool:
+        return bool(wait_for(self._engine, partial(self._engine.query, self.name, call, read)))
 
-        def begin(operation: Operation[Any]) -> Callable[[], object]:
-            return lambda: engine.query(self.name, call, read, operation)
-
-        return bool(wait_for(engine, begin))
-
-    def __enter__(self) -> Lock:
+    def __enter__(self) -> Self:
         if not (self._enters_adopted() or self.acquire()):
             raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
         return self

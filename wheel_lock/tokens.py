@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 _TOKEN_BYTES = 16
 _TOKENS_PER_DRAW = 512
+TOKEN_CHARACTERS = 22
 
 
 def new_token() -> bytes:
@@ -27,4 +28,4 @@ def new_tokens() -> Iterator[bytes]:
 
 
 def _as_text(random: bytes) -> bytes:
-    return binascii.b2a_base64(random)[:22]  # the rest is padding
+    return binascii.b2a_base64(random)[:TOKEN_CHARACTERS]  # the rest is padding

@@ -1,13 +1,15 @@
-"""Acquire and release, one lock at a time: the requests that begin and end a lease."""
+"""Acquire and release, as single callers ask for them: the requests that begin and end a lease."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.channel import ServerError
 from wheel_lock.engine.kind import Refusal
-from wheel_lock.engine.operation import Operation
-from wheel_lock.engine.requests import CallerRequest, terms_of
+from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.engine.requests import CallerRequest, acquiring_node_of, node_of, terms_of
 from wheel_lock.errors import LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Event, Lease, State
 from wheel_lock.options import LockOptions
@@ -16,83 +18,123 @@ from wheel_lock.protocol.scripts import Call
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
+    from wheel_lock.engine.kind import Kind
+    from wheel_lock.engine.node import Node
+    from wheel_lock.engine.renewal import Renewer
 
 
 class Acquire(CallerRequest):
-    """One try to acquire one lock. Completes with whether it was granted.
+    """One try to acquire one lock, or several together. Completes with whether all of them were granted.
 
     Attributes:
+        leases: What is to be granted; all of one group.
         operation: What it completes.
-        retry_ms: Where it was refused, when the holder's lease ends in milliseconds from now, if that is known.
+        retry_ms: Where it was refused, when to ask again at the latest, in milliseconds from now, if that is known.
     """
 
-    __slots__ = ("_counted", "_engine", "_options", "_waiting", "lease", "operation", "retry_ms")
+    __slots__ = ("_counted", "_engine", "_options", "_patience_ms", "leases", "operation", "retry_ms")
 
     def __init__(
         self,
         engine: Engine,
-        lease: Lease,
+        leases: Sequence[Lease],
         options: LockOptions,
         operation: Operation[bool],
         *,
-        waiting: bool = False,
+        patience_ms: int = 0,
     ) -> None:
-        super().__init__(engine.timer, engine.node, lease.name, engine.options.response_timeout_s)
+        super().__init__(engine.timer, acquiring_node_of(leases[0]), leases[0].name, engine.options.response_timeout_s)
         self._engine = engine
-        self.lease = lease
+        self.leases = leases
         self._options = options
-        self._waiting = waiting
+        self._patience_ms = patience_ms
         self.operation = operation
         self.retry_ms: int | None = None
         self._counted = False  # among those being acquired
         self.suspicion_s = min(self.suspicion_s, options.timeout_s / 6)
 
+    @property
+    def lease(self) -> Lease:
+        """The only one, or the first."""
+        return self.leases[0]
+
+    @property
+    def subjects(self) -> Sequence[Lease]:
+        return self.leases
+
+    def road_to(self, renewer: Renewer) -> Node:
+        return renewer.acquiring_node
+
+    @property
+    def _kind(self) -> Kind:
+        return terms_of(self.leases[0]).kind
+
     def call(self) -> Call:
-        terms = terms_of(self.lease)
-        return terms.kind.acquire(self.lease, terms.timeout_ms, again=self.sends > 0, waiting=self._waiting)
+        ttl_ms = terms_of(self.leases[0]).timeout_ms
+        return self._kind.acquire(self.leases[0], ttl_ms, again=self.sends > 0, patience_ms=self._patience_ms)
+
+    def read(self, reply: Reply) -> int | Refusal | str:
+        """Return what the reply says: a fence, a refusal, or the server's error text."""
+        return self._kind.read_acquire(reply, again=self.tries > 1, waiting=self._patience_ms > 0)
 
     def value_reply(self, reply: Reply) -> None:
-        verdict = terms_of(self.lease).kind.read_acquire(reply, again=self.tries > 1, waiting=self._waiting)
+        verdict = self.read(reply)
         if self.finished:
             self._too_late(verdict)
             return
         if isinstance(verdict, str):
             self.error_reply(ServerError(verdict))
             return
-        self.finish()
+        replicas = terms_of(self.leases[0]).renewer.replicas
         if isinstance(verdict, Refusal):
+            self.finish()
             self.retry_ms = verdict.retry_ms
             self._turn_down(False)
-        else:
+        elif replicas is None:
+            self.finish()
             self.take(verdict)
+        else:
+            replicas.confirm(partial(self._replicated, verdict))
+
+    def _replicated(self, fence: int, error: WheelLockError | None) -> None:
+        """Enough replicas have the grant, or it is taken back."""
+        if self.finished:
+            return
+        self.finish()
+        if error is None:
+            self.take(fence)
+        else:
+            self._undo(True)
+            error.lock_name = self.name  # type: ignore[assignment]  # redis-py annotates str only
+            self.operation.fail(error)
 
     def take(self, fence: int) -> None:
         """The server has granted it."""
-        if self._engine.grant([self.lease], self._options, self.sent_at):
-            self.lease.fence = fence or None
+        if self._engine.grant(self.leases, self._options, self.sent_at):
+            self.leases[0].fence = fence or None
             self.operation.complete(True)
             return
         # Granted, but the reply took longer than the lease lasts.
-        if not terms_of(self.lease).kind.own_tokens:
+        if not self._kind.own_tokens:
             self._too_late(fence)
-        self._turn_down(terms_of(self.lease).kind.own_tokens)
+        self._turn_down(self._kind.own_tokens)
 
     def _too_late(self, verdict: int | Refusal | str) -> None:
         """Nobody waits any more. An owner-checked release is under way, or else it was waited for this answer."""
-        lease = self.lease
-        if lease.state is State.PENDING and isinstance(verdict, int):
-            lease.move(Event.GRANTED)
-            lease.move(Event.RELEASE)
-            self._engine.renewer.clean_up([lease])
+        if self.leases[0].state is State.PENDING and isinstance(verdict, int):
+            for lease in self.leases:
+                lease.move(Event.GRANTED)
+                lease.move(Event.RELEASE)
+            self._engine.clean_up(self.leases, self.node)
 
     def _undo(self, clean_up: bool) -> None:
         """End the try without a grant; ``clean_up`` where the server may have granted it all the same."""
-        if not clean_up or terms_of(self.lease).kind.own_tokens:
-            self._engine.turn_down([self.lease], clean_up)
+        if not clean_up or self._kind.own_tokens:
+            self._engine.turn_down(self.leases, clean_up, self.node)
         # Else a key with this token may be somebody else's, and only the answer, should it come, tells.
 
     def _turn_down(self, clean_up: bool) -> None:
-        self._engine.turn_down([self.lease], clean_up)
+        self._engine.turn_down(self.leases, clean_up, self.node)
         self.operation.complete(False)
 
     def failed(self, error: WheelLockError) -> None:
@@ -102,14 +144,14 @@ class Acquire(CallerRequest):
 
     def begin(self) -> None:
         """Send it, unless the context takes no more."""
-        refusal = self._engine.refusal(self.lease.name, 1)
+        refusal = self._engine.refusal(self.name, len(self.leases))
         if refusal is None:
             self._counted = True
-            self._engine.acquiring += 1
+            self._engine.acquiring += len(self.leases)
             self.start()
         else:
             self.finished = True
-            self._engine.turn_down([self.lease], False)
+            self._engine.turn_down(self.leases, False)
             self.operation.fail(refusal)
 
     def finish(self) -> None:
@@ -118,15 +160,16 @@ class Acquire(CallerRequest):
             self.timer.wheel.cancel(self)
         if self._counted:
             self._counted = False
-            self._engine.acquiring -= 1
+            self._engine.acquiring -= len(self.leases)
 
     def give_up(self) -> None:
         """The caller waits no more: undo what was granted, or may have been."""
         if not self.finished:
             self.finish()
             self._undo(bool(self.sends))
-        elif self.lease.state <= State.EXTENDING:
-            self._engine.release_many([self.lease], Operation(lambda: None))
+        else:
+            kept = [lease for lease in self.leases if lease.state <= State.EXTENDING]
+            self._engine.release_many(kept, Operation(nobody))
 
 
 class Release(CallerRequest):
@@ -135,23 +178,28 @@ class Release(CallerRequest):
     __slots__ = ("_engine", "_operation", "lease")
 
     def __init__(self, engine: Engine, lease: Lease, operation: Operation[None]) -> None:
-        super().__init__(engine.timer, engine.node, lease.name, engine.options.response_timeout_s)
+        super().__init__(engine.timer, node_of(lease), lease.name, engine.options.response_timeout_s)
         self._engine = engine
         self._operation = operation
         self.lease = lease
 
+    @property
+    def subjects(self) -> Sequence[Lease]:
+        return (self.lease,)
+
     def call(self) -> Call:
         return terms_of(self.lease).kind.release(self.lease)
 
-    def broken(self, error: Exception) -> None:
-        if terms_of(self.lease).kind.own_tokens:
-            super().broken(error)
-        else:
-            self.refused(error)  # by the next try the key may be a namesake's
+    @property
+    def repeatable(self) -> bool:
+        return terms_of(self.lease).kind.own_tokens  # else the key may be a namesake's by the next try
 
     def value_reply(self, reply: Reply) -> None:
         outcome = terms_of(self.lease).kind.read_release(reply)
         if self.finished:
+            return
+        if isinstance(outcome, str) and not isinstance(outcome, LossReason):  # which is a text, too
+            self.error_reply(ServerError(outcome))
             return
         self.finish()
         # When an earlier try's reply was lost, that the key is gone, or another's, is what that try has achieved.

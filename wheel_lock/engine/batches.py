@@ -72,6 +72,13 @@ class Batch(Request):
         self.overdue = False  # its leases are watched in the overdue set
         self.silent = False  # it was not answered when it should have been
 
+    @property
+    def subjects(self) -> Sequence[Lease]:
+        return self.leases
+
+    def moved_to(self, renewer: Renewer) -> None:
+        self._renewer.moved(self, renewer)
+
     def call(self) -> Call:
         return batch_call(self.terms.kind.renew, self.terms.kind, self.leases, self.terms.ttl)
 
@@ -87,7 +94,13 @@ class Batch(Request):
         self._renewer.confirmed(self, exceptions(reply, len(self.leases)))
 
     def error_reply(self, error: ServerError) -> None:
-        self._renewer.failed(self, str(error))
+        if self.node.cluster is not None and self.node.cluster.redirects(self, str(error)):
+            return
+        if self.node.learns(error, self.call()):
+            self._renewer.interrupted(self)
+            self._renewer.drain()
+        else:
+            self._renewer.failed(self, str(error))
 
     def broken(self, error: Exception) -> None:
         self._renewer.interrupted(self)

@@ -1,114 +1,23 @@
-"""Work on many leases at once: acquire, release, and the sweep when a context is closed.
-
-The work is cut into chunks of one script call each, a few of them under way at a time, so that a million locks neither
-fill the memory nor keep renewals waiting.
-"""
+"""Work on many leases at once: acquire, release, and the sweep when a context is closed."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.operation import Operation
-from wheel_lock.engine.requests import CallerRequest, batch_call, terms_of
+from wheel_lock.engine.chunks import Bulk, Chunk
+from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.engine.requests import acquiring_node_of, batch_call, terms_of
 from wheel_lock.errors import ContextClosed, LockServerError, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Lease, State
 from wheel_lock.options import LockOptions
-from wheel_lock.protocol.resp import GONE, Reply, error_text, exceptions
+from wheel_lock.protocol.resp import GONE, error_text, is_of_wrong_type
 from wheel_lock.protocol.scripts import Call
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
-
-CHUNKS_IN_FLIGHT = 8  # enough to keep the server busy, few enough to let renewals in between
-
-
-class _Chunk(CallerRequest):
-    """A part of a bulk operation: one script call."""
-
-    __slots__ = ("_bulk", "leases")
-
-    def __init__(self, bulk: Bulk, leases: Sequence[Lease]) -> None:
-        engine = bulk.engine
-        super().__init__(engine.timer, engine.node, leases[0].name, engine.options.response_timeout_s)
-        self._bulk = bulk
-        self.leases = leases
-
-    def call(self) -> Call:
-        return self._bulk.call(self.leases)
-
-    def value_reply(self, reply: Reply) -> None:
-        odd = exceptions(reply, len(self.leases))
-        if not self.finished:
-            self.finish()
-            self._bulk.chunk_done(self, dict(odd))
-
-    def broken(self, error: Exception) -> None:
-        if terms_of(self.leases[0]).kind.own_tokens:
-            super().broken(error)
-        else:
-            self.refused(error)  # a release: by the next try the keys may be namesakes'
-
-    def failed(self, error: WheelLockError) -> None:
-        self._bulk.chunk_failed(self, error)
-
-
-class Bulk:
-    """Work on many leases of one group, in chunks, a few of them under way at a time."""
-
-    def __init__(self, engine: Engine, leases: Iterable[Lease]) -> None:
-        self.engine = engine
-        self._leases = list(leases)
-        self._sealed = True  # there are no more to come
-        self._next = 0
-        self._under_way: set[_Chunk] = set()
-        self._stopped = False
-
-    def pump(self) -> None:
-        """Send as many chunks as may be under way; finish when there are none left."""
-        size = self.engine.options.batch_size
-        while not self._stopped and len(self._under_way) < CHUNKS_IN_FLIGHT and self._next < len(self._leases):
-            span = self._leases[self._next : self._next + size]
-            _, of_one_group = next(itertools.groupby(span, key=terms_of))
-            chunk = _Chunk(self, list(of_one_group))
-            self._next += len(chunk.leases)
-            self.begin_chunk(chunk.leases)
-            self._under_way.add(chunk)
-            chunk.start()
-        if not self._under_way and (self._sealed or self._stopped):
-            self.finished()
-
-    def begin_chunk(self, leases: Sequence[Lease]) -> None:
-        """Do what has to be done before a chunk is sent."""
-
-    def call(self, leases: Sequence[Lease]) -> Call:
-        """Return the call about one chunk."""
-        raise NotImplementedError
-
-    def chunk_done(self, chunk: _Chunk, odd: dict[int, int | str]) -> None:
-        """Take the outcome of one chunk and go on."""
-        self._under_way.discard(chunk)
-        self.take(chunk, odd)
-        self.pump()
-
-    def chunk_failed(self, chunk: _Chunk, error: WheelLockError) -> None:
-        """One chunk has no outcome."""
-        self._under_way.discard(chunk)
-        self.miss(chunk, error)
-        self.pump()
-
-    def take(self, chunk: _Chunk, odd: dict[int, int | str]) -> None:
-        """Take the outcome of one chunk."""
-        raise NotImplementedError
-
-    def miss(self, chunk: _Chunk, error: WheelLockError) -> None:
-        """Take the failure of one chunk."""
-        raise NotImplementedError
-
-    def finished(self) -> None:
-        """Nothing is under way any more, and nothing is left to send."""
-        raise NotImplementedError
+    from wheel_lock.engine.node import Node
 
 
 class AcquireMany(Bulk):
@@ -131,12 +40,31 @@ class AcquireMany(Bulk):
         self._undoing = False
         self._error: WheelLockError | None = None
 
+    def node_of(self, lease: Lease) -> Node:
+        return acquiring_node_of(lease)
+
+    def chunk_done(self, chunk: Chunk, odd: dict[int, int | str]) -> None:
+        """Take the outcome of one chunk, when enough replicas have it, and go on."""
+        replicas = terms_of(chunk.leases[0]).renewer.replicas
+        if replicas is None or len(odd) == len(chunk.leases):
+            super().chunk_done(chunk, odd)
+        else:
+            replicas.confirm(partial(self._replicated, chunk, odd))
+
+    def _replicated(self, chunk: Chunk, odd: dict[int, int | str], error: WheelLockError | None) -> None:
+        if chunk not in self._under_way:
+            return  # given up meanwhile, and cleaned up
+        if error is None:
+            super().chunk_done(chunk, odd)
+        else:
+            self.chunk_failed(chunk, error)
+
     def call(self, leases: Sequence[Lease]) -> Call:
         terms = terms_of(leases[0])
         assert terms.kind.acquire_many is not None
         return batch_call(terms.kind.acquire_many, terms.kind, leases, terms.ttl)
 
-    def take(self, chunk: _Chunk, odd: dict[int, int | str]) -> None:
+    def take(self, chunk: Chunk, odd: dict[int, int | str]) -> None:
         self._give_places_back(len(chunk.leases))
         for index, verdict in odd.items():
             lease = chunk.leases[index]
@@ -154,9 +82,9 @@ class AcquireMany(Bulk):
         if self._all_or_nothing and len(granted) < len(chunk.leases):
             self._stopped = True
 
-    def miss(self, chunk: _Chunk, error: WheelLockError) -> None:
+    def miss(self, chunk: Chunk, error: WheelLockError) -> None:
         self._give_places_back(len(chunk.leases))
-        self.engine.turn_down(chunk.leases, chunk.tries > isinstance(error, LockServerError))
+        self.engine.turn_down(chunk.leases, chunk.tries > isinstance(error, LockServerError), chunk.node)
         self._stop(error)
 
     def _stop(self, error: WheelLockError) -> None:
@@ -164,8 +92,7 @@ class AcquireMany(Bulk):
         self._error = self._error or error
 
     def finished(self) -> None:
-        self.engine.turn_down(self._leases[self._next :], False)
-        self._next = len(self._leases)
+        self.engine.turn_down(self.take_rest(), False)
         self._give_places_back(self._places)
         if self._error is not None:
             self._undo()
@@ -194,7 +121,7 @@ class AcquireMany(Bulk):
 
     def add(self, leases: Sequence[Lease]) -> None:
         """Take more leases, and send what may be sent."""
-        self._leases.extend(leases)
+        self.put(leases)
         self.pump()
 
     def seal(self) -> None:
@@ -212,7 +139,7 @@ class AcquireMany(Bulk):
         self.finished()
         self._undo()
 
-    def _undo(self, then: Callable[[], object] = lambda: None) -> None:
+    def _undo(self, then: Callable[[], object] = nobody) -> None:
         granted = [lease for lease in self._granted if lease.state <= State.EXTENDING]
         self._granted.clear()
         self.engine.release_many(granted, Operation(then))
@@ -232,14 +159,14 @@ class ReleaseMany(Bulk):
     def call(self, leases: Sequence[Lease]) -> Call:
         return terms_of(leases[0]).kind.release_many(leases)
 
-    def take(self, chunk: _Chunk, odd: dict[int, int | str]) -> None:
+    def take(self, chunk: Chunk, odd: dict[int, int | str]) -> None:
         if not odd or chunk.tries > 1:
             self._freed(chunk.leases)
             return
         self._freed([lease for index, lease in enumerate(chunk.leases) if index not in odd])
         for index, verdict in odd.items():
             lease = chunk.leases[index]
-            if isinstance(verdict, str) and not verdict.startswith("WRONGTYPE"):
+            if isinstance(verdict, str) and not is_of_wrong_type(verdict):
                 self.engine.unreleased([lease])
                 self._error = LockServerError(f"{error_text(verdict)} (lock {quoted(lease.name)})", lease.name)
                 continue
@@ -253,15 +180,14 @@ class ReleaseMany(Bulk):
             for lease in leases:
                 self.engine.lines.ended(lease)
 
-    def miss(self, chunk: _Chunk, error: WheelLockError) -> None:
+    def miss(self, chunk: Chunk, error: WheelLockError) -> None:
         self.engine.unreleased(chunk.leases)
         self._error = error
         if not isinstance(error, LockServerError):
-            self._stopped = True  # a server that does not answer is not asked chunk by chunk
+            chunk.backlog.stopped = True  # a server that does not answer is not asked chunk by chunk
 
     def finished(self) -> None:
-        self.engine.unreleased(self._leases[self._next :])
-        self._next = len(self._leases)
+        self.engine.unreleased(self.take_rest())
         if self._error is not None:
             self._operation.fail(self._error)
         else:
@@ -279,13 +205,17 @@ class Sweep(Bulk):
         return terms_of(leases[0]).kind.release_many(leases)
 
     def begin_chunk(self, leases: Sequence[Lease]) -> None:
-        self.engine.lose(leases, LossReason.CONTEXT_CLOSED)
+        self._lose(leases)
 
-    def take(self, chunk: _Chunk, odd: dict[int, int | str]) -> None:
+    def _lose(self, leases: Iterable[Lease]) -> None:
+        # Not those that their holders are releasing: theirs is the answer that is under way.
+        self.engine.lose([lease for lease in leases if lease.state <= State.EXTENDING], LossReason.CONTEXT_CLOSED)
+
+    def take(self, chunk: Chunk, odd: dict[int, int | str]) -> None:
         pass
 
-    def miss(self, chunk: _Chunk, error: WheelLockError) -> None:
-        self._stopped = True  # what is left expires by itself
+    def miss(self, chunk: Chunk, error: WheelLockError) -> None:
+        chunk.backlog.stopped = True  # what is left there expires by itself
 
     def stop(self) -> None:
         """Take no more chunks: the time is up."""
@@ -293,6 +223,5 @@ class Sweep(Bulk):
         self.finished()
 
     def finished(self) -> None:
-        self.engine.lose(self._leases[self._next :], LossReason.CONTEXT_CLOSED)
-        self._next = len(self._leases)
+        self._lose(self.take_rest())
         self._operation.complete(None)

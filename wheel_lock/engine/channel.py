@@ -36,7 +36,7 @@ class NodeRequest(Protocol):
     @property
     def finished(self) -> bool: ...
 
-    def encode(self, flagged: bool) -> bytes: ...
+    def encode(self, level: int) -> bytes: ...
 
     def answered(self, reply: Reply) -> None: ...
 
@@ -65,7 +65,7 @@ class Channel:
         self._timer = timer
         self._connection = connection
         self._sock = connection.sock
-        self._flagged = connection.flagged
+        self._level = connection.level
         self._on_reply = on_reply
         self._on_lost = on_lost
         self._reader = hiredis.Reader(replyError=ServerError, protocolError=MalformedReply, notEnoughData=_NOTHING)
@@ -84,7 +84,7 @@ class Channel:
 
     def send(self, request: NodeRequest) -> None:
         """Queue ``request``; it is written, together with all others, at the end of this turn."""
-        self._out.append(request.encode(self._flagged))
+        self._out.append(request.encode(self._level))
         self._requests.append(request)
         if not self._flush_wanted:
             self._flush_wanted = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import socket
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import redis
@@ -21,6 +22,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from wheel_lock.protocol import scripts
+from wheel_lock.protocol.resp import wants_keys
 
 _FATAL = (
     redis.exceptions.AuthenticationError,
@@ -37,11 +39,18 @@ def is_fatal(error: BaseException) -> bool:
     return isinstance(error, (*_FATAL, redis.exceptions.ResponseError, TypeError, ValueError))
 
 
+PLAIN, FLAGGED, SHARDED = range(3)  # what a server knows: nothing special, #!lua lines, sharded pub/sub besides
+
+Server = tuple[str | None, str]
+"""Host and port."""
+
+
 class Connection(Protocol):
     """A connected, authenticated socket that nothing is in flight on."""
 
     sock: socket.socket
-    flagged: bool  # whether the server knows scripts that start with a #!lua line
+    level: int  # what the server knows: PLAIN, FLAGGED or SHARDED
+    server: Server  # host and port, which differ where connections lead to different servers
 
     def close(self) -> None: ...
 
@@ -49,7 +58,13 @@ class Connection(Protocol):
 
 
 class Connector(Protocol):
-    """Makes connections to one node."""
+    """Makes connections to one node.
+
+    Attributes:
+        discovers: Whether it finds out each time which server that is.
+    """
+
+    discovers: bool
 
     def connect(self, timeout_s: float) -> Connection: ...
 
@@ -63,10 +78,11 @@ class Connector(Protocol):
 class RedisPyConnection:
     """A redis-py connection whose socket now belongs to a channel."""
 
-    def __init__(self, connection: AbstractConnection, sock: socket.socket, flagged: bool) -> None:
+    def __init__(self, connection: AbstractConnection, sock: socket.socket, level: int, server: Server) -> None:
         self._connection = connection
         self.sock = sock
-        self.flagged = flagged
+        self.level = level
+        self.server = server
 
     def close(self) -> None:
         """Close it."""
@@ -98,8 +114,8 @@ class _AwaitedCredentials(CredentialProvider):
         return asyncio.run(self._provider.get_credentials_async())
 
 
-def _for_threads(connection_class: type[Any], settings: dict[str, Any]) -> type[AbstractConnection]:
-    """Return what connects like an asyncio connection class, and make its settings fit.
+def _synchronous(connection_class: type[Any]) -> type[AbstractConnection]:
+    """Return what connects like an asyncio connection class.
 
     Raises:
         TypeError: There is no such thing.
@@ -107,6 +123,15 @@ def _for_threads(connection_class: type[Any], settings: dict[str, Any]) -> type[
     synchronous: type[AbstractConnection] | None = _SYNCHRONOUS.get(connection_class)
     if synchronous is None:
         raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
+    return synchronous
+
+
+def _for_threads(settings: dict[str, Any]) -> None:
+    """Make the settings of an asyncio client fit.
+
+    Raises:
+        TypeError: They cannot be made to.
+    """
     if settings.get("redis_connect_func") is not None:
         raise TypeError("a redis_connect_func of an asyncio client cannot be called from the engine's thread")
     for name in _ONLY_FOR_ASYNCIO:
@@ -114,7 +139,6 @@ def _for_threads(connection_class: type[Any], settings: dict[str, Any]) -> type[
     provider, missing = settings.get("credential_provider"), CredentialProvider.get_credentials
     if provider is not None and getattr(type(provider), "get_credentials", missing) is missing:
         settings["credential_provider"] = _AwaitedCredentials(provider)
-    return synchronous
 
 
 class RedisPyConnector:
@@ -126,25 +150,29 @@ class RedisPyConnector:
         TypeError: Something else than a client of one server, synchronous or for asyncio.
     """
 
+    discovers = False
+
     def __init__(self, client: redis.Redis | redis.asyncio.Redis) -> None:
         pool = getattr(client, "connection_pool", None)
         connection_class = getattr(pool, "connection_class", None)
         if not isinstance(client, (redis.Redis, redis.asyncio.Redis)) or pool is None or connection_class is None:
             got = f"{type(client).__module__}.{type(client).__qualname__}"
             raise TypeError(f"expected a redis.Redis or redis.asyncio.Redis client of one server, not a {got}")
-        settings: dict[str, Any] = dict(pool.connection_kwargs)
         if connection_class.__module__.partition(".")[0] == "fakeredis":
             raise TypeError(
                 "this fakeredis client has no socket, and the engine needs one: "
                 "wheel_lock.testing.fake_context() starts fakeredis as a server and returns a context for it"
             )
+        settings: dict[str, Any] = dict(pool.connection_kwargs)
+        connection_class = self._made_of(connection_class, settings)
         if isinstance(client, redis.asyncio.Redis):
-            connection_class = _for_threads(connection_class, settings)
+            _for_threads(settings)
         if not issubclass(connection_class, AbstractConnection) or hasattr(connection_class, "connect_to"):
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
         self._connection_class: type[AbstractConnection] = connection_class
         self._flagged = False
         self._runs_scripts = True
+        self._in_cluster = False
         settings.pop("maint_notifications_pool_handler", None)
         settings.pop("event_dispatcher", None)
         settings.update(
@@ -157,6 +185,34 @@ class RedisPyConnector:
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
         self._settings = settings
+
+    def at(self, server: Server) -> RedisPyConnector:
+        """Return what connects in the same way to a node of the same cluster."""
+        other = copy.copy(self)
+        other._settings = {**self._settings, "host": server[0], "port": int(server[1])}
+        other._in_cluster = True
+        return other
+
+    def _made_of(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
+        """Return the synchronous class that connects as that of a pool, and take out of its settings what does not fit."""
+        if issubclass(connection_class, redis.asyncio.connection.AbstractConnection):
+            return _synchronous(connection_class)
+        return connection_class
+
+    def client(self, timeout_s: float) -> redis.Redis:
+        """Return a synchronous client of the same server, whose every step takes at most so many seconds."""
+        return redis.Redis(
+            connection_pool=redis.ConnectionPool(self._connection_class, **self._limited(timeout_s)),
+        )
+
+    def _limited(self, timeout_s: float) -> dict[str, Any]:
+        settings = dict(self._settings)
+        for what in ("socket_timeout", "socket_connect_timeout"):
+            settings[what] = min(settings.get(what) or timeout_s, timeout_s)
+        return settings
+
+    def _check(self, connection: AbstractConnection) -> None:
+        """Raise where the server is not the one that was meant."""
 
     def listener(self) -> RedisPyConnector:
         """Return a connector to the same server whose connections need no scripts."""
@@ -173,17 +229,27 @@ class RedisPyConnector:
         except redis.exceptions.ResponseError as error:
             if str(error).startswith("BUSY"):
                 raise redis.exceptions.ConnectionError(str(error)) from None  # nor is that: ask again later
-            self._flagged = False
+            self._flagged = wants_keys(error) and self._knows_flags_with_a_key(connection)
         return self._flagged
 
-    def _get_scripts_ready(self, connection: AbstractConnection) -> bool:
-        flagged = self._knows_flags(connection)
-        if not flagged:
+    def _knows_flags_with_a_key(self, connection: AbstractConnection) -> bool:
+        """Ask once more where calls without keys are refused."""
+        connection.send_command("EVAL", scripts.KEYED_FLAG_PROBE, 1, "wheel_lock:probe")
+        try:
+            return bool(connection.read_response() == 1)
+        except redis.exceptions.ResponseError:
+            return False
+
+    def _get_scripts_ready(self, connection: AbstractConnection) -> int:
+        level = FLAGGED if self._knows_flags(connection) else PLAIN
+        if level and self._in_cluster and _has_sharded_pubsub(connection):
+            level = SHARDED
+        if not level:
             # The embedded server hangs up after an error reply, so the question may have cost the connection.
             connection.disconnect()
             connection.connect()
-        _load_scripts(connection, flagged)
-        return flagged
+        _load_scripts(connection, level)
+        return level
 
     def describe(self) -> str:
         """Return where it connects to, without credentials."""
@@ -200,13 +266,12 @@ class RedisPyConnector:
         Raises:
             redis.exceptions.RedisError, OSError: It did not work.
         """
-        settings = dict(self._settings)
-        for what in ("socket_timeout", "socket_connect_timeout"):
-            settings[what] = min(settings.get(what) or timeout_s, timeout_s)
+        settings = self._limited(timeout_s)
         connection = self._connection_class(**settings)
         try:
             connection.connect()
-            flagged = self._runs_scripts and self._get_scripts_ready(connection)
+            self._check(connection)
+            level = self._get_scripts_ready(connection) if self._runs_scripts else PLAIN
             if not settings.get("client_name"):
                 _introduce(connection)
             sock = connection._sock
@@ -215,10 +280,55 @@ class RedisPyConnector:
             sock.setblocking(False)
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return RedisPyConnection(connection, sock, flagged)
+            server = settings.get("host"), str(settings.get("port"))
+            return RedisPyConnection(connection, sock, level, server)
         except BaseException:
             connection.disconnect()
             raise
+
+
+class InTurn:
+    """Connects to one server after the other, to the next when one cannot be connected to.
+
+    Args:
+        choices: Returns which there are.
+    """
+
+    discovers = True
+
+    def __init__(self, choices: Callable[[], Sequence[RedisPyConnector]]) -> None:
+        self._choices = choices
+        self._turn = 0
+
+    def _current(self) -> RedisPyConnector:
+        choices = self._choices()
+        return choices[self._turn % len(choices)]
+
+    def listener(self) -> InTurn:
+        """Return the same: it is for those who listen."""
+        return self
+
+    def describe(self) -> str:
+        """Return where it has connected to last, or will."""
+        return self._current().describe()
+
+    def connect(self, timeout_s: float) -> RedisPyConnection:
+        """Connect to the server whose turn it is."""
+        try:
+            return self._current().connect(timeout_s)
+        except BaseException:
+            self._turn += 1
+            raise
+
+
+def _has_sharded_pubsub(connection: AbstractConnection) -> bool:
+    """Whether a node of a cluster can publish to its shard alone; that it sends us elsewhere for it is a yes, too."""
+    connection.send_command("SPUBLISH", "wheel_lock:wake:probe", "0")
+    try:
+        connection.read_response()
+    except redis.exceptions.ResponseError as error:
+        return isinstance(error, redis.exceptions.MovedError)
+    return True
 
 
 def _introduce(connection: AbstractConnection) -> None:
@@ -230,9 +340,9 @@ def _introduce(connection: AbstractConnection) -> None:
         pass
 
 
-def _load_scripts(connection: AbstractConnection, flagged: bool) -> None:
+def _load_scripts(connection: AbstractConnection, level: int) -> None:
     for script in scripts.ALL:
-        connection.send_command("SCRIPT", "LOAD", script.form(flagged).source)
+        connection.send_command("SCRIPT", "LOAD", script.form(level).source)
     for _ in scripts.ALL:
         try:
             connection.read_response()

@@ -5,19 +5,28 @@ Everything here runs on the timer's thread, except :meth:`Engine.submit`, which 
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from wheel_lock.engine.acquiring import Release
-from wheel_lock.engine.bulk import ReleaseMany, Sweep
+from wheel_lock.engine.batches import RenewalGroup
+from wheel_lock.engine.bulk import ReleaseMany
+from wheel_lock.engine.cluster import Cluster
 from wheel_lock.engine.connect import Connector
+from wheel_lock.engine.ending import Ending
 from wheel_lock.engine.extending import Extend
+from wheel_lock.engine.failover import Failovers
+from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.lines import Lines
 from wheel_lock.engine.node import Node, start_helper_thread
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.renewal import Renewer
-from wheel_lock.engine.requests import Query
+from wheel_lock.engine.requests import Query, terms_of
+from wheel_lock.engine.sentinel import SentinelConnector
+from wheel_lock.engine.sharded import wakeups_for
+from wheel_lock.engine.slots import ClusterConnector
 from wheel_lock.engine.telling import tell_lost
 from wheel_lock.engine.wakeups import WakeUps
 from wheel_lock.errors import (
@@ -33,13 +42,12 @@ from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, 
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.events import HeldLock, held_lock
 from wheel_lock.observe.stats import ContextStats, Counters, snapshot
-from wheel_lock.options import ContextOptions, LockOptions
+from wheel_lock.options import ContextOptions, LockOptions, lock_name
 from wheel_lock.protocol.resp import Reply, error_text
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.weak import WeakRegistry
 
-_LOOK_AGAIN_S = 0.02
 _UNDONE = (LossReason.NOT_CONFIRMED, LossReason.RENEWAL_LIMIT, LossReason.HOLD_LIMIT, LossReason.ABANDONED)
 
 logger = logging.getLogger("wheel_lock")
@@ -55,29 +63,50 @@ class Engine:
         launch: Runs an attempt to connect somewhere it may block.
     """
 
+    tell_lost = staticmethod(tell_lost)  # on the notifier thread
+
     def __init__(
         self,
-        connector: Connector,
+        connector: Connector | ClusterConnector,
         options: ContextOptions,
         timer: HashedWheelTimer,
         launch: Callable[[Callable[[], None]], None] = start_helper_thread,
     ) -> None:
         self.options = options
         self.timer = timer
+        self.launch = launch
         self.counters = Counters()
         self.held: dict[Lease, None] = {}
         self.acquiring = 0
         self.deaths = 0
         self.closed = False
-        self.retired = False
-        self.node = Node(timer, connector, options, self.counters, launch)
-        self.node.is_needed = lambda: bool(self.held)
+        self.connector = connector
+        first = connector.to(connector.servers[0]) if isinstance(connector, ClusterConnector) else connector
+        self.node = self.new_node(first)
         self.renewer = Renewer(self, self.node)
-        self.wakeups = WakeUps(timer, connector.listener(), options, launch)
+        self.renewers = [self.renewer]  # one for each node
+        self.cluster = Cluster(self, connector) if isinstance(connector, ClusterConnector) else None
+        self.wakeups = wakeups_for(self, connector)
+        self.failovers = Failovers(self, connector, launch) if isinstance(connector, SentinelConnector) else None
+        self.listeners = [self.wakeups] if self.failovers is None else [self.wakeups, self.failovers.wakeups]
         self.lines = Lines(self)
+        self._ending = Ending(self)
         self._last_refusal_logged = float("-inf")
         timer.attach(self)
         ENGINES.add(self)
+
+    def new_node(self, connector: Connector) -> Node:
+        """Return a node that is connected to as long as something is held."""
+        node = Node(self.timer, connector, self.options, self.counters, self.launch)
+        node.is_needed = lambda: bool(self.held)
+        return node
+
+    def group(self, key: bytes, kind: Kind, options: LockOptions) -> RenewalGroup:
+        """Return what a lease of these terms shares with others on its node. From any thread."""
+        return self._renewer_of(key).group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+
+    def _renewer_of(self, key: bytes) -> Renewer:
+        return self.renewer if self.cluster is None else self.cluster.renewer_of(key)
 
     def submit(self, work: Callable[[], object]) -> None:
         """Have ``work()`` done on the timer's thread. From any thread.
@@ -97,7 +126,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a request waits for its reply, or for a connection."""
-        return self.node.busy or self.wakeups.busy
+        return self.wakeups.busy or any(node.busy for node in self.nodes)
 
     def tell_if_running(self, work: Callable[[], object]) -> None:
         """Like :meth:`tell`, but never starts the thread: where it does not run there is nothing to do."""
@@ -132,26 +161,39 @@ class Engine:
         else:
             self.held.update(dict.fromkeys(leases))
         self.counters.acquired += len(leases)
-        self.renewer.begin(leases, sent_at)
-        self.renewer.server_is_well()
+        renewer = terms_of(leases[0]).renewer
+        renewer.begin(leases, sent_at)
+        renewer.server_is_well()
+        if self.failovers is not None:
+            self.failovers.listen()
         return True
 
-    def turn_down(self, leases: Sequence[Lease], clean_up: bool) -> None:
-        """End leases of one group that were never held; ``clean_up`` where the server may have granted them."""
+    def turn_down(self, leases: Sequence[Lease], clean_up: bool, node: Node | None = None) -> None:
+        """End leases that were never held; ``clean_up`` where they may have been granted, by what was sent to ``node``."""
         for lease in leases:
             if lease.state is State.PENDING:
                 lease.move(Event.TURNED_DOWN)
         if clean_up:
-            self.renewer.clean_up(leases)
+            self.clean_up(leases, node)
+
+    def clean_up(self, leases: Iterable[Lease], node: Node | None = None) -> None:
+        """Release, owner-checked, leases that nobody holds any more; behind what was sent to ``node``."""
+        for group, some in itertools.groupby(leases, terms_of):
+            group.renewer.clean_up(list(some), node)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes, each once for each of its channels."""
+        return [node for renewer in self.renewers for node in renewer.nodes]
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
 
-    def _let_go(self, lease: Lease) -> WheelLockError | None:
-        """Take a lease that its holder releases out of everything; return why that is impossible, if it is."""
+    def let_go(self, lease: Lease, event: Event = Event.RELEASE) -> WheelLockError | None:
+        """Take a lease that its holder gives away out of everything; return why that is impossible, if it is."""
         error = self.not_ours(lease)
         if error is None:
-            self.renewer.forget(lease)
-            lease.move(Event.RELEASE)
+            terms_of(lease).renewer.forget(lease)
+            lease.move(event)
             self.held.pop(lease, None)
         return error
 
@@ -161,7 +203,7 @@ class Engine:
             return LockLost(lease.name, lease.loss or LossReason.FORKED)
         if lease.state <= EXTENDING and not lease.believed(self.timer.clock.now()):
             self.lose([lease])
-            self.renewer.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
+            self.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
         if lease.state is State.LOST:
             return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
         if lease.state > EXTENDING:
@@ -170,7 +212,7 @@ class Engine:
 
     def release(self, lease: Lease, operation: Operation[None]) -> None:
         """Release one lease. Nothing is sent for it any more once the operation is done."""
-        error = self._let_go(lease)
+        error = self.let_go(lease)
         if error is None:
             Release(self, lease, operation).start()
             self.lines.ended(lease)  # who waits in this process asks right behind the release, in the same write
@@ -182,11 +224,9 @@ class Engine:
         error = self.not_ours(lease)
         if error is None and lease.state is EXTENDING:
             error = WheelLockError("The lock is being extended, and cannot be exported meanwhile", lease.name)
+        error = error or self.let_go(lease, Event.EXPORT)
         if error is None:
-            self.renewer.forget(lease)
-            lease.move(Event.EXPORT)
-            self.held.pop(lease, None)
-            self._hang_up_if_retired()
+            self._ending.look()
             operation.complete(None)
         else:
             operation.fail(error)
@@ -196,7 +236,7 @@ class Engine:
         ours: list[Lease] = []
         losses: dict[str | bytes, LossReason] = {}
         for lease in leases:
-            error = self._let_go(lease)
+            error = self.let_go(lease)
             if error is None:
                 ours.append(lease)
             elif isinstance(error, LockLost):
@@ -210,7 +250,7 @@ class Engine:
         self.counters.released += len(leases)
         for lease in leases:
             lease.move(Event.FREED)
-        self._hang_up_if_retired()
+        self._ending.look()
 
     def unreleased(self, leases: Sequence[Lease]) -> None:
         """Whether the server has released them is not known; they are over here, and will expire there."""
@@ -229,19 +269,19 @@ class Engine:
             if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
                 continue
             lease.loss = why = lease.loss or reason or lease.lapse_reason()
-            self.renewer.forget(lease)
+            terms_of(lease).renewer.forget(lease)
             self.held.pop(lease, None)
             lease.move(Event.LOSE)
             self.counters.lost[why] += 1
             lost.append(lease)
         if lost:
-            NOTIFIER.post(tell_lost, lost, self.timer.now)
+            NOTIFIER.post(self.tell_lost, lost, self.timer.now)
             for lease in lost:
                 lease.owner.lost(lease)
                 if lease.may_last > self.timer.now and lease.loss in _UNDONE:
-                    self.renewer.clean_up([lease])  # an extension would outlast by far what anybody expects
+                    self.clean_up([lease])  # an extension would outlast by far what anybody expects
                 self.lines.ended(lease)
-            self._hang_up_if_retired()
+            self._ending.look()
 
     def abandon(self, lease: Lease) -> None:
         """Its lock object is gone: renew it no more. Nothing to do if it is being released."""
@@ -267,16 +307,18 @@ class Engine:
 
     def query(self, name: str | bytes, call: Call, read: Callable[[Reply], Any], operation: Operation[Any]) -> None:
         """Ask the server something."""
-        Query(self.timer, self.node, name, self.options.response_timeout_s, call, read, operation).start()
+        node = self._renewer_of(lock_name(name)).node
+        Query(self.timer, node, name, self.options.response_timeout_s, call, read, operation).start()
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
-        return snapshot(self.counters, held=len(self.held), overdue=len(self.renewer.overdue), waiting=self.lines.count)
+        overdue = sum(len(renewer.overdue) for renewer in self.renewers)
+        return snapshot(self.counters, held=len(self.held), overdue=overdue, waiting=self.lines.count)
 
     def held_locks(self) -> list[HeldLock]:
         """Return what is held now, in order of acquisition. From any thread. O(n)."""
         now = self.timer.clock.now()
-        overdue = set(self.renewer.overdue.snapshot())
+        overdue = {lease for renewer in self.renewers for lease in renewer.overdue.snapshot()}
         return [held_lock(lease, now, lease in overdue) for lease in self.held.copy() if lease.believed(now)]
 
     def log_refusal(self, error: str, leases: int) -> None:
@@ -299,65 +341,17 @@ class Engine:
         """
         if self.closed:
             operation.complete(None)
-            return
-        self.closed = True
-        if exiting:
-            self.lines.dissolve()
         else:
-            self.lines.fail(ContextClosed("The context has been closed"))
-        self.wakeups.close(ContextClosed("The context has been closed"))
-        until = self.timer.now + timeout_s
-        sweep = Sweep(self, self.held, Operation(lambda: self.timer.post(lambda: self._hang_up(until, operation))))
-        # Without a connection there is nobody to release to, and making one could take longer than we may.
-        if self.options.release_on_close and self.node.connected:
-            self.timer.call_at(until, lambda now: sweep.stop())
-            sweep.pump()
-        else:
-            sweep.stop()
-
-    def _hang_up(self, until: float, operation: Operation[None]) -> None:
-        """Hang up when what was asked for before the close has been answered, or the time is up."""
-        if operation.done:
-            return
-        if self.node.awaits_replies and self.timer.now < until:
-            self.node.on_replied = lambda: self._hang_up(until, operation)
-            self.timer.call_at(until + self.timer.scale.tick_s, lambda now: self._hang_up(until, operation))
-            return
-        try:
-            self.node.close(ContextClosed("The context has been closed"))
-        finally:
-            operation.complete(None)
+            self.closed = True
+            self._ending.close(timeout_s, operation, exiting)
 
     def retire(self) -> None:
         """The context object is gone: hang up as soon as nothing is held."""
-        self.retired = True
-        self._hang_up_if_retired()
-
-    def _hang_up_if_retired(self) -> None:
-        if self.retired and not self.held:
-            self.timer.post(self._retire)  # after the reply that is being read has been dealt with
-
-    def _retire(self) -> None:
-        if self.held or self.closed:
-            return
-        if self.lines or (self.node.ready and self.node.busy):
-            self.timer.call_at(self.timer.now + _LOOK_AGAIN_S, lambda now: self._retire())
-        else:
-            self.node.retire()
-            self.wakeups.retire()
+        self._ending.retire()
 
     def timer_stopped(self) -> None:
         """The timer is about to stop for good."""
-        self.timer.post(self._stop)
-
-    def _stop(self) -> None:
-        if not self.closed:
-            self.closed = True
-            stopped = ContextClosed("The timer has been stopped")
-            self.lines.fail(stopped)
-            self.lose(list(self.held), LossReason.CONTEXT_CLOSED)
-            self.wakeups.close(stopped)
-            self.node.close(stopped)
+        self.timer.post(self._ending.stop)
 
     def failed(self) -> None:
         """Something on the thread has failed half-way: nobody knows what is still watched, so nothing is believed."""
@@ -371,22 +365,35 @@ class Engine:
         self.deaths += 1
         self.lose(list(self.held), LossReason.THREAD_DIED)
         died = RuntimeError("the timer's thread died")
-        self.node.restart(died)
+        for node in self.nodes:
+            node.restart(died)
         self.lines.fail(LockUnavailable("The thread that keeps the locks ended before it answered"))
-        self.wakeups.restart(died)
-        self.renewer.restart()
+        self.listen_anew(lambda wakeups: wakeups.restart(died))
+        for renewer in self.renewers:
+            renewer.restart()
         self.held.clear()
         self.acquiring = 0
+
+    def listen_anew(self, begin: Callable[[WakeUps], object]) -> None:
+        """Have ``begin()`` done to every connection that listens; nothing is being asked for then."""
+        for wakeups in self.listeners:
+            begin(wakeups)
+        if self.failovers is not None:
+            self.failovers.begin_anew()
+        if self.cluster is not None:
+            self.cluster.begin_anew()
 
     def forked(self) -> None:
         """In the child: hold nothing, and let nobody wait for what only the parent will hear."""
         self.deaths += 1
         self.held.clear()
         self.acquiring = 0
-        self.renewer.start_empty()
+        for renewer in self.renewers:
+            renewer.start_empty()
         self.lines.forget()
-        self.wakeups.forget()
-        self.node.forget()
+        self.listen_anew(WakeUps.forget)
+        for node in self.nodes:
+            node.forget()
         self.counters.reset()
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.channel import ServerError
 from wheel_lock.engine.operation import Operation
-from wheel_lock.engine.requests import CallerRequest, terms_of
+from wheel_lock.engine.requests import CallerRequest, node_of, terms_of
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State, local_deadline
 from wheel_lock.protocol.resp import Reply
@@ -22,7 +23,7 @@ class Extend(CallerRequest):
     __slots__ = ("_engine", "_operation", "_replace", "_time_ms", "lease")
 
     def __init__(self, engine: Engine, lease: Lease, time_ms: int, replace: bool, operation: Operation[None]) -> None:
-        super().__init__(engine.timer, engine.node, lease.name, engine.options.response_timeout_s)
+        super().__init__(engine.timer, node_of(lease), lease.name, engine.options.response_timeout_s)
         self._engine = engine
         self._operation = operation
         self.lease = lease
@@ -31,15 +32,20 @@ class Extend(CallerRequest):
 
     def start(self) -> None:
         """Take the lease off the wheel, and send it."""
-        lease, renewer = self.lease, self._engine.renewer
+        lease, renewer = self.lease, terms_of(self.lease).renewer
         renewer.forget(lease)
         if self._replace:
             # The server may shorten it at once, so from here on the holder must believe no longer than that.
             lease.reset_deadline(min(lease.deadline, local_deadline(self.timer.now, self._time_ms / 1000)))
         now = self.timer.now
         lease.may_last = max(lease.may_last, max(lease.deadline, now) + self._time_ms / 1000)
-        renewer.hold(lease)
+        lease.move(Event.EXTEND)
+        renewer.watch_overdue([lease])
         super().start()
+
+    @property
+    def subjects(self) -> Sequence[Lease]:
+        return (self.lease,)
 
     def call(self) -> Call:
         return terms_of(self.lease).kind.extend(self.lease, self._time_ms, replace=self._replace)
@@ -57,22 +63,23 @@ class Extend(CallerRequest):
             if isinstance(outcome, LossReason):
                 engine.lose([lease], outcome)
             elif lease.believed(self.timer.clock.now()):
-                engine.renewer.forget(lease)
+                renewer = terms_of(lease).renewer
+                renewer.forget(lease)
                 deadline = local_deadline(self.sent_at, outcome / 1000)
                 lease.reset_deadline(deadline if self._replace else max(deadline, lease.deadline))
                 lease.move(Event.CONFIRMED)
-                engine.renewer.schedule(lease, self.sent_at)
+                renewer.schedule(lease, self.sent_at)
                 self._operation.complete(None)
                 return
             else:
                 engine.lose([lease])
         if lease.state is State.LOST and not isinstance(outcome, LossReason):
-            engine.renewer.clean_up([lease])
+            engine.clean_up([lease])
         self._operation.fail(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
 
     def _unextended(self) -> None:
         """Whether the server has changed the time-to-live is not known: believe as long as before, and go on."""
-        lease, renewer = self.lease, self._engine.renewer
+        lease, renewer = self.lease, terms_of(self.lease).renewer
         if lease.state is not EXTENDING:
             return
         renewer.forget(lease)
@@ -95,7 +102,10 @@ class Extend(CallerRequest):
             self.refused(error)
 
     def error_reply(self, error: ServerError) -> None:
-        self._unextended()
+        if self.node.cluster is not None and self.node.cluster.redirects(self, str(error)):
+            return
+        if not self.goes_to_another_master(error):
+            self._unextended()
         super().error_reply(error)
 
     def refused(self, error: Exception) -> None:

@@ -143,7 +143,7 @@ class Adopt(Acquire):
     def __init__(
         self, engine: Engine, lease: Lease, options: LockOptions, handoff: Handoff, operation: Operation[bool]
     ) -> None:
-        super().__init__(engine, lease, options, operation)
+        super().__init__(engine, (lease,), options, operation)
         self._handoff = handoff
 
     def call(self) -> Call:
@@ -182,4 +182,4 @@ def undo_export(engine: Engine, lease: Lease, operation: Operation[None]) -> Non
         operation: The export; where that has failed, the lease was exported by another one, whose text is out there.
     """
     if operation.done and operation.error is None and lease.state is State.EXPORTED:
-        engine.renewer.clean_up([lease])
+        engine.clean_up([lease])

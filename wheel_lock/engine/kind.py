@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -27,6 +28,14 @@ class Refusal(NamedTuple):
 REFUSED = Refusal(None)
 
 
+class Contention(enum.Enum):
+    """Which of a process's waiters for one name ask the server."""
+
+    ONE = enum.auto()  # the first, for all of them; who holds the lock may be known here
+    SHARED = enum.auto()  # the first; when it is granted the next one asks, for there may be room
+    QUEUED = enum.auto()  # each for itself, because the server keeps the order
+
+
 class Kind(Protocol):
     """One kind of lock, stateless.
 
@@ -34,6 +43,9 @@ class Kind(Protocol):
         name: What it is called in an exported lease.
         arguments: How many arguments of the batched scripts a lease's fragment holds.
         own_tokens: Whether a token is known to this process alone, so that a key which holds it can only be ours.
+        contention: Which of several waiters ask the server.
+        announces: Whether a waiter whose try is refused leaves word of itself at the server, to be taken back by a
+            release; the word is renewed by each try and expires by itself.
         renew: Batched renewal; replies with its exceptions.
         acquire_many: Batched acquire, None where the kind has none.
     """
@@ -41,17 +53,36 @@ class Kind(Protocol):
     name: str
     arguments: int
     own_tokens: bool
+    contention: Contention
+    announces: bool
     renew: Script
     acquire_many: Script | None
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiting: bool) -> Call:
+    def token(self) -> bytes:
+        """A new token, for the first try of an acquire."""
+        ...
+
+    def next_token(self, first: bytes) -> bytes:
+        """The token of another try of the same acquire; it begins as the first does where that is the waiter's name."""
+        ...
+
+    def wake_channel(self, key: bytes) -> bytes:
+        """The channel on which those who wait for this kind of lock are woken."""
+        ...
+
+    def line(self, key: bytes) -> bytes:
+        """What the line is found by in which they stand."""
+        ...
+
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
         """The command that acquires.
 
         Args:
             lease: What is to be granted.
             ttl_ms: Its time-to-live in milliseconds.
             again: An earlier try's outcome is not known.
-            waiting: The caller will wait if it is refused, and wants to know for how long.
+            patience_ms: The caller will wait if it is refused, wants to know for how long, and will be heard of again
+                within so many milliseconds; 0 where it will not wait.
         """
         ...
 
@@ -63,8 +94,8 @@ class Kind(Protocol):
         """The command that releases."""
         ...
 
-    def read_release(self, reply: Reply) -> int | LossReason:
-        """How many listeners the release has woken, or why there was nothing to release."""
+    def read_release(self, reply: Reply) -> int | LossReason | str:
+        """How many listeners the release has woken, why there was nothing to release, or the server's error text."""
         ...
 
     def release_many(self, leases: Sequence[Lease]) -> Call:
@@ -77,6 +108,22 @@ class Kind(Protocol):
 
     def read_extend(self, reply: Reply) -> int | LossReason:
         """The new time-to-live in milliseconds, or why there is none."""
+        ...
+
+    def locked(self, key: bytes) -> Call:
+        """The command that asks whether anybody holds it."""
+        ...
+
+    def read_locked(self, reply: Reply) -> bool:
+        """Whether anybody does."""
+        ...
+
+    def owned(self, lease: Lease) -> Call:
+        """The command that asks whether ``lease`` is what the server knows."""
+        ...
+
+    def read_owned(self, reply: Reply, lease: Lease) -> bool:
+        """Whether it is."""
         ...
 
     def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int) -> Call:

@@ -15,20 +15,24 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.channel import Channel, NodeRequest
-from wheel_lock.engine.connect import Connection, Connector, is_fatal
+from wheel_lock.engine.connect import PLAIN, Connection, Connector, Server, is_fatal
 from wheel_lock.loop import Alarm
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.resp import error_text, wants_keys
+from wheel_lock.protocol.scripts import Call
 from wheel_lock.timer import HashedWheelTimer
 
 if TYPE_CHECKING:
+    from wheel_lock.engine.cluster import Cluster
     from wheel_lock.engine.requests import CallerRequest
 
 logger = logging.getLogger("wheel_lock")
 
 
 _SOON_S = 0.02
+JITTER = random.Random()  # of our own: the state of the module's belongs to the program that we are part of
 
 
 class Backoff:
@@ -43,7 +47,7 @@ class Backoff:
         """Return the next pause in seconds: a quarter more or less, so that many clients do not return at once."""
         pause_s = self._next_s
         self._next_s = min(pause_s * 2, self._most_s)
-        return pause_s * random.uniform(0.75, 1.25)
+        return pause_s * JITTER.uniform(0.75, 1.25)
 
     def reset(self) -> None:
         """Begin with the shortest pause again."""
@@ -85,6 +89,13 @@ class Node:
         # Set by the renewer: told when the node becomes ready, and asked whether leases need it.
         self.on_ready: Callable[[], object] = lambda: None
         self.is_needed: Callable[[], bool] = lambda: False
+        # Set by the renewer: told, before it becomes ready, that another server has taken the place of the last one.
+        self.on_moved: Callable[[], object] = lambda: None
+        # Set by the cluster that it belongs to, if it does; and told when it cannot be reached.
+        self.cluster: Cluster | None = None
+        self.on_trouble: Callable[[], object] = lambda: None
+        self.one_by_one = options.declare_keys  # each call is about one lease, and declares its keys
+        self.held_up_s = 0.0  # for how long a healthy server may leave anything unanswered here
         # Set by the engine while it closes: told whenever replies have been read.
         self.on_replied: Callable[[], object] = lambda: None
         self._reset()
@@ -100,12 +111,42 @@ class Node:
         self._closed = False
         self._retry: Alarm | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
+        self.server: Server | None = None  # which one it was connected to last
+        self.level = PLAIN  # what that knows
         self.last_error: Exception | None = None
+
+    @property
+    def declares(self) -> bool:
+        """Whether calls about one lease declare their keys."""
+        return self.one_by_one or self.cluster is not None
+
+    @property
+    def batch_size(self) -> int:
+        """How many leases a call may be about."""
+        return 1 if self.one_by_one else self._options.batch_size
+
+    @property
+    def calls_for_a_batch(self) -> int:
+        """How many calls it takes for as many leases as usually share one."""
+        return self._options.batch_size if self.one_by_one else 1
+
+    def learns(self, error: Exception, call: Call) -> bool:
+        """Whether an error tells that calls without declared keys are refused here; they are not sent any more then."""
+        if self.one_by_one or call.keys or call.script is None or not wants_keys(error):
+            return False
+        self.one_by_one = True
+        NOTIFIER.post(logger.info, "%s wants keys to be declared: %s", self.connector.describe(), error_text(error))
+        return True
 
     @property
     def ready(self) -> bool:
         """Whether there is a channel that is not suspected of being dead."""
         return self._channel is not None and not self._suspected
+
+    @property
+    def channel(self) -> object:
+        """Which connection it has, to be compared; None for none."""
+        return self._channel
 
     @property
     def connected(self) -> bool:
@@ -129,6 +170,8 @@ class Node:
         else:
             self._waiting.append(request)
             self.connect()
+            if self.cluster is not None:
+                self.cluster.look_around()
 
     def expect(self, request: CallerRequest) -> None:
         """Have ``request`` put on the wheel if it is not answered soon. Nearly all are, and so never cost a place there."""
@@ -156,6 +199,7 @@ class Node:
         """Something has been unanswered for too long: try a second connection. The first reply clears this."""
         if self._channel is not None and not self._suspected:
             self._suspected = True
+            self.on_trouble()
             if self._heard:
                 self.connect()
             else:
@@ -186,6 +230,8 @@ class Node:
         self._heard = False
         self.last_error = None
         self._counters.connects += 1
+        moved, self.server = self.server not in (None, connection.server), connection.server
+        self.level = connection.level
         old = self._channel
         self._channel = channel = self._new_channel(self._timer, connection, self._replied, self._lost)
         if old is not None:
@@ -194,6 +240,8 @@ class Node:
         for request in waiting:
             if not request.finished:
                 channel.send(request)
+        if moved:
+            self.on_moved()
         self.on_ready()
 
     def _failed(self, error: Exception, life: Backoff) -> None:
@@ -201,6 +249,7 @@ class Node:
             return
         self._connecting = False
         self.last_error = error
+        self.on_trouble()
         NOTIFIER.post(logger.info, "cannot connect to %s: %s", self.connector.describe(), error)
         if is_fatal(error):
             waiting, self._waiting = self._waiting, deque()
@@ -239,6 +288,7 @@ class Node:
         self._suspected = False
         self.last_error = error
         if not self._closed:
+            self.on_trouble()
             NOTIFIER.post(logger.info, "lost the connection to %s: %s", self.connector.describe(), error)
         # A server that accepts and hangs up at once must not be asked in a tight loop, so even the first try waits.
         if not self._closed and self._retry is None:
@@ -258,10 +308,38 @@ class Node:
         for request in waiting:
             request.refused(error)
 
+    def take_waiting(self) -> list[NodeRequest]:
+        """Return what waits for a connection; it does so no more."""
+        waiting, self._waiting = self._waiting, deque()
+        return list(waiting)
+
     def drop(self, error: Exception) -> None:
         """Give the connection up, and get another where there is need."""
         if self._channel is not None:
             self._channel.drop(error)
+
+    def leave_for(self, master: Server, error: Exception) -> None:
+        """Another server is the master, unless it is the one that this is connected to."""
+        if self._channel is not None and self.server != master:
+            self._channel.drop(error)
+
+    def demoted(self, error: Exception, request: NodeRequest | None = None) -> None:
+        """The server says that it is no master (any more): find out which one is, where that can be found out.
+
+        Args:
+            error: What it said.
+            request: What it has refused; it is sent to the new master.
+        """
+        if self.connector.discovers:
+            channel = self._channel
+            # After the reply that is being read: a channel cannot be dropped in the middle of it.
+            self._timer.post(lambda: self._leave(channel, error, request))
+
+    def _leave(self, channel: Channel | None, error: Exception, request: NodeRequest | None) -> None:
+        if channel is not None and channel is self._channel:
+            channel.drop(error)
+        if request is not None and not request.finished:
+            self.send(request)
 
     def retire(self) -> None:
         """Hang up; the next request connects again."""

@@ -11,6 +11,10 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
+def nobody() -> None:
+    """Who is told of a result that nobody waits for."""
+
+
 class Operation(Generic[T]):
     """A result to come.
 

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.batches import Batch, RenewalGroup
-from wheel_lock.engine.node import Backoff, Node
-from wheel_lock.engine.overdue import Overdue
-from wheel_lock.engine.requests import CleanUp, terms_of
+from wheel_lock.engine.channel import ServerError
+from wheel_lock.engine.cleaning import CleanUp
+from wheel_lock.engine.node import Node
+from wheel_lock.engine.replicas import Replicas
+from wheel_lock.engine.requests import terms_of
+from wheel_lock.engine.watching import OverdueLeases
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import (
-    EXTENDING,
-    HELD,
     OVERDUE,
     RENEWING,
     Event,
@@ -27,8 +28,7 @@ from wheel_lock.lease import (
     local_deadline,
     mark_sent,
 )
-from wheel_lock.loop import Alarm
-from wheel_lock.protocol.resp import GONE, TAKEN
+from wheel_lock.protocol.resp import GONE, TAKEN, is_elsewhere, is_of_wrong_type
 from wheel_lock.timer import HashedWheelTimer
 
 if TYPE_CHECKING:
@@ -36,11 +36,10 @@ if TYPE_CHECKING:
     from wheel_lock.engine.kind import Kind
 
 CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
-_DRAIN_CALLS = 64  # under way from the overdue set: 35 ms of a server's time, so that what is due now is not held up
 _TOGETHER = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
 
 
-class Renewer:
+class Renewer(OverdueLeases):
     """Keeps the leases of one node alive. Timer's thread only."""
 
     def __init__(self, engine: Engine, node: Node) -> None:
@@ -50,22 +49,13 @@ class Renewer:
         self._options = engine.options
         self._counters = engine.counters
         self._groups: dict[tuple[Kind, int, int], RenewalGroup] = {}
+        # Where acquires go, if that is somewhere else.
+        self.replicas = Replicas(engine, engine.new_node(node.connector)) if engine.options.min_replicas else None
+        self.acquiring_node = node if self.replicas is None else self.replicas.node
+        self.every_ticks = 1  # where there are several nodes each has ticks of its own
+        self.tick_share = 0
         node.on_ready = self.node_ready
-        self._reset()
-
-    def _reset(self) -> None:
-        self.overdue = Overdue()
-        self._in_flight = 0
-        self._sick = False  # the server answers renewals with an error: one probe at a time
-        self._resting: set[Lease] = set()  # renewals that the server refused one by one: not before the next probe
-        self._retry: Alarm | None = None
-        self._watch: Alarm | None = None
-        self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
-
-    def restart(self) -> None:
-        """After the death of the thread: its alarms are gone."""
-        self.timer.cancel(self._retry)
-        self.timer.cancel(self._watch)
+        node.on_moved = self.verify
         self._reset()
 
     def start_empty(self) -> None:
@@ -78,6 +68,18 @@ class Renewer:
     def group(self, kind: Kind, timeout_s: float, timeout_ms: int, renew_every_s: float | None) -> RenewalGroup:
         """Return the group for these terms. From any thread."""
         after = self.timer.scale.span(renew_every_s if renew_every_s is not None else timeout_s)
+        return self._group_of(kind, timeout_s, timeout_ms, after)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Its node, once for each of its channels."""
+        return [self.node] if self.replicas is None else [self.node, self.replicas.node]
+
+    def like(self, group: RenewalGroup) -> RenewalGroup:
+        """Return the group of the same terms as another renewer's. From any thread."""
+        return self._group_of(group.kind, group.timeout_s, group.timeout_ms, group.after)
+
+    def _group_of(self, kind: Kind, timeout_s: float, timeout_ms: int, after: int) -> RenewalGroup:
         key = (kind, timeout_ms, after)
         group = self._groups.get(key)
         if group is None:
@@ -101,7 +103,7 @@ class Renewer:
         share = min((lease.deadline - sent_at) / believed_s, 1.0)
         tick = max(floor(sent_at) + int(group.after * share + 1e-6), extended + group.after)
         if wheel.load(tick) >= CROWD:
-            tick -= group.earlier()
+            tick = self._spread(group, tick)
         if max(tick, wheel.now + 1) < last:
             wheel.schedule(lease, tick)
         else:
@@ -123,11 +125,16 @@ class Renewer:
             return
         start = max(CROWD - wheel.load(tick), 0)
         if len(leases) == 1:
-            wheel.schedule(leases[0], tick if start else tick - group.earlier())
+            wheel.schedule(leases[0], tick if start else self._spread(group, tick))
             return
         wheel.schedule_many(leases[:start], tick)
         for first in range(start, len(leases), _TOGETHER):
-            wheel.schedule_many(leases[first : first + _TOGETHER], tick - group.earlier())
+            wheel.schedule_many(leases[first : first + _TOGETHER], self._spread(group, tick))
+
+    def _spread(self, group: RenewalGroup, tick: int) -> int:
+        """Return an earlier tick than ``tick``, one of this node's own."""
+        tick -= group.earlier()
+        return tick - (tick - self.tick_share) % self.every_ticks
 
     def _go_on(self, kept: list[Lease], batch: Batch) -> None:
         """Put confirmed leases on the wheel again, each one interval after it was due."""
@@ -161,7 +168,7 @@ class Renewer:
 
     def renew(self, group: RenewalGroup, leases: list[Lease]) -> None:
         """Send renewals for HELD leases that are due, as far as the node can take them; the rest is overdue."""
-        size = self._options.batch_size
+        size = self.node.batch_size
         if self.node.ready and not self._sick:
             room = max(self._options.max_calls_in_flight - self._in_flight, 0) * size
             now_sent, leases = leases[:room], leases[room:]
@@ -171,6 +178,7 @@ class Renewer:
             self.watch_overdue(leases)
             self.node.connect()
             self.drain()
+            self.bring_home(leases)
 
     def _send(self, group: RenewalGroup, leases: list[Lease], *, drained: bool = False) -> None:
         nearest = min([lease.deadline for lease in leases])
@@ -192,6 +200,7 @@ class Renewer:
     def settled(self, batch: Batch) -> None:
         """The batch is answered, or never will be: its leases are where it is not."""
         self._in_flight -= 1
+        self._silent.discard(batch)
         self.timer.wheel.cancel(batch)
         if batch.overdue:
             for lease in batch.leases:
@@ -216,6 +225,8 @@ class Renewer:
             exceptional = dict(odd)
             self._some_failed([(leases[index], verdict) for index, verdict in odd])
             leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
+        if self.engine.cluster is not None:
+            leases = [lease for lease in leases if terms_of(lease).renewer is self]  # others have been let go meanwhile
         if leases:
             self._take_confirmation(batch, leases, now)
         if self.overdue:
@@ -248,43 +259,89 @@ class Renewer:
         if lost:
             self.clean_up(lost)
 
-    def clean_up(self, leases: Sequence[Lease]) -> None:
-        """Release, owner-checked, leases of one group that nobody holds any more."""
+    def clean_up(self, leases: Sequence[Lease], node: Node | None = None) -> None:
+        """Release, owner-checked, leases of one group that nobody holds any more.
+
+        Args:
+            leases: The leases.
+            node: On which channel, where it must come after something that was sent there.
+        """
         group = terms_of(leases[0])
         if not group.alive:
             return  # in a forked child: they are the parent's
         until = max(self.timer.now + group.timeout_s, *[lease.may_last for lease in leases])
-        CleanUp(self.timer, self.node, group.kind, leases, until).start()
+        CleanUp(self.timer, node or self.node, group.kind, leases, until).start()
 
     def _some_failed(self, odd: Sequence[tuple[Lease, int | str]]) -> None:
         """Deal with the entries of a batch that were not renewed; those that ended meanwhile are none of our business."""
         gone: list[Lease] = []
         taken: list[Lease] = []
         unknown: list[Lease] = []
+        strays: list[Lease] = []
         for lease, verdict in odd:
-            if lease.state is not RENEWING:
+            if lease.state is not RENEWING or terms_of(lease).renewer is not self:
                 continue
             if verdict == GONE:
                 gone.append(lease)
-            elif verdict == TAKEN or str(verdict).startswith("WRONGTYPE"):
+            elif is_elsewhere(verdict):
+                lease.move(Event.UNKNOWN)
+                strays.append(lease)
+            elif verdict == TAKEN or is_of_wrong_type(verdict):
                 taken.append(lease)
             else:
                 lease.move(Event.UNKNOWN)
                 unknown.append(lease)
         self.engine.lose(gone, LossReason.KEY_GONE)
         self.engine.lose(taken, LossReason.TAKEN)
+        if strays:
+            self._ask_alone(strays)
         if unknown:
+            self._look_for_master(str(odd[0][1]))
             self._counters.unknown += len(unknown)
             self._resting.update(unknown)
             self.watch_overdue(unknown)
             self._retry_later()
+
+    def _ask_alone(self, strays: Sequence[Lease]) -> None:
+        """Ask about OVERDUE leases that the node does not own, each alone: then it says who does."""
+        assert self.engine.cluster is not None
+        for lease in self.engine.cluster.strayed(strays):
+            self._send(terms_of(lease), [lease], drained=True)
 
     def failed(self, batch: Batch, error: str) -> None:
         """The server refused the whole call (BUSY, LOADING, READONLY, ...): that proves nothing about any lease."""
         self.interrupted(batch)
         self._sick = True
         self._retry_later()
+        self._look_for_master(error)
         self.engine.log_refusal(error, len(batch.leases))
+
+    def _look_for_master(self, error: str) -> None:
+        if self.engine.cluster is not None:
+            self.engine.cluster.refresh()
+        elif error.startswith("READONLY"):
+            self.node.demoted(ServerError(error))
+
+    def let_strays_go(self) -> None:
+        """Do not wait for a silent node's answer about leases that live elsewhere by now."""
+        cluster = self.engine.cluster
+        assert cluster is not None
+        for batch in tuple(self._silent):
+            for lease in batch.leases:
+                if lease.state is RENEWING and terms_of(lease).renewer is self:
+                    home = cluster.renewer_of(lease.key)
+                    if home is not self:
+                        self.overdue.discard(lease)
+                        lease.move(Event.UNKNOWN)
+                        cluster.take_along(lease, home)
+
+    def moved(self, batch: Batch, home: Renewer) -> None:
+        """A batch of one lease, which lives on another node, as that node has said."""
+        self.interrupted(batch)
+        assert self.engine.cluster is not None
+        for lease in batch.leases:
+            if lease.state is OVERDUE:
+                self.engine.cluster.take_along(lease, home)
 
     def interrupted(self, batch: Batch) -> None:
         """There will be no reply: try again."""
@@ -294,6 +351,7 @@ class Renewer:
         for lease in unknown:
             lease.move(Event.UNKNOWN)
         self.watch_overdue(unknown)
+        self.bring_home(unknown)
 
     def silent(self, batch: Batch) -> None:
         """No reply for too long: watch the deadlines of its leases, and suspect the connection."""
@@ -303,92 +361,5 @@ class Renewer:
             batch.overdue = True
             self.watch_overdue(waiting)
         batch.silent = True
-        self.node.suspect()
-
-    # -- the overdue set ---------------------------------------------------------------------------------------------
-
-    def watch_overdue(self, leases: Sequence[Lease]) -> None:
-        """Watch ``leases`` until their deadlines; HELD ones become OVERDUE."""
-        for lease in leases:
-            if lease.state is HELD:
-                lease.move(Event.UNKNOWN)
-        self.overdue.add(leases)
-        self._set_watch()
-
-    def _set_watch(self) -> None:
-        first = self.overdue.first_deadline
-        if first is None:
-            return
-        # A tick early: the loss must be told by the deadline.
-        tick = max(self.timer.scale.floor(first) - 1, self.timer.wheel.now + 1)
-        if self._watch is None or self._watch.tick > tick:
-            self.timer.cancel(self._watch)
-            self._watch = self.timer.call_at(self.timer.scale.seconds(tick), self._tell_lapsed)
-
-    def _tell_lapsed(self, now: float) -> None:
-        self._watch = None
-        self.engine.lose(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now + 2)))
-        self._set_watch()
-
-    def forget(self, lease: Lease) -> None:
-        """The lease has ended: take it off wherever it waits. O(1), O(log n) when it is overdue."""
-        if not self.timer.wheel.cancel(lease) and self.overdue:
-            self.overdue.discard(lease)
-            self._resting.discard(lease)
-
-    def drain(self) -> None:
-        """Send what is overdue, nearest deadline first, a limited number of calls at a time: each reply makes room."""
-        if not self.node.ready or not self.overdue:
-            return
-        # A thread that was stopped comes here with replies in its hands, before it has looked at the deadlines.
-        now = self.timer.clock.now()
-        self.engine.lose(self.overdue.pop_until(now))
-        calls = min(_DRAIN_CALLS, self._options.max_calls_in_flight) - self._in_flight
-        if self._sick:
-            calls = 0 if self._in_flight or self._retry is not None else 1
-        if calls <= 0:
-            return
-        size, resting = self._options.batch_size, self._resting
-        by_group: dict[RenewalGroup, list[Lease]] = {}
-        taken = self.overdue.take(calls * size, lambda lease: lease.state is OVERDUE and lease not in resting)
-        self.engine.lose([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
-        for lease in taken:
-            if lease.state is OVERDUE:
-                by_group.setdefault(terms_of(lease), []).append(lease)
-        for group, leases in by_group.items():
-            for start in range(0, len(leases), size):
-                batch = leases[start : start + size]
-                if calls:
-                    calls -= 1
-                    self._send(group, batch, drained=True)
-                else:
-                    self.overdue.add(batch)  # many small groups: the rest waits for replies
-
-    def _retry_later(self) -> None:
-        if self._retry is None:
-            # A tick more, because alarms round down and a pause should not.
-            pause_s = self._backoff.pause() + self.timer.scale.tick_s
-            self._retry = self.timer.call_at(self.timer.now + pause_s, self._retry_now)
-
-    def _retry_now(self, now: float) -> None:
-        self._retry = None
-        self._resting.clear()
-        self.drain()
-
-    def node_ready(self) -> None:
-        """There is a connection that answers: whatever is overdue goes out at once."""
-        self._sick = False
-        self._resting.clear()
-        self.drain()
-
-    def server_is_well(self) -> None:
-        """It has just granted a lock: if it refused renewals before, there is no need to wait for the next probe."""
-        if self._sick:
-            self.node_ready()
-
-    def hold(self, lease: Lease) -> None:
-        """Keep a lease that is EXTENDING off the wheel, but watched."""
-        self.forget(lease)
-        lease.move(Event.EXTEND)
-        assert lease.state is EXTENDING
-        self.watch_overdue([lease])
+        self._silent.add(batch)
+        batch.node.suspect()

@@ -15,7 +15,8 @@ from wheel_lock.engine.node import Node
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, quoted
 from wheel_lock.lease import Lease
-from wheel_lock.protocol.resp import Reply, error_text
+from wheel_lock.options import lock_name
+from wheel_lock.protocol.resp import Reply, error_text, is_of_wrong_type
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.wheel import WheelEntry
@@ -23,10 +24,9 @@ from wheel_lock.wheel import WheelEntry
 if TYPE_CHECKING:
     from wheel_lock.engine.batches import RenewalGroup
     from wheel_lock.engine.kind import Kind
+    from wheel_lock.engine.renewal import Renewer
 
 
-_FIRST_PAUSE_S = 0.05  # before a clean-up that was refused is tried again, twice this
-_LONGEST_PAUSE_S = 30.0
 _MOMENT_S = 0.05  # what is suspicious so soon goes onto the wheel at once
 
 
@@ -68,12 +68,14 @@ class Request(WheelEntry):
         """Return the command."""
         raise NotImplementedError
 
-    def encode(self, flagged: bool) -> bytes:
+    def encode(self, level: int) -> bytes:
         """Return the bytes to send, noting the time before they exist."""
         self.sent_at = self.timer.now
         call = self.call()
+        if self.node.declares:
+            call = call.declared()  # then a node of a cluster that does not own it says who does
         self.sends += 1
-        return call.encode(flagged, self.in_full)
+        return call.encode(level, self.in_full)
 
     def answered(self, reply: Reply) -> None:
         """Take the reply. Raises MalformedReply, before anything has changed, if it makes no sense."""
@@ -90,6 +92,39 @@ class Request(WheelEntry):
         """Send it once more, at once."""
         if not self.finished:
             self.node.send(self)
+
+    @property
+    def subjects(self) -> Sequence[Lease]:
+        """The leases that it is about."""
+        return ()
+
+    @property
+    def key(self) -> bytes | None:
+        """The name that decides about its node; None where there is none."""
+        return self.subjects[0].key if self.subjects else None
+
+    def moved_to(self, renewer: Renewer) -> None:
+        """What it is about lives on another node: ask there."""
+        for lease in self.subjects:
+            if self.node.cluster is not None:
+                self.node.cluster.take_along(lease, renewer)
+        self.node = self.road_to(renewer)
+        self.resend()
+
+    def road_to(self, renewer: Renewer) -> Node:
+        """The channel on which it goes to a node."""
+        return renewer.node
+
+    def try_later(self, pause_s: float, *, perhaps_done: bool = False) -> bool:
+        """Send it again after a pause, if that is its way; its last try was not carried out, or not ``perhaps_done``."""
+        return False
+
+    def send_again(self) -> None:
+        """Send it once more, to where its name lives by now."""
+        if self.node.cluster is None:
+            self.resend()
+        else:
+            self.node.cluster.send_again(self)
 
     def value_reply(self, reply: Reply) -> None:
         """Take a reply that is no error."""
@@ -142,6 +177,8 @@ class CallerRequest(Request):
     def start(self) -> None:
         """Send it and let its time run."""
         timer = self.timer
+        self.limit_s += self.node.held_up_s
+        self.suspicion_s += self.node.held_up_s
         self.until = timer.now + self.limit_s
         if self.suspicion_s > _MOMENT_S:
             self.node.expect(self)
@@ -170,14 +207,42 @@ class CallerRequest(Request):
         raise NotImplementedError
 
     def error_reply(self, error: ServerError) -> None:
-        """The server's error is the caller's."""
-        if not self.finished:
+        """The server's error is the caller's, unless another server is to be asked."""
+        if self.node.cluster is not None and self.node.cluster.redirects(self, str(error)):
+            return
+        if self.node.learns(error, self.call()):
+            self.sends -= 1  # it was not carried out
+            self.one_by_one()
+        elif self.goes_to_another_master(error):
+            self.sends -= 1  # it was not carried out
+            self.node.demoted(error, self)
+        elif not self.finished:
             self.finish()
             self.failed(LockServerError(f"{error_text(error)} (lock {quoted(self.name)})", self.name))
 
+    def goes_to_another_master(self, error: ServerError) -> bool:
+        """Whether it has been refused by a server that is no master any more, and will be sent to the one that is."""
+        return str(error).startswith("READONLY") and self.node.connector.discovers
+
+    def one_by_one(self) -> None:
+        """Its node wants one lease a call, with its keys declared."""
+        self.resend()
+
+    def try_later(self, pause_s: float, *, perhaps_done: bool = False) -> bool:
+        self.sends -= not perhaps_done
+        self.timer.call_at(self.timer.now + pause_s, lambda now: self.send_again())
+        return True
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it may be sent again although an earlier try may have been carried out."""
+        return True
+
     def broken(self, error: Exception) -> None:
         """Try again on the next connection, as long as somebody waits."""
-        if not self.finished:
+        if not self.repeatable:
+            self.refused(error)
+        elif not self.finished:
             self.node.send(self)
 
     def refused(self, error: Exception) -> None:
@@ -241,66 +306,34 @@ class Query(CallerRequest):
         self.finish()
         self._operation.complete(value)
 
+    def error_reply(self, error: ServerError) -> None:
+        if not self.finished and is_of_wrong_type(error):
+            self.value_reply(None)  # what was asked for is not there: something else is
+        else:
+            super().error_reply(error)
+
+    @property
+    def key(self) -> bytes | None:
+        return None if self.name is None else lock_name(self.name)
+
     def failed(self, error: WheelLockError) -> None:
         self._operation.fail(error)
-
-
-class CleanUp(Request):
-    """An owner-checked release that nobody waits for: of grants that came too late, or may have come.
-
-    It is tried until ``until``, when the keys have expired by themselves.
-    """
-
-    __slots__ = ("_kind", "_leases", "_pause_s", "_until")
-
-    def __init__(self, timer: HashedWheelTimer, node: Node, kind: Kind, leases: Sequence[Lease], until: float) -> None:
-        super().__init__(timer, node)
-        self._kind = kind
-        self._leases = leases
-        self._until = until
-        self._pause_s = _FIRST_PAUSE_S
-
-    def start(self) -> None:
-        """Send it, and give it up when its time has come."""
-        self.timer.wheel.schedule(self, self.timer.scale.ceil(self._until))
-        self.node.send(self)
-
-    def finish(self) -> None:
-        """There is nothing left to clean up."""
-        self.finished = True
-        self.timer.wheel.cancel(self)
-
-    def call(self) -> Call:
-        return self._kind.release_many(self._leases)
-
-    def value_reply(self, reply: Reply) -> None:
-        self.finish()
-
-    def error_reply(self, error: ServerError) -> None:
-        if not self._kind.own_tokens:
-            self.finish()  # later the key may be a namesake's
-            return
-        # It may be able to later (BUSY, LOADING, ...); and should it never be, most keys expire.
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        self.timer.call_at(self.timer.now + self._pause_s, lambda now: self.resend())
-
-    def broken(self, error: Exception) -> None:
-        if not self._kind.own_tokens:
-            self.finish()
-        elif not self.finished:
-            self.node.send(self)
-
-    def refused(self, error: Exception) -> None:
-        self.finish()
-
-    def late(self, now: float) -> None:
-        self.finished = True
 
 
 def batch_call(script: Any, kind: Kind, leases: Sequence[Lease], *first: bytes) -> Call:
     """Return the call of a batched script about ``leases``, whose encoded arguments begin with ``first``."""
     body = b"".join((*first, *[lease.fragment for lease in leases]))
     return Call(script, 0, len(first) + kind.arguments * len(leases), body)
+
+
+def node_of(lease: Lease) -> Node:
+    """The node that a lease lives on."""
+    return terms_of(lease).renewer.node
+
+
+def acquiring_node_of(lease: Lease) -> Node:
+    """The node that a lease will live on, on the channel for acquires."""
+    return terms_of(lease).renewer.acquiring_node
 
 
 def terms_of(lease: Lease) -> RenewalGroup:

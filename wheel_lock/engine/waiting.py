@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.acquiring import Acquire
-from wheel_lock.engine.operation import Operation
-from wheel_lock.engine.requests import PATIENCE
+from wheel_lock.engine.kind import Contention
+from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.engine.requests import PATIENCE, terms_of
+from wheel_lock.errors import copied
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import fragment
-from wheel_lock.tokens import new_token
 from wheel_lock.wheel import WheelEntry
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
-    from wheel_lock.engine.lines import Line
+    from wheel_lock.engine.kind import Kind
+    from wheel_lock.engine.line import AnyLine
 
-
-def _nobody() -> None:
-    """Who is told of a result that nobody waits for."""
-
-
-def copied(error: Exception) -> Exception:
-    """Return an exception for another caller: a traceback belongs to one."""
-    another = copy.copy(error)
-    another.__cause__ = error.__cause__
-    return another
+_LEAST_PATIENCE_S = 0.1
 
 
 class Acquisition(WheelEntry):
     """One caller's wait for one lock, from its first try to the grant, the refusal, or the end of his patience.
 
-    It completes with the lease, or with None where it was not granted in time. On the wheel it waits for the end of
-    its time, or, where it polls, for its next try. Timer's thread only, but for the constructor.
+    It completes with what was granted, or with None where it was not granted in time. On the wheel it waits for the end
+    of its time, or, where it polls, for its next try. Timer's thread only, but for the constructor.
 
     Args:
         engine: Whose lock.
-        key: The lock's name as the server knows it.
         options: How to acquire; whether it may wait and how long are given apart.
-        lease: The lease of the first try. Each later one gets its own, with a token of its own unless that was given, so
-            that what cleans up after a try whose outcome is not known cannot meet the grant of the next.
+        leases: The lease of the first try, or several of one group that are acquired together. Each later try gets its
+            own, with a token of its own unless that was given, so that what cleans up after a try whose outcome is not
+            known cannot meet the grant of the next.
         token_given: The caller has chosen the token.
         blocking: Whether to wait.
         until: When to stop waiting, in seconds of the timer's clock; None for never.
@@ -54,68 +46,87 @@ class Acquisition(WheelEntry):
         "_behind",
         "_blocking",
         "_engine",
-        "_key",
+        "_kind",
         "_request",
         "_template",
         "_token_given",
         "began_at",
         "group",
+        "key",
         "last",
-        "lease",
+        "leases",
         "line",
         "operation",
         "options",
         "over",
+        "place",
         "until",
     )
 
     def __init__(
         self,
         engine: Engine,
-        key: bytes,
         options: LockOptions,
-        lease: Lease,
+        leases: Sequence[Lease],
         token_given: bool,
         blocking: bool,
         until: float | None,
-        operation: Operation[Lease | None],
+        operation: Operation[Sequence[Lease] | None],
     ) -> None:
         self.tick = -1
         self.group = PATIENCE
         self._engine = engine
-        self._key = key
-        self._template = lease
+        self._template = leases
         self._token_given = token_given
         self._blocking = blocking
         self._request: Acquire | None = None
         self._behind: list[Acquisition] | None = None  # who came while it asked for the first time
         self._attempts = 0
+        self._kind: Kind = terms_of(leases[0]).kind
         self.options = options
         self.until = until
         self.operation = operation
-        self.lease: Lease | None = None
-        self.line: Line | None = None
+        self.leases: Sequence[Lease] | None = None
+        self.line: AnyLine | None = None
         self.over = False
         self.last = False  # its time is up; the try that is under way is the last
         self.began_at = 0.0
+        self._wait_for(leases[0].key)
+
+    def _wait_for(self, key: bytes) -> None:
+        """Note what it waits for: the lock's name as the server knows it, and in which line."""
+        self.key = key
+        self.place = self._kind.line(key)
+
+    @property
+    def kind(self) -> Kind:
+        """What kind of lock it waits for."""
+        return self._kind
 
     @property
     def _polls(self) -> bool:
         return self.options.retry_every_s is not None
+
+    @property
+    def patience_s(self) -> float:
+        """For how long the server is to remember that it waits, in seconds: it asks three times as often."""
+        patience_s = max(min(self._engine.options.fallback_s, self.options.timeout_s), _LEAST_PATIENCE_S)
+        return max(patience_s, 2 * (self.options.retry_every_s or 0.0))
 
     def begin(self) -> None:
         """Try, or join the line if there is one, or wait for what somebody hears who asks just now."""
         if self.over:
             return
         self.began_at = self._engine.timer.now
-        if not self._blocking or self._polls:
-            self.try_once(self._tried, waiting=False)
+        contention = self._kind.contention
+        if not self._blocking or self._polls or contention is Contention.QUEUED:
+            self.try_once(self._tried, waiting=self._blocking and self._kind.announces)
             return
         lines = self._engine.lines
-        if lines.find(self._key) is not None:
+        if lines.find(self.place) is not None:
             self._stand_in()
             return
-        ahead = lines.asking.setdefault(self._key, self)
+        ahead = self if contention is Contention.SHARED else lines.asking.setdefault(self.place, self)
         if ahead is self:
             self.try_once(self._answered, waiting=False)
         elif ahead._behind is None:
@@ -126,15 +137,22 @@ class Acquisition(WheelEntry):
     def try_once(self, tried: Callable[[], object], *, waiting: bool) -> None:
         """Ask the server once; ``tried()`` is called when it has answered, or will not."""
         operation: Operation[bool] = Operation(tried)
-        lease = self._template if self._attempts == 0 else self._another_lease()
-        self._request = request = Acquire(self._engine, lease, self.options, operation, waiting=waiting)
+        leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
+        self._request = request = self._new_request(leases, operation, round(self.patience_s * 1000) if waiting else 0)
         self._attempts += 1
         request.begin()
 
-    def _another_lease(self) -> Lease:
-        first = self._template
-        wire = first.fragment if self._token_given else fragment(self._key, new_token())
-        return Lease(first.name, wire, first.group, first.owner, first.on_lost, first.place)
+    def _new_request(self, leases: Sequence[Lease], operation: Operation[bool], patience_ms: int) -> Acquire:
+        return Acquire(self._engine, leases, self.options, operation, patience_ms=patience_ms)
+
+    def _another(self, first: Lease) -> Lease:
+        wire = first.fragment
+        if not self._token_given:
+            wire = fragment(first.key, self._kind.next_token(first.token))
+        group = terms_of(first)
+        if self._engine.cluster is not None:
+            group = self._engine.cluster.group_of(group, first.key)
+        return Lease(first.name, wire, group, first.owner, first.on_lost, first.place)
 
     @property
     def request(self) -> Acquire:
@@ -152,13 +170,15 @@ class Acquisition(WheelEntry):
                     waiter.fail(copied(request.operation.error))
                 return
             if request.operation.result():
-                self._engine.lines.open(self._key).holder = request.lease
+                self._engine.lines.open(behind[0]).granted_to(request.lease)
             for waiter in behind:
                 waiter.begin()
 
     def step_aside(self) -> list[Acquisition] | None:
         """It asks for the first time no more, so it stands in nobody's way; return who came behind."""
-        self._engine.lines.asking.pop(self._key, None)
+        asking = self._engine.lines.asking
+        if asking.get(self.place) is self:
+            del asking[self.place]
         behind, self._behind = self._behind, None
         return behind
 
@@ -169,22 +189,27 @@ class Acquisition(WheelEntry):
         if request.operation.error is not None:
             self.fail(request.operation.error)
         elif request.operation.result():
-            self.succeed(request.lease)
+            self.succeed(request.leases)
         elif not self._blocking:
             self.refuse()
         elif self._polls:
             self._poll()
         else:
+            self.refused_by(request)
             self._stand_in()
+
+    def refused_by(self, request: Acquire) -> bool:
+        """A try was refused; return whether it has to wait for something else than it thought."""
+        return False
 
     def _stand_in(self) -> None:
         if self._may_wait():
             if self.until is not None:
                 self._wake_at(self.until)
-            self._engine.lines.open(self._key).join(self)
+            self._engine.lines.open(self).join(self)
 
     def _may_wait(self) -> bool:
-        refusal = self._engine.lines.refusal(self._key)
+        refusal = self._engine.lines.refusal(self.key)
         if refusal is not None:
             self.fail(refusal)
         return refusal is None
@@ -210,7 +235,7 @@ class Acquisition(WheelEntry):
         if self.line is not None:
             self.line.time_is_up(self)
         elif not self.over:
-            self.try_once(self._tried, waiting=False)
+            self.try_once(self._tried, waiting=self._kind.announces)
 
     def _end(self) -> None:
         self.over = True
@@ -219,42 +244,53 @@ class Acquisition(WheelEntry):
             self._engine.timer.wheel.cancel(self)
             self._engine.lines.pollers.discard(self)
 
-    def succeed(self, lease: Lease) -> None:
+    def succeed(self, leases: Sequence[Lease]) -> None:
         """It is granted."""
         self._end()
         self._request = None  # which knows us, too: nothing should be left to the garbage collector
-        self.lease = lease
-        self.operation.complete(lease)
+        self.leases = leases
+        self.operation.complete(leases)
 
     def refuse(self) -> None:
         """It is not granted in time."""
         self._end()
+        self._take_word_back()
         self._request = None
         self.operation.complete(None)
 
     def fail(self, error: Exception) -> None:
-        """The server could not be asked."""
+        """The server could not be asked. (By another of the same line, perhaps, so a try may be under way.)"""
         self._end()
-        self._request = None
+        self.abort()
         self.operation.fail(error)
+
+    def _take_word_back(self) -> None:
+        """Wait no more, also in the eyes of the server. (What is under way is cleaned up by itself.)"""
+        if self._request is not None and self._request.finished and self._blocking and self._kind.announces:
+            self._engine.clean_up(self._request.leases)
 
     def give_up(self) -> None:
         """The caller waits no more, or never hears: undo what was granted, or may have been."""
         if self.over:
-            if self.lease is not None and self.lease.state <= EXTENDING:
-                self._engine.release_many([self.lease], Operation(_nobody))
+            self._engine.release_many(
+                [lease for lease in self.leases or () if lease.state <= EXTENDING], Operation(nobody)
+            )
             return
         line = self.line
         self._end()
         if line is not None:
             line.leave(self)
         self.abort()
-        if self._engine.lines.asking.get(self._key) is self:
+        if self._engine.lines.asking.get(self.place) is self:
             for waiter in self.step_aside() or ():
                 waiter.begin()
 
     def abort(self) -> None:
         """End the try that is under way, if there is one, and undo what it may have been granted."""
-        if self._request is not None:
-            self._request.operation = Operation(_nobody)
-            self._request.give_up()
+        request = self._request
+        if request is not None:
+            self._take_word_back()
+            if not request.finished:
+                request.operation = Operation(nobody)
+                request.give_up()
+            self._request = None

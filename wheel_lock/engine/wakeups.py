@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from wheel_lock.engine.channel import Channel, PushChannel, ServerError
-from wheel_lock.engine.connect import Connection, Connector
+from wheel_lock.engine.connect import Connection, Connector, Server
 from wheel_lock.engine.node import Node
 from wheel_lock.loop import Alarm
 from wheel_lock.notifier import NOTIFIER
@@ -33,9 +33,15 @@ class Listener(Protocol):
         """The subscription holds from now on, or does not hold any more."""
         ...
 
-    def woken(self) -> None:
+    def woken(self, message: bytes) -> None:
         """A message has come."""
         ...
+
+
+def _payload(message: Sequence[Reply]) -> bytes:
+    if len(message) != 3 or not isinstance(message[2], bytes):
+        raise MalformedReply(f"{message!r:.40} is no message")
+    return message[2]
 
 
 def _nothing() -> None:
@@ -50,7 +56,7 @@ class _Command:
     def __init__(self, *words: bytes) -> None:
         self._bytes = command(*words)
 
-    def encode(self, flagged: bool) -> bytes:
+    def encode(self, level: int) -> bytes:
         return self._bytes
 
     def answered(self, reply: Reply) -> None: ...
@@ -69,15 +75,22 @@ class WakeUps:
         connector: Connector,
         options: ContextOptions,
         launch: Callable[[Callable[[], None]], None],
+        on_moved: Callable[[], object] | None = None,
     ) -> None:
         self._timer = timer
+        # In the way of sharded pub/sub, where that is given: called when channels live elsewhere by now.
+        self._on_moved = on_moved
+        self._subscribes = b"SUBSCRIBE" if on_moved is None else b"SSUBSCRIBE"
+        self._unsubscribes = b"UNSUBSCRIBE" if on_moved is None else b"SUNSUBSCRIBE"
+        self._per_command = _PER_COMMAND if on_moved is None else 1  # they must be of one slot
         self._node = Node(timer, connector, options, Counters(), launch, self._new_channel)
         self._node.is_needed = lambda: bool(self._listeners)
         self._node.on_ready = self._subscribe_all
         self._reset()
 
     def _reset(self) -> None:
-        self._listeners: dict[bytes, Listener] = {}
+        self._listeners: dict[bytes, list[Listener]] = {}  # by channel
+        self._holding: set[bytes] = set()  # confirmed
         self._asked: set[bytes] = set()  # not confirmed yet
         self._refused: set[bytes] = set()  # to be asked for again
         self._ping: Alarm | None = None
@@ -92,20 +105,30 @@ class WakeUps:
 
     def listen(self, channel: bytes, listener: Listener) -> None:
         """Subscribe to ``channel``; the listener is told when that holds."""
-        self._listeners[channel] = listener
-        if self._node.connected:
+        listeners = self._listeners.setdefault(channel, [])
+        listeners.append(listener)
+        if channel in self._holding:
+            listener.listening(True)
+        elif len(listeners) > 1:
+            pass  # it is being subscribed to
+        elif self._node.connected:
             self._subscribe((channel,))
         else:
             self._node.connect()
         if self._ping is None:
             self._set_ping()
 
-    def ignore(self, channel: bytes) -> None:
-        """Subscribe to ``channel`` no more."""
-        self._asked.discard(channel)
-        self._refused.discard(channel)
-        if self._listeners.pop(channel, None) is not None and self._node.connected:
-            self._node.send(_Command(b"UNSUBSCRIBE", channel))
+    def ignore(self, channel: bytes, listener: Listener) -> None:
+        """Tell ``listener`` of ``channel`` no more."""
+        listeners = self._listeners.get(channel, [])
+        if listener in listeners:
+            listeners.remove(listener)
+        if not listeners and self._listeners.pop(channel, None) is not None:
+            self._asked.discard(channel)
+            self._refused.discard(channel)
+            self._holding.discard(channel)
+            if self._node.connected:
+                self._node.send(_Command(self._unsubscribes, channel))
 
     def _new_channel(
         self,
@@ -126,15 +149,17 @@ class WakeUps:
         """The connection is gone: nobody hears anything until there is another."""
         self._asked.clear()
         self._refused.clear()
+        self._holding.clear()
         self._silent = False
-        for listener in self._listeners.values():
-            listener.listening(False)
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.listening(False)
 
     def _subscribe(self, channels: Sequence[bytes]) -> None:
-        for start in range(0, len(channels), _PER_COMMAND):
-            some = channels[start : start + _PER_COMMAND]
+        for start in range(0, len(channels), self._per_command):
+            some = channels[start : start + self._per_command]
             self._asked.update(some)
-            self._node.send(_Command(b"SUBSCRIBE", *some))
+            self._node.send(_Command(self._subscribes, *some))
 
     def _subscribe_all(self) -> None:
         """The connection stands, perhaps not for the first time."""
@@ -146,6 +171,9 @@ class WakeUps:
             # It does not say what it is about. What is confirmed after all is struck out again.
             self._refused |= self._asked
             self._asked.clear()
+            if self._on_moved is not None and str(reply).startswith("MOVED"):
+                self._on_moved()
+                return
             if self._refused and not self._refusal_logged:
                 self._refusal_logged = True
                 NOTIFIER.post(
@@ -160,19 +188,28 @@ class WakeUps:
         if type(reply) is not list or len(reply) < 2 or not isinstance(reply[1], bytes):
             raise MalformedReply(f"{reply!r:.40} is nothing that a subscriber is told")
         what, channel = reply[0], reply[1]
-        listener = self._listeners.get(channel)
-        if what == b"subscribe":
+        listeners = list(self._listeners.get(channel, ()))
+        if what in (b"subscribe", b"ssubscribe"):
             self._asked.discard(channel)
             self._refused.discard(channel)
-            if listener is not None:
+            if listeners:
+                self._holding.add(channel)
+            for listener in listeners:
                 listener.listening(True)
         elif what == b"pong":
             self._proved()
-        elif what == b"message":
-            if listener is not None:
-                listener.woken()
-            else:
-                self._node.send(_Command(b"UNSUBSCRIBE", channel))  # the last one must have been refused
+        elif what == b"sunsubscribe" and channel in self._holding and self._on_moved is not None:
+            self._holding.discard(channel)
+            self._refused.add(channel)  # to be asked for again, unless its slot has gone
+            for listener in listeners:
+                listener.listening(False)
+            self._on_moved()
+        elif what in (b"message", b"smessage"):
+            message = _payload(reply)
+            for listener in listeners:
+                listener.woken(message)
+            if not listeners:
+                self._node.send(_Command(self._unsubscribes, channel))  # the last one must have been refused
 
     def _set_ping(self) -> None:
         self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive)
@@ -190,6 +227,13 @@ class WakeUps:
                 again, self._refused = self._refused, set()
                 self._subscribe(list(again))
         self._set_ping()
+
+    def rearrange(self) -> None:
+        """Listen to each channel where it lives by now: there is one place only."""
+
+    def leave_for(self, master: Server, error: Exception) -> None:
+        """Another server is the master."""
+        self._node.leave_for(master, error)
 
     def close(self, error: Exception) -> None:
         """Hang up for good."""

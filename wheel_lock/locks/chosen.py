@@ -24,13 +24,22 @@ def _was_held(lease: Lease) -> bool:
     return lease.state is not State.REFUSED and lease.loss in (None, LossReason.CONTEXT_CLOSED)
 
 
-class ChosenToken(Exclusive):
-    """Exclusive, with a token that others may have chosen, too."""
+class _Chosen(Exclusive):
+    """What such locks have in common: they release what is held, and what has been refused or lost never."""
 
     own_tokens = False
+
+    def release_many(self, leases: Sequence[Lease]) -> Call:
+        """Owner-checked DELs of what is held; what was refused, or has been lost, may be a namesake's by now."""
+        return super().release_many([lease for lease in leases if _was_held(lease)])
+
+
+class ChosenToken(_Chosen):
+    """Exclusive, with a token that others may have chosen, too."""
+
     acquire_many: scripts.Script | None = None
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiting: bool) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
         """A plain SET, also when it is tried again."""
         return Call(None, 0, 0, set_if_free(lease.fragment, ttl_ms))
 
@@ -42,19 +51,9 @@ class ChosenToken(Exclusive):
             return REFUSED
         raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
 
-    def release_many(self, leases: Sequence[Lease]) -> Call:
-        """Owner-checked DELs of what is held; what was refused, or has been lost, may be a namesake's by now."""
-        return super().release_many([lease for lease in leases if _was_held(lease)])
 
-
-class FencedChosenToken(Fenced):
+class FencedChosenToken(_Chosen, Fenced):
     """Fenced, with a token that others may have chosen, too: its script does not recognise it."""
-
-    own_tokens = False
-
-    def release_many(self, leases: Sequence[Lease]) -> Call:
-        """Owner-checked DELs of what is held."""
-        return super().release_many([lease for lease in leases if _was_held(lease)])
 
 
 class EverlastingChosenToken(ChosenToken):
@@ -62,7 +61,7 @@ class EverlastingChosenToken(ChosenToken):
 
     name = "everlasting"
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiting: bool) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
         """The time-to-live that the engine keeps for it is not sent."""
         return Call(None, 0, 0, command(b"SET", lease.key, lease.token, b"NX"))
 

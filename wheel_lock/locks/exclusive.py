@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wheel_lock.engine.kind import NO_FENCE, REFUSED, Refusal
+from wheel_lock.engine.kind import NO_FENCE, REFUSED, Contention, Refusal
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
-from wheel_lock.options import MAX_SECONDS
+from wheel_lock.locks import replies
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.names import fence_key, wake_channel
-from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, bulk, exceptions, number, set_if_free
+from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, bulk, command, exceptions, number, set_if_free
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.tokens import new_token
 
-LONGEST_TTL_MS = int(4 * MAX_SECONDS * 1000)  # a server that says more has misunderstood
-MOST_LISTENERS = 1 << 32  # likewise
 FENCE_TTL_MS = 24 * 3600 * 1000  # so that the companion keys of names that are no longer used do not stay for ever
 
 
@@ -27,12 +26,30 @@ class Exclusive:
     name = "exclusive"
     arguments = 2
     own_tokens = True
+    contention = Contention.ONE
+    announces = False
     renew = scripts.RENEW
     acquire_many: scripts.Script | None = scripts.ACQUIRE_MANY
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiting: bool) -> Call:
+    def token(self) -> bytes:
+        """Nothing but chance."""
+        return new_token()
+
+    def next_token(self, first: bytes) -> bytes:
+        """Nothing but chance."""
+        return self.token()
+
+    def wake_channel(self, key: bytes) -> bytes:
+        """One for all exclusive locks of a name."""
+        return wake_channel(key)
+
+    def line(self, key: bytes) -> bytes:
+        """The channel, which is this lock's alone."""
+        return self.wake_channel(key)
+
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
         """A plain SET at first; a script that knows its own token when an earlier try's outcome is not known."""
-        if waiting:
+        if patience_ms:
             return Call(scripts.ACQUIRE, 1, 3, lease.fragment + number(ttl_ms))
         if again:
             return Call(scripts.ACQUIRE_MANY, 0, 3, number(ttl_ms) + lease.fragment)
@@ -41,7 +58,7 @@ class Exclusive:
     def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
         """OK or nil from SET; a list of exceptions, or of the holder's remaining time, from the scripts."""
         if waiting:
-            return _read_waiting(reply)
+            return replies.acquired(reply)
         if again:
             odd = exceptions(reply, 1)
             if not odd:
@@ -57,17 +74,15 @@ class Exclusive:
 
     def release(self, lease: Lease) -> Call:
         """An owner-checked DEL."""
-        return Call(scripts.RELEASE, 1, 3, lease.fragment + bulk(wake_channel(lease.key)))
+        return Call(scripts.RELEASE, 1, 3, lease.fragment + bulk(self.wake_channel(lease.key)))
 
-    def read_release(self, reply: Reply) -> int | LossReason:
+    def read_release(self, reply: Reply) -> int | LossReason | str:
         """1 and more, 0 or -1."""
-        if type(reply) is int and 1 <= reply <= MOST_LISTENERS:
-            return reply - 1
-        return _reason(reply)
+        return replies.released(reply)
 
     def release_many(self, leases: Sequence[Lease]) -> Call:
         """Owner-checked DELs."""
-        body = b"".join([lease.fragment + bulk(wake_channel(lease.key)) for lease in leases])
+        body = b"".join([lease.fragment + bulk(self.wake_channel(lease.key)) for lease in leases])
         return Call(scripts.RELEASE_MANY, 0, 3 * len(leases), body)
 
     def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Call:
@@ -77,9 +92,23 @@ class Exclusive:
 
     def read_extend(self, reply: Reply) -> int | LossReason:
         """The new time-to-live, 0 or -1."""
-        if type(reply) is int and 0 < reply <= LONGEST_TTL_MS:
-            return reply
-        return _reason(reply)
+        return replies.extended(reply)
+
+    def locked(self, key: bytes) -> Call:
+        """Whether the key is there."""
+        return Call(None, 0, 0, command(b"EXISTS", key))
+
+    def read_locked(self, reply: Reply) -> bool:
+        """How many such keys there are."""
+        return replies.count(reply) > 0
+
+    def owned(self, lease: Lease) -> Call:
+        """What the key holds."""
+        return Call(None, 0, 0, command(b"GET", lease.key))
+
+    def read_owned(self, reply: Reply, lease: Lease) -> bool:
+        """A token."""
+        return replies.text(reply) == lease.token
 
     def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int) -> Call:
         """A SET of the new token, checked against the old one."""
@@ -88,7 +117,7 @@ class Exclusive:
 
     def read_adopt(self, reply: Reply) -> LossReason | None:
         """1, 0 or -1."""
-        return None if type(reply) is int and reply == 1 else _reason(reply)
+        return replies.taken_over(reply)
 
 
 class Fenced(Exclusive):
@@ -97,7 +126,7 @@ class Fenced(Exclusive):
     name = "fenced"
     acquire_many: scripts.Script | None = None
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiting: bool) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
         """A script that draws the fence."""
         name = lease.key
         body = bulk(name) + bulk(fence_key(name)) + bulk(lease.token) + number(ttl_ms) + number(FENCE_TTL_MS)
@@ -105,9 +134,7 @@ class Fenced(Exclusive):
 
     def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
         """The fence, or a list of the holder's remaining time."""
-        if type(reply) is int and reply > 0:
-            return reply
-        return _read_waiting(reply, granted=None)
+        return replies.acquired(reply, fenced=True)
 
 
 class Everlasting(Exclusive):
@@ -116,29 +143,13 @@ class Everlasting(Exclusive):
     name = "everlasting"
     acquire_many: scripts.Script | None = None
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiting: bool) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
         """The time-to-live that the engine keeps for it is not sent."""
         return Call(scripts.ACQUIRE, 1, 3, lease.fragment + number(0))
 
     def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
         """0, or a list of the holder's remaining time."""
-        return _read_waiting(reply)
-
-
-def _read_waiting(reply: Reply, granted: int | None = 0) -> int | Refusal:
-    if type(reply) is int and reply == granted:
-        return NO_FENCE
-    if type(reply) is list and len(reply) == 1 and type(reply[0]) is int:
-        return Refusal(reply[0] if reply[0] >= 0 else None)
-    raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
-
-
-def _reason(reply: Reply) -> LossReason:
-    if type(reply) is int and reply == 0:
-        return LossReason.KEY_GONE
-    if type(reply) is int and reply == -1:
-        return LossReason.TAKEN
-    raise MalformedReply(f"{reply!r:.40} is no reply to an owner-checked script")
+        return replies.acquired(reply)
 
 
 EXCLUSIVE = Exclusive()

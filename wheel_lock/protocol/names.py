@@ -14,6 +14,10 @@ import itertools
 SLOTS = 16384
 _FENCE = b"wheel_lock:fence:"
 _WAKE = b"wheel_lock:wake:"
+_QUEUE = b"wheel_lock:queue:"
+_ALIVE = b"wheel_lock:alive:"
+_PERMITS = b"wheel_lock:permits:"
+_REDISSON = b"redisson_lock__channel:"
 
 
 def hash_tag(key: bytes) -> bytes | None:
@@ -44,9 +48,29 @@ def fence_key(name: bytes) -> bytes:
     return companion(_FENCE, name)
 
 
-def wake_channel(name: bytes) -> bytes:
-    """Return the channel on which a release of the lock ``name`` wakes its waiters, in the lock's own slot."""
-    return companion(_WAKE, name)
+def wake_channel(name: bytes, whom: bytes = b"") -> bytes:
+    """Return the channel on which a release of the lock ``name`` wakes its waiters, in the lock's own slot.
+
+    Args:
+        name: The lock's name.
+        whom: Which waiters, where the lock has several kinds of them.
+    """
+    return companion(_WAKE + whom, name)
+
+
+def redisson_channel(name: bytes) -> bytes:
+    """Return the channel on which Redisson tells of a release (RedissonLock.getChannelName, RedissonObject.prefixName)."""
+    return _REDISSON + (name if b"{" in name else b"{" + name + b"}")
+
+
+def queue_keys(name: bytes) -> tuple[bytes, bytes]:
+    """Return the keys of a fair lock's queue, in the lock's own slot: who waits, and who of them is alive."""
+    return companion(_QUEUE, name), companion(_ALIVE, name)
+
+
+def permits_key(name: bytes) -> bytes:
+    """Return the key that holds the number of permits of the semaphore ``name``, where somebody has set it."""
+    return companion(_PERMITS, name)
 
 
 def companion(prefix: bytes, name: bytes) -> bytes:

@@ -6,6 +6,7 @@ and its token - is encoded once, as a fragment that every later command of that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 Reply = object
@@ -51,6 +52,15 @@ def split_fragment(data: bytes) -> tuple[bytes, bytes]:
     return name, token
 
 
+def split_bulks(data: bytes) -> list[bytes]:
+    """Return the arguments that were encoded one after the other."""
+    found = []
+    while data:
+        argument, data = _take_bulk(data)
+        found.append(argument)
+    return found
+
+
 def name_in(data: bytes) -> bytes:
     """Return the name alone."""
     end = data.index(b"\r\n")
@@ -77,6 +87,32 @@ def error_text(error: object) -> str:
     """
     text = str(error).partition(", with args beginning with")[0]
     return text.encode("ascii", "backslashreplace").decode().replace("\r", " ").replace("\n", " ")[:200]
+
+
+def is_of_wrong_type(error: object) -> bool:
+    """Whether an error says that a key holds something else than it was taken for. (fakeredis puts ERR before it.)"""
+    return str(error).removeprefix("ERR ").startswith("WRONGTYPE")
+
+
+_SAYS_SOMETHING_ELSE = re.compile(
+    "NOSCRIPT|WRONGTYPE|READONLY|BUSY|LOADING|OOM|MISCONF|NOREPLICAS|NOPERM|MASTERDOWN|The user executing|non local key"
+)
+_WANTS_KEYS = re.compile("key|invalid request|wrong number of arguments", re.IGNORECASE)
+
+
+def wants_keys(error: object) -> bool:
+    """Whether the error to a script call without keys means that a service needs keys to know where to send it.
+
+    There is no code for that. Proxies and managed services say, for example, ``all the keys that the script uses should be
+    passed using the KEYS array``, ``invalid request`` or ``wrong number of arguments``.
+    """
+    text = str(error)
+    return _WANTS_KEYS.search(text) is not None and _SAYS_SOMETHING_ELSE.search(text) is None
+
+
+def is_elsewhere(error: object) -> bool:
+    """Whether an error says that a key which a script came upon lives on another node of the cluster."""
+    return isinstance(error, str) and "non local key" in error
 
 
 GONE = 0

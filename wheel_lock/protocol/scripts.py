@@ -9,10 +9,12 @@ a connection uses is decided once, when it is made.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from importlib import resources
+from typing import NamedTuple
 
-from wheel_lock.protocol.resp import bulk
+from wheel_lock.protocol.resp import bulk, split_bulks
 
 _FLAGS = "-- flags:"
 
@@ -46,17 +48,33 @@ class ScriptForm:
         return b"*%d\r\n%b$%d\r\n%d\r\n%b" % (arguments + 3, head, len(str(keys)), keys, body)
 
 
+class Single(NamedTuple):
+    """A batched script as it is called about one lease whose keys are declared.
+
+    Attributes:
+        script: The same text, which finds its keys among KEYS.
+        keys: Where they are among the arguments of a call that declares none, counted from 0.
+        arguments: How many of those there are.
+    """
+
+    script: Script
+    keys: tuple[int, ...]
+    arguments: int
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script in both of its forms. Compared by identity: each exists once."""
+    """A script in all of its forms. Compared by identity: each exists once."""
 
     name: str
     plain: ScriptForm
     flagged: ScriptForm
+    sharded: ScriptForm
+    single: Single | None = None  # of a batched script
 
-    def form(self, flagged: bool) -> ScriptForm:
-        """Return the form for a server that does (``flagged``) or does not know ``#!lua`` lines."""
-        return self.flagged if flagged else self.plain
+    def form(self, level: int) -> ScriptForm:
+        """Return the form for a server that does not know ``#!lua`` lines (0), does (1), and has sharded pub/sub (2)."""
+        return (self.plain, self.flagged, self.sharded)[level]
 
 
 class Call:
@@ -77,19 +95,55 @@ class Call:
         self.arguments = arguments
         self.body = body
 
-    def encode(self, flagged: bool, in_full: bool) -> bytes:
-        """Return the bytes to send on a connection whose server does (``flagged``) or does not know ``#!lua``."""
+    def declared(self) -> Call:
+        """Return a call about one lease with its keys declared; of any other call, the call itself."""
+        single = None if self.script is None else self.script.single
+        if single is None or self.arguments != single.arguments:
+            return self
+        arguments = split_bulks(self.body)
+        keys = [arguments[place] for place in single.keys]
+        others = [argument for place, argument in enumerate(arguments) if place not in single.keys]
+        return Call(single.script, len(keys), self.arguments, b"".join(map(bulk, keys + others)))
+
+    def encode(self, level: int, in_full: bool) -> bytes:
+        """Return the bytes to send on a connection to a server of a ``level``; see :meth:`Script.form`."""
         if self.script is None:
             return self.body
-        return self.script.form(flagged).call(self.keys, self.arguments, self.body, in_full=in_full)
+        return self.script.form(level).call(self.keys, self.arguments, self.body, in_full=in_full)
+
+
+_INCLUDE = re.compile(rb"^-- include: (\w+)$", re.MULTILINE)
+_ONE_LEASE = re.compile(rb"^-- One lease: (.+)$", re.MULTILINE)
+_LUA = resources.files(__package__).joinpath("lua")
+
+
+def _part(found: re.Match[bytes]) -> bytes:
+    """Return what several scripts have in common, in the place of the line that asks for it."""
+    return _LUA.joinpath("parts", f"{found[1].decode()}.lua").read_bytes().rstrip()
 
 
 def _load(name: str) -> Script:
-    text = resources.files(__package__).joinpath("lua", f"{name}.lua").read_bytes()
+    text = _INCLUDE.sub(_part, _LUA.joinpath(f"{name}.lua").read_bytes())
     first, _, _ = text.partition(b"\n")
-    flags = first.decode().removeprefix(_FLAGS).strip()
-    shebang = f"#!lua flags={flags}\n" if flags else "#!lua\n"
-    return Script(name, ScriptForm(text), ScriptForm(shebang.encode() + text))
+    flags = first.decode().removeprefix(_FLAGS).strip().split(",")
+    found = _ONE_LEASE.search(text)
+    single = None
+    if found is not None:
+        # Shadowed: what the text takes for its arguments are these, in their order, wherever they were sent.
+        arguments = found[1].decode().split(", ")
+        declared = b"local ARGV = {%b}\n%b" % (found[1], text)
+        script = Script(f"{name}, one lease", *_forms(declared, [flag for flag in flags if "cross-slot" not in flag]))
+        keys = tuple(place for place, argument in enumerate(arguments) if argument.startswith("KEYS"))
+        single = Single(script, keys, len(arguments))
+    return Script(name, *_forms(text, flags), single)
+
+
+def _forms(text: bytes, flags: list[str]) -> tuple[ScriptForm, ScriptForm, ScriptForm]:
+    known = ",".join(filter(None, flags))
+    shebang = f"#!lua flags={known}\n" if known else "#!lua\n"
+    flagged = shebang.encode() + text
+    sharded = flagged.replace(b"'publish'", b"'spublish'")
+    return ScriptForm(text), ScriptForm(flagged), ScriptForm(sharded)
 
 
 RENEW = _load("renew")
@@ -101,7 +155,31 @@ RELEASE = _load("release")
 RELEASE_MANY = _load("release_many")
 EXTEND = _load("extend")
 
-ALL = (RENEW, ACQUIRE, ACQUIRE_MANY, ACQUIRE_FENCED, ADOPT, RELEASE, RELEASE_MANY, EXTEND)
+ACQUIRE_ALL = _load("acquire_all")
+
+ACQUIRE_REENTRANT = _load("acquire_reentrant")
+RENEW_REENTRANT = _load("renew_reentrant")
+RELEASE_REENTRANT = _load("release_reentrant")
+RELEASE_REENTRANT_MANY = _load("release_reentrant_many")
+EXTEND_REENTRANT = _load("extend_reentrant")
+
+ACQUIRE_FAIR = _load("acquire_fair")
+RELEASE_FAIR = _load("release_fair")
+
+ACQUIRE_READ = _load("acquire_read")
+ACQUIRE_WRITE = _load("acquire_write")
+ACQUIRE_PERMIT = _load("acquire_permit")
+SET_PERMITS = _load("set_permits")
+RENEW_HOLDERS = _load("renew_holders")
+RELEASE_HOLDERS = _load("release_holders")
+EXTEND_HOLDER = _load("extend_holder")
+SWAP_HOLDER = _load("swap_holder")
+LOOK_HOLDERS = _load("look_holders")
+
+ALL = tuple(script for script in list(globals().values()) if isinstance(script, Script))
 
 FLAG_PROBE = b"#!lua flags=no-writes,allow-oom,allow-stale,allow-cross-slot-keys\nreturn 1"
 """A script that only a server with ``#!lua`` support runs: a feature is asked for, not read off a version."""
+
+KEYED_FLAG_PROBE = b"#!lua flags=no-writes,allow-oom\nreturn 1"
+"""The same for services that refuse calls without keys."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from wheel_lock import asyncio, caller, tasks, threads
+from wheel_lock import caller, task_lock, tasks, threads
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.errors import LossReason
 from wheel_lock.handle import LockHandle
 from wheel_lock.lease import Lease, State
@@ -57,7 +57,7 @@ class Grant(LockHandle):
     def leave_alone(self) -> None:
         """Renew it no more and do not release it either, without waiting."""
         engine = self._engine
-        engine.tell(partial(engine.export, self.lease, Operation(lambda: None)))
+        engine.tell(partial(engine.export, self.lease, Operation(nobody)))
 
 
 class ThreadGrant(Grant, threads.Lock):
@@ -69,15 +69,15 @@ class ThreadGrant(Grant, threads.Lock):
         """Nobody will know of it: release it, if it was granted at all, without waiting."""
         engine, lease = self._engine, self._lease
         if lease is not None:
-            engine.tell(partial(engine.release_many, [lease], Operation(lambda: None)))
+            engine.tell(partial(engine.release_many, [lease], Operation(nobody)))
 
     def let_go(self) -> None:
         """Renew it no more: somebody else releases it."""
         engine, lease = self._engine, self._to_change("release")
-        caller.wait_for(engine, lambda operation: lambda: engine.export(lease, operation))
+        caller.wait_for(engine, partial(engine.export, lease))
 
 
-class AsyncGrant(Grant, asyncio.Lock):
+class AsyncGrant(Grant, task_lock.Lock):
     """A grant to a task.
 
     Attributes:
@@ -90,16 +90,17 @@ class AsyncGrant(Grant, asyncio.Lock):
         super().__init__(*arguments)
         self.unanswered = False
 
-    async def release(self) -> None:
+    async def release(self) -> bool:
         """Release it."""
         self.unanswered = True
-        await super().release()
+        released = await super().release()
         self.unanswered = False
+        return released
 
     async def let_go(self) -> None:
         """Renew it no more: somebody else releases it."""
         engine, lease = self._engine, self._to_change("release")
-        await tasks.wait_for(engine, lambda operation: lambda: engine.export(lease, operation))
+        await tasks.wait_for(engine, partial(engine.export, lease))
 
 
 class Grants:

@@ -3,6 +3,7 @@
 -- connection, because it recognises a grant that an earlier try of the same token has left behind.
 -- KEYS: none.  ARGV: ttl in ms, then name and token of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 1 (taken by another) or the error's text.
+-- One lease: ARGV[1], KEYS[1], ARGV[2]
 -- Locals: a look into a global table costs as much as the compare itself, twice per lease.
 local pcall, argv = redis.pcall, ARGV
 local ttl = argv[1]

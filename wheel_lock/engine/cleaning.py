@@ -1,0 +1,96 @@
+"""Clean-ups: owner-checked releases that nobody waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from wheel_lock.engine.channel import ServerError
+from wheel_lock.engine.node import Node
+from wheel_lock.engine.requests import Request
+from wheel_lock.lease import Lease
+from wheel_lock.protocol.resp import Reply, exceptions, is_elsewhere
+from wheel_lock.protocol.scripts import Call
+from wheel_lock.timer import HashedWheelTimer
+
+if TYPE_CHECKING:
+    from wheel_lock.engine.kind import Kind
+
+_FIRST_PAUSE_S = 0.05  # before one that was refused is tried again, twice this
+_LONGEST_PAUSE_S = 30.0
+
+
+class CleanUp(Request):
+    """An owner-checked release that nobody waits for: of grants that came too late, or may have come.
+
+    It is tried until ``until``, when the keys have expired by themselves.
+    """
+
+    __slots__ = ("_kind", "_leases", "_pause_s", "_until")
+
+    def __init__(self, timer: HashedWheelTimer, node: Node, kind: Kind, leases: Sequence[Lease], until: float) -> None:
+        super().__init__(timer, node)
+        self._kind = kind
+        self._leases = leases
+        self._until = until
+        self._pause_s = _FIRST_PAUSE_S
+
+    def start(self) -> None:
+        """Send it, and give it up when its time has come."""
+        if self.node.one_by_one and len(self._leases) > 1:
+            self.finished = True
+            for lease in self._leases:
+                CleanUp(self.timer, self.node, self._kind, [lease], self._until).start()
+            return
+        self.timer.wheel.schedule(self, self.timer.scale.ceil(self._until))
+        self.node.send(self)
+
+    def finish(self) -> None:
+        """There is nothing left to clean up."""
+        self.finished = True
+        self.timer.wheel.cancel(self)
+
+    def call(self) -> Call:
+        return self._kind.release_many(self._leases)
+
+    @property
+    def subjects(self) -> Sequence[Lease]:
+        return self._leases
+
+    def value_reply(self, reply: Reply) -> None:
+        self.finish()
+        if self.node.cluster is not None and len(self._leases) > 1:
+            for index, verdict in exceptions(reply, len(self._leases)):
+                if is_elsewhere(verdict):
+                    lease = self._leases[index]
+                    node = self.node.cluster.renewer_of(lease.key).node
+                    CleanUp(self.timer, node, self._kind, [lease], self._until).start()
+
+    def try_later(self, pause_s: float, *, perhaps_done: bool = False) -> bool:
+        self.timer.call_at(self.timer.now + pause_s, lambda now: self.send_again())
+        return True
+
+    def error_reply(self, error: ServerError) -> None:
+        if self.node.cluster is not None and self.node.cluster.redirects(self, str(error)):
+            return
+        if self.node.learns(error, self.call()):
+            self.finish()
+            CleanUp(self.timer, self.node, self._kind, self._leases, self._until).start()
+        elif not self._kind.own_tokens:
+            self.finish()  # later the key may be a namesake's
+        else:
+            # It may be able to later (BUSY, LOADING, ...); and should it never be, most keys expire.
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self.timer.call_at(self.timer.now + self._pause_s, lambda now: self.resend())
+
+    def broken(self, error: Exception) -> None:
+        if not self._kind.own_tokens:
+            self.finish()
+        elif not self.finished:
+            self.node.send(self)
+
+    def refused(self, error: Exception) -> None:
+        self.finish()
+
+    def late(self, now: float) -> None:
+        self.finished = True

@@ -1,0 +1,280 @@
+"""A cluster: one node and one renewer for each master, and the map of hash slots that says which lease lives where.
+
+The map is a guess that the nodes correct. A call about one lease declares its keys, so a node that does not own them says
+who does (MOVED), or who does for the moment (ASK). A call about many leases declares none and works on whatever the node
+owns; an entry that it does not own fails alone, and is asked about once more, alone. Whenever something does not fit the
+whole map is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from wheel_lock.engine.connect import Server
+from wheel_lock.engine.node import Backoff
+from wheel_lock.engine.renewal import Renewer
+from wheel_lock.engine.requests import Request, terms_of
+from wheel_lock.engine.slots import ClusterConnector, SlotRange
+from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
+from wheel_lock.loop import Alarm
+from wheel_lock.protocol.names import SLOTS, hash_slot
+from wheel_lock.protocol.resp import MalformedReply, Reply, command, is_elsewhere
+
+if TYPE_CHECKING:
+    from wheel_lock.engine.batches import RenewalGroup
+    from wheel_lock.engine.engine import Engine
+
+_NOT_NOW = ("TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY")  # the last one of a master that has been demoted
+_PATIENCE_S = 1.0  # with which bulk work waits for the first map
+_TICKS_EACH = 2
+_PAUSE_S = 0.05  # before a call is sent again that a node could not carry out for the moment
+
+
+class _Asking:
+    """The word that comes before a call which a node is to carry out although it does not own the slot yet."""
+
+    finished = False
+    _BYTES = command(b"ASKING")
+
+    def encode(self, level: int) -> bytes:
+        return self._BYTES
+
+    def answered(self, reply: Reply) -> None: ...
+
+    def broken(self, error: Exception) -> None: ...
+
+    def refused(self, error: Exception) -> None: ...
+
+
+class Cluster:
+    """Which lease lives on which node. Timer's thread only, but for :meth:`renewer_of`."""
+
+    def __init__(self, engine: Engine, connector: ClusterConnector) -> None:
+        self._engine = engine
+        self._connector = connector
+        self._by_server: dict[Server, Renewer] = {connector.servers[0]: engine.renewer}
+        self._owners: list[Renewer] = [engine.renewer] * SLOTS
+        self._masters: set[Renewer] = {engine.renewer}
+        self.known = False  # whether any node has told who owns what
+        self._adopt(engine.renewer)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """After the death of the thread, or in a forked child: nothing is being asked for."""
+        self._asking = False
+        self._look: Alarm | None = None
+        self._for_known: list[Callable[[], object]] = []
+        self._visited: list[Renewer] = []  # by leases that have come to another home
+        self._backoff = Backoff(self._engine.options.backoff_first_s, self._engine.options.backoff_max_s)
+
+    def renewer_of(self, key: bytes) -> Renewer:
+        """Return what renews the leases of a name. From any thread."""
+        return self._owners[hash_slot(key)]
+
+    def group_of(self, group: RenewalGroup, key: bytes) -> RenewalGroup:
+        """Return what a lease of the same terms shares with others where ``key`` lives. From any thread."""
+        return self.renewer_of(key).like(group)
+
+    def _adopt(self, renewer: Renewer) -> None:
+        engine = self._engine
+        for node in renewer.nodes:
+            node.cluster = self
+            node.is_needed = lambda: bool(engine.held) and renewer in self._masters
+            node.on_trouble = self.refresh
+
+    def _at(self, server: Server) -> Renewer:
+        renewer = self._by_server.get(server)
+        if renewer is None:
+            renewer = Renewer(self._engine, self._engine.new_node(self._connector.to(server)))
+            self._by_server[server] = renewer
+            self._connector.servers = [server, *self._connector.servers]  # it was just heard of, so it lives
+            self._adopt(renewer)
+            self._engine.renewers = [*self._engine.renewers, renewer]  # others may be walking along it
+        return renewer
+
+    # -- what a node says --------------------------------------------------------------------------------------------
+
+    def ready(self) -> None:
+        """A node is connected to."""
+        self._engine.wakeups.rearrange()
+        self.look_around()
+
+    def look_around(self) -> None:
+        """Something has to be done, so it must be known where: ask, if that has never been answered."""
+        if not self.known:
+            self.refresh()
+
+    def redirects(self, request: Request, error: str) -> bool:
+        """Deal with an error that tells where else, or when, to send a request; False where it is another error."""
+        code, _, rest = error.partition(" ")
+        if code in ("MOVED", "ASK"):
+            slot, server = self._read_redirection(rest, request)
+            target = self._at(server)
+            if code == "MOVED":
+                request.sends -= 1  # it was not carried out
+                self._owners[slot] = target
+                self._masters.add(target)
+                self.refresh()
+                request.moved_to(target)
+            elif not request.finished:
+                # In full, because that node may not know the script, and would say so instead of carrying it out.
+                request.sends -= request.in_full
+                request.in_full = True
+                request.node = request.road_to(target)
+                request.node.send(_Asking())
+                request.resend()
+            return True
+        if code in _NOT_NOW:
+            self.refresh()
+            return request.try_later(_PAUSE_S)
+        if is_elsewhere(error):
+            # A script has removed the last of a key in a slot that is on its way: then the key is at home no more.
+            self.refresh()
+            return request.try_later(_PAUSE_S, perhaps_done=True)
+        return False
+
+    def _read_redirection(self, text: str, request: Request) -> tuple[int, Server]:
+        slot, _, address = text.partition(" ")
+        host, _, port = address.rpartition(":")
+        if not (slot.isdecimal() and int(slot) < SLOTS and port.isdecimal()):
+            raise MalformedReply(f"{text!r:.40} is no redirection")
+        if not host and request.node.server is not None:
+            host = request.node.server[0] or ""  # a node that does not know its own address leaves it out
+        return int(slot), self._connector.place(host, port)
+
+    def send_again(self, request: Request) -> None:
+        """Send a request to where its name lives by now."""
+        home = None if request.key is None else self.renewer_of(request.key)
+        if request.finished or home is None or request.node in home.nodes:
+            request.resend()
+        else:
+            request.moved_to(home)
+
+    def strayed(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Take OVERDUE leases that a node does not know of home; return those of which that node is the home."""
+        self.refresh()
+        return [lease for lease in leases if not self.bring_home(lease)]
+
+    def when_known(self, begin: Callable[[], object]) -> None:
+        """Have ``begin()`` called when it is known who owns what, or when nobody has told it for too long."""
+        if not self._for_known:
+            self._engine.timer.call_at(self._engine.timer.now + _PATIENCE_S, lambda now: self._tell_known())
+        self._for_known.append(begin)
+        self.look_around()
+
+    def _tell_known(self) -> None:
+        waiting, self._for_known = self._for_known, []
+        for begin in waiting:
+            begin()
+
+    def settle(self, lease: Lease) -> None:
+        """Give a lease that is still to be acquired the home that its name has by now."""
+        if lease.state is State.PENDING:
+            lease.group = self.group_of(terms_of(lease), lease.key)
+
+    # -- whose is what -----------------------------------------------------------------------------------------------
+
+    def bring_home(self, lease: Lease) -> bool:
+        """Have a lease renewed where it lives, if it is not; False where it is, or while a call about it is under way."""
+        home, old = self.renewer_of(lease.key), terms_of(lease).renewer
+        if home is old or lease.state not in (HELD, OVERDUE, EXTENDING):
+            return False
+        self.take_along(lease, home)
+        return True
+
+    def take_along(self, lease: Lease, home: Renewer) -> None:
+        """A lease lives elsewhere from now on."""
+        group = terms_of(lease)
+        if group.renewer is home:
+            return
+        watched = lease.state in (HELD, OVERDUE, EXTENDING)
+        if watched:
+            group.renewer.forget(lease)
+        lease.group = home.like(group)
+        if watched:
+            home.watch_overdue([lease])
+            if home not in self._visited:
+                if not self._visited:
+                    self._engine.timer.post(self._receive)  # all that come at once, together
+                self._visited.append(home)
+
+    def _receive(self) -> None:
+        """Renew those that have come to another home."""
+        visited, self._visited = self._visited, []
+        for home in visited:
+            home.node.connect()
+            home.drain()
+
+    def refresh(self) -> None:
+        """Ask who owns which slots, soon."""
+        if self._asking or self._look is not None or self._engine.closed:
+            return
+        timer = self._engine.timer
+        self._look = timer.call_at(timer.now + self._backoff.pause(), self._ask_now)
+
+    def _ask_now(self, now: float) -> None:
+        self._look = None
+        self._asking = True
+        try:
+            self._engine.launch(self._ask)
+        except RuntimeError:  # no thread can be started
+            self._asking = False
+            self.refresh()
+
+    def _ask(self) -> None:
+        """On a helper thread."""
+        life = self._backoff
+        found = self._connector.ask(self._engine.options.connect_timeout_s)
+        self._engine.tell(lambda: self._answered(found, life))
+
+    def _answered(self, found: Sequence[SlotRange], life: Backoff) -> None:
+        if life is not self._backoff:
+            return
+        self._asking = False
+        if not found:
+            if self._engine.held or self._engine.busy:
+                self.refresh()
+            return
+        self.known = True
+        self._backoff.reset()
+        owners = list(self._owners)
+        for first, last, server in found:
+            owners[first : last + 1] = [self._at(server)] * (last + 1 - first)
+        left, self._owners = self._masters, owners
+        self._masters = set(owners)
+        left = left - self._masters
+        self._connector.servers = [server for server, renewer in self._by_server.items() if renewer in self._masters]
+        for renewer in left:
+            self._leave(renewer)
+        self._tell_known()
+        for renewer in self._engine.renewers:
+            self._send_on(renewer)
+        self._share_ticks()
+        self._engine.wakeups.rearrange()
+        for renewer in self._engine.renewers:
+            renewer.let_strays_go()
+            renewer.bring_home(renewer.overdue.snapshot())
+
+    def _leave(self, renewer: Renewer) -> None:
+        """A node owns nothing any more: nobody has a reason to talk to it."""
+        for lease in [lease for lease in self._engine.held if terms_of(lease).renewer is renewer]:
+            self.bring_home(lease)
+        for node in renewer.nodes:
+            node.drop(ConnectionAbortedError("this node owns no hash slots any more"))
+
+    def _send_on(self, renewer: Renewer) -> None:
+        """What waits for a connection to a node may live elsewhere."""
+        for node in renewer.nodes:
+            for request in node.take_waiting():
+                if isinstance(request, Request) and request.key is not None:
+                    self.send_again(request)
+                else:
+                    node.send(request)
+
+    def _share_ticks(self) -> None:
+        """Give each master ticks of its own for what is spread, so that each tick has work for one of them only."""
+        masters = [renewer for renewer in self._engine.renewers if renewer in self._masters]
+        for number, renewer in enumerate(masters):
+            renewer.every_ticks = _TICKS_EACH * len(masters)
+            renewer.tick_share = _TICKS_EACH * number

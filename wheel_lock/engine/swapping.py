@@ -1,0 +1,102 @@
+"""Swap: another lease in the place of a held one, without a gap in which somebody else could come in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.engine.requests import CallerRequest, node_of, terms_of
+from wheel_lock.errors import LockLost, LockServerError, LossReason, WheelLockError
+from wheel_lock.lease import EXTENDING, Lease
+from wheel_lock.options import LockOptions
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.scripts import Call
+
+if TYPE_CHECKING:
+    from wheel_lock.engine.engine import Engine
+
+
+class Swap(CallerRequest):
+    """Put another lease in the place of a held one. Completes when the new one is held.
+
+    From the moment it is sent nobody believes in the old lease any more: the server may have let it go. So where the
+    outcome is not known both are over, as after a release of which that is so, and both are cleaned up.
+
+    Attributes:
+        lease: What is held.
+        new: What takes its place.
+    """
+
+    __slots__ = ("_engine", "_operation", "_options", "lease", "new")
+
+    def __init__(
+        self, engine: Engine, lease: Lease, new: Lease, options: LockOptions, operation: Operation[None]
+    ) -> None:
+        super().__init__(engine.timer, node_of(lease), lease.name, engine.options.response_timeout_s)
+        self._engine = engine
+        self._operation = operation
+        self._options = options
+        self.lease = lease
+        self.new = new
+
+    def begin(self) -> None:
+        """Send it, if the old lease is still held."""
+        error = self._engine.let_go(self.lease)
+        if error is None:
+            self.start()
+        else:
+            self.finished = True
+            self._engine.turn_down([self.new], False)
+            self._operation.fail(error)
+
+    @property
+    def subjects(self) -> Sequence[Lease]:
+        return self.lease, self.new
+
+    def call(self) -> Call:
+        terms = terms_of(self.new)
+        return terms.kind.adopt(self.new, self.lease.token, terms.timeout_ms)
+
+    def value_reply(self, reply: Reply) -> None:
+        reason = terms_of(self.new).kind.read_adopt(reply)
+        if self.finished:
+            return  # both are being cleaned up, behind this
+        self.finish()
+        engine = self._engine
+        if reason is None and engine.grant([self.new], self._terms(), self.sent_at):
+            engine.freed([self.lease])
+            engine.lines.ended(self.lease)
+            self._operation.complete(None)
+            return
+        engine.turn_down([self.new], reason is None)
+        engine.lose([self.lease], reason or LossReason.NOT_CONFIRMED)
+        self._operation.fail(LockLost(self.lease.name, self.lease.loss or LossReason.NOT_CONFIRMED))
+
+    def _terms(self) -> LockOptions:
+        """The options, with what is left of the old lease's limits."""
+        options, limits = self._options, self.lease.limits
+        if limits is not None and options.max_hold_s is not None:
+            options = replace(options, max_hold_s=limits.hold_until - self.sent_at)
+        if limits is not None and options.max_renewals is not None:
+            options = replace(options, max_renewals=max(options.max_renewals - self.lease.renewals, 0))
+        return options
+
+    def failed(self, error: WheelLockError) -> None:
+        self._end(self.tries > isinstance(error, LockServerError))
+        self._operation.fail(error)
+
+    def _end(self, clean_up: bool) -> None:
+        """End both; ``clean_up`` where the new one may be there."""
+        self._engine.turn_down([self.new], clean_up)
+        self._engine.lose([self.lease], LossReason.NOT_CONFIRMED)
+        self._engine.clean_up([self.lease])
+
+    def give_up(self) -> None:
+        """The caller never hears: keep neither."""
+        if not self.finished:
+            self.finish()
+            self._end(self.sends > 0)
+        elif self.new.state <= EXTENDING:
+            self._engine.release_many([self.new], Operation(nobody))

@@ -1,0 +1,165 @@
+"""The overdue leases of one node: watched until their deadlines, and sent again as soon as the node can take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from wheel_lock.engine.node import Backoff, Node
+from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.overdue import Overdue
+from wheel_lock.engine.requests import terms_of
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import HELD, OVERDUE, Event, Lease
+from wheel_lock.loop import Alarm
+from wheel_lock.options import ContextOptions
+from wheel_lock.timer import HashedWheelTimer
+
+if TYPE_CHECKING:
+    from wheel_lock.engine.batches import Batch, RenewalGroup
+    from wheel_lock.engine.engine import Engine
+    from wheel_lock.engine.replicas import Replicas
+
+_DRAIN_LEASES = 1000  # where each has a call of its own
+_DRAIN_CALLS = 64  # under way from the overdue set: 35 ms of a server's time, so that what is due now is not held up
+
+
+class OverdueLeases:
+    """What a renewer knows of leases whose renewal is not confirmed. Timer's thread only."""
+
+    engine: Engine
+    node: Node
+    replicas: Replicas | None
+    timer: HashedWheelTimer
+    _options: ContextOptions
+
+    def _reset(self) -> None:
+        if self.replicas is not None:
+            self.replicas.begin_anew()
+        self.overdue = Overdue()
+        self._in_flight = 0
+        self._silent: set[Batch] = set()  # batches that were not answered when they should have been
+        self._sick = False  # the server answers renewals with an error: one probe at a time
+        self._resting: set[Lease] = set()  # renewals that the server refused one by one: not before the next probe
+        self._retry: Alarm | None = None
+        self._watch: Alarm | None = None
+        self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
+
+    def restart(self) -> None:
+        """After the death of the thread: its alarms are gone."""
+        self.timer.cancel(self._retry)
+        self.timer.cancel(self._watch)
+        self._reset()
+
+    def _send(self, group: RenewalGroup, leases: list[Lease], *, drained: bool = False) -> None:
+        raise NotImplementedError
+
+    def watch_overdue(self, leases: Sequence[Lease]) -> None:
+        """Watch ``leases`` until their deadlines; HELD ones become OVERDUE."""
+        for lease in leases:
+            if lease.state is HELD:
+                lease.move(Event.UNKNOWN)
+        self.overdue.add(leases)
+        self._set_watch()
+
+    def _set_watch(self) -> None:
+        first = self.overdue.first_deadline
+        if first is None:
+            return
+        # A tick early: the loss must be told by the deadline.
+        tick = max(self.timer.scale.floor(first) - 1, self.timer.wheel.now + 1)
+        if self._watch is None or self._watch.tick > tick:
+            self.timer.cancel(self._watch)
+            self._watch = self.timer.call_at(self.timer.scale.seconds(tick), self._tell_lapsed)
+
+    def _tell_lapsed(self, now: float) -> None:
+        self._watch = None
+        self.engine.lose(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now + 2)))
+        self._set_watch()
+
+    def forget(self, lease: Lease) -> None:
+        """The lease has ended: take it off wherever it waits. O(1), O(log n) when it is overdue."""
+        if not self.timer.wheel.cancel(lease) and self.overdue:
+            self.overdue.discard(lease)
+            self._resting.discard(lease)
+
+    def drain(self) -> None:
+        """Send what is overdue, nearest deadline first, a limited number of calls at a time: each reply makes room."""
+        if not self.node.ready or not self.overdue:
+            return
+        # A thread that was stopped comes here with replies in its hands, before it has looked at the deadlines.
+        now = self.timer.clock.now()
+        self.engine.lose(self.overdue.pop_until(now))
+        most = _DRAIN_LEASES if self.node.one_by_one else _DRAIN_CALLS
+        calls = min(most, self._options.max_calls_in_flight) - self._in_flight
+        if self._sick:
+            calls = 0 if self._in_flight or self._retry is not None else 1
+        if calls <= 0:
+            return
+        size, resting = self.node.batch_size, self._resting
+        by_group: dict[RenewalGroup, list[Lease]] = {}
+        taken = self.overdue.take(calls * size, lambda lease: lease.state is OVERDUE and lease not in resting)
+        self.engine.lose([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
+        for lease in taken:
+            if lease.state is OVERDUE:
+                by_group.setdefault(terms_of(lease), []).append(lease)
+        for group, leases in by_group.items():
+            for start in range(0, len(leases), size):
+                batch = leases[start : start + size]
+                if calls:
+                    calls -= 1
+                    self._send(group, batch, drained=True)
+                else:
+                    self.overdue.add(batch)  # many small groups: the rest waits for replies
+
+    def _retry_later(self) -> None:
+        if self._retry is None:
+            # A tick more, because alarms round down and a pause should not.
+            pause_s = self._backoff.pause() + self.timer.scale.tick_s
+            self._retry = self.timer.call_at(self.timer.now + pause_s, self._retry_now)
+
+    def _retry_now(self, now: float) -> None:
+        self._retry = None
+        self._resting.clear()
+        self.drain()
+
+    def node_ready(self) -> None:
+        """There is a connection that answers: whatever is overdue goes out at once."""
+        if self.engine.cluster is not None:
+            self.engine.cluster.ready()
+        self._sick = False
+        self._resting.clear()
+        self.drain()
+
+    def bring_home(self, leases: Iterable[Lease]) -> None:
+        """Hand over those OVERDUE leases that live on another node."""
+        if self.engine.cluster is not None:
+            for lease in leases:
+                self.engine.cluster.bring_home(lease)
+
+    def verify(self) -> None:
+        """Another server has taken the place of the last one: what it knows of is asked at once, nearest deadline first."""
+        held = [lease for lease in self.engine.held if lease.state is HELD]
+        for lease in held:
+            if lease.at_limit:
+                self._look_at(lease)
+            else:
+                self.timer.wheel.cancel(lease)
+        self.watch_overdue([lease for lease in held if not lease.at_limit])
+
+    def _look_at(self, lease: Lease) -> None:
+        """Ask whether the server knows a lease that is not to be renewed any more. No answer proves nothing."""
+        kind = terms_of(lease).kind
+
+        def looked() -> None:
+            if operation.error is None and not operation.result() and lease.state is HELD:
+                self.engine.lose([lease], LossReason.KEY_GONE)
+
+        operation = Operation[bool](looked)
+        self.engine.query(lease.name, kind.owned(lease), partial(kind.read_owned, lease=lease), operation)
+
+    def server_is_well(self) -> None:
+        """It has just granted a lock: if it refused renewals before, there is no need to wait for the next probe."""
+        if self._sick:
+            self.node_ready()

@@ -1,0 +1,1 @@
+"""The lock objects beyond the plain one, for threads and for asyncio: what differs from it, and nothing else."""

@@ -1,0 +1,206 @@
+"""The locks beyond the plain one, for asyncio: what :mod:`wheel_lock.family.threads` has, with ``await``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.engine.swapping import Swap
+from wheel_lock.errors import LockNotAcquired, LocksLost, WheelLockError
+from wheel_lock.family.holds import ReentrantHandle
+from wheel_lock.family.multi import MultiHandle
+from wheel_lock.family.permits import SemaphoreHandle
+from wheel_lock.family.read_write import Halves, ReadHandle, WriteHandle
+from wheel_lock.handle import OnLost
+from wheel_lock.lease import Lease, Owner
+from wheel_lock.locks import EXCLUSIVE
+from wheel_lock.options import LockOptions
+from wheel_lock.task_lock import Lock, task_callback
+from wheel_lock.tasks import Awaiting, current_task, current_task_itself, wait_for
+
+_OTHERS = "another task holds it"
+
+
+class ReentrantLock(ReentrantHandle, Lock):
+    """A lock that the task which holds it may acquire again. Made by ``context.asyncio.reentrant_lock``.
+
+    It belongs to its task: no other may release it, and it is renewed no more when that ends. (On Python 3.11
+    ``asyncio.wait_for`` runs what it is given in a task of its own: limit the time with ``blocking_timeout``.)
+    """
+
+    __slots__ = ()
+
+    def _caller(self) -> Owner:
+        return current_task_itself()
+
+    def _number(self) -> int:
+        return id(current_task())
+
+    def _chosen(self, verb: str) -> Lease | None:
+        return self._only_mine(verb, _OTHERS)
+
+    def _seen(self) -> Lease | None:
+        return self._mine() or self._latest()
+
+    async def acquire(
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Acquire the lock, once more where this task holds it already; see the method for threads."""
+        if token is None and self._again():
+            return True
+        return await super().acquire(blocking, blocking_timeout, token)
+
+    async def release(self) -> bool:
+        """Release the lock once; True where it is fully released, False where this task still holds it."""
+        return await super().release()
+
+    async def _leave(self, lease: Lease | None) -> None:
+        await self.release()
+
+    def _left_lost(self, lease: Lease) -> None:
+        self._left(lease)
+
+    def _throw_away(self, lease: Lease) -> None:
+        if self._left(lease):
+            super()._throw_away(lease)
+
+
+class ReadLock(ReadHandle, ReentrantLock):
+    """The half of a read-write lock that is shared. Made by :meth:`ReadWriteLock.read`."""
+
+    __slots__ = ()
+
+
+class WriteLock(WriteHandle, ReentrantLock):
+    """The half of a read-write lock that is not. Made by :meth:`ReadWriteLock.write`."""
+
+    __slots__ = ()
+
+    async def release(self) -> bool:
+        """Release it once; where this task has acquired it for reading, too, it is held on for that, without a gap."""
+        if not self._keeps_reading:
+            return await super().release()
+        try:
+            await self._swap(0)
+        except BaseException:
+            self._downgraded(None, 0)
+            raise
+        return True
+
+    async def _leave(self, lease: Lease | None) -> None:
+        if not self._is_left:
+            await super()._leave(lease)
+
+    async def downgrade(self) -> ReadLock:
+        """Hold it for reading instead, without a gap; see the method for threads."""
+        self._check_downgrade()
+        await self._swap(1)
+        return self._reading(ReadLock(*self._as_reader()))
+
+    async def _swap(self, reads: int) -> None:
+        engine = self._engine
+        awaiting: Awaiting[None] = Awaiting(engine)
+        swap = Swap(engine, self._to_change("downgrade"), self._new_reader(), self._options, awaiting)
+        awaiting.undeliverable = swap.give_up
+        try:
+            engine.submit(swap.begin)
+            await awaiting
+            self._downgraded(swap.new, reads)
+        except BaseException:
+            engine.tell(swap.give_up)
+            raise
+
+
+class ReadWriteLock(Halves[ReadLock, WriteLock]):
+    """A lock that any number of tasks hold for reading, or one for writing. Made by ``context.asyncio.rw_lock``."""
+
+    __slots__ = ()
+
+    _read_class = ReadLock
+    _write_class = WriteLock
+
+
+class Semaphore(SemaphoreHandle, Lock):
+    """A number of permits, of which each task holds one. Made by ``context.asyncio.semaphore``.
+
+    A permit ends with its task, unless ``thread_local=False``.
+    """
+
+    __slots__ = ()
+
+    def _caller(self) -> Owner:
+        return current_task_itself()
+
+    def _chosen(self, verb: str) -> Lease | None:
+        return self._only_mine(verb, _OTHERS) if self._options.thread_local else self._seen()
+
+    async def set_permits(self, permits: int | None) -> None:
+        """Set how many permits there are, for all who use this name; see the method for threads."""
+        await self._ask(*self._setting(permits))
+
+
+class MultiLock(MultiHandle[Lock]):
+    """Several exclusive locks as one: all of them are held, or none. Made by ``context.asyncio.multi_lock``."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, engine: Engine, names: Iterable[str | bytes], options: LockOptions, on_lost: OnLost | None
+    ) -> None:
+        super().__init__(
+            engine, names, options, lambda name: Lock(engine, EXCLUSIVE, name, options, task_callback(on_lost))
+        )
+
+    async def acquire(self, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
+        """Acquire all of them, or none. Nothing is held while it waits; a task that is cancelled leaves nothing."""
+        engine = self._engine
+        awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
+        together = self._together(blocking, blocking_timeout, awaiting)
+        awaiting.undeliverable = together.give_up
+        try:
+            engine.submit(together.begin)
+            return self._take(await awaiting)
+        except BaseException:
+            engine.tell(together.give_up)
+            raise
+
+    async def release(self) -> None:
+        """Release all of them; see the method for threads."""
+        leases, lost, missing = self._to_release()
+        if leases:
+            lost.update(await wait_for(self._engine, partial(self._engine.release_many, leases)))
+        if lost:
+            raise LocksLost(lost)
+        if missing is not None:
+            raise missing
+
+    async def __aenter__(self) -> Self:
+        if not await self.acquire():
+            raise LockNotAcquired(self._not_acquired())
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc_type is GeneratorExit:
+            # A coroutine that is thrown away in the middle may not await any more.
+            leases, _, _ = self._to_release()
+            release: Operation[Any] = Operation(nobody)
+            self._engine.tell(partial(self._engine.release_many, leases, release))
+            return
+        try:
+            await self.release()
+        except WheelLockError as error:
+            if exc_value is None:
+                raise
+            exc_value.add_note(f"and the locks could not be released: {error}")  # the first error is the one to see

@@ -1,0 +1,119 @@
+"""What the two halves of a read-write lock are without waiting. One hold of an owner counts both."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.kind import Kind
+from wheel_lock.errors import LockAlreadyHeld, quoted
+from wheel_lock.family.holds import ALONE, SHARED, Hold, ReentrantHandle
+from wheel_lock.handle import LockHandle, OnLost
+from wheel_lock.lease import Lease
+from wheel_lock.locks import FENCED_WRITE, READ, WRITE
+from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.protocol.resp import fragment
+
+R = TypeVar("R", bound=LockHandle)
+W = TypeVar("W", bound=LockHandle)
+
+
+class ReadHandle(ReentrantHandle):
+    """The half that is shared. Who holds the lock for writing may acquire it for reading, too."""
+
+    __slots__ = ()
+
+    _family = "read-write"
+    _half = SHARED
+
+    def _new_token(self) -> bytes:
+        return self._kind.token()  # a member of a sorted set, whose form the scripts know
+
+
+class WriteHandle(ReentrantHandle):
+    """The half that is not."""
+
+    __slots__ = ()
+
+    _family = "read-write"
+    _half = ALONE
+
+    def _new_token(self) -> bytes:
+        return self._kind.token()
+
+    @property
+    def _keeps_reading(self) -> bool:
+        """Whether the next release ends the writing, and the caller goes on reading."""
+        hold = self._hold(self._caller())
+        return hold is not None and hold.alone == 1 and hold.shared > 0 and self._believed(hold.lease)
+
+    @property
+    def _is_left(self) -> bool:
+        """Whether the block that was entered with it has nothing to release any more, because it was downgraded."""
+        last: Hold | None = getattr(self, "_last", None)
+        return last is not None and last.downgraded and not last.alone
+
+    def _check_downgrade(self) -> None:
+        self._to_change("downgrade")
+        if self.count > 1:
+            raise LockAlreadyHeld(
+                f"The lock {quoted(self.name)} is held for writing {self.count} times, not only by who downgrades it",
+                self.name,
+            )
+
+    def _new_reader(self) -> Lease:
+        """Return the lease of a reader that takes the place of the writer's."""
+        options, owner = self._options, self._caller()
+        key = lock_name(self.name)
+        group = self._engine.group(key, READ, options)
+        return Lease(self.name, fragment(key, READ.token()), group, owner, self._told())
+
+    def _downgraded(self, lease: Lease | None, reads: int) -> None:
+        """The caller writes no more, and reads so many times more; by another lease, or by none, for it is lost."""
+        hold = self._hold(self._caller())
+        assert hold is not None
+        hold.lease, hold.alone, hold.downgraded = lease or hold.lease, 0, True
+        hold.shared += reads
+
+    def _reading(self, reader: R) -> R:
+        """Return the object for the other half, through which others see the hold, too."""
+        hold = self._hold(self._caller())
+        assert hold is not None
+        assert isinstance(reader, ReadHandle)
+        reader._look_at(hold)
+        return reader
+
+    def _as_reader(self) -> tuple[Any, ...]:
+        """What the object for the other half is made of."""
+        return self._engine, READ, self.name, self._options, self._on_lost
+
+
+class Halves(Generic[R, W]):
+    """A read-write lock: two lock objects of one name."""
+
+    __slots__ = ("_engine", "_on_lost", "_options", "name")
+
+    _read_class: ClassVar[Any]
+    _write_class: ClassVar[Any]
+
+    def __init__(self, engine: Engine, name: str | bytes, options: LockOptions, on_lost: OnLost | None) -> None:
+        self._engine = engine
+        self._options = options
+        self._on_lost = on_lost
+        self.name = name
+
+    def _make(self, half: type[Any], kind: Kind) -> Any:
+        return half(self._engine, kind, self.name, self._options, self._on_lost)
+
+    def read(self) -> R:
+        """Return the half that is shared: held together with other readers, and never with a writer."""
+        lock: R = self._make(self._read_class, READ)
+        return lock
+
+    def write(self) -> W:
+        """Return the half that is not: held by one, while nobody reads."""
+        lock: W = self._make(self._write_class, FENCED_WRITE if self._options.fencing else WRITE)
+        return lock
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {quoted(self.name)}>"

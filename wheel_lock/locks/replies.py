@@ -1,0 +1,74 @@
+"""What replies mean that several kinds of lock have in common."""
+
+from __future__ import annotations
+
+from wheel_lock.engine.kind import NO_FENCE, Refusal
+from wheel_lock.errors import LossReason
+from wheel_lock.options import MAX_SECONDS
+from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, exceptions, is_of_wrong_type
+
+LONGEST_TTL_MS = int(4 * MAX_SECONDS * 1000)  # a server that says more has misunderstood
+MOST_LISTENERS = 1 << 32  # likewise
+UNTOLD = 2  # listeners, where they are not counted: there may be others than ourselves
+
+
+def acquired(reply: Reply, *, fenced: bool = False) -> int | Refusal:
+    """Read the reply of a script that acquires: a fence, or 0 where none is drawn; or a list of one, when to ask again."""
+    if type(reply) is int and (reply > 0 if fenced else reply == 0):
+        return reply or NO_FENCE
+    if type(reply) is list and len(reply) == 1 and type(reply[0]) is int:
+        return Refusal(reply[0] if reply[0] >= 0 else None)
+    raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
+
+
+def released(reply: Reply) -> int | LossReason:
+    """Read 1 and more, by how many listeners were woken, or why there was nothing to release."""
+    if type(reply) is int and 1 <= reply <= MOST_LISTENERS:
+        return reply - 1
+    return reason(reply)
+
+
+def released_in_bulk(reply: Reply) -> int | LossReason | str:
+    """Read the reply of a batched release about one lease; a text is the server's error."""
+    odd = exceptions(reply, 1)
+    if not odd:
+        return UNTOLD
+    verdict = odd[0][1]
+    if isinstance(verdict, str) and not is_of_wrong_type(verdict):
+        return verdict
+    return LossReason.KEY_GONE if verdict == GONE else LossReason.TAKEN
+
+
+def extended(reply: Reply) -> int | LossReason:
+    """Read the new time-to-live, or why there is none."""
+    if type(reply) is int and 0 < reply <= LONGEST_TTL_MS:
+        return reply
+    return reason(reply)
+
+
+def taken_over(reply: Reply) -> LossReason | None:
+    """Read 1, or why it could not be taken over."""
+    return None if type(reply) is int and reply == 1 else reason(reply)
+
+
+def reason(reply: Reply) -> LossReason:
+    """Read 0 or -1: why there was nothing that an owner could change."""
+    if type(reply) is int and reply == 0:
+        return LossReason.KEY_GONE
+    if type(reply) is int and reply == -1:
+        return LossReason.TAKEN
+    raise MalformedReply(f"{reply!r:.40} is no reply to an owner-checked script")
+
+
+def count(reply: Reply) -> int:
+    """Read a number."""
+    if type(reply) is not int:
+        raise MalformedReply(f"expected an integer, got {reply!r:.40}")
+    return reply
+
+
+def text(reply: Reply) -> bytes | None:
+    """Read a string, or nothing."""
+    if reply is not None and type(reply) is not bytes:
+        raise MalformedReply(f"expected a string or nothing, got {reply!r:.40}")
+    return reply

@@ -1,0 +1,42 @@
+-- flags:
+-- Acquire one fair lock: granted when it is free and nobody alive stands before. Who waits takes a place at the end.
+-- KEYS: name, queue, who of it is alive, and a fence key where a fence is asked for.
+-- ARGV: token, ttl in ms, for how long it is alive without a word in ms (0: it does not wait), wake-up channel, ttl of the
+-- fence key in ms.
+-- Reply: the fence or 0 (granted), or a list of one: the holder's remaining time in ms for who is first in the queue, -1
+-- for the others.
+-- include: fence
+-- include: queue
+local name, queue, alive, token, patience = KEYS[1], KEYS[2], KEYS[3], ARGV[1], tonumber(ARGV[3])
+local me = string.sub(token, 1, 22)
+local fence, problem = 0, nil
+if KEYS[4] then
+  fence, problem = draw_fence(KEYS[4])
+  if not fence then return problem end
+end
+local value = redis.pcall('get', name)
+local first, expiry = head(queue, alive)
+-- A key with this very token is an earlier try of the same lease: it was granted and its reply was lost.
+if value == token or (not value and (not first or first == me)) then
+  -- The grant comes last: an error before it has granted nothing.
+  if KEYS[4] then keep_fence(KEYS[4], fence, ARGV[5]) end
+  redis.call('zrem', queue, me)
+  redis.call('zrem', alive, me)
+  redis.call('set', name, token, 'PX', ARGV[2])
+  return fence
+end
+if patience > 0 then
+  if not redis.call('zscore', queue, me) then
+    local last = redis.call('zrange', queue, -1, -1, 'WITHSCORES')[2]
+    redis.call('zadd', queue, tonumber(last or '0') + 1, me)
+    first = first or me
+  end
+  redis.call('zadd', alive, now + patience, me)
+  for i = 2, 3 do
+    if redis.call('pttl', KEYS[i]) < patience then redis.call('pexpire', KEYS[i], patience) end
+  end
+end
+if value then return {first == me and redis.call('pttl', name) or -1} end
+-- It is free, and the turn is another's, who may have missed the word.
+redis.pcall('publish', ARGV[4], first)
+return {expiry - now}

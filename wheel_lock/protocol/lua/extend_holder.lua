@@ -1,0 +1,17 @@
+-- flags: allow-oom
+-- Change the time-to-live of one lease that is a member of a sorted set, only where it has not expired.
+-- KEYS: name.  ARGV: member, time in ms, '1' to replace the time-to-live or '0' to add to it.
+-- Reply: the new time-to-live in ms, 0 (gone), -1 (something else is there).
+-- include: holders
+local score = redis.pcall('zscore', KEYS[1], ARGV[1])
+if type(score) == 'table' then
+  if string.find(tostring(score.err), 'WRONGTYPE', 1, true) then return -1 end
+  return score
+end
+score = tonumber(score or '0')
+if math.abs(score) <= now then return 0 end
+local ttl = tonumber(ARGV[2])
+if ARGV[3] == '0' then ttl = ttl + math.abs(score) - now end
+redis.call('zadd', KEYS[1], score > 0 and now + ttl or -(now + ttl), ARGV[1])
+keep(KEYS[1], string.format('%.0f', ttl))
+return ttl

@@ -1,0 +1,15 @@
+-- flags: allow-oom
+-- Count who holds a sorted set, and look for one of them.
+-- KEYS: name, and the key that holds a semaphore's number of permits.  ARGV: member, or '' for none.
+-- Reply: a list: how many share it, how many hold it alone, whether the member is there, and the number of permits or -1.
+-- include: holders
+local name, alone = KEYS[1], 0
+-- Something else is there: nobody can get in.
+if type(redis.pcall('zcard', name)) == 'table' then return {2147483647, 1, 0, -1} end
+local others = redis.call('zrangebyscore', name, '-inf', '(' .. -now)
+for i = 1, #others do
+  if string.sub(others[i], 1, 1) == 'w' then alone = alone + 1 end
+end
+local mine = math.abs(tonumber(redis.call('zscore', name, ARGV[1]) or '0')) > now
+local permits = tonumber(redis.call('get', KEYS[2]) or '-1') or -1
+return {redis.call('zcount', name, '(' .. now, '+inf'), alone, mine and 1 or 0, permits}

@@ -1,0 +1,37 @@
+-- flags: allow-oom,allow-cross-slot-keys
+-- Release many fair locks, each only where its token still matches, or leave their queues, and wake whose turn it is.
+-- KEYS: none.  ARGV: name, token, queue, who of it is alive, and wake-up channel of each lease.
+-- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's token) or the error's text.
+-- One lease: KEYS[1], ARGV[1], KEYS[2], KEYS[3], ARGV[2]
+-- include: queue
+local argv = ARGV
+local function leave(name, token, queue, alive, channel)
+  local value = redis.pcall('get', name)
+  if value == token then redis.call('del', name) end
+  local me = string.sub(token, 1, 22)
+  redis.call('zrem', queue, me)
+  redis.call('zrem', alive, me)
+  local first = head(queue, alive)
+  if first and (not value or value == token) then redis.pcall('publish', channel, first) end
+  return value
+end
+local out, n = {}, 0
+for i = 1, #argv, 5 do
+  local well, value = pcall(leave, argv[i], argv[i + 1], argv[i + 2], argv[i + 3], argv[i + 4])
+  local verdict = nil
+  if type(value) == 'table' then
+    verdict = value.err
+  elseif not well then
+    verdict = tostring(value)
+  elseif not value then
+    verdict = 0
+  elseif value ~= argv[i + 1] then
+    verdict = 1
+  end
+  if verdict then
+    out[n + 1] = (i + 4) / 5
+    out[n + 2] = verdict
+    n = n + 2
+  end
+end
+return out

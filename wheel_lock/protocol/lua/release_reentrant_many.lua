@@ -1,0 +1,25 @@
+-- flags: allow-oom,allow-cross-slot-keys
+-- Release many reentrant locks, each only where its holder's field is still there, and wake who waits for them.
+-- KEYS: none.  ARGV: name, field and wake-up channel of each lease.
+-- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's) or the error's text.
+-- One lease: KEYS[1], ARGV[1], ARGV[2]
+local pcall, argv = redis.pcall, ARGV
+local out, n = {}, 0
+for i = 1, #argv, 3 do
+  local mine = pcall('hexists', argv[i], argv[i + 1])
+  local verdict = nil
+  if mine == 1 then
+    local done = pcall('del', argv[i])
+    if type(done) == 'table' then verdict = done.err else pcall('publish', argv[i + 2], '0') end
+  elseif type(mine) == 'table' then
+    verdict = mine.err
+  else
+    verdict = pcall('exists', argv[i])
+  end
+  if verdict then
+    out[n + 1] = (i + 2) / 3
+    out[n + 2] = verdict
+    n = n + 2
+  end
+end
+return out

@@ -1,0 +1,36 @@
+-- flags: allow-oom,allow-cross-slot-keys
+-- Renew many leases that are members of sorted sets: push their expiry out, only where it has not come yet.
+-- KEYS: none.  ARGV: ttl in ms, then name and member of each lease.
+-- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone) or the error's text.
+-- One lease: ARGV[1], KEYS[1], ARGV[2]
+-- include: holders
+local pcall, argv = redis.pcall, ARGV
+local ttl = tonumber(argv[1])
+local expiry = now + ttl
+local out, n = {}, 0
+for i = 2, #argv, 2 do
+  local name = argv[i]
+  local score = pcall('zscore', name, argv[i + 1])
+  local verdict = nil
+  if type(score) == 'string' then
+    score = tonumber(score)
+    if score > now then
+      score = pcall('zadd', name, expiry, argv[i + 1])
+    elseif score < -now then
+      score = pcall('zadd', name, -expiry, argv[i + 1])
+    else
+      verdict = 0
+    end
+    if type(score) == 'table' then verdict = score.err elseif not verdict then keep(name, ttl) end
+  elseif type(score) == 'table' then
+    verdict = score.err
+  else
+    verdict = 0
+  end
+  if verdict then
+    out[n + 1] = i / 2
+    out[n + 2] = verdict
+    n = n + 2
+  end
+end
+return out

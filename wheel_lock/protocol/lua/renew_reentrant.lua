@@ -1,0 +1,26 @@
+-- flags: allow-oom,allow-cross-slot-keys
+-- Renew many reentrant leases: push the expiry out, only where the holder's field is still there.
+-- KEYS: none.  ARGV: ttl in ms, then name and field of each lease.
+-- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's) or the error's text.
+-- One lease: ARGV[1], KEYS[1], ARGV[2]
+local pcall, argv = redis.pcall, ARGV
+local ttl = argv[1]
+local out, n = {}, 0
+for i = 2, #argv, 2 do
+  local mine = pcall('hexists', argv[i], argv[i + 1])
+  local verdict = nil
+  if mine == 1 then
+    local done = pcall('pexpire', argv[i], ttl)
+    if type(done) == 'table' then verdict = done.err elseif done ~= 1 then verdict = 0 end
+  elseif type(mine) == 'table' then
+    verdict = mine.err
+  else
+    verdict = pcall('exists', argv[i])
+  end
+  if verdict then
+    out[n + 1] = i / 2
+    out[n + 2] = verdict
+    n = n + 2
+  end
+end
+return out

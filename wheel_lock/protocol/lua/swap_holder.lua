@@ -1,0 +1,24 @@
+-- flags: allow-oom
+-- Put one member of a sorted set in the place of another, without a gap: a writer becomes a reader.
+-- KEYS: name.  ARGV: the member that goes, the one that comes, its ttl in ms, wake-up channel of those who may share.
+-- Reply: 1 (done), 0 (gone), -1 (something else is there).
+-- include: holders
+-- include: turns
+local name, old, new, ttl = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local score = redis.pcall('zscore', name, old)
+if type(score) == 'table' then
+  if string.find(tostring(score.err), 'WRONGTYPE', 1, true) then return -1 end
+  return score
+end
+-- The new one there is an earlier try of this very call, whose reply was lost.
+local done = redis.call('zscore', name, new)
+if math.abs(tonumber(done or score or '0')) <= now then return 0 end
+-- Added before the other is removed: a key that is empty for a moment is gone where its slot is on its way.
+redis.call('zadd', name, now + tonumber(ttl), new)
+if not done then
+  redis.call('zrem', name, old)
+  pass_on(name)
+end
+keep(name, ttl)
+redis.pcall('publish', ARGV[4], '0')
+return 1

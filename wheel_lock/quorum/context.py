@@ -1,0 +1,216 @@
+"""The contexts of a quorum of independent masters, for threads and for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypedDict, Unpack
+
+from wheel_lock.decorator import Locked
+from wheel_lock.engine.connect import RedisPyConnector
+from wheel_lock.engine.topology import AnyClient
+from wheel_lock.errors import WheelLockError
+from wheel_lock.face import Face, TaskFace, ThreadFace
+from wheel_lock.handle import OnLost, checked_callback
+from wheel_lock.observe import ContextStats
+from wheel_lock.options import ContextOptions, LockOptions, LockTerms, OwnedTerms, lock_name, lock_options, seconds
+from wheel_lock.quorum.engine import QuorumEngine
+from wheel_lock.quorum.locks import QuorumLock, QuorumReentrantLock, QuorumTaskLock, QuorumTaskReentrantLock
+from wheel_lock.task_lock import task_callback
+from wheel_lock.timer import HashedWheelTimer
+
+LEAST_NODES = 3
+
+_NO_FENCES = (
+    "fencing is not available on independent masters: each would count for itself, and numbers of different majorities "
+    "do not order. Draw the fence where it is checked, or from one server"
+)
+_ELSEWHERE: dict[str, str] = {
+    "rw_lock": "readers and writers must be told apart by one server, and a majority is not the same one twice",
+    "fair_lock": "there is no order of arrival among masters that do not know of each other",
+    "semaphore": "permits that are counted on several masters cannot be added up",
+    "multi_lock": "several names are all granted or none by one script, and no script runs on several masters",
+    "acquire_many": "every name would take an election of its own; acquire them one by one",
+    "release_many": "release them one by one",
+    "adopt": "a lock of several masters cannot be passed on in one step",
+}
+
+
+class QuorumOptions(TypedDict, total=False):
+    """What a quorum's context takes beside its clients; see :class:`QuorumContext`."""
+
+    timer: HashedWheelTimer | None
+    node_timeout: float | None
+    longest_timeout: float
+    trust_new_nodes: bool
+    batch_size: int
+    response_timeout: float
+    connect_timeout: float
+    close_timeout: float
+    release_on_close: bool
+    max_held: int | None
+    max_waiting: int | None
+    declare_keys: bool
+    track_acquisitions: bool
+
+
+def _terms(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOptions:
+    lock_name(name)
+    if terms.get("fencing"):
+        raise ValueError(_NO_FENCES)
+    return lock_options(timeout, **terms)
+
+
+class QuorumFace(Face):
+    """What the two contexts have in common."""
+
+    _engine: QuorumEngine
+
+    def node_stats(self) -> dict[str, ContextStats]:
+        """Return a frozen snapshot for each node, by where it is; their leases are the votes of this context's locks."""
+        return {engine.connector.describe(): engine.stats() for engine in self._engine.engines}
+
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        why = _ELSEWHERE.get(name)
+        if why is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+        def refuse(*arguments: object, **keywords: object) -> NoReturn:
+            raise WheelLockError(f"{name}() is not available on independent masters: {why}")
+
+        return refuse
+
+
+class QuorumContext(QuorumFace, ThreadFace):
+    """Holds locks on a majority of independent masters. Made by :meth:`wheel_lock.LockContext.quorum`.
+
+    Args:
+        clients: One client for each master, at least three.
+        node_timeout: Seconds that one master may take to answer an acquire; by default a tenth of the lock's timeout.
+        longest_timeout: Seconds of the longest timeout that any user of these masters asks for, where that is longer than
+            all that this context will ask for. For so long a master that has restarted does not count.
+        trust_new_nodes: Whether a master that is seen for the first time counts at once. Otherwise it must have been up
+            for as long as one that has restarted: safe also for a process that starts after a master's restart, but
+            masters that have just been set up grant nothing until then.
+        timer, batch_size, response_timeout, connect_timeout, close_timeout, release_on_close, max_held, max_waiting,
+            declare_keys, track_acquisitions: As for :class:`wheel_lock.LockContext`.
+
+    Raises:
+        TypeError: One of the clients is not one of one server over a socket.
+        ValueError: There are too few clients, or one is given twice, or a setting is out of range.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[AnyClient],
+        *,
+        timer: HashedWheelTimer | None = None,
+        node_timeout: float | None = None,
+        longest_timeout: float = 0.0,
+        trust_new_nodes: bool = True,
+        batch_size: int = 500,
+        response_timeout: float = 5.0,
+        connect_timeout: float = 2.0,
+        close_timeout: float = 5.0,
+        release_on_close: bool = True,
+        max_held: int | None = None,
+        max_waiting: int | None = None,
+        declare_keys: bool = False,
+        track_acquisitions: bool = False,
+    ) -> None:
+        clients = list(clients)
+        if len(clients) < LEAST_NODES:
+            raise ValueError(
+                f"a quorum takes {LEAST_NODES} clients or more, of independent masters, not {len(clients)}"
+            )
+        places = [RedisPyConnector(client).describe() for client in clients]  # type: ignore[arg-type]  # refuses others
+        for place in places:
+            if places.count(place) > 1:
+                raise ValueError(f"each client must be of a master of its own, and {place} is given twice")
+        options = ContextOptions(
+            batch_size=batch_size,
+            response_timeout_s=response_timeout,
+            connect_timeout_s=connect_timeout,
+            close_timeout_s=close_timeout,
+            release_on_close=release_on_close,
+            max_held=max_held,
+            max_waiting=max_waiting,
+            declare_keys=bool(declare_keys),
+            track_acquisitions=track_acquisitions,
+        )
+        self._engine = QuorumEngine(
+            clients,
+            options,
+            timer if timer is not None else HashedWheelTimer.shared(),
+            None if node_timeout is None else seconds("node_timeout", node_timeout, above=0.0),
+            seconds("longest_timeout", longest_timeout),
+            bool(trust_new_nodes),
+        )
+
+    def lock(
+        self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[LockTerms]
+    ) -> QuorumLock:
+        """Return an exclusive lock, not yet acquired.
+
+        Args:
+            name, timeout, on_lost, terms: As for :meth:`wheel_lock.LockContext.lock`. A waiter always asks by itself, every
+                ``retry_every`` (0.05 by default) on average.
+
+        Raises:
+            ValueError: A value is out of range, or a fence was asked for; before any I/O.
+        """
+        options = _terms(name, timeout, dict(terms))
+        return QuorumLock(self._engine, name, options, checked_callback(on_lost))
+
+    def reentrant_lock(
+        self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[OwnedTerms]
+    ) -> QuorumReentrantLock:
+        """Return a lock that the thread which holds it may acquire again; see :meth:`lock`, which it excludes, too."""
+        options = _terms(name, timeout, dict(terms))
+        return QuorumReentrantLock(self._engine, name, options, checked_callback(on_lost))
+
+    def locked(self, name: str, timeout: float = 30.0, **terms: Unpack[LockTerms]) -> Locked:
+        """Return a decorator; see :meth:`wheel_lock.LockContext.locked`."""
+        return Locked(
+            name,
+            lambda filled: self.lock(filled, timeout, **terms),
+            lambda filled: self.asyncio.lock(filled, timeout, **terms),
+        )
+
+    @property
+    def asyncio(self) -> AsyncQuorumContext:
+        """This context as asyncio sees it: the same names, awaitable."""
+        return AsyncQuorumContext(self._engine, self)
+
+    def __repr__(self) -> str:
+        engine = self._engine
+        return f"<QuorumContext {engine.quorum} of {engine.describe()}; {self._state}>"
+
+
+class AsyncQuorumContext(QuorumFace, TaskFace):
+    """A :class:`QuorumContext` as asyncio sees it: ``context.asyncio``."""
+
+    def lock(
+        self,
+        name: str | bytes,
+        timeout: float = 30.0,
+        *,
+        on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
+        **terms: Unpack[LockTerms],
+    ) -> QuorumTaskLock:
+        """Return an exclusive lock, not yet acquired; see :meth:`QuorumContext.lock`."""
+        options = _terms(name, timeout, dict(terms))
+        return QuorumTaskLock(self._engine, name, options, task_callback(on_lost), cancel_on_lost=cancel_on_lost)
+
+    def reentrant_lock(
+        self,
+        name: str | bytes,
+        timeout: float = 30.0,
+        *,
+        on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
+        **terms: Unpack[OwnedTerms],
+    ) -> QuorumTaskReentrantLock:
+        """Return a lock that the task which holds it may acquire again; see :meth:`QuorumContext.lock`."""
+        options, callback = _terms(name, timeout, dict(terms)), task_callback(on_lost)
+        return QuorumTaskReentrantLock(self._engine, name, options, callback, cancel_on_lost=cancel_on_lost)

@@ -1,0 +1,240 @@
+"""A lease that a majority of the nodes grants: the votes that it consists of, and what follows from them.
+
+Each vote is a lease of one node's engine, which renews it and tells when it is lost. Nothing about them is kept a second
+time: whether the whole is believed is computed from the votes when somebody asks, every time.
+
+Source: "Distributed Locks with Redis" on redis.io, section "The Redlock Algorithm". There the lock's validity counts from
+before the first node was asked; here each vote has the deadline of its own request, and the whole lasts as long as a
+majority of them does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from wheel_lock.engine.acquiring import Acquire
+from wheel_lock.engine.kind import Kind
+from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.errors import LockUnavailable, LossReason, quoted
+from wheel_lock.lease import EXTENDING, Lease, Owner
+from wheel_lock.locks import EXCLUSIVE
+from wheel_lock.observe.events import LostEvent
+from wheel_lock.options import LockOptions
+from wheel_lock.protocol.resp import fragment
+from wheel_lock.quorum.nodes import NodeEngine
+
+if TYPE_CHECKING:
+    from wheel_lock.quorum.engine import QuorumEngine
+
+_LEAST_LIMIT_S = 0.05  # a pause of the collector or the scheduler is no failure of a node
+_DOWN_S = 0.25  # for a node that could not be connected to the last time
+_FIRST_CONTACT_S = 1.0  # for connecting and loading the scripts
+
+
+class QuorumGroup:
+    """What quorum leases of one timeout have in common: who looks after those that lack votes."""
+
+    def __init__(self, engine: QuorumEngine, timeout_s: float) -> None:
+        self.engine = engine
+        self.kind: Kind = EXCLUSIVE
+        self.timeout_s = timeout_s
+        self.alive = True
+
+    def due(self, entries: Sequence[Lease], now: float) -> None:
+        """Ask again for the votes that ``entries`` lack."""
+        for lease in entries:
+            assert isinstance(lease, QuorumLease)
+            self.engine.heal(lease)
+
+
+class Vote(Owner):
+    """One node's part in a quorum lease, and the owner of what that node grants. Timer's thread only.
+
+    Attributes:
+        node: The node's engine.
+        whole: What it is a part of.
+        lease: What the node has granted last, whatever has become of it; None where it has granted nothing.
+        counts_from: From when that counts, in seconds of the timer's clock.
+        asking: What the node is being asked for, or None.
+        failure: Why it could not be asked, or did not answer, the last time; None where it did.
+    """
+
+    __slots__ = ("_told", "asking", "counts_from", "failure", "lease", "node", "whole")
+
+    def __init__(self, node: NodeEngine, whole: QuorumLease) -> None:
+        self.holds = None
+        self.node = node
+        self.whole = whole
+        self.lease: Lease | None = None
+        self.counts_from = math.inf
+        self.asking: Acquire | None = None
+        self.failure: Exception | None = None
+        self._told: Callable[[], object] = nobody
+
+    @property
+    def ended(self) -> bool:  # type: ignore[override]
+        """Whether the holder has ended, so that nothing is to be renewed for it."""
+        return self.whole.owner.ended
+
+    @property
+    def alive(self) -> bool:
+        """Whether the node's grant has not ended, so far as is known. (It may have run out, or not count yet.)"""
+        return self._standing() is not None
+
+    def counted(self, now: float) -> Lease | None:
+        """Return the node's grant if it counts at ``now``. From any thread."""
+        lease = self._standing()  # before the time from when it counts is read: that is written first
+        return lease if self.counts_from <= now else None
+
+    def _standing(self) -> Lease | None:
+        lease = self.lease
+        ended = lease is None or lease.loss is not None or lease.state > EXTENDING or not lease.group.alive
+        return None if ended else lease
+
+    def lost(self, lease: Lease) -> None:
+        if lease is self.lease:
+            self.whole.terms.engine.vote_lost(self, lease.loss or LossReason.NOT_CONFIRMED)
+
+    def ask(self, token: bytes, options: LockOptions, limit_s: float, told: Callable[[], object]) -> None:
+        """Ask the node for its vote.
+
+        Args:
+            token: What it is to store.
+            options: For how long, and how it is to be renewed.
+            limit_s: How long it may take to answer.
+            told: Called when it has answered, or has not in time.
+        """
+        engine, name = self.node, self.whole.name
+        if engine.is_silent:
+            self.failure = LockUnavailable(f"{engine.connector.describe()} is silent (lock {quoted(name)})", name)
+            told()
+            return
+        key = self.whole.key
+        lease = Lease(name, fragment(key, token), engine.group(key, EXCLUSIVE, options), self)
+        operation: Operation[bool] = Operation(self._answered)
+        self._told = told
+        self.failure = None
+        self.asking = request = Acquire(engine, [lease], options, operation)
+        if not engine.node.connected and engine.node.last_error is None:
+            limit_s = max(limit_s, min(_FIRST_CONTACT_S, options.timeout_s / 3))
+        elif not engine.node.connected:
+            limit_s = min(limit_s, _DOWN_S)  # it may be back; but a split vote is not decided before
+        # Silent for the whole of so short a time is suspicious, and not for a part of it.
+        request.limit_s = request.suspicion_s = min(limit_s, engine.options.response_timeout_s)
+        request.begin()
+
+    def _answered(self) -> None:
+        request, self.asking = self.asking, None
+        assert request is not None
+        operation = request.operation
+        self.failure = operation.error
+        if operation.error is None and operation.result():
+            longest_s = max(self.whole.terms.engine.longest_s, request.lease.group.timeout_s)
+            self.counts_from = self.node.history.counts_from(longest_s)
+            self.lease = request.lease
+        told, self._told = self._told, nobody
+        told()
+
+    def withdraw(self) -> None:
+        """Undo whatever the node has granted, or may have, or may be about to."""
+        request, self.asking = self.asking, None
+        if request is not None:
+            request.operation = Operation(nobody)
+            request.give_up()
+        lease = self._standing()
+        if lease is not None:
+            # Not in the middle of a tick in which it may be due, too: what is due is not looked for twice.
+            self.node.tell(partial(self.node.release, lease, Operation(nobody)))
+
+
+class QuorumLease(Lease):
+    """A lease that is believed while a majority of the nodes grants it.
+
+    Attributes:
+        terms: Its group.
+        votes: One for each node.
+        quorum: How many of them it takes.
+        sealed: Its deadline from when it is over.
+    """
+
+    __slots__ = ("options", "quorum", "sealed", "terms", "votes")
+
+    def __init__(
+        self,
+        name: str | bytes,
+        wire: bytes,
+        terms: QuorumGroup,
+        owner: Owner,
+        on_lost: Callable[[LostEvent], object] | None,
+        place: str | None,
+        options: LockOptions,
+    ) -> None:
+        self.terms = terms
+        self.options = options
+        self.votes = tuple(Vote(node, self) for node in terms.engine.engines)
+        self.quorum = terms.engine.quorum
+        super().__init__(name, wire, terms, owner, on_lost, place)
+
+    def support(self, now: float) -> list[Lease]:
+        """Return what counts at ``now``, the latest deadline first. From any thread."""
+        counted = [lease for vote in self.votes if (lease := vote.counted(now)) is not None]
+        return sorted(counted, key=lambda lease: lease.deadline, reverse=True)
+
+    @property
+    def deadline(self) -> float:
+        """Until when a majority lasts: the q-th largest of the deadlines that count."""
+        if self.state > EXTENDING:
+            return self.sealed
+        support = self.support(self.terms.engine.timer.clock.now())
+        return support[self.quorum - 1].deadline if len(support) >= self.quorum else -math.inf
+
+    @deadline.setter
+    def deadline(self, deadline: float) -> None:
+        self.sealed = deadline
+
+    @property
+    def renewals(self) -> int:
+        """How often it has been renewed, at the node where that was most often."""
+        return max([vote.lease.renewals for vote in self.votes if vote.lease], default=0)
+
+    @renewals.setter
+    def renewals(self, renewals: int) -> None:
+        """Nothing: its votes are counted."""
+
+    def believed(self, now: float) -> bool:
+        if self.loss is not None or self.state > EXTENDING or not self.group.alive:
+            return False
+        support = self.support(now)
+        return len(support) >= self.quorum and now < support[self.quorum - 1].deadline
+
+    def latest_deadline(self) -> float:
+        """Until when it was believed at most, although votes have been lost since."""
+        granted = sorted([vote.lease.deadline for vote in self.votes if vote.lease], reverse=True)
+        return granted[self.quorum - 1] if len(granted) >= self.quorum else -math.inf
+
+    def lapse_reason(self) -> LossReason:
+        """The reason of the vote that tips it."""
+        granted = [vote.lease for vote in self.votes if vote.lease]
+        granted.sort(key=lambda lease: (lease.loss is None, lease.deadline), reverse=True)
+        if len(granted) < self.quorum:
+            return LossReason.NOT_CONFIRMED
+        tipping = granted[self.quorum - 1]
+        return tipping.loss or tipping.lapse_reason()
+
+    def another_token(self) -> bytes:
+        """Return a token for another try: its own, so that what tidies up after the last cannot meet a grant of this."""
+        _, colon, number = self.token.partition(b":")  # a thread's, where it is reentrant
+        return self.terms.kind.next_token(self.token) + colon + number
+
+    @property
+    def hold_until(self) -> float:
+        """Until when it may be held at most, in seconds of the timer's clock."""
+        return math.inf if self.options.max_hold_s is None else self.acquired_at + self.options.max_hold_s
+
+
+def node_limit_s(node_timeout_s: float | None, timeout_s: float) -> float:
+    """Return how long one node may take to answer, in seconds: a tenth of the timeout unless something else was said."""
+    return max(timeout_s / 10, _LEAST_LIMIT_S) if node_timeout_s is None else node_timeout_s

@@ -1,0 +1,231 @@
+"""A lock object for tasks: what threads.py is for threads. It posts work to the engine and awaits; nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from wheel_lock.blocks import Block, Guard, enter, leave
+from wheel_lock.engine.handover import Handoff, undo_export
+from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.errors import LockLost, LockNotAcquired, LossReason, WheelLockError, quoted
+from wheel_lock.handle import (
+    LockHandle,
+    OnLost,
+    checked_callback,
+    milliseconds,
+)
+from wheel_lock.lease import EXTENDING, Lease, Owner
+from wheel_lock.observe.events import LostEvent
+from wheel_lock.options import lock_name
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.scripts import Call
+from wheel_lock.tasks import Awaiting, TaskOwner, current_owner, wait_for
+
+logger = logging.getLogger("wheel_lock")
+
+
+class Lock(LockHandle):
+    """One lock, for asyncio. Made by ``context.asyncio.lock``; an asynchronous context manager.
+
+    It means what :class:`wheel_lock.Lock` means, with ``await``. A task that acquires it holds it; tasks that share one
+    object contend like strangers, and any task may release what another has acquired. A lease ends with the event loop
+    that acquired it, unless ``thread_local=False``.
+    """
+
+    __slots__ = ("_blocks", "_cancel_on_lost")
+
+    def __init__(self, *arguments: Any, cancel_on_lost: bool = False) -> None:
+        super().__init__(*arguments)
+        self._cancel_on_lost = cancel_on_lost
+        self._blocks: list[Block] | None = None  # most locks in bulk are never used in one
+
+    def _caller(self) -> Owner:
+        return current_owner()
+
+    def _new_owner(self) -> Owner:
+        task = asyncio.current_task()
+        if self._cancel_on_lost and task is not None and not self._options.thread_local:
+            return TaskOwner(task, outlived=True)
+        return super()._new_owner()
+
+    def _told(self) -> OnLost | None:
+        if self._on_lost is None:
+            return None
+        return partial(_tell_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
+
+    def _seen(self) -> Lease | None:
+        return self._lease if self._others is None else super()._seen()
+
+    def _at_hand(self) -> Lease | None:
+        return self._seen()
+
+    def _chosen(self, verb: str) -> Lease | None:
+        return self._seen()  # any task may release what another has acquired
+
+    async def acquire(
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Acquire the lock; see :meth:`wheel_lock.Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
+        engine = self._engine
+        awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
+        acquisition = self._acquisition(blocking, blocking_timeout, token, awaiting)
+        awaiting.undeliverable = acquisition.give_up
+        try:
+            engine.submit(acquisition.begin)
+            leases = await awaiting
+            if leases is not None:
+                self._take(leases[0])
+            return leases is not None
+        except BaseException:
+            engine.tell(acquisition.give_up)
+            raise
+
+    async def release(self) -> bool:
+        """Release the lock; see :meth:`wheel_lock.Lock.release`. A cancelled task's release is carried out all the same."""
+        return await self._release(self._to_release())
+
+    async def _release(self, lease: Lease | None) -> bool:
+        if lease is not None:
+            released = wait_for(self._engine, partial(self._engine.release, lease))
+            self._released(lease)
+            await released
+        return lease is not None
+
+    async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
+        """Change the time-to-live once; see :meth:`wheel_lock.Lock.extend`."""
+        time_ms = milliseconds(additional_time)
+        lease = self._to_change("extend")
+        await wait_for(self._engine, partial(self._engine.extend, lease, time_ms, bool(replace_ttl)))
+        return True
+
+    async def reacquire(self) -> bool:
+        """Set the time-to-live back to the timeout, now."""
+        return await self.extend(self._options.timeout_s, replace_ttl=True)
+
+    async def export(self) -> str:
+        """Let go of the lock for somebody else to adopt; see :meth:`wheel_lock.Lock.export`.
+
+        A task that is cancelled meanwhile has no text to pass on, so the lock is released.
+        """
+        lease, engine = self._to_change("export"), self._engine
+        handoff = self._handoff(lease)
+        awaiting: Awaiting[None] = Awaiting(engine)
+        undo = partial(undo_export, engine, lease, awaiting)
+        awaiting.undeliverable = undo
+        try:
+            engine.submit(partial(engine.export, lease, awaiting))
+            await awaiting
+            return handoff.to_text()
+        except BaseException:
+            engine.tell(undo)
+            raise
+
+    async def _adopt(self, handoff: Handoff) -> None:
+        engine = self._engine
+        awaiting: Awaiting[bool] = Awaiting(engine)
+        request = self._adoption(handoff, awaiting)
+        awaiting.undeliverable = request.give_up
+        try:
+            engine.submit(request.begin)
+            if not await awaiting:
+                raise LockNotAcquired(f"The lock {quoted(self.name)} was adopted too late", self.name)
+            self._take_adopted(request.lease)
+        except BaseException:
+            engine.tell(request.give_up)
+            raise
+
+    async def locked(self) -> bool:
+        """Ask the server whether anybody holds the lock."""
+        return await self._ask(self._kind.locked(lock_name(self.name)), self._kind.read_locked)
+
+    async def owned(self) -> bool:
+        """Ask the server whether this lock's own token is stored there."""
+        lease = self._seen()
+        if lease is None or not lease.group.alive:
+            return False
+        return await self._ask(self._kind.owned(lease), lambda reply: self._kind.read_owned(reply, lease))
+
+    async def _ask(self, call: Call, read: Callable[[Reply], bool]) -> bool:
+        return bool(await wait_for(self._engine, partial(self._engine.query, self.name, call, read)))
+
+    async def __aenter__(self) -> Self:
+        if not (self._enters_adopted() or await self.acquire()):
+            raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
+        lease = self._lease
+        assert lease is not None
+        guard = None
+        if self._cancel_on_lost and isinstance(lease.owner, TaskOwner) and not lease.owner.guarded(lease):
+            guard = Guard(lease, lease.owner)
+            if lease.state > EXTENDING:  # lost between the grant and this line
+                guard.close(None)
+                self._left_lost(lease)
+                raise LockLost(self.name, self._loss(lease) or LossReason.NOT_CONFIRMED)
+        if self._blocks is None:
+            self._blocks = []
+        enter(self._blocks, lease, guard)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        thrown_away = exc_type is GeneratorExit
+        mine = self._mine() if self._options.thread_local else None
+        block = leave(self._blocks or [], thrown_away=thrown_away, by_hand=mine is not None and self._believed(mine))
+        if block is not None and block.guard is not None and block.guard.close(exc_type):
+            self._left_lost(block.lease)
+            raise LockLost(self.name, self._loss(block.lease) or LossReason.NOT_CONFIRMED) from exc_value
+        lease = self._lease if block is None else block.lease
+        if thrown_away:
+            # A coroutine that is thrown away in the middle may not await any more.
+            if lease is not None:
+                self._throw_away(lease)
+            return
+        try:
+            # Not whatever the object holds by now: another task may have acquired the lock through it since.
+            await self._leave(mine or lease)
+        except WheelLockError as error:
+            if exc_value is None:
+                raise
+            exc_value.add_note(f"and the lock could not be released: {error}")  # the first error is the one to see
+
+    async def _leave(self, lease: Lease | None) -> None:
+        """Release the lease with which a block was entered."""
+        await self._release(self._usable(lease, "release"))
+
+    def _left_lost(self, lease: Lease) -> None:
+        """The block that was entered with it has been left because it was lost."""
+
+    def _throw_away(self, lease: Lease) -> None:
+        """Release it without waiting."""
+        self._engine.tell(partial(self._engine.release, lease, Operation(nobody)))
+
+
+def task_callback(on_lost: OnLost | None) -> OnLost | None:
+    """Return ``on_lost``, or raise ValueError where it cannot be called, or only be awaited."""
+    if inspect.iscoroutinefunction(on_lost):
+        raise ValueError(f"on_lost must be a plain function, not {on_lost!r}: nobody would await what it returns")
+    return checked_callback(on_lost)
+
+
+def _tell_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost, event: LostEvent) -> None:
+    """On the notifier thread: have a callback called where its author expects it, on the event loop."""
+    try:
+        running = loop()
+        if running is None:
+            raise RuntimeError
+        running.call_soon_threadsafe(on_lost, event)
+    except RuntimeError:
+        logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(event.name))
