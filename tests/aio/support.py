@@ -35,6 +35,26 @@ def loop_factory(kind: str) -> NewLoop:
     return new
 
 
+def watched_run(new_loop: NewLoop) -> Run:
+    """What runs a coroutine in such a loop. A task that is left over, or an error that nobody sees, is a failure."""
+
+    def run_it(main: Coroutine[Any, Any, T]) -> T:
+        complaints: list[dict[str, Any]] = []
+
+        async def watched() -> T:
+            asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+            value = await main
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            return value
+
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            value = runner.run(watched())
+        assert complaints == []
+        return value
+
+    return run_it
+
+
 async def until(predicate: Callable[[], T], timeout_s: float = LONG_S, message: str = "") -> T:
     """Let other tasks run until `predicate` returns something true, and return that."""
     deadline = time.monotonic() + timeout_s

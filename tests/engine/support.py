@@ -213,9 +213,10 @@ class _Socket(socket.socket):
 
 
 class _ScriptedConnection:
-    def __init__(self, sock: _Socket, flagged: bool) -> None:
+    def __init__(self, sock: _Socket, level: int) -> None:
         self.sock: socket.socket = sock
-        self.flagged = flagged
+        self.level = level
+        self.server: tuple[str | None, str] = ("scripted", "6379")
 
     def close(self) -> None:
         self.sock.close()
@@ -235,6 +236,8 @@ class ScriptedConnector:
         attempted_at: When.
         flagged: Whether the servers know scripts with a #!lua line.
     """
+
+    discovers = False
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -470,7 +473,7 @@ class Rig:
             timeout, renew=renew, renew_every=renew_every, max_renewals=max_renewals, max_hold=max_hold
         )
         operation: Operation[bool] = Operation(lambda: None)
-        request = Acquire(self.engine, lease, options, operation)
+        request = Acquire(self.engine, (lease,), options, operation)
         self.post(request.begin)
         return Attempt(lease, request, operation)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tests.engine.model import Subscriptions, message
 from tests.engine.support import NIL, TAKEN, Command, Rig, ScriptedServer, agreement, array, integer
-from wheel_lock.engine.lines import Line
+from wheel_lock.engine.line import AnyLine
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.lease import NOBODY, Lease, Owner
@@ -25,7 +25,7 @@ class Wait(NamedTuple):
 
     name: str
     acquisition: Acquisition
-    operation: Operation[Lease | None]
+    operation: Operation[Sequence[Lease] | None]
 
     @property
     def goes_on(self) -> bool:
@@ -53,8 +53,9 @@ class Wait(NamedTuple):
     def lease(self) -> Lease:
         """What was granted."""
         assert self.operation.done
-        lease = self.operation.result()
-        assert lease is not None
+        leases = self.operation.result()
+        assert leases is not None
+        (lease,) = leases
         return lease
 
 
@@ -90,9 +91,9 @@ class WaitingRig(Rig):
         key = lock_name(name)
         lease = Lease(name, fragment(key, new_token() if token is None else token.encode()), group, owner)
         until = None if blocking_timeout is None else self.now + blocking_timeout
-        operation: Operation[Lease | None] = Operation(told)
+        operation: Operation[Sequence[Lease] | None] = Operation(told)
         given, blocking = token is not None, options.blocking
-        acquisition = Acquisition(self.engine, key, options, lease, given, blocking, until, operation)
+        acquisition = Acquisition(self.engine, options, (lease,), given, blocking, until, operation)
         wait = Wait(name, acquisition, operation)
         lease.on_lost = lambda event: self._note(wait.lease, event)
         return wait
@@ -194,9 +195,9 @@ class WaitingRig(Rig):
 
     # -- what can be seen --------------------------------------------------------------------------------------------
 
-    def line(self, name: str) -> Line | None:
+    def line(self, name: str) -> AnyLine | None:
         """The line for a name, if there is one."""
-        return self.engine.lines._lines.get(lock_name(name))
+        return self.engine.lines._lines.get(EXCLUSIVE.line(lock_name(name)))
 
     def first(self, name: str) -> Acquisition | None:
         line = self.line(name)

@@ -26,6 +26,7 @@ from wheel_lock import LockContext, LockLost, LockUnavailable, LossReason
 from wheel_lock.asyncio import AsyncContext
 
 CANCELLATIONS = 2000
+TURNS = 50  # of those who go undisturbed
 AT_ONCE = 40
 NAMES = [f"order:{number}" for number in range(12)]
 
@@ -147,7 +148,7 @@ class Storm:
     async def blow(self, longest_s: float) -> None:
         others = [asyncio.create_task(self._undisturbed()) for _ in range(5)]
         kinds = [self.block, self.by_hand, self.limited, self.waited_for, self.group, self.bulk, self.hand_over]
-        while self.outcomes["cancelled"] < CANCELLATIONS:
+        while self.outcomes["cancelled"] < CANCELLATIONS or self.turns < TURNS:
             works = self._chosen.choices(kinds, k=AT_ONCE)
             await asyncio.gather(*[self._strike(work, longest_s) for work in works])
         self._over = True
@@ -173,7 +174,6 @@ def test_tasks_that_are_cancelled_anywhere_leave_no_lock_that_nobody_holds(
         storm = runner.run(main())
         assert storm.outcomes["cancelled"] >= CANCELLATIONS
         assert set(storm.outcomes) <= {"cancelled", "done"}
-        assert storm.turns > 50
         assert context.timer.deaths == 0
         assert context.stats().lost == 0
         assert redis_server.client().keys("order:*") == []

@@ -428,7 +428,7 @@ class SmallPipeline:
 
     def assert_outcomes(self) -> None:
         outcomes = {what: background.result() for what, background in self._outcomes.items()}
-        assert outcomes == {"free": True, "fenced": True, "taken": False, "locked": True, "mine": None}
+        assert outcomes == {"free": True, "fenced": True, "taken": False, "locked": True, "mine": True}
         for lock in (self.free, self.fenced):
             assert lock.is_held
             assert self._view.get(lock.name) == lock.token

@@ -23,7 +23,7 @@ from tests.faults.network import MeddlingProxy
 from tests.faults.scene import FencedRegister, Losses
 from tests.faults.wire import commands, of_kind
 from tests.redis.support import Background
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, redis_server_version, require_redis_7
 from tests.support.waiting import eventually
 from wheel_lock import LockLost, LockServerError, LocksLost, LossReason
 from wheel_lock.protocol import scripts
@@ -333,6 +333,7 @@ def noreplicas(server: RedisServer) -> Iterator[None]:
 @contextmanager
 def loading(server: RedisServer) -> Iterator[None]:
     """A server that reads its own dump, slowly."""
+    require_redis_7()  # to have it take its time
     view = server.client()
     view.execute_command("DEBUG", "POPULATE", 10_000)
     view.config_set("loading-process-events-interval-bytes", 1024)
@@ -389,7 +390,8 @@ def test_a_server_that_refuses_for_too_long_ends_every_lease_by_its_deadline(
         before = context.stats().batches
         held.await_loss()
         held.assert_lost(LossReason.NOT_CONFIRMED)
-        assert context.stats().batches - before < 30
+        # Before Redis 7 it does not refuse a call, but every entry of it, and those are probed in smaller calls.
+        assert context.stats().batches - before < (30 if redis_server_version() >= (7,) else 100)
     arena.assert_alive(context)
     held.assert_lost(LossReason.NOT_CONFIRMED)
 
@@ -431,7 +433,7 @@ def test_a_connection_that_is_made_while_the_server_refuses_is_as_good_as_any(
     held.await_renewal()
     held.assert_all_held()
     assert of_kind("renew", commands(network))[-1].connection > 1
-    assert form_of_last_renewal(network) is scripts.RENEW.flagged
+    assert form_of_last_renewal(network) is scripts.RENEW.form(redis_server_version() >= (7,))
 
 
 def test_a_lock_acquired_just_after_the_refusals_have_ended_is_renewed(
@@ -650,7 +652,7 @@ def test_a_connection_that_is_made_while_rights_are_revoked_is_as_good_as_any(
     view.execute_command("ACL", "SETUSER", "app", "+@all")
     held.await_renewal()
     held.assert_all_held()
-    assert form_of_last_renewal(network) is scripts.RENEW.flagged
+    assert form_of_last_renewal(network) is scripts.RENEW.form(redis_server_version() >= (7,))
 
 
 def test_an_acquire_whose_fence_is_refused_leaves_no_lock_behind(arena: Arena, guarded: RedisServer) -> None:

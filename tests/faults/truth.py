@@ -52,7 +52,8 @@ class Monitor:
         fences = {fence_key(name.encode()): name for name in names}
         ended: list[Tenure] = []
         current: dict[str, Tenure] = {}
-        called_at = timeout_s = 0.0
+        drawn: dict[str, str] = {}
+        called_at = 0.0
         for line in self._lines:
             match = _LINE.match(line)
             if match is None:
@@ -65,12 +66,11 @@ class Monitor:
             verb = words[0].lower()
             name = words[1].decode() if len(words) > 1 else ""
             if verb == b"set" and words[1] in fences:
-                name = fences[words[1]]
+                drawn[fences[words[1]]] = words[2].decode()  # the grant comes next
+            elif verb == b"set" and name in names:
                 if name in current:
                     ended.append(current.pop(name))
-                current[name] = Tenure(name, words[2].decode(), called_at, called_at + timeout_s)
-            elif verb == b"set" and name in names:
-                timeout_s = int(words[5]) / 1000  # granted if the fence is set next
+                current[name] = Tenure(name, drawn.pop(name), called_at, called_at + int(words[4]) / 1000)
             elif verb == b"pexpire" and name in current:
                 current[name] = current[name]._replace(until=called_at + int(words[2]) / 1000)
             elif verb == b"del" and name in current:

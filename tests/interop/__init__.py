@@ -1,1 +1,1 @@
-"""The library in the places for which others have made redis-py's Lock, and under redis-py's own tests."""
+"""The library in the places for which others have made redis-py's Lock, under redis-py's own tests, and beside Redisson."""

@@ -183,20 +183,46 @@ def test_fakeredis_clients_are_refused_with_the_way_out() -> None:
         fakeredis.FakeAsyncRedis().lock(NAME, lock_class=AsyncLock)
 
 
-def test_sentinel_clients_are_refused_by_name() -> None:
-    with pytest.raises(TypeError, match="Sentinel"):
-        Sentinel([("127.0.0.1", 1)]).master_for("mymaster").lock(NAME, lock_class=Lock)
-    with pytest.raises(TypeError, match="Sentinel"):
-        AsyncSentinel([("127.0.0.1", 1)]).master_for("mymaster").lock(NAME, lock_class=AsyncLock)
+def test_clients_of_a_master_that_sentinels_watch_are_served() -> None:
+    with (
+        RedisServer() as master,
+        RedisServer(f"sentinel monitor locks 127.0.0.1 {master.port} 1", sentinel=True) as sentinel,
+    ):
+        address = [("127.0.0.1", sentinel.port)]
+        asking = Sentinel(address)
+        with asking, asking.master_for("locks") as client, client.lock(NAME, timeout=1.0, lock_class=Lock) as lock:
+            assert lock.owned()
+            assert master.client().get(NAME) == lock.local.token
+
+        async def main() -> None:
+            asking = AsyncSentinel(address)
+            client = asking.master_for("locks")
+            async with client.lock(NAME, timeout=1.0, lock_class=AsyncLock) as held:
+                assert await held.owned()
+            for used in (client, *asking.sentinels):
+                await used.aclose()
+
+        asyncio.run(main())
+        assert not master.client().exists(NAME)
 
 
-def test_cluster_clients_are_refused_by_name() -> None:
+def test_clients_of_a_cluster_are_served() -> None:
     with RedisServer("cluster-enabled yes") as server:
-        server.client().execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        server.client().execute_command("CLUSTER", "ADDSLOTS", *range(16384))
         eventually(lambda: b"cluster_state:ok" in server.client().execute_command("CLUSTER", "INFO"), LONG_S)
         cluster = redis.RedisCluster(host="127.0.0.1", port=server.port)
-        with pytest.raises(TypeError, match="RedisCluster"):
-            cluster.lock(NAME, lock_class=Lock)
+        with cluster.lock(NAME, timeout=1.0, lock_class=Lock) as lock:
+            assert lock.owned()
+            assert not cluster.lock(NAME, timeout=1.0, lock_class=Lock).acquire(blocking=False)
+        assert not cluster.exists(NAME)
         cluster.close()
-        with pytest.raises(TypeError, match="RedisCluster"):
-            redis.asyncio.RedisCluster(host="127.0.0.1", port=server.port).lock(NAME, lock_class=AsyncLock)
+
+        async def main() -> None:
+            async with (
+                redis.asyncio.RedisCluster(host="127.0.0.1", port=server.port) as client,
+                client.lock(NAME, timeout=1.0, lock_class=AsyncLock) as held,
+            ):
+                assert await held.owned()
+
+        asyncio.run(main())
+        assert not server.client().exists(NAME)

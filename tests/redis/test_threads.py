@@ -13,7 +13,16 @@ import redis
 
 from tests.redis.support import LONG_S, Backend, Background, Losses, in_thread, token_of
 from tests.support.waiting import eventually
-from wheel_lock import Lock, LockAlreadyHeld, LockContext, LockLost, LockNotHeld, LossReason, WrongThread
+from wheel_lock import (
+    HashedWheelTimer,
+    Lock,
+    LockAlreadyHeld,
+    LockContext,
+    LockLost,
+    LockNotHeld,
+    LossReason,
+    WrongThread,
+)
 
 CHANGES: list[Callable[[Lock], object]] = [Lock.release, Lock.reacquire, lambda lock: lock.extend(1.0)]
 
@@ -284,7 +293,8 @@ def test_the_connection_of_a_collected_context_is_closed_when_nothing_is_held(re
 
 
 def test_an_unused_context_that_is_collected_starts_no_thread() -> None:
-    before = set(threading.enumerate())
-    LockContext(redis.Redis(port=1))
+    timer = HashedWheelTimer()
+    LockContext(redis.Redis(port=1), timer=timer)
     gc.collect()
-    assert set(threading.enumerate()) <= before
+    assert not timer.running
+    timer.stop()

@@ -57,10 +57,16 @@ def running_in_ci() -> bool:
 
 
 def require_redis_server() -> str:
-    """The path of redis-server. Without one a test is skipped on a laptop, and fails where CI is set."""
-    path = shutil.which("redis-server")
+    """The path of redis-server, or of what REDIS_SERVER names instead, such as /opt/valkey/bin/valkey-server.
+
+    Without a redis-server a test is skipped on a laptop, and fails where CI is set.
+    """
+    wanted = os.environ.get("REDIS_SERVER", "")
+    path = shutil.which(wanted or "redis-server")
     if path is not None:
         return path
+    if wanted:
+        pytest.fail(f"REDIS_SERVER is {wanted!r}, which is no program", pytrace=False)
     message = "redis-server is not installed (on Debian: apt-get install redis-server)"
     if running_in_ci():
         pytest.fail(message, pytrace=False)
@@ -75,6 +81,12 @@ def redis_server_version() -> tuple[int, ...]:
     ).stdout.split()
     version = next(word[2:] for word in words if word.startswith("v="))
     return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def require_redis_7() -> None:
+    """For tests of, or by, what came with Redis 7: skipped where REDIS_SERVER names an older one."""
+    if redis_server_version() < (7,):
+        pytest.skip("came with Redis 7")
 
 
 class RedisServer:

@@ -181,8 +181,21 @@ def test_the_server_dies_with_a_killed_test_process(paused: bool) -> None:
     shutil.rmtree(directory)
 
 
+def test_another_server_can_be_tested_but_never_by_accident_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = tmp_path / "valkey-server"
+    other.touch(0o700)
+    monkeypatch.setenv("REDIS_SERVER", str(other))
+    assert require_redis_server() == str(other)
+    other.unlink()
+    with pytest.raises(pytest.fail.Exception, match=r"valkey-server', which is no program"):
+        require_redis_server()
+
+
 def test_without_redis_server_a_laptop_skips_and_ci_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("REDIS_SERVER", raising=False)
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception):
         require_redis_server()

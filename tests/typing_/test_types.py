@@ -16,8 +16,15 @@ from wheel_lock import (
     LockContext,
     LossReason,
     LostEvent,
+    MultiLock,
+    ReadLock,
+    ReadWriteLock,
+    ReentrantLock,
+    Semaphore,
     Timeout,
+    WriteLock,
 )
+from wheel_lock import asyncio as family
 from wheel_lock.asyncio import AsyncContext
 from wheel_lock.asyncio import Lock as AsyncLock
 from wheel_lock.decorator import Locked
@@ -83,6 +90,60 @@ def test_a_lock_for_tasks(context: LockContext) -> None:
         assert_type(tasks.held(), list[HeldLock])
         assert_type(tasks.timer, HashedWheelTimer)
         assert_type(tasks.closed, bool)
+
+    asyncio.run(main())
+
+
+def test_the_family_for_threads(context: LockContext) -> None:
+    reentrant = context.reentrant_lock("order:42", fencing=True, blocking_timeout=1.0)
+    assert_type(reentrant, ReentrantLock)
+    with reentrant as inside:
+        assert_type(inside, ReentrantLock)
+        assert_type(inside.acquire(), bool)
+        assert_type(inside.release(), bool)
+        assert_type(inside.count, int)
+    pair = context.rw_lock("table:7")
+    assert_type(pair, ReadWriteLock)
+    with pair.read() as reader:
+        assert_type(reader, ReadLock)
+    writer = pair.write()
+    assert_type(writer, WriteLock)
+    assert_type(writer.acquire(), bool)
+    assert_type(writer.downgrade(), ReadLock)
+    assert_type(pair.read().release(), bool)
+    assert_type(context.fair_lock("printer", thread_local=False), Lock)
+    with context.semaphore("api", 5) as permit:
+        assert_type(permit, Semaphore)
+        assert_type(permit.permits, int)
+        permit.set_permits(7)
+        permit.set_permits(None)
+    with context.multi_lock(["a", b"b"]) as together:
+        assert_type(together, MultiLock)
+        assert_type(together.names, tuple[str | bytes, ...])
+        assert_type(together.lost, LossReason | None)
+        assert_type(together.locks["a"], Lock)
+
+
+def test_the_family_for_tasks(context: LockContext) -> None:
+    async def main() -> None:
+        tasks = context.asyncio
+        async with tasks.reentrant_lock("order:42", cancel_on_lost=True) as reentrant:
+            assert_type(reentrant, family.ReentrantLock)
+            assert_type(await reentrant.acquire(), bool)
+            assert_type(await reentrant.release(), bool)
+        async with tasks.rw_lock("table:7").read() as reader:
+            assert_type(reader, family.ReadLock)
+        writer = tasks.rw_lock("table:7").write()
+        assert_type(await writer.acquire(), bool)
+        assert_type(await writer.downgrade(), family.ReadLock)
+        await tasks.rw_lock("table:7").read().release()
+        async with tasks.fair_lock("printer") as fair:
+            assert_type(fair, AsyncLock)
+        async with tasks.semaphore("api", 5) as permit:
+            assert_type(permit, family.Semaphore)
+            await permit.set_permits(None)
+        async with tasks.multi_lock(["a", "b"]) as together:
+            assert_type(together, family.MultiLock)
 
     asyncio.run(main())
 
@@ -153,6 +214,8 @@ if TYPE_CHECKING:
 
     async def mistakes(context: LockContext) -> None:
         context.lock(42)  # type: ignore[arg-type]
+        context.semaphore("api", 5, fencing=True)  # type: ignore[call-arg]
+        context.reentrant_lock("order:42", thread_local=False)  # type: ignore[call-arg]
         context.lock("order:42", blocking_timeot=1.0)  # type: ignore[call-arg]
         context.lock("order:42", on_lost=lambda: None)  # type: ignore[arg-type, misc]
         context.asyncio.lock("order:42", cancel_on_lose=True)  # type: ignore[call-arg]

@@ -1,0 +1,86 @@
+"""The test's side of actor.py: start such a process, tell its hands what to do, kill it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from tests.faults.holders import ANSWER_S, ROOT, Peer
+from tests.support.waiting import eventually
+
+
+@dataclass(frozen=True)
+class Deed:
+    """What came of an order to a hand. `before` and `after` are readings of CLOCK_MONOTONIC."""
+
+    event: str
+    hand: str
+    before: float
+    after: float
+    result: Any
+    error: str
+
+
+class Actor(Peer):
+    """A process with hands. Use it in a `with`."""
+
+    def __init__(self, url: str, **context: Any) -> None:
+        to_peer, from_peer = os.pipe(), os.pipe()
+        theirs = (to_peer[0], from_peer[1])
+        settings = {"url": url, "context": context, "pipes": theirs}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crowds.actor", json.dumps(settings)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            pass_fds=theirs,
+            stdin=subprocess.DEVNULL,
+        )
+        for fd in theirs:
+            os.close(fd)
+        super().__init__(to_peer[1], from_peer[0])
+
+    def __enter__(self) -> Self:
+        eventually(lambda: self.pid, timeout_s=ANSWER_S, message="the actor has started")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        self._hang_up()
+
+    def kill(self) -> None:
+        """SIGKILL, and return when it is gone."""
+        self._process.kill()
+        self._process.wait()
+
+    def deeds(self, event: str = "", hand: str = "") -> list[Deed]:
+        """What its hands have reported so far."""
+        deeds = [Deed(**facts) for facts in self.events]
+        return [deed for deed in deeds if event in ("", deed.event) and hand in ("", deed.hand)]
+
+    def deed(self, event: str, hand: str, *, timeout_s: float = ANSWER_S) -> Deed:
+        """The latest of a hand, as soon as it has done it."""
+        told = eventually(
+            lambda: self.deeds(event, hand), timeout_s=timeout_s, message=f"{hand} does: {event}", interval_s=0.005
+        )
+        return told[-1]
+
+    def hold(self, hand: str, name: str, **what: Any) -> Deed:
+        """Have a hand acquire a lock, which must succeed."""
+        self.order("acquire", hand=hand, name=name, **what)
+        deed = self.deed("acquire", hand)
+        assert deed.result is True, deed
+        return deed
+
+    def let_go(self, hand: str, name: str) -> Deed:
+        """Have a hand release a lock, which it must have held until then."""
+        self.order("release", hand=hand, name=name)
+        deed = self.deed("release", hand)
+        assert deed.result is True, deed
+        return deed

@@ -1,0 +1,99 @@
+"""Replies that never come, and callers who are interrupted: what was granted is recognised, or undone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.family.support import KINDS, NAME, make, traces, zmembers
+from tests.redis.support import LONG_S, Backend, Background, interrupted
+from tests.support.proxy import TcpProxy
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockLost, LockNotHeld
+
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture
+def far(real: Backend, proxy: TcpProxy) -> LockContext:
+    """A context behind a network that can fail, whose connection stands."""
+    context = real.context_through(proxy, timer=real.timer())
+    with context.lock("warm-up"):
+        pass
+    return context
+
+
+def cut_when(proxy: TcpProxy, done: Callable[[], object]) -> Callable[[], None]:
+    """Withhold all replies; what is returned cuts the connections as soon as the server has done something."""
+    proxy.to_client.delay_s = math.inf
+
+    def cut() -> None:
+        eventually(done, LONG_S)
+        proxy.to_client.delay_s = 0.0
+        proxy.cut()
+
+    return cut
+
+
+@kinds
+def test_a_grant_whose_reply_is_lost_is_recognised(real: Backend, proxy: TcpProxy, far: LockContext, kind: str) -> None:
+    lock = make(far, kind)
+    cutting = Background(cut_when(proxy, lambda: real.view.exists(NAME)))
+    assert lock.acquire(blocking=False)
+    cutting.result()
+    assert lock.is_held
+    lock.release()
+    assert traces(real) == []
+
+
+def test_a_downgrade_whose_reply_is_lost_is_recognised(real: Backend, proxy: TcpProxy, far: LockContext) -> None:
+    writer = far.rw_lock(NAME).write()
+    writer.acquire()
+    cutting = Background(cut_when(proxy, lambda: zmembers(real)[0].startswith(b"r:")))
+    reader = writer.downgrade()
+    cutting.result()
+    assert reader.is_held
+    assert reader.owned()
+    assert zmembers(real) == [reader.token]
+    assert reader.release() is True
+
+
+@kinds
+def test_an_interrupted_acquire_leaves_nothing(real: Backend, proxy: TcpProxy, far: LockContext, kind: str) -> None:
+    lock: Any = make(far, kind)
+    proxy.to_client.delay_s = math.inf
+    with interrupted(lambda: real.view.exists(NAME)):
+        lock.acquire()
+    proxy.to_client.delay_s = 0.0
+    eventually(lambda: traces(real) == [], LONG_S)
+    assert not lock.is_held
+    assert getattr(lock, "count", 0) == 0
+    assert lock.acquire(blocking=False)
+    lock.release()
+
+
+@pytest.mark.parametrize("way", ["downgrade", "release"])
+def test_an_interrupted_change_to_reading_keeps_nothing(
+    real: Backend, proxy: TcpProxy, far: LockContext, way: str
+) -> None:
+    lock = far.rw_lock(NAME)
+    writer, reader = lock.write(), lock.read()
+    writer.acquire()
+    if way == "release":
+        reader.acquire()
+    proxy.to_client.delay_s = math.inf
+    with interrupted(lambda: zmembers(real)[0].startswith(b"r:")):
+        getattr(writer, way)()
+    proxy.to_client.delay_s = 0.0
+    eventually(lambda: traces(real) == [], LONG_S)
+    assert not writer.is_held
+    assert not reader.is_held
+    half = writer if way == "downgrade" else reader
+    assert half.count == 1
+    with pytest.raises((LockLost, LockNotHeld)):
+        half.release()
+    assert half.count == 0
+    assert lock.write().acquire(blocking=False)

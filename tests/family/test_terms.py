@@ -1,0 +1,206 @@
+"""What a lock of any kind can be made with, and what is refused before any command is sent."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import pytest
+
+from tests.aio.support import Run, at_once
+from tests.family.support import KINDS, NAME, make
+from tests.redis.support import LONG_S, Backend, Losses
+from tests.support.ports import candidate_port
+from tests.support.waiting import eventually
+from wheel_lock import LockAlreadyHeld, LockContext, LossReason, WheelLockError
+
+kinds = pytest.mark.parametrize("kind", KINDS)
+MAKERS = ["reentrant_lock", "rw_lock", "fair_lock", "semaphore", "multi_lock"]
+makers = pytest.mark.parametrize("maker", MAKERS)
+faces = pytest.mark.parametrize("face", ["threads", "tasks"])
+
+BAD_NAMES = ["", b"", "x" * 513, 7, None, "\udc80"]
+BAD_TERMS: list[dict[str, Any]] = [
+    {"timeout": 0.0},
+    {"timeout": True},
+    {"timeout": math.nan},
+    {"blocking_timeout": -1.0},
+    {"renew_every": 30.0},
+    {"renew_every": 1.0, "renew": False},
+    {"max_renewals": -1},
+    {"max_hold": 0.0},
+    {"retry_every": 0.0},
+    {"max_attempts": 0},
+    {"on_lost": "nobody"},
+]
+
+
+@pytest.fixture
+def nowhere() -> LockContext:
+    """A context of a server that is not there: whoever asks it anything is told so."""
+    return LockContext.from_url(f"redis://127.0.0.1:{candidate_port()}/0", response_timeout=0.2)
+
+
+def called(context: LockContext, face: str, maker: str, name: Any, **terms: Any) -> Any:
+    """Call what makes locks, with a name or a list of one, and a number of permits where that is asked for."""
+    make_it = getattr(context if face == "threads" else context.asyncio, maker)
+    if maker == "multi_lock":
+        return make_it([name], **terms)
+    return make_it(name, 2, **terms) if maker == "semaphore" else make_it(name, **terms)
+
+
+@makers
+@faces
+@pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: repr(name)[:8])
+def test_a_bad_name_is_refused(nowhere: LockContext, face: str, maker: str, name: object) -> None:
+    with pytest.raises(ValueError, match="lock name"):
+        called(nowhere, face, maker, name)
+
+
+@makers
+@faces
+@pytest.mark.parametrize("terms", BAD_TERMS, ids=lambda terms: next(iter(terms)))
+def test_bad_terms_are_refused(nowhere: LockContext, face: str, maker: str, terms: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(terms))):
+        called(nowhere, face, maker, NAME, **terms)
+
+
+@makers
+@faces
+def test_terms_that_do_not_fit_the_kind_are_refused_as_python_does(nowhere: LockContext, face: str, maker: str) -> None:
+    odd: dict[str, Any] = {"colour": "red", "fallback": 1.0}
+    if maker in ("semaphore", "multi_lock"):
+        odd["fencing"] = True
+    if maker in ("reentrant_lock", "rw_lock"):
+        odd["thread_local"] = False
+    if maker in ("rw_lock", "multi_lock") or face == "threads":
+        odd["cancel_on_lost"] = True
+    for name, value in odd.items():
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            called(nowhere, face, maker, NAME, **{name: value})
+
+
+@faces
+@pytest.mark.parametrize("permits", [0, -1, True, 2.0, "2", None])
+def test_a_semaphore_needs_a_number_of_permits(nowhere: LockContext, face: str, permits: Any) -> None:
+    with pytest.raises(ValueError, match="permits"):
+        getattr(nowhere if face == "threads" else nowhere.asyncio, "semaphore")(NAME, permits)  # noqa: B009
+
+
+@faces
+@pytest.mark.parametrize("names", [[], (), iter([]), ["a", ""], ["a", 7]])
+def test_several_locks_need_names(nowhere: LockContext, face: str, names: Any) -> None:
+    with pytest.raises(ValueError, match="name"):
+        getattr(nowhere if face == "threads" else nowhere.asyncio, "multi_lock")(names)  # noqa: B009
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "read", "write", "fair", "semaphore"])
+def test_these_make_their_tokens_themselves(nowhere: LockContext, run: Run, kind: str) -> None:
+    with pytest.raises(ValueError, match="token"):
+        make(nowhere, kind).acquire(token="mine")
+
+    async def main() -> None:
+        with pytest.raises(ValueError, match="token"):
+            at_once(make(nowhere.asyncio, kind).acquire(token="mine"))
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "read", "write"])
+def test_a_token_does_not_slip_in_once_it_is_held(context: LockContext, kind: str) -> None:
+    with make(context, kind) as lock:
+        with pytest.raises((ValueError, LockAlreadyHeld)):
+            lock.acquire(token="mine")
+        assert lock.count == 1
+
+
+@kinds
+def test_a_wait_of_no_length_is_refused_or_none(context: LockContext, other: LockContext, kind: str) -> None:
+    lock = make(context, kind)
+    for bad in (-1.0, math.nan, True):
+        with pytest.raises(ValueError, match="blocking_timeout"):
+            lock.acquire(blocking_timeout=bad)
+    with make(other, {"read": "write"}.get(kind, kind)):
+        assert lock.acquire(blocking_timeout=0) is False
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
+def test_a_bad_extension_is_refused(context: LockContext, kind: str) -> None:
+    with make(context, kind) as lock:
+        for bad in (0.0, -1.0, math.inf, True):
+            with pytest.raises(ValueError, match="additional_time"):
+                lock.extend(bad)
+        assert lock.is_held
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "read", "write", "semaphore"])
+def test_these_cannot_be_handed_over(run: Run, context: LockContext, kind: str) -> None:
+    with make(context, kind) as lock:
+        with pytest.raises(WheelLockError, match="cannot be handed over"):
+            lock.export()
+        assert lock.is_held
+
+    async def main() -> None:
+        async with make(context.asyncio, kind) as lock:
+            with pytest.raises(WheelLockError, match="cannot be handed over"):
+                await lock.export()
+            assert lock.is_held
+
+    run(main())
+
+
+@kinds
+def test_a_lock_shows_what_it_is(context: LockContext, kind: str) -> None:
+    lock = make(context, kind)
+    with lock:
+        assert NAME in repr(lock)
+        tokens = [one.token for one in lock.locks.values()] if kind == "multi" else [lock.token]
+        assert not any(token.decode() in repr(lock) for token in tokens)
+    assert f"{NAME}'" in repr(context.rw_lock(NAME))
+
+
+@kinds
+def test_a_hold_limit_ends_it(backend: Backend, kind: str) -> None:
+    context, clock = backend.stepped_context()
+    losses = Losses()
+    lock = make(context, kind, timeout=30.0, max_hold=40.0, on_lost=losses)
+    lock.acquire()
+    clock.advance(39.0)
+    assert lock.is_held
+    clock.advance(1.5)
+    assert lock.lost is LossReason.HOLD_LIMIT
+    assert {event.reason for event in losses.all_told()} == {LossReason.HOLD_LIMIT}
+
+
+@kinds
+def test_a_lock_that_is_renewed_outlives_its_timeout_and_one_that_is_not_does_not(
+    backend: Backend, context: LockContext, kind: str
+) -> None:
+    kept, dropped = make(context, kind, "kept", timeout=0.3), make(context, kind, "dropped", timeout=0.3, renew=False)
+    kept.acquire()
+    dropped.acquire()
+    eventually(lambda: dropped.lost is LossReason.RENEWAL_LIMIT, LONG_S)
+    eventually(lambda: not backend.view.exists("dropped"), LONG_S)
+    if kind != "multi":
+        eventually(lambda: kept.renewals >= 2, LONG_S)
+    assert kept.is_held
+    assert backend.view.exists("kept")
+    kept.release()
+
+
+def test_the_decorator_still_runs_under_a_plain_lock(context: LockContext) -> None:
+    @context.locked("report:{user_id}")
+    def write_report(user_id: int) -> list[str | bytes]:
+        return [held.name for held in context.held()]
+
+    assert write_report(7) == ["report:7"]
+    with context.reentrant_lock("report:7"), pytest.raises(TypeError):
+        write_report()  # type: ignore[call-arg]
+
+
+def test_both_faces_have_the_same_kinds_with_the_same_parameters(context: LockContext) -> None:
+    for maker in MAKERS:
+        threads = set(inspect.signature(getattr(context, maker)).parameters)
+        tasks = set(inspect.signature(getattr(context.asyncio, maker)).parameters)
+        assert tasks - {"cancel_on_lost"} == threads

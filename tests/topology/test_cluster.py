@@ -1,0 +1,267 @@
+"""A context whose client is a RedisCluster: one channel for each master, and leases that follow their slots."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+import redis.asyncio
+
+from tests.redis.support import Background
+from tests.support.proxy import TcpProxy
+from tests.support.redis_server import RedisServer, require_redis_7
+from tests.support.waiting import eventually
+from tests.topology.nodes import CLIENTS, LONG_S, Nodes
+from wheel_lock import LockContext, LossReason, LostEvent
+from wheel_lock.protocol.names import SLOTS, hash_slot
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with Nodes() as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def context(nodes: Nodes) -> Iterator[LockContext]:
+    with LockContext(nodes.client()) as context:
+        yield context
+
+
+def test_a_lock_lives_where_its_slot_is(nodes: Nodes, context: LockContext) -> None:
+    client = nodes.client()
+    for number in range(20):
+        with context.lock(f"order:{number}") as lock:
+            assert client.get(f"order:{number}") == lock.token
+            assert lock.locked()
+            assert lock.owned()
+            assert lock.extend(10.0)
+        assert not client.exists(f"order:{number}")
+
+
+def test_a_client_may_be_configured_as_it_likes(nodes: Nodes) -> None:
+    for settings in CLIENTS:
+        with LockContext(nodes.client(**settings)) as context, context.lock("order:42") as lock:
+            assert lock.owned()
+            assert not context.lock("order:42").acquire(blocking=False)
+
+
+def test_locks_in_bulk_are_renewed_on_every_node(nodes: Nodes, context: LockContext) -> None:
+    names = [f"bulk:{number}" for number in range(2000)]
+    locks = context.acquire_many(names, timeout=1.0)
+    assert all(locks.values())
+    time.sleep(2.0)
+    assert context.stats().lost == 0
+    assert context.stats().held == 2000
+    assert all(lock is not None and lock.is_held for lock in locks.values())
+    assert sum(server.client().dbsize() for server in nodes.masters) >= 2000
+    assert not any(context.acquire_many(names[:100]).values())
+    context.release_many(locks.values())
+    assert all(context.acquire_many(names[:100]).values())
+
+
+def test_every_kind_of_lock_works(context: LockContext) -> None:
+    for number in range(5):
+        with context.reentrant_lock(f"r{number}", fencing=True) as lock, context.reentrant_lock(f"r{number}"):
+            assert lock.count == 2
+        table = context.rw_lock(f"t{number}", timeout=1.0)
+        with table.write() as writer:
+            assert writer.downgrade().is_held
+        table.read().release()
+        with context.fair_lock(f"f{number}}}{{", fencing=True) as lock:
+            assert lock.fence
+        with context.semaphore(f"s{number}", 2) as permit:
+            permit.set_permits(3)
+            permit.set_permits(None)
+        with context.lock(f"{{x}}e{number}", fencing=True) as lock:
+            assert context.lock(f"{{x}}e{number}").acquire(blocking=False) is False
+
+
+def test_a_waiter_is_woken_wherever_the_lock_lives(nodes: Nodes) -> None:
+    with (
+        LockContext(nodes.client(), fallback_interval=60.0) as holding,
+        LockContext(nodes.client(), fallback_interval=60.0) as other,
+    ):
+        for number in range(6):
+            lock = holding.lock(f"wake:{number}", timeout=60.0, thread_local=False)
+            assert lock.acquire()
+            waiter = other.lock(f"wake:{number}", timeout=60.0, thread_local=False)
+            waiting = Background(waiter.acquire)
+            eventually(lambda: other.stats().waiting == 1)
+            time.sleep(0.3)  # past the first looks
+            lock.release()
+            assert waiting.result()
+            waiter.release()
+
+
+def test_wake_ups_go_to_the_shard_alone_and_move_with_the_slot(nodes: Nodes) -> None:
+    require_redis_7()
+    name = "shard:1"
+    slot = hash_slot(name.encode())
+    source = nodes.masters[slot * 3 // 16384]
+    target = next(server for server in nodes.masters if server is not source)
+    channel = f"wheel_lock:wake:{{{name}}}"
+    with (
+        LockContext(nodes.client(), fallback_interval=60.0) as holding,
+        LockContext(nodes.client(), fallback_interval=60.0) as other,
+    ):
+        lock = holding.lock(name, timeout=60.0, thread_local=False)
+        assert lock.acquire()
+        waiter = other.lock(name, timeout=60.0, thread_local=False)
+        waiting = Background(waiter.acquire)
+        eventually(lambda: listeners(source, channel) == 1)
+        assert source.client().pubsub_numsub(channel)[0][1] == 0
+        nodes.move(slot, source, target)
+        eventually(lambda: listeners(target, channel) == 1, LONG_S)
+        lock.release()
+        assert waiting.result()
+        waiter.release()
+        nodes.move(slot, target, source)
+
+
+def listeners(server: RedisServer, channel: str) -> int:
+    """How many listen to a channel of a shard."""
+    return int(server.client().execute_command("PUBSUB", "SHARDNUMSUB", channel)[1])
+
+
+def test_slots_that_move_take_their_locks_along(nodes: Nodes) -> None:
+    told: list[LostEvent] = []
+    with LockContext(nodes.client()) as context:
+        names = [f"moving:{number}" for number in range(3000)]
+        locks = context.acquire_many(names, timeout=2.0, on_lost=told.append)
+        slots = sorted({hash_slot(name.encode()) for name in names if hash_slot(name.encode()) < 5000})[:150]
+        for slot in slots:
+            nodes.move(slot, nodes.masters[0], nodes.masters[1])
+        time.sleep(2.5)
+        assert told == []
+        assert context.stats().held == 3000
+        context.release_many(locks.values())
+        assert all(not lock.is_held for lock in locks.values() if lock is not None)
+        assert nodes.client().exists(*names[:1]) == 0
+        for slot in slots:
+            nodes.move(slot, nodes.masters[1], nodes.masters[0])
+
+
+def test_a_slot_that_is_half_moved_costs_no_lock(nodes: Nodes) -> None:
+    told: list[LostEvent] = []
+    source, target = nodes.masters[:2]
+    slot = 1000
+    tag = next(f"{n:x}" for n in range(10**6) if hash_slot(f"{n:x}".encode()) == slot)
+    with LockContext(nodes.client()) as context:
+        held = [context.lock(f"{{{tag}}}:{n}", timeout=1.0, on_lost=told.append) for n in range(5)]
+        for lock in held:
+            assert lock.acquire()
+        nodes.begin_move(slot, source, target)
+        source.client().execute_command("MIGRATE", "127.0.0.1", target.port, held[0].name, 0, 5000)
+        fresh = context.lock(f"{{{tag}}}:fresh", timeout=1.0, on_lost=told.append)
+        assert fresh.acquire()  # is granted where the slot is on its way to
+        time.sleep(2.0)
+        assert told == []
+        assert held[0].extend(1.0)
+        held[0].release()
+        nodes.move_keys(slot, source, target)
+        nodes.end_move(slot, target)
+        time.sleep(1.5)
+        assert told == []
+        for lock in [*held[1:], fresh]:
+            lock.release()
+        nodes.move(slot, target, source)
+
+
+def test_a_node_that_hangs_holds_nobody_up_on_the_others(nodes: Nodes) -> None:
+    told: list[LostEvent] = []
+    hung = nodes.masters[0]
+    with LockContext(nodes.client()) as context:
+        names = [f"hang:{number}" for number in range(300)]
+        locks = context.acquire_many(names, timeout=10.0, renew_every=0.2, on_lost=told.append)
+        elsewhere = [lock for name, lock in locks.items() if lock is not None and hash_slot(name.encode()) > 5500]
+        hung.pause()
+        before = [lock.renewals for lock in elsewhere]
+        try:
+            time.sleep(0.5)
+            assert all(lock.renewals > count for lock, count in zip(elsewhere, before, strict=True))
+            with context.lock("foo", timeout=1.0) as lock:  # slot 12182
+                assert lock.is_held
+        finally:
+            hung.resume()
+        eventually(lambda: all(lock is not None and lock.is_held for lock in locks.values()))
+        assert told == []
+        context.release_many(locks.values())
+
+
+def test_several_locks_on_several_nodes_are_acquired_together_or_not_at_all(nodes: Nodes) -> None:
+    with LockContext(nodes.client()) as one, LockContext(nodes.client()) as two:
+        names = [f"multi:{number}" for number in range(7)]
+        with one.multi_lock(names) as together:
+            assert together.is_held
+            assert not two.multi_lock(["elsewhere", names[3]]).acquire(blocking=False)
+            assert two.lock("elsewhere").acquire(blocking=False)
+        assert nodes.client().exists(names[0]) == 0
+        waiting = Background(two.multi_lock(names, thread_local=False).acquire)
+        assert waiting.result()
+
+
+def test_an_asyncio_client_of_a_cluster_will_do(nodes: Nodes) -> None:
+    client = redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes.servers[0].port)
+    with LockContext(client) as context, context.lock("order:42") as lock:
+        assert nodes.client().get("order:42") == lock.token
+
+
+def test_a_replica_that_takes_over_keeps_what_it_has() -> None:
+    told: list[LostEvent] = []
+    with Nodes(replicas=1) as nodes, LockContext(nodes.client()) as context:
+        names = [f"order:{number}" for number in range(300)]
+        locks = context.acquire_many(names, timeout=20.0, on_lost=told.append)
+        nodes.masters[0].client().wait(1, 1000)
+        nodes.masters[0].kill()
+        eventually(
+            lambda: (
+                nodes.info(nodes.servers[3])["cluster_state"] == "ok"
+                and nodes.servers[3].client().role()[0] == b"master"
+            ),
+            LONG_S,
+        )
+        eventually(lambda: all(lock is not None and lock.renewals for lock in locks.values()), 15.0)
+        assert told == []
+        for name in ("order:1", "order:2", "order:3"):
+            assert not context.lock(name).acquire(blocking=False)
+        context.release_many(locks.values())
+
+
+def test_what_a_node_has_lost_is_told_and_the_rest_stays() -> None:
+    told: list[LostEvent] = []
+    with Nodes() as nodes, LockContext(nodes.client()) as context:
+        locks = context.acquire_many([f"order:{number}" for number in range(300)], timeout=2.0, on_lost=told.append)
+        gone = {name for name in locks if hash_slot(name.encode()) < 5461}
+        nodes.masters[0].client().flushall()
+        eventually(lambda: len(told) == len(gone))
+        assert {event.name for event in told} == gone
+        assert {event.reason for event in told} == {LossReason.KEY_GONE}
+        assert context.stats().held == 300 - len(gone)
+
+
+def test_nodes_are_reached_where_the_client_says_they_are(nodes: Nodes) -> None:
+    name = "order:42"
+    slot = hash_slot(name.encode())
+    source = nodes.masters[slot * len(nodes.masters) // SLOTS]
+    target = next(server for server in nodes.masters if server is not source)
+    with ExitStack() as stack:
+        tunnels = {server.port: stack.enter_context(TcpProxy(server.port)) for server in nodes.masters}
+        client = nodes.client(address_remap=lambda place: ("127.0.0.1", tunnels[place[1]].port))
+        context = stack.enter_context(LockContext(client))
+
+        def asked(server: RedisServer) -> int:
+            return tunnels[server.port].seen("to_server").count(name.encode())
+
+        with context.lock(name) as lock:
+            assert asked(source)
+            before = asked(target)  # which was perhaps asked first, while nothing was known
+            nodes.move(slot, source, target)
+            stack.callback(nodes.move, slot, target, source)
+            assert lock.locked()
+            assert asked(target) > before
+        assert nodes.client().exists(name) == 0

@@ -1,0 +1,730 @@
+"""What goes wrong with several servers: failovers, slots that move under load, shards that die or hang.
+
+Everything that the fault table says of topologies, and what clusters add to it: seeds that are not there, nodes that say
+odd things, keys that must stay together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from typing import Any
+
+import pytest
+import redis.asyncio
+from redis.asyncio.cluster import ClusterNode
+from redis.credentials import CredentialProvider
+
+from tests.faults.checker import Belief, History, Write, check
+from tests.faults.network import MeddlingProxy
+from tests.redis.support import Background
+from tests.support.ports import candidate_port
+from tests.support.redis_server import RedisServer, require_redis_7
+from tests.support.waiting import eventually
+from tests.topology.nodes import LONG_S, MASTERS, Nodes
+from tests.topology.watched import Watched
+from wheel_lock import LockContext, LockTimeout, LockUnavailable, LossReason, LostEvent
+from wheel_lock.engine.slots import ClusterConnector
+from wheel_lock.protocol.names import SLOTS, hash_slot
+
+pytestmark = pytest.mark.slow
+
+AnyLock = Any  # the kinds have no common type that says acquire() and fence
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Nodes]:
+    with Nodes() as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def nodes(cluster: Nodes) -> Iterator[Nodes]:
+    """The module's cluster, whole and empty, whatever a test has left of it."""
+    yield cluster
+    for server in cluster.masters:
+        if server.alive:
+            server.resume()
+        else:
+            server.start()
+    for server in cluster.masters:
+        eventually(lambda: cluster.info(server)["cluster_state"] == "ok", LONG_S)  # noqa: B023
+        eventually(lambda: cluster.info(server)["cluster_slots_ok"] == SLOTS, LONG_S)  # noqa: B023
+        server.client().flushall()
+
+
+@pytest.fixture
+def context(nodes: Nodes) -> Iterator[LockContext]:
+    with LockContext(nodes.client(), close_timeout=0.5) as context:  # for a node that is dead by then
+        yield context
+
+
+def home(name: str) -> int:
+    """Which of the masters owns the slot of a name, as long as none has been moved."""
+    return next(n for n in range(MASTERS) if hash_slot(name.encode()) < (n + 1) * SLOTS // MASTERS)
+
+
+def names_at(number: int, how_many: int, prefix: str = "order") -> list[str]:
+    """Names that live on one of the masters."""
+    found = (f"{prefix}:{n}" for n in itertools.count())
+    return list(itertools.islice((name for name in found if home(name) == number), how_many))
+
+
+def tag_of(slot: int) -> str:
+    """The braces that put a name into a slot."""
+    return next(f"{{{n:x}}}" for n in itertools.count() if hash_slot(f"{n:x}".encode()) == slot)
+
+
+@contextmanager
+def hung(server: RedisServer) -> Iterator[None]:
+    server.pause()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
+class Register:
+    """What a lock protects: it remembers the largest fence that it has seen, and refuses a smaller one."""
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+
+    def write(self, name: str, fence: int | None) -> bool:
+        assert fence is not None
+        if self.writes and fence < self.writes[-1].fence:
+            return False
+        self.writes.append(Write(name, time.monotonic(), fence))
+        return True
+
+
+# -- 36, 37: a master is replaced ------------------------------------------------------------------------------------
+
+
+def test_the_fence_refuses_a_holder_whose_grant_the_new_master_had_not_seen() -> None:
+    register, told = Register(), list[LostEvent]()
+    with Watched() as watched, LockContext(watched.client()) as one, LockContext(watched.client()) as two:
+        late = one.lock("report", timeout=10.0, fencing=True, on_lost=told.append)
+        watched.replica.client().replicaof("NO", "ONE")  # what is granted from now on does not come to it
+        assert late.acquire()
+        assert register.write("report", late.fence)
+        old = watched.master
+        with hung(old):
+            watched.wait_for_another(old)
+            with two.lock("report", timeout=10.0, fencing=True) as later:
+                assert later.fence is not None
+                assert later.fence > (late.fence or 0)
+                assert register.write("report", later.fence)
+                assert not register.write("report", late.fence)
+                eventually(lambda: told, 10.0)  # and the first one hears of it before its time is up
+                assert told[0].reason in (LossReason.KEY_GONE, LossReason.TAKEN)
+    assert check(History(writes=register.writes)) == []
+
+
+def test_a_master_that_says_readonly_proves_nothing_and_the_new_one_is_found() -> None:
+    told: list[LostEvent] = []
+    with Watched() as watched, LockContext(watched.client()) as context:
+        locks = context.acquire_many([f"n:{n}" for n in range(50)], timeout=4.0, renew_every=0.2, on_lost=told.append)
+        master = watched.master
+        eventually(lambda: watched.replica.client().dbsize() == 50)
+        master.client().execute_command("REPLICAOF", "127.0.0.1", 1)  # of nobody, behind the Sentinels' backs
+        eventually(lambda: context.stats().unknown > 0)
+        time.sleep(0.5)
+        assert told == []
+        master.client().execute_command("REPLICAOF", "NO", "ONE")
+        counts = {name: lock.renewals for name, lock in locks.items() if lock is not None}
+        eventually(lambda: all(lock is not None and lock.renewals > counts[name] for name, lock in locks.items()), 3.0)
+        assert told == []
+        assert context.stats().held == 50
+
+
+def test_a_master_of_a_cluster_that_is_demoted_in_good_order_costs_no_lock() -> None:
+    told: list[LostEvent] = []
+    with Nodes(replicas=1) as nodes, LockContext(nodes.client()) as context:
+        locks = context.acquire_many([f"order:{n}" for n in range(600)], timeout=2.0, on_lost=told.append)
+        heir = nodes.servers[MASTERS]
+        heir.client().execute_command("CLUSTER", "FAILOVER")
+        eventually(lambda: heir.client().role()[0] == b"master", LONG_S)
+        time.sleep(3.0)
+        assert told == []
+        assert context.stats().held == 600
+        # Demoted again, and this time it is callers who come upon it first.
+        old = nodes.masters[0]
+        eventually(lambda: heir.client().info("replication")["connected_slaves"] == 1, LONG_S)
+        old.client().execute_command("CLUSTER", "FAILOVER")
+        eventually(lambda: old.client().role()[0] == b"master", LONG_S)
+        context.release_many(locks.values())
+        again = context.acquire_many(list(locks))
+        assert all(again.values())
+        context.release_many(again.values())
+
+
+# -- 38: slots move --------------------------------------------------------------------------------------------------
+
+
+class Mover:
+    """Moves slots from master to master, one after the other, until it is stopped. Use it in a ``with``."""
+
+    def __init__(self, nodes: Nodes, slots: list[int]) -> None:
+        self._slots = slots
+        self._clients = [server.client() for server in nodes.masters]  # kept: there are very many calls
+        self._ports = [server.port for server in nodes.masters]
+        self._ids = [nodes.id_of(server) for server in nodes.masters]
+        self._stop = threading.Event()
+        self.moves = 0
+
+    def __enter__(self) -> Mover:
+        self._working = Background(self._work)
+        return self
+
+    def _work(self) -> None:
+        places = {slot: next(n for n in range(MASTERS) if slot < (n + 1) * SLOTS // MASTERS) for slot in self._slots}
+        homes = dict(places)
+        for slot in itertools.cycle(self._slots):
+            if self._stop.is_set():
+                break
+            self._move(slot, places[slot], (places[slot] + 1) % MASTERS)
+            places[slot] = (places[slot] + 1) % MASTERS
+        for slot, place in places.items():
+            if place != homes[slot]:
+                self._move(slot, place, homes[slot])
+
+    def _move(self, slot: int, source: int, target: int) -> None:
+        old, new = self._clients[source], self._clients[target]
+        new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self._ids[source])
+        old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", self._ids[target])
+        time.sleep(0.02)  # what is made now is made on the other side: the slot is half here and half there
+        while keys := old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            old.execute_command("MIGRATE", "127.0.0.1", self._ports[target], "", 0, 5000, "KEYS", *keys)
+        for client in (new, *self._clients):
+            client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", self._ids[target])
+        self.moves += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._working.result()
+
+
+class Contender:
+    """Acquires, keeps for a moment, and releases, again and again; what it believed is recorded."""
+
+    def __init__(self, name: str, make: Callable[[], AnyLock], until: float) -> None:
+        self._name = name
+        self._make = make
+        self._until = until
+        self.beliefs: list[Belief] = []
+
+    def work(self) -> None:
+        for turn in itertools.count():
+            if time.monotonic() >= self._until:
+                return
+            lock = self._make()
+            if not lock.acquire(blocking_timeout=10.0):
+                raise AssertionError(f"nobody keeps {self._name} for so long")
+            since = time.monotonic()
+            time.sleep(0.003)
+            if turn % 3 == 0 and hasattr(lock, "extend"):
+                lock.extend(5.0, replace_ttl=True)
+            assert lock.is_held
+            until, fence = time.monotonic(), getattr(lock, "fence", None)
+            lock.release()
+            holder = f"{id(self)}:{turn}"
+            self.beliefs.append(Belief(self._name, holder, os.getpid(), since, until, fence, "released"))
+
+
+def every_kind(context: LockContext, several: list[str]) -> dict[str, Callable[[], AnyLock]]:
+    """Every kind of lock as one that lets in a single holder; the names of the locks are those of the kinds."""
+    return {
+        "exclusive": lambda: context.lock("exclusive", timeout=5.0),
+        "fenced": lambda: context.lock("fenced", timeout=5.0, fencing=True),
+        "reentrant": lambda: context.reentrant_lock("reentrant", timeout=5.0),
+        "fair": lambda: context.fair_lock("fair", timeout=5.0, fencing=True),
+        "writer": lambda: context.rw_lock("writer", timeout=5.0).write(),
+        "permit": lambda: context.semaphore("permit", 1, timeout=5.0),
+        "several": lambda: context.multi_lock(several, timeout=5.0),
+    }
+
+
+def test_every_kind_of_lock_excludes_while_slots_move_under_it(nodes: Nodes) -> None:
+    several = [f"several:{n}" for n in range(6)]
+    with LockContext(nodes.client()) as one, LockContext(nodes.client()) as two:
+        until = time.monotonic() + 2.5
+        contenders: list[Contender] = []
+        for context in (one, two):
+            contenders += [Contender(name, make, until) for name, make in every_kind(context, several).items()]
+        names = ["exclusive", "fenced", "reentrant", "fair", "writer", "permit", *several]
+        with Mover(nodes, [hash_slot(name.encode()) for name in names]) as mover:
+            working = [Background(contender.work) for contender in contenders]
+            for each in working:
+                each.result(30.0)
+        assert mover.moves > 10
+        beliefs = [belief for contender in contenders for belief in contender.beliefs]
+        assert {belief.name for belief in beliefs} == set(every_kind(one, several))
+        assert check(History(beliefs=beliefs)) == []
+        assert one.stats().lost == two.stats().lost == 0
+
+
+def test_locks_that_are_held_while_slots_move_stay_held(nodes: Nodes, context: LockContext) -> None:
+    told: list[LostEvent] = []
+    names = [f"held:{n}" for n in range(600)]
+    locks = context.acquire_many(names, timeout=1.5, on_lost=told.append)
+    with ExitStack() as stack, Mover(nodes, [hash_slot(name.encode()) for name in names[:40]]):
+        for n in range(10):
+            stack.enter_context(context.reentrant_lock(f"r{n}", timeout=1.5, on_lost=told.append))
+            stack.enter_context(context.rw_lock(f"w{n}", timeout=1.5, on_lost=told.append).read())
+            stack.enter_context(context.fair_lock(f"f{n}", timeout=1.5, on_lost=told.append))
+            stack.enter_context(context.semaphore(f"s{n}", 3, timeout=1.5, on_lost=told.append))
+        time.sleep(2.5)
+    assert told == []
+    context.release_many(locks.values())
+    assert nodes.client().exists(names[0]) == 0
+
+
+def test_bulk_work_while_slots_move_is_whole(nodes: Nodes, context: LockContext) -> None:
+    names = [f"bulk:{n}" for n in range(300)]
+    with LockContext(nodes.client()) as other, Mover(nodes, [hash_slot(name.encode()) for name in names[:30]]):
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            locks = context.acquire_many(names, timeout=10.0, all_or_nothing=True)
+            assert all(locks.values())
+            assert not any(other.acquire_many([*names[:5], "other"], all_or_nothing=True).values())
+            context.release_many(locks.values())
+            assert not any(lock is not None and lock.is_held for lock in locks.values())
+    assert sum(server.client().dbsize() for server in nodes.masters) == 0
+
+
+def test_several_locks_are_not_refused_because_a_slot_is_on_its_way(nodes: Nodes, context: LockContext) -> None:
+    slot = 700
+    source, target = nodes.masters[:2]
+    names = [f"{tag_of(slot)}:{n}" for n in range(3)] + names_at(2, 2)
+    together = context.multi_lock(names, timeout=5.0)
+    with together:
+        pass  # the map is known
+    nodes.begin_move(slot, source, target)
+    nodes.end_move(slot, target)
+    assert together.acquire(blocking=False)  # nobody holds any of them
+    together.release()
+    nodes.move(slot, target, source)
+
+
+def test_a_lock_whose_keys_are_torn_apart_is_waited_for(nodes: Nodes, context: LockContext) -> None:
+    slot = 800
+    source, target = nodes.masters[:2]
+    name = f"{tag_of(slot)}:report"
+    with context.lock(name, fencing=True) as lock:
+        first = lock.fence
+    assert first is not None
+    with LockContext(nodes.client()) as other:
+        held = other.lock(name, timeout=10.0, fencing=True, thread_local=False)
+        assert held.acquire()
+        nodes.begin_move(slot, source, target)
+        source.client().execute_command("MIGRATE", "127.0.0.1", target.port, name, 0, 5000)  # without its fence
+        assert held.extend(1.0)
+        held.release()
+        acquiring = Background(
+            context.lock(name, fencing=True, thread_local=False).acquire
+        )  # TRYAGAIN, as long as that is so
+        time.sleep(0.3)
+        nodes.move_keys(slot, source, target)
+        nodes.end_move(slot, target)
+        assert acquiring.result()
+    fence: Any = target.client().get(next(iter(target.client().scan_iter(f"wheel_lock:fence:*{name}"))))
+    assert int(fence) > first
+    nodes.move(slot, target, source)
+
+
+def test_locks_on_their_way_to_a_master_that_owns_nothing_yet_stay_held(nodes: Nodes) -> None:
+    told: list[LostEvent] = []
+    slot, source = 300, nodes.masters[0]
+    names = [f"{tag_of(slot)}:{n}" for n in range(10)]
+    with RedisServer("cluster-enabled yes", "cluster-node-timeout 1000", "cluster-require-full-coverage no") as fresh:
+        fresh.client().execute_command("CLUSTER", "MEET", "127.0.0.1", source.port)
+        for server in (fresh, *nodes.masters):
+            eventually(lambda: nodes.info(server)["cluster_known_nodes"] == MASTERS + 1, LONG_S)  # noqa: B023
+        eventually(lambda: nodes.info(fresh)["cluster_state"] == "ok", LONG_S)
+        try:
+            with LockContext(nodes.client()) as context:
+                locks = context.acquire_many(names, timeout=1.0, on_lost=told.append)
+                assert all(locks.values())
+                nodes.begin_move(slot, source, fresh)
+                source.client().execute_command("MIGRATE", "127.0.0.1", fresh.port, "", 0, 5000, "KEYS", *names[:5])
+                until = time.monotonic() + 1.5
+                while time.monotonic() < until:
+                    with context.reentrant_lock(f"{tag_of(slot)}:new", timeout=5.0) as lock:
+                        assert lock.is_held
+                assert told == []
+                nodes.move_keys(slot, source, fresh)
+                nodes.end_move(slot, fresh)
+                time.sleep(1.5)
+                assert told == []
+                assert all(lock is not None and lock.is_held for lock in locks.values())
+        finally:
+            nodes.end_move(slot, source)  # with whatever is in it: nobody needs that any more
+            for server in nodes.masters:
+                server.client().execute_command("CLUSTER", "FORGET", nodes.id_of(fresh))
+
+
+def test_tasks_of_an_asyncio_client_go_on_while_slots_move(nodes: Nodes) -> None:
+    names = [f"task:{n}" for n in range(8)]
+
+    async def work(context: LockContext, name: str, until: float) -> int:
+        turns = 0
+        while time.monotonic() < until:
+            async with AsyncExitStack() as stack:
+                lock = await stack.enter_async_context(context.asyncio.lock(name, timeout=5.0))
+                await stack.enter_async_context(context.asyncio.reentrant_lock(f"{name}:r", timeout=5.0))
+                await asyncio.sleep(0.002)
+                assert lock.is_held
+            turns += 1
+        return turns
+
+    async def main() -> None:
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes.servers[0].port)
+        with LockContext(client) as context, Mover(nodes, [hash_slot(name.encode()) for name in names]):
+            until = time.monotonic() + 2.0
+            turns = await asyncio.gather(*[work(context, name, until) for name in names for _ in range(2)])
+            assert all(turns)
+            assert context.stats().lost == 0
+
+    asyncio.run(main())
+
+
+# -- 39: a shard dies or hangs ---------------------------------------------------------------------------------------
+
+
+def test_a_shard_that_dies_takes_its_own_locks_only(nodes: Nodes, context: LockContext) -> None:
+    told: list[LostEvent] = []
+    locks = context.acquire_many([f"order:{n}" for n in range(300)], timeout=1.5, on_lost=told.append)
+    theirs = {name for name in locks if home(str(name)) == 2}
+    nodes.masters[2].kill()
+    eventually(lambda: len(told) == len(theirs), 3.0)
+    time.sleep(1.0)
+    assert {event.name for event in told} == theirs
+    assert {event.reason for event in told} == {LossReason.NOT_CONFIRMED}
+    assert all(lock is not None and lock.is_held == (name not in theirs) for name, lock in locks.items())
+    with context.lock(names_at(0, 1, "new")[0]) as lock:
+        assert lock.is_held
+
+
+def test_a_cluster_that_is_down_for_a_moment_proves_nothing(nodes: Nodes) -> None:
+    told: list[LostEvent] = []
+    for server in nodes.masters:
+        server.client().config_set("cluster-require-full-coverage", "yes")
+    try:
+        with LockContext(nodes.client()) as context:
+            locks = context.acquire_many([f"order:{n}" for n in range(300)], timeout=8.0, renew_every=0.3)
+            lock = context.lock(names_at(0, 1, "one")[0], timeout=8.0, renew_every=0.3, on_lost=told.append)
+            assert lock.acquire()
+            nodes.masters[2].kill()
+            eventually(lambda: nodes.info(nodes.masters[0])["cluster_state"] == "fail", LONG_S)
+            waiting = Background(context.lock(names_at(0, 1, "new")[0], thread_local=False).acquire)
+            time.sleep(0.5)
+            assert lock.is_held
+            nodes.masters[2].start()
+            assert waiting.result()  # has asked until it was answered
+            eventually(lambda: nodes.info(nodes.masters[0])["cluster_state"] == "ok", LONG_S)
+            count = lock.renewals
+            eventually(lambda: lock.renewals > count)
+            assert told == []
+            assert all(held is not None and (held.is_held or home(str(name)) == 2) for name, held in locks.items())
+    finally:
+        for server in nodes.masters:
+            server.client().config_set("cluster-require-full-coverage", "no")
+
+
+def test_a_slot_that_has_left_a_node_does_not_hang_with_it(nodes: Nodes) -> None:
+    told: list[LostEvent] = []
+    slot = 900
+    source, target = nodes.masters[:2]
+    with LockContext(nodes.client()) as context:
+        names = [f"{tag_of(slot)}:{n}" for n in range(5)]
+        locks = context.acquire_many(names, timeout=2.0, on_lost=told.append)
+        nodes.move(slot, source, target)
+        with hung(source):
+            time.sleep(2.5)
+            assert told == []
+            context.release_many(locks.values())
+    nodes.move(slot, target, source)
+
+
+def test_close_takes_its_time_limit_at_most_and_releases_what_can_be_released(nodes: Nodes) -> None:
+    for number, server in enumerate(nodes.masters[:2]):
+        context = LockContext(nodes.client(), close_timeout=0.5)
+        locks = context.acquire_many([f"order:{n}" for n in range(15_000)], timeout=60.0)
+        with hung(server):
+            began = time.monotonic()
+            context.close()
+            assert time.monotonic() - began < 1.5
+            assert not any(lock is not None and lock.is_held for lock in locks.values())
+            left = [other.client().dbsize() for n, other in enumerate(nodes.masters) if n != number]
+            assert left == [0, 0]
+        server.client().flushall()
+
+
+def test_a_bulk_release_reaches_the_nodes_that_answer(nodes: Nodes) -> None:
+    for number, server in enumerate(nodes.masters[:2]):
+        with LockContext(nodes.client(), response_timeout=1.0) as context:
+            locks = context.acquire_many([f"order:{n}" for n in range(15_000)], timeout=60.0)
+            with hung(server), pytest.raises((LockTimeout, LockUnavailable)):
+                context.release_many(locks.values())
+            left = [other.client().dbsize() for n, other in enumerate(nodes.masters) if n != number]
+            assert left == [0, 0]
+        server.client().flushall()
+
+
+def test_a_bulk_acquire_that_one_node_does_not_answer_leaves_nothing_behind(nodes: Nodes) -> None:
+    with LockContext(nodes.client(), response_timeout=0.5) as context:
+        context.release_many(context.acquire_many(["foo", "bar", "order:1"]).values())
+        with hung(nodes.masters[0]), pytest.raises((LockTimeout, LockUnavailable)):
+            context.acquire_many([f"order:{n}" for n in range(3000)])
+        eventually(lambda: not any(server.client().dbsize() for server in nodes.masters))
+        assert context.stats().held == 0
+
+
+# -- who is asked first ----------------------------------------------------------------------------------------------
+
+
+def first_asked(nodes: Nodes, context: LockContext) -> int:
+    """Which master a context turns to as long as it has not been told who owns what."""
+    connector = context._engine.connector
+    assert isinstance(connector, ClusterConnector)
+    return next(n for n, server in enumerate(nodes.masters) if str(server.port) == connector.servers[0][1])
+
+
+def test_a_seed_that_hangs_before_the_map_is_known_keeps_nobody_from_the_others(nodes: Nodes) -> None:
+    with LockContext(nodes.client(), connect_timeout=0.5) as context:
+        number = first_asked(nodes, context)
+        with hung(nodes.masters[number]):
+            began = time.monotonic()
+            with context.lock(names_at((number + 1) % MASTERS, 1)[0]) as lock:
+                assert lock.is_held
+            assert time.monotonic() - began < 4.0
+
+
+def test_a_seed_that_has_died_before_the_map_is_known_keeps_nobody_from_the_others(nodes: Nodes) -> None:
+    with LockContext(nodes.client()) as context:
+        number = first_asked(nodes, context)
+        nodes.masters[number].kill()
+        with context.lock(names_at((number + 1) % MASTERS, 1)[0]) as lock:
+            assert lock.is_held
+
+
+def test_a_seed_that_never_lived_is_passed_over(nodes: Nodes) -> None:
+    seeds = [ClusterNode("127.0.0.1", port) for port in (candidate_port(), nodes.masters[1].port)]
+    with LockContext(redis.asyncio.RedisCluster(startup_nodes=seeds)) as context:
+        for number in range(MASTERS):
+            with context.lock(names_at(number, 1)[0]) as lock:
+                assert lock.is_held
+
+
+def test_users_and_passwords_hold_on_every_node(nodes: Nodes) -> None:
+    for server in nodes.masters:
+        server.client().acl_setuser("app", enabled=True, passwords=["+secret"], keys=["*"], categories=["+@all"])
+        server.client().execute_command("ACL", "SETUSER", "app", "&*")
+    try:
+        settings: dict[str, Any] = {"username": "app", "password": "secret"}
+        clients = (
+            nodes.client(**settings),
+            redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes.servers[0].port, **settings),
+        )
+        for client in clients:
+            with LockContext(client) as context:
+                locks = context.acquire_many([f"order:{n}" for n in range(30)], timeout=1.0)
+                assert all(locks.values())
+                for server in nodes.masters:
+                    users = [entry["user"] for entry in server.client().client_list() if entry["name"] == "wheel_lock"]
+                    assert users
+                    assert set(users) == {"app"}
+                context.release_many(locks.values())
+    finally:
+        for server in nodes.masters:
+            server.client().acl_deluser("app")
+
+
+def test_credentials_that_cannot_be_had_for_a_moment_are_asked_for_again(nodes: Nodes) -> None:
+    class Provider(CredentialProvider):
+        away = False
+
+        def get_credentials(self) -> tuple[str, str]:
+            if self.away:
+                raise RuntimeError("the vault does not answer")
+            return "app", "secret"
+
+    for server in nodes.masters:
+        server.client().execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all")
+    provider, told, slot = Provider(), list[LostEvent](), 400
+    try:
+        with LockContext(nodes.client(credential_provider=provider)) as context:
+            lock = context.lock(f"{tag_of(slot)}:order", timeout=3.0, on_lost=told.append)
+            assert lock.acquire()
+            time.sleep(0.2)
+            provider.away = True
+            nodes.move(slot, *nodes.masters[:2])
+            time.sleep(1.5)  # past its first renewal, which finds it gone to where nobody can connect to
+            provider.away = False
+            count = lock.renewals
+            eventually(lambda: lock.renewals > count)
+            assert told == []
+            eventually(lambda: context._engine.cluster is not None and not context._engine.cluster._asking)
+            nodes.move(slot, *nodes.masters[1::-1])
+    finally:
+        for server in nodes.masters:
+            server.client().acl_deluser("app")
+
+
+def test_a_node_that_talks_nonsense_of_other_nodes_costs_no_lock(nodes: Nodes) -> None:
+    require_redis_7()  # to announce another port on the fly
+    told: list[LostEvent] = []
+    odd = nodes.masters[1]
+    with MeddlingProxy(odd.port) as proxy:
+        odd.client().config_set("cluster-announce-port", proxy.port)
+        try:
+            for server in nodes.masters:
+                slots = server.client()
+                eventually(lambda: str(proxy.port) in str(slots.execute_command("CLUSTER", "SLOTS")), LONG_S)  # noqa: B023
+            with LockContext(nodes.client()) as context:
+                locks = context.acquire_many([f"order:{n}" for n in range(60)], timeout=3.0, on_lost=told.append)
+                lock = locks[names_at(1, 1)[0]]
+                assert lock is not None
+                for words in (b"MOVED x y", b"MOVED 99999 127.0.0.1:1", b"MOVED 1 host:port", b"ASK 1", b"MOVED"):
+                    proxy.say_instead(b"-" + words + b"\r\n")
+                    try:
+                        lock.locked()
+                    except redis.RedisError:
+                        pass  # it may be told to the caller, or asked again
+                    eventually(lambda: proxy.has_spoken)
+                    assert lock.locked()
+                assert told == []
+                assert context.stats().held == 60
+        finally:
+            odd.client().config_set("cluster-announce-port", 0)
+            for server in nodes.masters:
+                slots = server.client()
+                eventually(lambda: str(proxy.port) not in str(slots.execute_command("CLUSTER", "SLOTS")), LONG_S)  # noqa: B023
+
+
+# -- what else a process and a server do -----------------------------------------------------------------------------
+
+
+def test_a_forked_child_holds_nothing_and_can_lock_on_every_node(nodes: Nodes, context: LockContext) -> None:
+    locks = context.acquire_many([f"parent:{n}" for n in range(90)], timeout=1.5)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "failed"
+        try:
+            assert context.stats().held == 0
+            assert not any(lock is not None and lock.is_held for lock in locks.values())
+            assert not any(context.acquire_many(list(locks)).values())
+            own = context.acquire_many([f"child:{n}" for n in range(90)], timeout=1.0)
+            assert all(own.values())
+            time.sleep(1.5)
+            assert context.stats().held == 90
+            context.release_many(own.values())
+            said = "well"
+        except BaseException as error:
+            said = repr(error)
+        finally:
+            os.write(writing, said.encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "well"
+    os.waitpid(child, 0)
+    assert context.stats().lost == 0
+    assert context.stats().held == 90
+
+
+def test_names_with_braces_have_their_companions_beside_them_on_every_node(nodes: Nodes, context: LockContext) -> None:
+    shapes = ("{%d}", "a}%d{", "}%d", "{}%d", "{%d", "x{%d}y{z}", "{}{%d}", "%d}", "{{%d}}", "%d{}{a}", "%d")
+    names = [shape % n for shape in shapes for n in range(4)]
+    assert {home(name) for name in names} == set(range(MASTERS))
+    for name in names:
+        with context.lock(name, fencing=True) as lock:
+            assert lock.fence
+        with context.fair_lock(name, fencing=True) as lock:
+            waiting = Background(lambda: context.fair_lock(name, thread_local=False).acquire(blocking_timeout=5.0))  # noqa: B023
+            eventually(lambda: context.stats().waiting == 1)
+        assert waiting.result()
+        nodes.client().delete(name)
+        with context.semaphore(name, 2) as permit:
+            permit.set_permits(1)
+            permit.set_permits(None)
+        with context.reentrant_lock(name, fencing=True) as lock:
+            assert lock.fence
+        with context.rw_lock(name).write() as lock:
+            assert lock.is_held
+
+
+def test_a_node_that_forgets_its_scripts_costs_nothing(nodes: Nodes, context: LockContext) -> None:
+    told: list[LostEvent] = []
+    locks = context.acquire_many([f"order:{n}" for n in range(90)], timeout=1.0, on_lost=told.append)
+    for _ in range(3):
+        nodes.masters[1].client().script_flush()
+        for number in range(MASTERS):
+            with context.reentrant_lock(names_at(number, 1, "one")[0]) as lock:
+                assert lock.is_held
+        time.sleep(0.4)
+    assert told == []
+    nodes.masters[1].client().script_flush()
+    context.release_many(locks.values())
+    assert not any(server.client().dbsize() for server in nodes.masters)
+
+
+def listens(server: RedisServer) -> bool:
+    """Whether anybody has subscribed to anything at a server, of all nodes or of its own slots."""
+    entries: list[dict[str, str]] = server.client().client_list()
+    return any(int(entry.get(what, 0)) for entry in entries for what in ("sub", "ssub"))
+
+
+@pytest.mark.parametrize("fault", ["dies", "hangs"])
+def test_a_waiter_is_woken_although_a_node_that_is_listened_to(nodes: Nodes, fault: str) -> None:
+    with (
+        LockContext(nodes.client(), fallback_interval=60.0, close_timeout=0.5) as holding,
+        LockContext(nodes.client(), fallback_interval=60.0, close_timeout=0.5) as other,
+    ):
+        held = [holding.lock(names_at(n, 1)[0], timeout=60.0, thread_local=False) for n in range(MASTERS)]
+        assert all(lock.acquire() for lock in held)
+        waiting = [
+            Background(other.lock(lock.name, timeout=60.0, thread_local=False, blocking_timeout=10.0).acquire)
+            for lock in held
+        ]
+        eventually(lambda: other.stats().waiting == MASTERS)
+        ears = eventually(lambda: [server for server in nodes.masters if listens(server)])[0]
+        time.sleep(0.5)  # past the first looks
+        if fault == "dies":
+            ears.kill()
+        else:
+            ears.pause()
+        for server, lock, waiter in zip(nodes.masters, held, waiting, strict=True):
+            if server is not ears:
+                lock.release()
+                # Where one connection listens for all nodes: a PING every two seconds, and two to connect elsewhere.
+                assert waiter.result(8.0)
+        if fault == "hangs":
+            ears.resume()  # or closing would take its time
+
+
+def test_those_who_pass_a_lock_on_among_themselves_let_others_in(nodes: Nodes) -> None:
+    with LockContext(nodes.client()) as one, LockContext(nodes.client(), fallback_interval=60.0) as two:
+        for number in range(MASTERS):
+            name, over = names_at(number, 1)[0], threading.Event()
+
+            def spin(name: str = name, over: threading.Event = over) -> None:
+                while not over.is_set():
+                    with one.lock(name):
+                        time.sleep(0.001)
+
+            spinning = [Background(spin) for _ in range(2)]
+            time.sleep(0.1)
+            lock = two.lock(name)
+            assert lock.acquire(blocking_timeout=3.0)
+            over.set()
+            lock.release()
+            for each in spinning:
+                each.result()

@@ -1,0 +1,88 @@
+"""Services that route by declared keys: each call of a script is about one lease, and says which keys it touches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.redis.support import Background
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from tests.topology.keyed import KeyedProxy
+from wheel_lock import LockContext, LossReason, LostEvent
+
+pytestmark = pytest.mark.slow
+
+REFUSALS = [
+    b"ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array",
+    b"ERR wrong number of arguments for 'evalsha' command",
+    b"invalid request",
+]
+
+
+@pytest.fixture(params=REFUSALS, ids=["keys array", "arguments", "invalid"])
+def proxy(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[KeyedProxy]:
+    redis_server.client().flushall()
+    with KeyedProxy(redis_server.port, request.param) as proxy:
+        yield proxy
+
+
+def client_of(proxy: KeyedProxy) -> redis.Redis:
+    return redis.Redis(host="127.0.0.1", port=proxy.port)
+
+
+def test_the_refusal_itself_switches_to_one_lease_a_call(proxy: KeyedProxy) -> None:
+    told: list[LostEvent] = []
+    with LockContext(client_of(proxy)) as context:
+        locks = context.acquire_many([f"order:{n}" for n in range(200)], timeout=1.0, on_lost=told.append)
+        assert all(locks.values())
+        eventually(lambda: all(lock is not None and lock.renewals > 2 for lock in locks.values()))
+        refused = proxy.refused
+        assert not any(context.acquire_many(locks).values())
+        context.release_many(locks.values())
+        assert told == []
+        assert proxy.refused == refused  # it is not asked in that way again
+        assert all(context.acquire_many(locks).values())
+
+
+def test_with_the_option_nothing_is_ever_refused(proxy: KeyedProxy) -> None:
+    with LockContext(client_of(proxy), declare_keys=True) as context:
+        before = proxy.refused  # the question which form of a script the server knows
+        locks = context.acquire_many([f"order:{n}" for n in range(50)], timeout=0.5)
+        eventually(lambda: all(lock is not None and lock.renewals for lock in locks.values()))
+        context.release_many(locks.values())
+        assert proxy.refused <= before + 1
+
+
+def test_every_kind_of_lock_works(proxy: KeyedProxy) -> None:
+    with LockContext(client_of(proxy), fallback_interval=0.3) as context:
+        with context.lock("a", timeout=0.5, fencing=True) as lock:
+            eventually(lambda: lock.renewals)
+        with context.reentrant_lock("b", timeout=0.5) as reentrant:
+            eventually(lambda: reentrant.renewals)
+        with context.rw_lock("c", timeout=0.5).write() as writer:
+            eventually(lambda: writer.renewals)
+            writer.downgrade().release()
+        with context.fair_lock("d", timeout=0.5) as fair:
+            waiting = Background(context.fair_lock("d", timeout=0.5, thread_local=False).acquire)
+            eventually(lambda: fair.renewals)
+        assert waiting.result()
+        with context.semaphore("e", 2, timeout=0.5) as permit:
+            eventually(lambda: permit.renewals)
+        with context.multi_lock(["f", "g", "h"], timeout=0.5) as together:
+            assert together.is_held
+            assert not context.multi_lock(["x", "h"]).acquire(blocking=False)
+            assert context.lock("x").acquire(blocking=False)
+
+
+def test_a_lost_lock_is_told_also_here(proxy: KeyedProxy, redis_server: RedisServer) -> None:
+    told: list[LostEvent] = []
+    with LockContext(client_of(proxy)) as context:
+        locks = context.acquire_many(["a", "b", "c"], timeout=1.0, on_lost=told.append)
+        redis_server.client().delete("b")
+        eventually(lambda: told)
+        assert [(event.name, event.reason) for event in told] == [("b", LossReason.KEY_GONE)]
+        assert context.stats().held == 2
+        assert [name for name, lock in locks.items() if lock is not None and lock.is_held] == ["a", "c"]

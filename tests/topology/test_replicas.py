@@ -1,0 +1,175 @@
+"""min_replicas: a grant counts when so many replicas have it, and is taken back otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.redis.support import Background
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockUnavailable, NotReplicated
+from wheel_lock.engine.replicas import Replicas
+
+pytestmark = pytest.mark.slow
+
+
+class Pair:
+    """A master and its replica."""
+
+    def __init__(self, master: RedisServer, replica: RedisServer) -> None:
+        self.master = master
+        self.replica = replica
+
+    def client(self) -> redis.Redis:
+        return self.master.client()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with (
+        RedisServer("repl-diskless-sync-delay 0") as master,
+        RedisServer(f"replicaof 127.0.0.1 {master.port}") as replica,
+    ):
+        eventually(lambda: replica.client().info("replication")["master_link_status"] == "up", 20.0)
+        yield Pair(master, replica)
+
+
+def test_a_grant_that_a_replica_has_counts(pair: Pair) -> None:
+    with LockContext(pair.client(), min_replicas=1) as context, context.lock("order:42", timeout=1.0) as lock:
+        assert pair.replica.client().get("order:42") == lock.token
+        eventually(lambda: lock.renewals > 2)
+        with context.reentrant_lock("r"), context.rw_lock("t").write(), context.fair_lock("f"):
+            assert pair.replica.client().dbsize() == 4
+        with context.multi_lock(["x", "y"]) as together:
+            assert together.is_held
+
+
+def test_a_grant_that_no_replica_has_is_taken_back(pair: Pair) -> None:
+    with LockContext(pair.client(), min_replicas=1, replica_timeout=0.2) as context:
+        with context.lock("before"):
+            pass
+        pair.replica.pause()
+        for acquire in (
+            context.lock("a", timeout=5.0).acquire,
+            context.reentrant_lock("b", timeout=5.0).acquire,
+            lambda: context.acquire_many(["c", "d"], timeout=5.0),
+            context.multi_lock(["e", "f"], timeout=5.0).acquire,
+        ):
+            with pytest.raises(NotReplicated, match=r"Only 0 replicas .* of 1"):
+                acquire()
+        with pytest.raises(LockUnavailable):  # which is what it is
+            context.lock("a").acquire()
+        assert context.stats().held == 0
+        eventually(lambda: pair.client().keys("[a-f]") == [])
+        pair.replica.resume()
+        eventually(lambda: acquired(context), 10.0)
+
+
+def acquired(context: LockContext) -> bool:
+    try:
+        return context.lock("again").acquire(blocking=False)
+    except NotReplicated:
+        return False
+
+
+def test_what_is_held_is_renewed_while_acquires_wait_for_a_replica(pair: Pair) -> None:
+    with (
+        LockContext(pair.client(), min_replicas=1, replica_timeout=2.0) as context,
+        context.lock("held", timeout=0.6) as lock,
+    ):
+        pair.replica.pause()
+        waiting = Background(context.lock("new", timeout=5.0).acquire)
+        renewals = lock.renewals
+        eventually(lambda: lock.renewals >= renewals + 4, 3.0)
+        assert not waiting.done
+        pair.replica.resume()
+        assert waiting.result()
+
+
+def test_a_replica_may_take_its_time_as_long_as_was_said(pair: Pair) -> None:
+    with LockContext(pair.client(), min_replicas=1, replica_timeout=3.0) as context:
+        with context.lock("before"):
+            pass
+        pair.replica.pause()
+        waiting = Background(context.lock("order:42", timeout=3.0, thread_local=False).acquire)
+        time.sleep(1.0)  # and the connection is not suspected meanwhile
+        pair.replica.resume()
+        assert waiting.result()
+        assert context.stats().connects == 2  # one of them for acquires
+
+
+def test_each_caller_is_told_of_his_own_lock(pair: Pair) -> None:
+    async def main() -> None:
+        with LockContext(pair.client(), min_replicas=1, replica_timeout=0.3) as context:
+            async with context.asyncio.lock("before"):
+                pass
+            pair.replica.pause()
+            locks = [context.asyncio.lock(f"order:{n}") for n in range(5)]
+            errors = await asyncio.gather(*[lock.acquire() for lock in locks], return_exceptions=True)
+            assert [error.lock_name for error in errors if isinstance(error, NotReplicated)] == [
+                lock.name for lock in locks
+            ]
+            pair.replica.resume()
+
+    asyncio.run(main())
+
+
+def test_replicas_are_not_asked_on_another_connection_than_the_grant_came_on(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a new master WAIT would confirm what that has never seen."""
+    with LockContext(pair.client(), min_replicas=1) as context:
+        with context.lock("before"):
+            pass
+        ask = Replicas._wait
+
+        def ask_too_late(replicas: Replicas) -> None:
+            monkeypatch.undo()
+            replicas.node.drop(ConnectionError("another server is the master"))
+            ask(replicas)
+
+        monkeypatch.setattr(Replicas, "_wait", ask_too_late)
+        with pytest.raises(LockUnavailable, match="has gone before its replicas were asked"):
+            context.lock("order:42").acquire()
+        eventually(lambda: not pair.client().exists("order:42"))
+        with context.lock("order:42"):
+            pass
+
+
+def test_many_acquires_share_one_wait(pair: Pair) -> None:
+    async def main() -> None:
+        with LockContext(pair.client(), min_replicas=1) as context:
+            async with context.asyncio.lock("first"):
+                pass
+            locks = [context.asyncio.lock(f"order:{n}") for n in range(500)]
+            assert all(await asyncio.gather(*[lock.acquire() for lock in locks]))
+            assert pair.client().info("commandstats")["cmdstat_wait"]["calls"] < 60
+
+    asyncio.run(main())
+
+
+def test_a_caller_who_gives_up_meanwhile_leaves_nothing(pair: Pair) -> None:
+    async def main() -> None:
+        with LockContext(pair.client(), min_replicas=1, replica_timeout=5.0) as context:
+            async with context.asyncio.lock("first"):
+                pass
+            pair.replica.pause()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await context.asyncio.lock("order:42").acquire()
+            pair.replica.resume()
+            await asyncio.to_thread(eventually, lambda: not pair.client().exists("order:42"), 10.0)
+            assert context.stats().held == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("replicas", [-1, 1.5, True, "1"])
+def test_bad_numbers_are_refused(replicas: object) -> None:
+    with pytest.raises(ValueError, match="min_replicas"):
+        LockContext(redis.Redis(), min_replicas=replicas)  # type: ignore[arg-type]

@@ -1,0 +1,159 @@
+"""A context whose client comes from Sentinel.master_for: it follows the master wherever that goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis.asyncio.sentinel
+from redis.sentinel import Sentinel
+
+from tests.redis.support import Background
+from tests.support.waiting import eventually
+from tests.topology.nodes import CLIENTS
+from tests.topology.watched import FAILOVER_S, SERVICE, Watched
+from wheel_lock import LockContext, LossReason, LostEvent
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    with Watched() as watched:
+        yield watched
+
+
+def replicated(watched: Watched) -> bool:
+    """Whether the replica knows what the master knows."""
+    return watched.replica.client().dbsize() == watched.master.client().dbsize()
+
+
+def test_locks_live_at_the_master_that_the_sentinels_name(watched: Watched) -> None:
+    with LockContext(watched.client()) as context, context.lock("order:42") as lock:
+        assert watched.master.client().get("order:42") == lock.token
+        assert str(watched.master.port) in repr(context)
+        assert SERVICE in repr(context)
+
+
+def test_a_client_may_be_configured_as_it_likes(watched: Watched) -> None:
+    addresses = [("127.0.0.1", sentinel.port) for sentinel in watched.sentinels]
+    for settings in CLIENTS:
+        client = Sentinel(addresses, sentinel_kwargs=settings).master_for(SERVICE, **settings)
+        with LockContext(client) as context, context.lock("order:42") as lock:
+            assert watched.master.client().get("order:42") == lock.token
+            assert lock.owned()
+
+
+def test_an_asyncio_client_of_a_master_will_do(watched: Watched) -> None:
+    addresses = [("127.0.0.1", sentinel.port) for sentinel in watched.sentinels]
+    client = redis.asyncio.sentinel.Sentinel(addresses).master_for(SERVICE)
+    with LockContext(client) as context, context.lock("order:42") as lock:
+        assert watched.master.client().get("order:42") == lock.token
+
+
+def test_a_client_of_replicas_is_refused(watched: Watched) -> None:
+    with pytest.raises(TypeError, match="master_for"):
+        LockContext(watched.sentinel().slave_for(SERVICE))
+
+
+def test_passwords_hold_for_servers_and_sentinels_alike() -> None:
+    with (
+        Watched(password="secret") as watched,
+        LockContext(watched.client()) as context,
+        context.lock("order:42") as lock,
+    ):
+        assert lock.is_held
+
+
+def test_what_the_new_master_has_stays_held_and_what_it_has_not_is_told_lost(watched: Watched) -> None:
+    told: list[LostEvent] = []
+    with LockContext(watched.client()) as context:
+        kept = context.acquire_many([f"kept:{n}" for n in range(1000)], timeout=10.0, on_lost=told.append)
+        missing = context.acquire_many([f"missing:{n}" for n in range(10)], timeout=10.0, on_lost=told.append)
+        # Those that are not to be renewed are verified all the same.
+        kept |= context.acquire_many(["limited:kept"], timeout=30.0, renew=False, on_lost=told.append)
+        missing |= context.acquire_many(["limited:missing"], timeout=30.0, renew=False, on_lost=told.append)
+        eventually(lambda: replicated(watched))
+        watched.replica.client().replicaof("NO", "ONE")  # it forgets what has not come to it
+        watched.replica.client().delete(*missing)
+        old = watched.master
+        old.kill()
+        watched.wait_for_another(old)
+        eventually(lambda: len(told) == 11, FAILOVER_S)
+        assert {event.name for event in told} == set(missing)
+        assert {event.reason for event in told} == {LossReason.KEY_GONE}
+        assert all(lock is not None and lock.is_held for lock in kept.values())
+        assert context.stats().held == 1001
+        context.release_many(kept.values())
+
+
+def test_every_held_lock_is_verified_at_the_new_master_at_once(watched: Watched) -> None:
+    with LockContext(watched.client()) as context:
+        locks = context.acquire_many([f"n:{n}" for n in range(100)], timeout=60.0)  # due in 20 s
+        eventually(lambda: replicated(watched))
+        watched.fail_over()
+        eventually(lambda: all(lock is not None and lock.renewals == 1 for lock in locks.values()), 10.0)
+
+
+def test_an_old_master_that_goes_on_answering_is_left_when_the_sentinels_say_so(watched: Watched) -> None:
+    with LockContext(watched.client()) as context, context.lock("order:42", timeout=30.0) as lock:
+        eventually(lambda: replicated(watched))
+        watched.fail_over()
+        began = time.monotonic()
+        eventually(lambda: lock.renewals, 8.0)  # its renewal would have been due after 10 s
+        assert time.monotonic() - began < 8.0
+        assert watched.master.client().get("order:42") == lock.token
+
+
+def test_acquires_and_releases_go_on_at_the_new_master(watched: Watched) -> None:
+    with LockContext(watched.client(), response_timeout=FAILOVER_S) as context:
+        with context.lock("before"):
+            pass
+        old = watched.master
+        old.kill()
+        with context.lock("order:42") as lock:  # waits for the new master
+            assert watched.master is not old
+            assert watched.master.client().get("order:42") == lock.token
+
+
+def test_a_waiter_is_woken_at_the_new_master(watched: Watched) -> None:
+    with LockContext(watched.client(), fallback_interval=60.0) as holding, LockContext(watched.client()) as other:
+        lock = holding.lock("order:42", timeout=10.0, thread_local=False)
+        assert lock.acquire()
+        waiter = other.lock("order:42", timeout=10.0, thread_local=False)
+        waiting = Background(waiter.acquire)
+        eventually(lambda: other.stats().waiting == 1)
+        eventually(lambda: replicated(watched))
+        watched.fail_over()
+        eventually(lambda: lock.renewals, 10.0)
+        lock.release()
+        assert waiting.result()
+        waiter.release()
+
+
+def test_no_lock_is_believed_in_after_its_deadline_while_there_is_no_master(watched: Watched) -> None:
+    told: list[LostEvent] = []
+    with LockContext(watched.client()) as context:
+        lock = context.lock("order:42", timeout=1.0, on_lost=told.append)
+        assert lock.acquire()
+        for server in watched.servers:
+            server.pause()
+        eventually(lambda: told, 5.0)
+        assert not lock.is_held
+        assert told[0].reason is LossReason.NOT_CONFIRMED
+        for server in watched.servers:
+            server.resume()
+
+
+def test_an_extension_that_a_demoted_master_refuses_is_made_at_the_next_one(watched: Watched) -> None:
+    master = watched.master.client()
+    with LockContext(watched.client()) as context, context.lock("order:42", timeout=30.0, thread_local=False) as lock:
+        for replace in (False, True):
+            master.replicaof("127.0.0.1", "1")
+            extending = Background(lambda: lock.extend(20.0, replace_ttl=replace))  # noqa: B023
+            time.sleep(0.3)
+            assert not extending.done
+            master.replicaof("NO", "ONE")
+            assert extending.result() is True
+            assert lock.is_held

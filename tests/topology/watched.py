@@ -1,0 +1,111 @@
+"""A master with replicas and the Sentinels that watch it, all real and on loopback."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any, Self
+
+import redis
+from redis.sentinel import Sentinel
+
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+
+SERVICE = "locks"
+FAILOVER_S = 20.0
+
+
+class Watched:
+    """One master, some replicas, three Sentinels. Use it in a ``with``.
+
+    Args:
+        replicas: How many replicas.
+        down_after_ms: After how much silence a Sentinel takes a server to be down.
+        password: Of the servers, and of the Sentinels.
+    """
+
+    def __init__(self, replicas: int = 1, *, down_after_ms: int = 300, password: str | None = None) -> None:
+        self._replicas = replicas
+        self._down_after_ms = down_after_ms
+        self._password = password
+        self._stack = ExitStack()
+        self.servers: list[RedisServer] = []
+        self.sentinels: list[RedisServer] = []
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            lines = ["repl-diskless-sync-delay 0"]
+            lines += [f"masterauth {self._password}"] if self._password else []
+            master = stack.enter_context(RedisServer(*lines, password=self._password))
+            self.servers.append(master)
+            for _ in range(self._replicas):
+                replica = RedisServer(f"replicaof 127.0.0.1 {master.port}", *lines, password=self._password)
+                self.servers.append(stack.enter_context(replica))
+            eventually(lambda: master.client().info("replication")["connected_slaves"] == self._replicas, 10.0)
+            watching = [
+                f"sentinel monitor {SERVICE} 127.0.0.1 {master.port} 2",
+                f"sentinel down-after-milliseconds {SERVICE} {self._down_after_ms}",
+                f"sentinel failover-timeout {SERVICE} 3000",
+            ]
+            if self._password:
+                watching.append(f"sentinel auth-pass {SERVICE} {self._password}")
+            for _ in range(3):
+                sentinel = RedisServer(*watching, password=self._password, sentinel=True)
+                self.sentinels.append(stack.enter_context(sentinel))
+            for sentinel in self.sentinels:
+                eventually(lambda: self._knows_all(sentinel), 10.0, message="the Sentinels know each other")  # noqa: B023
+            self._stack = stack.pop_all()
+        return self
+
+    def _knows_all(self, sentinel: RedisServer) -> bool:
+        state: Any = sentinel.client().sentinel_master(SERVICE)
+        return bool(state["num-other-sentinels"] == 2 and state["num-slaves"] >= self._replicas)
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def sentinel(self, **settings: Any) -> Sentinel:
+        """A Sentinel client, as a user has it."""
+        addresses = [("127.0.0.1", sentinel.port) for sentinel in self.sentinels]
+        secret = {"password": self._password}
+        return Sentinel(addresses, sentinel_kwargs={"socket_timeout": 1.0, **secret}, **secret, **settings)
+
+    def client(self) -> redis.Redis:
+        """A client of whichever server is the master."""
+        client: redis.Redis = self.sentinel().master_for(SERVICE)
+        return client
+
+    @property
+    def master(self) -> RedisServer:
+        """The server that the Sentinels name."""
+        _, port = self.sentinel().discover_master(SERVICE)
+        return next(server for server in self.servers if server.port == port)
+
+    @property
+    def replica(self) -> RedisServer:
+        """A server that is not the master."""
+        master = self.master
+        return next(server for server in self.servers if server is not master)
+
+    def fail_over(self) -> None:
+        """Have another server made the master while the old one lives; return when the Sentinels name it."""
+        old = self.master
+        eventually(lambda: self._try_failover(), FAILOVER_S)
+        self.wait_for_another(old)
+
+    def _try_failover(self) -> bool:
+        try:
+            self.sentinels[0].client().sentinel_failover(SERVICE)
+        except redis.ResponseError:
+            return False  # the last one is too recent, or there is no good replica yet
+        return True
+
+    def wait_for_another(self, old: RedisServer) -> None:
+        """Wait until the Sentinels name another master than ``old``."""
+        eventually(lambda: self._named() not in (None, old.port), FAILOVER_S, message="failover")
+
+    def _named(self) -> int | None:
+        try:
+            return int(self.sentinel().discover_master(SERVICE)[1])
+        except redis.ConnectionError:
+            return None
