@@ -13,6 +13,7 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Owner
+from wheel_lock.options import LockOptions, seconds
 
 T = TypeVar("T")
 
@@ -94,3 +95,18 @@ def calling_place() -> str:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("wheel_lock."):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def time_limit(
+    engine: Engine, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
+) -> tuple[bool, float | None]:
+    """Return whether to wait, and until when, in seconds of the timer's clock; None for ever."""
+    if blocking is None:
+        blocking = options.blocking
+    if blocking_timeout is None:
+        blocking_timeout = options.blocking_timeout_s
+    elif blocking:
+        seconds("blocking_timeout", blocking_timeout)
+    if not blocking or blocking_timeout is None:
+        return blocking, None
+    return blocking_timeout > 0, engine.timer.clock.now() + blocking_timeout

@@ -6,13 +6,15 @@ that several of them use keeps a lease for each.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, Protocol
 
-from wheel_lock.caller import calling_place
+from wheel_lock.caller import calling_place, time_limit
 from wheel_lock.engine.batches import RenewalGroup
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.handover import Adopt, Handoff
@@ -34,8 +36,20 @@ from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner, State
 from wheel_lock.locks import HANDED_OVER
 from wheel_lock.locks.chosen import WITH_CHOSEN_TOKEN
 from wheel_lock.observe.events import LostEvent
-from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
+from wheel_lock.options import LockOptions, lock_name, lock_token
 from wheel_lock.protocol.resp import fragment
+
+# For moments, where several threads share one object. Reentrant, because a signal's handler may acquire a lock anywhere.
+_taking = threading.RLock()
+
+
+def _after_fork() -> None:
+    global _taking
+    _taking = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 OnLost = Callable[[LostEvent], object]
 
@@ -176,6 +190,15 @@ class LockHandle:
 
     def _take(self, lease: Lease) -> None:
         """Keep the new lease; an owner that lost an earlier one through this object keeps its truth about that."""
+        with _taking:
+            self._keep(lease)
+
+    def _disown(self, leases: Sequence[Lease] | None) -> None:
+        """The caller was interrupted when it had been granted ``leases``, and perhaps had taken them; they are released."""
+        if leases and self._lease is leases[0]:
+            self._lease = None
+
+    def _keep(self, lease: Lease) -> None:
         old = self._lease
         if old is not None and old.owner is not lease.owner and self._options.thread_local:
             others = {} if self._others is None else self._others
@@ -340,26 +363,6 @@ class LockHandle:
         for lease in leases:
             if lease is not None and lease.state <= EXTENDING and lease.group.alive and not sys.is_finalizing():
                 self._engine.tell(partial(self._engine.abandon, lease))
-
-
-def time_limit(
-    engine: Engine, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
-) -> tuple[bool, float | None]:
-    """Return whether to wait, and until when, in seconds of the timer's clock; None for ever."""
-    if blocking is None:
-        blocking = options.blocking
-    if blocking_timeout is None:
-        blocking_timeout = options.blocking_timeout_s
-    elif blocking:
-        seconds("blocking_timeout", blocking_timeout)
-    if not blocking or blocking_timeout is None:
-        return blocking, None
-    return blocking_timeout > 0, engine.timer.clock.now() + blocking_timeout
-
-
-def milliseconds(additional_time: float) -> int:
-    """Return the time of an extension, given in seconds, or raise ValueError where there is no such time."""
-    return max(1, round(seconds("additional_time", additional_time, above=0.0) * 1000))
 
 
 def checked_callback(on_lost: OnLost | None) -> OnLost | None:

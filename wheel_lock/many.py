@@ -11,7 +11,7 @@ from wheel_lock.caller import calling_place
 from wheel_lock.engine.bulk import AcquireMany
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation
-from wheel_lock.errors import LossReason
+from wheel_lock.errors import LockLost, LossReason
 from wheel_lock.handle import LockHandle
 from wheel_lock.lease import NOBODY, Lease, State
 from wheel_lock.locks import EXCLUSIVE
@@ -108,9 +108,8 @@ def leases_to_release(locks: Iterable[LockHandle | None]) -> tuple[list[Lease], 
         if lock is not None:
             if not lock.in_bulk:
                 raise TypeError(f"{lock!r} is released by itself, as often as it was acquired, and not in bulk")
-            reason = lock.lost
-            if reason is None:
+            try:
                 leases.append(lock._to_change("release"))
-            else:
-                lost[lock.name] = reason
+            except LockLost as error:
+                lost[lock.name] = error.reason
     return leases, lost

@@ -65,6 +65,11 @@ def count(what: str, value: object, *, least: int) -> int:
     return value
 
 
+def milliseconds(additional_time: float) -> int:
+    """Return the time of an extension, given in seconds, or raise ValueError where there is no such time."""
+    return max(1, round(seconds("additional_time", additional_time, above=0.0) * 1000))
+
+
 def lock_name(name: object) -> bytes:
     """Return the bytes of a lock's name: 1 to 512 of them, any value, text as UTF-8.
 

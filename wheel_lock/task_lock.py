@@ -19,11 +19,10 @@ from wheel_lock.handle import (
     LockHandle,
     OnLost,
     checked_callback,
-    milliseconds,
 )
 from wheel_lock.lease import EXTENDING, Lease, Owner
 from wheel_lock.observe.events import LostEvent
-from wheel_lock.options import lock_name
+from wheel_lock.options import lock_name, milliseconds
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.tasks import Awaiting, TaskOwner, current_owner, wait_for
@@ -80,6 +79,7 @@ class Lock(LockHandle):
         awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
         acquisition = self._acquisition(blocking, blocking_timeout, token, awaiting)
         awaiting.undeliverable = acquisition.give_up
+        leases = None
         try:
             engine.submit(acquisition.begin)
             leases = await awaiting
@@ -87,6 +87,7 @@ class Lock(LockHandle):
                 self._take(leases[0])
             return leases is not None
         except BaseException:
+            self._disown(leases)
             engine.tell(acquisition.give_up)
             raise
 

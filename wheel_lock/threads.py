@@ -14,9 +14,9 @@ from typing import Self
 from wheel_lock.caller import Waiting, current_owner, wait_for
 from wheel_lock.engine.handover import Handoff, undo_export
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
-from wheel_lock.handle import LockHandle, OnLost, milliseconds
+from wheel_lock.handle import LockHandle, OnLost
 from wheel_lock.lease import Lease, Owner
-from wheel_lock.options import lock_name
+from wheel_lock.options import lock_name, milliseconds
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
 
@@ -65,6 +65,7 @@ class Lock(LockHandle):
         engine = self._engine
         waiting: Waiting[Sequence[Lease] | None] = Waiting(engine)
         acquisition = self._acquisition(blocking, blocking_timeout, token, waiting)
+        leases = None
         try:
             engine.submit(acquisition.begin)
             leases = waiting.result()
@@ -72,6 +73,7 @@ class Lock(LockHandle):
                 self._take(leases[0])
             return leases is not None
         except BaseException:
+            self._disown(leases)
             # An interruption (KeyboardInterrupt, say) must not leave a grant behind. Harmless if there is none.
             engine.tell(acquisition.give_up)
             raise

@@ -24,6 +24,9 @@ from wheel_lock import (
     LockUnavailable,
 )
 
+# An interruption that strikes a finaliser is swallowed by the interpreter: then the program just goes on.
+swallowed = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 @pytest.fixture
 def taken(backend: Backend) -> str:
@@ -200,6 +203,7 @@ def test_ctrl_c_before_there_is_a_connection_leaves_no_grant(
     assert tries(proxied, "order:42") == 0
 
 
+@swallowed
 def test_ctrl_c_at_any_moment_leaves_no_grant_that_nobody_knows_of(
     backend: Backend, context: LockContext, lock: Lock
 ) -> None:
@@ -216,6 +220,7 @@ def test_ctrl_c_at_any_moment_leaves_no_grant_that_nobody_knows_of(
     assert context.stats().connects == 1
 
 
+@swallowed
 def test_ctrl_c_at_any_moment_of_a_release_leaves_no_lock_behind(
     backend: Backend, context: LockContext, lock: Lock
 ) -> None:

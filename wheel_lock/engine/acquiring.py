@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.channel import ServerError
-from wheel_lock.engine.kind import Refusal
+from wheel_lock.engine.kind import Contention, Refusal
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.engine.requests import CallerRequest, acquiring_node_of, node_of, terms_of
 from wheel_lock.errors import LockLost, LockServerError, LossReason, WheelLockError
@@ -69,9 +69,14 @@ class Acquire(CallerRequest):
     def _kind(self) -> Kind:
         return terms_of(self.leases[0]).kind
 
+    @property
+    def _queues(self) -> bool:
+        """Whether it keeps a place in a queue at the server: of very many that do, next to none are granted."""
+        return self._patience_ms > 0 and self._kind.contention is Contention.QUEUED
+
     def call(self) -> Call:
         ttl_ms = terms_of(self.leases[0]).timeout_ms
-        return self._kind.acquire(self.leases[0], ttl_ms, again=self.sends > 0, patience_ms=self._patience_ms)
+        return self._kind.acquire(self.leases[0], ttl_ms, again=self.tries > 0, patience_ms=self._patience_ms)
 
     def read(self, reply: Reply) -> int | Refusal | str:
         """Return what the reply says: a fence, a refusal, or the server's error text."""
@@ -85,11 +90,12 @@ class Acquire(CallerRequest):
         if isinstance(verdict, str):
             self.error_reply(ServerError(verdict))
             return
-        replicas = terms_of(self.leases[0]).renewer.replicas
+        replicas = self.node.replicas
         if isinstance(verdict, Refusal):
             self.finish()
             self.retry_ms = verdict.retry_ms
-            self._turn_down(False)
+            # Of several, an earlier try whose reply was lost may have been granted those that nobody else holds now.
+            self._turn_down(self.tries > 1 and len(self.leases) > 1)
         elif replicas is None:
             self.finish()
             self.take(verdict)
@@ -110,6 +116,11 @@ class Acquire(CallerRequest):
 
     def take(self, fence: int) -> None:
         """The server has granted it."""
+        refusal = self._engine.refusal(self.name, len(self.leases)) if self._queues else None
+        if refusal is not None:
+            self._undo(True)
+            self.operation.fail(refusal)
+            return
         if self._engine.grant(self.leases, self._options, self.sent_at):
             self.leases[0].fence = fence or None
             self.operation.complete(True)
@@ -146,8 +157,10 @@ class Acquire(CallerRequest):
         """Send it, unless the context takes no more."""
         refusal = self._engine.refusal(self.name, len(self.leases))
         if refusal is None:
-            self._counted = True
-            self._engine.acquiring += len(self.leases)
+            if not self._queues:
+                self._counted = True
+                self._engine.acquiring += len(self.leases)
+            self._engine.watch_master()
             self.start()
         else:
             self.finished = True

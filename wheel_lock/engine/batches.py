@@ -79,8 +79,18 @@ class Batch(Request):
     def moved_to(self, renewer: Renewer) -> None:
         self._renewer.moved(self, renewer)
 
+    def try_later(self, pause_s: float, *, perhaps_done: bool = False) -> bool:
+        # Its renewer decides when; a whole batch was refused for a reason that concerns the node.
+        if len(self.leases) == 1:
+            self._renewer.turned_away(self)
+        return len(self.leases) == 1
+
     def call(self) -> Call:
         return batch_call(self.terms.kind.renew, self.terms.kind, self.leases, self.terms.ttl)
+
+    @property
+    def wanted(self) -> bool:
+        return any(lease.state is RENEWING for lease in self.leases)
 
     def resend(self) -> None:
         # Nothing may be sent for a lease that has been released or lost while the first try was under way.

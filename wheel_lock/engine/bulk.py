@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from wheel_lock.engine.chunks import Bulk, Chunk
 from wheel_lock.engine.operation import Operation, nobody
-from wheel_lock.engine.requests import acquiring_node_of, batch_call, terms_of
+from wheel_lock.engine.requests import batch_call, terms_of
 from wheel_lock.errors import ContextClosed, LockServerError, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Lease, State
 from wheel_lock.options import LockOptions
-from wheel_lock.protocol.resp import GONE, error_text, is_of_wrong_type
+from wheel_lock.protocol.resp import GONE, TAKEN, error_text, is_of_wrong_type
 from wheel_lock.protocol.scripts import Call
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
     from wheel_lock.engine.node import Node
+    from wheel_lock.engine.renewal import Renewer
 
 
 class AcquireMany(Bulk):
@@ -40,12 +41,12 @@ class AcquireMany(Bulk):
         self._undoing = False
         self._error: WheelLockError | None = None
 
-    def node_of(self, lease: Lease) -> Node:
-        return acquiring_node_of(lease)
+    def road_to(self, renewer: Renewer) -> Node:
+        return renewer.acquiring_node
 
     def chunk_done(self, chunk: Chunk, odd: dict[int, int | str]) -> None:
         """Take the outcome of one chunk, when enough replicas have it, and go on."""
-        replicas = terms_of(chunk.leases[0]).renewer.replicas
+        replicas = chunk.node.replicas
         if replicas is None or len(odd) == len(chunk.leases):
             super().chunk_done(chunk, odd)
         else:
@@ -110,6 +111,7 @@ class AcquireMany(Bulk):
         if refusal is not None:
             self._stop(refusal)
         else:
+            self.engine.watch_master()
             self._places = expected
             self.engine.acquiring += expected
 
@@ -160,7 +162,9 @@ class ReleaseMany(Bulk):
         return terms_of(leases[0]).kind.release_many(leases)
 
     def take(self, chunk: Chunk, odd: dict[int, int | str]) -> None:
-        if not odd or chunk.tries > 1:
+        if chunk.tries > 1:  # what is gone, or another's, is what an earlier try has achieved whose reply was lost
+            odd = {index: verdict for index, verdict in odd.items() if verdict not in (GONE, TAKEN)}
+        if not odd:
             self._freed(chunk.leases)
             return
         self._freed([lease for index, lease in enumerate(chunk.leases) if index not in odd])

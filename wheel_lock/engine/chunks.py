@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from wheel_lock.engine.requests import CallerRequest, node_of, terms_of
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease
-from wheel_lock.protocol.resp import Reply, exceptions, is_elsewhere
+from wheel_lock.protocol.resp import Reply, exceptions, is_cluster_down, is_elsewhere
 from wheel_lock.protocol.scripts import Call
 
 if TYPE_CHECKING:
@@ -83,13 +83,14 @@ class Chunk(CallerRequest):
 
     def __init__(self, bulk: Bulk, leases: Sequence[Lease], backlog: Backlog) -> None:
         engine = bulk.engine
-        super().__init__(engine.timer, bulk.node_of(leases[0]), leases[0].name, engine.options.response_timeout_s)
+        node = bulk.road_to(terms_of(leases[0]).renewer)
+        super().__init__(engine.timer, node, leases[0].name, engine.options.response_timeout_s)
         self._bulk = bulk
         self.leases = leases
         self.backlog = backlog
 
     def road_to(self, renewer: Renewer) -> Node:
-        return self._bulk.node_of(self.leases[0])
+        return self._bulk.road_to(renewer)
 
     @property
     def subjects(self) -> Sequence[Lease]:
@@ -105,10 +106,14 @@ class Chunk(CallerRequest):
         return self._bulk.call(self.leases)
 
     def value_reply(self, reply: Reply) -> None:
-        odd = exceptions(reply, len(self.leases))
-        if not self.finished:
+        odd = dict(exceptions(reply, len(self.leases)))
+        if self.finished:
+            return
+        down = next(filter(is_cluster_down, odd.values()), None)
+        cluster = self.node.cluster if self.repeatable else None
+        if cluster is None or down is None or not cluster.redirects(self, str(down)):
             self.finish()
-            self._bulk.chunk_done(self, dict(odd))
+            self._bulk.chunk_done(self, odd)
 
     @property
     def repeatable(self) -> bool:
@@ -192,9 +197,9 @@ class Bulk:
         early, self._early = self._early, []
         return [*early, *[lease for backlog in self._backlogs.values() for lease in backlog.take_rest()]]
 
-    def node_of(self, lease: Lease) -> Node:
-        """Where a chunk is sent."""
-        return node_of(lease)
+    def road_to(self, renewer: Renewer) -> Node:
+        """The channel on which a chunk goes to a node."""
+        return renewer.node
 
     def begin_chunk(self, leases: Sequence[Lease]) -> None:
         """Do what has to be done before a chunk is sent."""

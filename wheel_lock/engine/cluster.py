@@ -9,17 +9,19 @@ whole map is asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.connect import Server
 from wheel_lock.engine.node import Backoff
 from wheel_lock.engine.renewal import Renewer
 from wheel_lock.engine.requests import Request, terms_of
-from wheel_lock.engine.slots import ClusterConnector, SlotRange
+from wheel_lock.engine.slots import UNKNOWN_HOSTS, ClusterConnector, SlotRange
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
 from wheel_lock.loop import Alarm
 from wheel_lock.protocol.names import SLOTS, hash_slot
-from wheel_lock.protocol.resp import MalformedReply, Reply, command, is_elsewhere
+from wheel_lock.protocol.resp import MalformedReply, Reply, command, is_cluster_down, is_elsewhere
 
 if TYPE_CHECKING:
     from wheel_lock.engine.batches import RenewalGroup
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 _NOT_NOW = ("TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY")  # the last one of a master that has been demoted
 _PATIENCE_S = 1.0  # with which bulk work waits for the first map
 _TICKS_EACH = 2
+_CALM_S = 5.0  # after which the next question is a new matter
+_GONE_S = 60.0  # after which a node that owns nothing is forgotten
+_PER_TURN = 1000  # leases that move to another home: some 10 ms
 _PAUSE_S = 0.05  # before a call is sent again that a node could not carry out for the moment
 
 
@@ -56,21 +61,35 @@ class Cluster:
         self._by_server: dict[Server, Renewer] = {connector.servers[0]: engine.renewer}
         self._owners: list[Renewer] = [engine.renewer] * SLOTS
         self._masters: set[Renewer] = {engine.renewer}
+        self._moved_at: dict[int, float] = {}  # when a node has last corrected the map, by slot
         self.known = False  # whether any node has told who owns what
         self._adopt(engine.renewer)
-        self.begin_anew()
+        self.forget()
 
     def begin_anew(self) -> None:
-        """After the death of the thread, or in a forked child: nothing is being asked for."""
+        """At the end of the context, or after the death of the thread: nothing is being asked for any more."""
+        waiting = self._for_known
+        self.forget()
+        for begin in waiting:
+            begin()
+
+    def forget(self) -> None:
+        """In a forked child, too: nothing is being asked for, and who waits for it is another's."""
         self._asking = False
+        self._asked_at = -inf
         self._look: Alarm | None = None
         self._for_known: list[Callable[[], object]] = []
+        self._idle_since: dict[Renewer, float] = {}  # nodes that own nothing
         self._visited: list[Renewer] = []  # by leases that have come to another home
         self._backoff = Backoff(self._engine.options.backoff_first_s, self._engine.options.backoff_max_s)
 
     def renewer_of(self, key: bytes) -> Renewer:
         """Return what renews the leases of a name. From any thread."""
         return self._owners[hash_slot(key)]
+
+    def owns_slots(self, renewer: Renewer) -> bool:
+        """Whether any name lives on a node."""
+        return renewer in self._masters
 
     def group_of(self, group: RenewalGroup, key: bytes) -> RenewalGroup:
         """Return what a lease of the same terms shares with others where ``key`` lives. From any thread."""
@@ -110,38 +129,64 @@ class Cluster:
         code, _, rest = error.partition(" ")
         if code in ("MOVED", "ASK"):
             slot, server = self._read_redirection(rest, request)
-            target = self._at(server)
-            if code == "MOVED":
-                request.sends -= 1  # it was not carried out
-                self._owners[slot] = target
-                self._masters.add(target)
+            if server is None:
                 self.refresh()
-                request.moved_to(target)
-            elif not request.finished:
-                # In full, because that node may not know the script, and would say so instead of carrying it out.
-                request.sends -= request.in_full
-                request.in_full = True
-                request.node = request.road_to(target)
-                request.node.send(_Asking())
+                return request.try_later(_PAUSE_S)
+            if code == "MOVED":
+                self._moved(request, slot, self._at(server))
+            elif request.wanted:
+                self._ask_there(request, self._at(server))
+            else:
                 request.resend()
             return True
         if code in _NOT_NOW:
             self.refresh()
             return request.try_later(_PAUSE_S)
-        if is_elsewhere(error):
+        if is_elsewhere(error) or is_cluster_down(error):
             # A script has removed the last of a key in a slot that is on its way: then the key is at home no more.
             self.refresh()
             return request.try_later(_PAUSE_S, perhaps_done=True)
         return False
 
-    def _read_redirection(self, text: str, request: Request) -> tuple[int, Server]:
+    def _moved(self, request: Request, slot: int, target: Renewer) -> None:
+        """A slot is another node's, as its former owner says, or a node that its owner has sent us to."""
+        self.refresh()
+        now = self._engine.timer.now
+        changes = self._owners[slot] is not target
+        # Nodes that are not of one mind yet send us to and fro: with pauses, or we would do nothing else.
+        to_and_fro = now - self._moved_at.get(slot, -inf) < _PAUSE_S if changes else request.asked
+        if to_and_fro and request.try_later(_PAUSE_S):
+            return
+        if changes:
+            self._moved_at[slot] = now
+            self._owners[slot] = target
+            self._masters.add(target)
+        request.sends -= 1  # it was not carried out
+        request.moved_to(target)
+
+    def _ask_there(self, request: Request, target: Renewer) -> None:
+        """A slot is on its way, and what a request is about is there already, as the owner says."""
+        node = request.road_to(target)
+        if not node.ready:
+            node.connect()
+            if request.try_later(_PAUSE_S):
+                return
+        # In full, because that node may not know the script, and would say so instead of carrying it out.
+        request.sends -= request.in_full
+        request.in_full = True
+        request.asked = True
+        request.node = node
+        node.send(_Asking())
+        request.resend()
+
+    def _read_redirection(self, text: str, request: Request) -> tuple[int, Server | None]:
         slot, _, address = text.partition(" ")
         host, _, port = address.rpartition(":")
         if not (slot.isdecimal() and int(slot) < SLOTS and port.isdecimal()):
             raise MalformedReply(f"{text!r:.40} is no redirection")
-        if not host and request.node.server is not None:
-            host = request.node.server[0] or ""  # a node that does not know its own address leaves it out
-        return int(slot), self._connector.place(host, port)
+        if host in UNKNOWN_HOSTS and request.node.server is not None:
+            host = request.node.server[0] or ""
+        return int(slot), self._connector.known_place(host, port)
 
     def send_again(self, request: Request) -> None:
         """Send a request to where its name lives by now."""
@@ -192,7 +237,10 @@ class Cluster:
         if watched:
             group.renewer.forget(lease)
         lease.group = home.like(group)
-        if watched:
+        if lease.state is HELD and home.needs_none(lease):
+            home.schedule(lease, self._engine.timer.now)
+            home.look_at(lease)
+        elif watched:
             home.watch_overdue([lease])
             if home not in self._visited:
                 if not self._visited:
@@ -211,11 +259,14 @@ class Cluster:
         if self._asking or self._look is not None or self._engine.closed:
             return
         timer = self._engine.timer
+        if timer.now - self._asked_at > _CALM_S:
+            self._backoff.reset()
         self._look = timer.call_at(timer.now + self._backoff.pause(), self._ask_now)
 
     def _ask_now(self, now: float) -> None:
         self._look = None
         self._asking = True
+        self._asked_at = now
         try:
             self._engine.launch(self._ask)
         except RuntimeError:  # no thread can be started
@@ -237,10 +288,11 @@ class Cluster:
                 self.refresh()
             return
         self.known = True
-        self._backoff.reset()
         owners = list(self._owners)
         for first, last, server in found:
             owners[first : last + 1] = [self._at(server)] * (last + 1 - first)
+        if owners != self._owners:
+            self._backoff.reset()
         left, self._owners = self._masters, owners
         self._masters = set(owners)
         left = left - self._masters
@@ -250,18 +302,40 @@ class Cluster:
         self._tell_known()
         for renewer in self._engine.renewers:
             self._send_on(renewer)
+        self._forget_gone()
         self._share_ticks()
         self._engine.wakeups.rearrange()
         for renewer in self._engine.renewers:
             renewer.let_strays_go()
             renewer.bring_home(renewer.overdue.snapshot())
+        if any(node.in_trouble for renewer in self._masters for node in renewer.nodes):
+            self.refresh()  # until another one has taken over, or it is well again
 
     def _leave(self, renewer: Renewer) -> None:
         """A node owns nothing any more: nobody has a reason to talk to it."""
-        for lease in [lease for lease in self._engine.held if terms_of(lease).renewer is renewer]:
-            self.bring_home(lease)
+        leases = [lease for lease in self._engine.held if terms_of(lease).renewer is renewer]
+        leases.sort(key=attrgetter("deadline"))
+        self._bring_all_home(leases, 0)
         for node in renewer.nodes:
             node.drop(ConnectionAbortedError("this node owns no hash slots any more"))
+
+    def _bring_all_home(self, leases: Sequence[Lease], start: int) -> None:
+        """A part in each turn: those who live on other nodes do not wait for very many."""
+        for lease in leases[start : start + _PER_TURN]:
+            self.bring_home(lease)
+        if start + _PER_TURN < len(leases):
+            self._engine.timer.post(lambda: self._bring_all_home(leases, start + _PER_TURN))
+
+    def _forget_gone(self) -> None:
+        """Forget nodes that have owned nothing for long, and that nobody has anything to do with."""
+        engine, now = self._engine, self._engine.timer.now
+        for renewer in engine.renewers:
+            if renewer in self._masters or not renewer.idle:
+                self._idle_since.pop(renewer, None)
+            elif now - self._idle_since.setdefault(renewer, now) > _GONE_S and renewer is not engine.renewer:
+                del self._idle_since[renewer]
+                engine.renewers = [other for other in engine.renewers if other is not renewer]
+                self._by_server = {server: other for server, other in self._by_server.items() if other is not renewer}
 
     def _send_on(self, renewer: Renewer) -> None:
         """What waits for a connection to a node may live elsewhere."""

@@ -25,6 +25,10 @@ class Ending:
     def close(self, timeout_s: float, operation: Operation[None], exiting: bool) -> None:
         """See :meth:`Engine.close`."""
         engine, closed = self._engine, ContextClosed("The context has been closed")
+        if engine.closed:
+            operation.complete(None)
+            return
+        engine.closed = True
         if exiting:
             engine.lines.dissolve()
         else:

@@ -43,7 +43,7 @@ from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.events import HeldLock, held_lock
 from wheel_lock.observe.stats import ContextStats, Counters, snapshot
 from wheel_lock.options import ContextOptions, LockOptions, lock_name
-from wheel_lock.protocol.resp import Reply, error_text
+from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.weak import WeakRegistry
@@ -91,7 +91,6 @@ class Engine:
         self.listeners = [self.wakeups] if self.failovers is None else [self.wakeups, self.failovers.wakeups]
         self.lines = Lines(self)
         self._ending = Ending(self)
-        self._last_refusal_logged = float("-inf")
         timer.attach(self)
         ENGINES.add(self)
 
@@ -164,8 +163,7 @@ class Engine:
         renewer = terms_of(leases[0]).renewer
         renewer.begin(leases, sent_at)
         renewer.server_is_well()
-        if self.failovers is not None:
-            self.failovers.listen()
+        self.watch_master()
         return True
 
     def turn_down(self, leases: Sequence[Lease], clean_up: bool, node: Node | None = None) -> None:
@@ -256,6 +254,14 @@ class Engine:
         """Whether the server has released them is not known; they are over here, and will expire there."""
         for lease in leases:
             lease.move(Event.FREED)
+        # An extension would keep the key for far longer than anybody expects who was told that this has failed.
+        now = self.timer.now
+        self.clean_up([lease for lease in leases if lease.may_last > now and terms_of(lease).kind.own_tokens])
+
+    def watch_master(self) -> None:
+        """Hear of it from the Sentinels, if there are any, when another server is made the master."""
+        if self.failovers is not None:
+            self.failovers.listen()
 
     def lose(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
         """End leases that were not released, and have their holders told, once.
@@ -321,14 +327,6 @@ class Engine:
         overdue = {lease for renewer in self.renewers for lease in renewer.overdue.snapshot()}
         return [held_lock(lease, now, lease in overdue) for lease in self.held.copy() if lease.believed(now)]
 
-    def log_refusal(self, error: str, leases: int) -> None:
-        """Say that the server refuses renewals, at most once a second."""
-        if self.timer.now - self._last_refusal_logged >= 1.0:
-            self._last_refusal_logged = self.timer.now
-            NOTIFIER.post(
-                logger.warning, "the server refused to renew %d locks, trying again: %s", leases, error_text(error)
-            )
-
     # -- the end, and other fates ------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float, operation: Operation[None], *, exiting: bool = False) -> None:
@@ -339,11 +337,7 @@ class Engine:
             operation: Completed when it is done.
             exiting: The interpreter ends, so whoever waits for a lock is not told: he would only be in the way.
         """
-        if self.closed:
-            operation.complete(None)
-        else:
-            self.closed = True
-            self._ending.close(timeout_s, operation, exiting)
+        self._ending.close(timeout_s, operation, exiting)
 
     def retire(self) -> None:
         """The context object is gone: hang up as soon as nothing is held."""
@@ -391,6 +385,8 @@ class Engine:
         for renewer in self.renewers:
             renewer.start_empty()
         self.lines.forget()
+        if self.cluster is not None:
+            self.cluster.forget()
         self.listen_anew(WakeUps.forget)
         for node in self.nodes:
             node.forget()

@@ -83,11 +83,9 @@ class Extend(CallerRequest):
         if lease.state is not EXTENDING:
             return
         renewer.forget(lease)
-        now = self.timer.now
-        if lease.at_limit or lease.deadline > local_deadline(now, lease.group.timeout_s):
-            # Nothing to renew, or an earlier extension that a renewal would cut short: wait for its time.
+        if renewer.needs_none(lease):
             lease.move(Event.CONFIRMED)
-            renewer.schedule(lease, now)
+            renewer.schedule(lease, self.timer.now)
         else:
             lease.move(Event.UNKNOWN)
             renewer.watch_overdue([lease])

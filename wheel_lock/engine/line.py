@@ -19,7 +19,7 @@ from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.kind import Contention
 from wheel_lock.engine.requests import PATIENCE
 from wheel_lock.engine.waiting import Acquisition
-from wheel_lock.errors import copied
+from wheel_lock.errors import TooManyLocks, copied
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.wheel import WheelEntry
 
@@ -283,13 +283,16 @@ class Line(AnyLine):
             self._trying = first.request
 
     def _tried(self, waiter: Acquisition) -> None:
+        if waiter.over:
+            return  # and somebody else's try may be under way
         request = waiter.request
         self._trying = None
-        if waiter.over:
-            return
         error = request.operation.error
-        if error is not None:
+        if error is not None and waiter.concerns_others and not isinstance(error, TooManyLocks):
             self.fail(error)
+        elif error is not None:
+            self._go(waiter).fail(error)
+            self._engine.timer.post(self._try)  # there may be very many, and each of them may fail at once
         elif request.operation.result():
             self._granted(waiter, request)
         else:

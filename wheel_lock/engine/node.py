@@ -26,6 +26,7 @@ from wheel_lock.timer import HashedWheelTimer
 
 if TYPE_CHECKING:
     from wheel_lock.engine.cluster import Cluster
+    from wheel_lock.engine.replicas import Replicas
     from wheel_lock.engine.requests import CallerRequest
 
 logger = logging.getLogger("wheel_lock")
@@ -91,6 +92,8 @@ class Node:
         self.is_needed: Callable[[], bool] = lambda: False
         # Set by the renewer: told, before it becomes ready, that another server has taken the place of the last one.
         self.on_moved: Callable[[], object] = lambda: None
+        # Set by those who ask the replicas of what is acquired on this channel, if they are to be asked.
+        self.replicas: Replicas | None = None
         # Set by the cluster that it belongs to, if it does; and told when it cannot be reached.
         self.cluster: Cluster | None = None
         self.on_trouble: Callable[[], object] = lambda: None
@@ -157,6 +160,11 @@ class Node:
     def busy(self) -> bool:
         """Whether something waits for a reply or for a connection."""
         return self._connecting or bool(self._waiting) or self.awaits_replies
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether it is needed and cannot be talked to."""
+        return self._suspected or (self._channel is None and self.last_error is not None and self.is_needed())
 
     @property
     def awaits_replies(self) -> bool:

@@ -6,6 +6,8 @@ set (OVERDUE, and whatever else has to be watched until its deadline). The renew
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -28,12 +30,15 @@ from wheel_lock.lease import (
     local_deadline,
     mark_sent,
 )
-from wheel_lock.protocol.resp import GONE, TAKEN, is_elsewhere, is_of_wrong_type
+from wheel_lock.notifier import NOTIFIER
+from wheel_lock.protocol.resp import GONE, TAKEN, error_text, is_elsewhere, is_of_wrong_type
 from wheel_lock.timer import HashedWheelTimer
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
     from wheel_lock.engine.kind import Kind
+
+logger = logging.getLogger("wheel_lock")
 
 CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
 _TOGETHER = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
@@ -54,6 +59,7 @@ class Renewer(OverdueLeases):
         self.acquiring_node = node if self.replicas is None else self.replicas.node
         self.every_ticks = 1  # where there are several nodes each has ticks of its own
         self.tick_share = 0
+        self._last_refusal_logged = -math.inf
         node.on_ready = self.node_ready
         node.on_moved = self.verify
         self._reset()
@@ -69,11 +75,6 @@ class Renewer(OverdueLeases):
         """Return the group for these terms. From any thread."""
         after = self.timer.scale.span(renew_every_s if renew_every_s is not None else timeout_s)
         return self._group_of(kind, timeout_s, timeout_ms, after)
-
-    @property
-    def nodes(self) -> list[Node]:
-        """Its node, once for each of its channels."""
-        return [self.node] if self.replicas is None else [self.node, self.replicas.node]
 
     def like(self, group: RenewalGroup) -> RenewalGroup:
         """Return the group of the same terms as another renewer's. From any thread."""
@@ -298,9 +299,8 @@ class Renewer(OverdueLeases):
         if unknown:
             self._look_for_master(str(odd[0][1]))
             self._counters.unknown += len(unknown)
-            self._resting.update(unknown)
             self.watch_overdue(unknown)
-            self._retry_later()
+            self._rest(unknown)
 
     def _ask_alone(self, strays: Sequence[Lease]) -> None:
         """Ask about OVERDUE leases that the node does not own, each alone: then it says who does."""
@@ -314,7 +314,15 @@ class Renewer(OverdueLeases):
         self._sick = True
         self._retry_later()
         self._look_for_master(error)
-        self.engine.log_refusal(error, len(batch.leases))
+        self._log_refusal(error, len(batch.leases))
+
+    def _log_refusal(self, error: str, leases: int) -> None:
+        """Say that the server refuses renewals, at most once a second."""
+        if self.timer.now - self._last_refusal_logged >= 1.0:
+            self._last_refusal_logged = self.timer.now
+            NOTIFIER.post(
+                logger.warning, "the server refused to renew %d locks, trying again: %s", leases, error_text(error)
+            )
 
     def _look_for_master(self, error: str) -> None:
         if self.engine.cluster is not None:
@@ -342,6 +350,16 @@ class Renewer(OverdueLeases):
         for lease in batch.leases:
             if lease.state is OVERDUE:
                 self.engine.cluster.take_along(lease, home)
+
+    def turned_away(self, batch: Batch) -> None:
+        """A batch of one lease could not be carried out for the moment, for a reason that concerns its slot alone."""
+        self.interrupted(batch)
+        self._rest([lease for lease in batch.leases if lease.state is OVERDUE and terms_of(lease).renewer is self])
+
+    def _rest(self, leases: Iterable[Lease]) -> None:
+        """Do not ask about OVERDUE leases again before a while."""
+        self._resting.update(leases)
+        self._retry_later()
 
     def interrupted(self, batch: Batch) -> None:
         """There will be no reply: try again."""

@@ -65,6 +65,7 @@ class Replicas:
     def __init__(self, engine: Engine, node: Node) -> None:
         self._engine = engine
         self.node = node
+        node.replicas = self
         node.held_up_s = 2 * engine.options.replica_timeout_s  # by a WAIT ahead, and by one of its own
         self.begin_anew()
 

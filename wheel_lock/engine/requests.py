@@ -16,7 +16,7 @@ from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.options import lock_name
-from wheel_lock.protocol.resp import Reply, error_text, is_of_wrong_type
+from wheel_lock.protocol.resp import MalformedReply, Reply, error_text, is_of_wrong_type
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.wheel import WheelEntry
@@ -46,19 +46,21 @@ class Request(WheelEntry):
     """One command that waits for one reply; on the wheel it waits for its time limit.
 
     Attributes:
+        asked: It has gone to a node that does not own its slot yet, because the owner has said so.
         finished: Nobody waits for its reply any more.
         in_full: Its script is sent as text because the server did not know its SHA-1.
         sends: How often it has been sent.
         sent_at: When it was last about to be sent, in seconds of the timer's clock.
     """
 
-    __slots__ = ("finished", "group", "in_full", "node", "sends", "sent_at", "timer")
+    __slots__ = ("asked", "finished", "group", "in_full", "node", "sends", "sent_at", "timer")
 
     def __init__(self, timer: HashedWheelTimer, node: Node) -> None:
         self.tick = -1
         self.group = PATIENCE
         self.timer = timer
         self.node = node
+        self.asked = False
         self.finished = False
         self.in_full = False
         self.sends = 0
@@ -88,6 +90,11 @@ class Request(WheelEntry):
         else:
             self.value_reply(reply)
 
+    @property
+    def wanted(self) -> bool:
+        """Whether there is any use in sending it once more."""
+        return not self.finished
+
     def resend(self) -> None:
         """Send it once more, at once."""
         if not self.finished:
@@ -108,6 +115,7 @@ class Request(WheelEntry):
         for lease in self.subjects:
             if self.node.cluster is not None:
                 self.node.cluster.take_along(lease, renewer)
+        self.asked = False
         self.node = self.road_to(renewer)
         self.resend()
 
@@ -165,6 +173,7 @@ class CallerRequest(Request):
         self.group = PATIENCE
         self.timer = timer
         self.node = node
+        self.asked = False
         self.finished = False
         self.in_full = False
         self.sends = 0
@@ -266,7 +275,8 @@ class CallerRequest(Request):
             self.timer.wheel.schedule(self, self.timer.scale.floor(self.until))
             return
         if not (self.sends and self.node.connected):
-            self.refused(self.node.last_error or TimeoutError(f"not connected within {self.limit_s:g} s"))
+            why = "refused again and again" if self.node.connected else "not connected"
+            self.refused(self.node.last_error or TimeoutError(f"{why} within {self.limit_s:g} s"))
             return
         self.finish()
         self.node.suspect()
@@ -308,9 +318,12 @@ class Query(CallerRequest):
 
     def error_reply(self, error: ServerError) -> None:
         if not self.finished and is_of_wrong_type(error):
-            self.value_reply(None)  # what was asked for is not there: something else is
-        else:
-            super().error_reply(error)
+            try:
+                self.value_reply(None)  # what was asked for is not there: something else is
+                return
+            except MalformedReply:
+                pass  # and nothing can be concluded from that
+        super().error_reply(error)
 
     @property
     def key(self) -> bytes | None:

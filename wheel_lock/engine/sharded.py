@@ -45,11 +45,12 @@ class ClusterWakeUps(WakeUps):
         cluster = self._engine.cluster
         assert cluster is not None
         renewer = cluster.renewer_of(channel)
-        if renewer.node.level != SHARDED or renewer.node.server is None:
+        server = next((node.server for node in renewer.nodes if node.level == SHARDED), None)
+        if server is None:
             return None
         shard = self._shards.get(renewer)
         if shard is None:
-            connector = self._connector.to(renewer.node.server).listener()
+            connector = self._connector.to(server).listener()
             shard = WakeUps(self._timer, connector, self._engine.options, self._engine.launch, cluster.refresh)
             self._shards[renewer] = shard
         return shard
@@ -78,6 +79,11 @@ class ClusterWakeUps(WakeUps):
                 self.ignore(channel, listener)
                 listener.listening(False)
                 self.listen(channel, listener)
+        cluster = self._engine.cluster
+        for renewer, shard in list(self._shards.items()):
+            if not shard.needed and not (cluster and cluster.owns_slots(renewer)):
+                shard.retire()
+                del self._shards[renewer]
 
     # -- the fates of all of them ------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ when that one may be free. So overlapping sets cannot wait for each other in a c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.channel import ServerError
@@ -57,6 +57,7 @@ class AcquireAll(Acquire):
         self.finished = False  # in other hands
         told: Operation[bool] = Operation(self._told)
         self._instead = AcquireInParts(self._engine, self.leases, self._options, told, alone=True)
+        self._instead.perhaps_granted = self.tries > 1
         self._instead.begin()
 
     def _told(self) -> None:
@@ -97,9 +98,12 @@ class AcquireInParts(AcquireAll):
     """One try to acquire several exclusive locks that live on several nodes: node by node, always in the same order.
 
     As soon as one part is refused all that was granted before is released again, and only then is the caller told.
+
+    Attributes:
+        perhaps_granted: A call about all of them has been sent before, and its reply was lost.
     """
 
-    __slots__ = ("_callbacks", "_granted", "_part", "_parts")
+    __slots__ = ("_callbacks", "_granted", "_part", "_parts", "perhaps_granted")
 
     def __init__(
         self,
@@ -118,6 +122,7 @@ class AcquireInParts(AcquireAll):
             by_node.setdefault(place, []).append(lease)
         self._parts = [by_node[node] for node in sorted(by_node, reverse=True)]  # the last one is the next
         self._part: AcquireAll | None = None
+        self.perhaps_granted = False
         self._granted: list[Lease] = []
         self._callbacks = [lease.on_lost for lease in leases]
         for lease in leases:
@@ -161,7 +166,7 @@ class AcquireInParts(AcquireAll):
         self.finished = True
         self._part = None
         for leases in self._parts:
-            self._engine.turn_down(leases, False)
+            self._engine.turn_down(leases, self.perhaps_granted)
         self._parts.clear()
         granted = [lease for lease in self._granted if lease.state <= EXTENDING]
         self._granted.clear()
@@ -179,7 +184,21 @@ class AcquireInParts(AcquireAll):
 class Together(Acquisition):
     """One caller's wait for several exclusive locks together."""
 
-    __slots__ = ()
+    __slots__ = ("_callbacks",)
+
+    def __init__(self, engine: Engine, options: LockOptions, leases: Sequence[Lease], *rest: Any) -> None:
+        super().__init__(engine, options, leases, *rest)
+        self._callbacks = {lease: lease.on_lost for lease in leases}  # a try in parts takes them off
+
+    @property
+    def concerns_others(self) -> bool:
+        """No: it may be about another name that it cannot ask."""
+        return False
+
+    def _another(self, first: Lease) -> Lease:
+        lease = super()._another(first)
+        lease.on_lost = self._callbacks[first]
+        return lease
 
     def begin(self) -> None:
         """Ask for all of them: what somebody hears who asks for one of them says nothing about the others."""

@@ -104,6 +104,11 @@ class Acquisition(WheelEntry):
         return self._kind
 
     @property
+    def concerns_others(self) -> bool:
+        """Whether what keeps it from asking the server keeps those from it who wait behind it."""
+        return True
+
+    @property
     def _polls(self) -> bool:
         return self.options.retry_every_s is not None
 

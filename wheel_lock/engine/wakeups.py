@@ -103,6 +103,11 @@ class WakeUps:
         """Whether a subscription, a connection for it, or the answer to a PING is on its way."""
         return bool(self._asked) or self._silent or (bool(self._listeners) and self._node.busy)
 
+    @property
+    def needed(self) -> bool:
+        """Whether somebody listens."""
+        return bool(self._listeners)
+
     def listen(self, channel: bytes, listener: Listener) -> None:
         """Subscribe to ``channel``; the listener is told when that holds."""
         listeners = self._listeners.setdefault(channel, [])

@@ -10,8 +10,8 @@ from wheel_lock.engine.node import Backoff, Node
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.overdue import Overdue
 from wheel_lock.engine.requests import terms_of
-from wheel_lock.errors import LossReason
-from wheel_lock.lease import HELD, OVERDUE, Event, Lease
+from wheel_lock.errors import LockTimeout, LockUnavailable, LossReason
+from wheel_lock.lease import HELD, OVERDUE, Event, Lease, local_deadline
 from wheel_lock.loop import Alarm
 from wheel_lock.options import ContextOptions
 from wheel_lock.timer import HashedWheelTimer
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
     from wheel_lock.engine.replicas import Replicas
 
+_LOOK_AGAIN_S = 1.0
 _DRAIN_LEASES = 1000  # where each has a call of its own
 _DRAIN_CALLS = 64  # under way from the overdue set: 35 ms of a server's time, so that what is due now is not held up
 
@@ -45,6 +46,16 @@ class OverdueLeases:
         self._retry: Alarm | None = None
         self._watch: Alarm | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Its node, once for each of its channels."""
+        return [self.node] if self.replicas is None else [self.node, self.replicas.node]
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to wait for, and no connection."""
+        return not (self.overdue or self._in_flight or any(node.busy or node.connected for node in self.nodes))
 
     def restart(self) -> None:
         """After the death of the thread: its alarms are gone."""
@@ -141,20 +152,33 @@ class OverdueLeases:
     def verify(self) -> None:
         """Another server has taken the place of the last one: what it knows of is asked at once, nearest deadline first."""
         held = [lease for lease in self.engine.held if lease.state is HELD]
+        due = [lease for lease in held if not self.needs_none(lease)]
+        for lease in due:
+            self.timer.wheel.cancel(lease)
+        self.watch_overdue(due)
         for lease in held:
-            if lease.at_limit:
-                self._look_at(lease)
-            else:
-                self.timer.wheel.cancel(lease)
-        self.watch_overdue([lease for lease in held if not lease.at_limit])
+            if lease.state is HELD:
+                self.look_at(lease)
 
-    def _look_at(self, lease: Lease) -> None:
-        """Ask whether the server knows a lease that is not to be renewed any more. No answer proves nothing."""
+    def needs_none(self, lease: Lease) -> bool:
+        """Whether a lease is not to be renewed now: never again, or not before that prolongs what was extended."""
+        return lease.at_limit or lease.deadline > local_deadline(self.timer.now, terms_of(lease).timeout_s)
+
+    def look_at(self, lease: Lease) -> None:
+        """Ask whether the server knows a HELD lease that needs no renewal now. No answer proves nothing."""
         kind = terms_of(lease).kind
 
         def looked() -> None:
-            if operation.error is None and not operation.result() and lease.state is HELD:
+            if lease.state is not HELD:
+                return
+            if isinstance(operation.error, (LockUnavailable, LockTimeout)):
+                self.timer.call_at(self.timer.now + _LOOK_AGAIN_S, look_again)
+            elif operation.error is None and not operation.result():
                 self.engine.lose([lease], LossReason.KEY_GONE)
+
+        def look_again(now: float) -> None:
+            if lease.state is HELD and not self.engine.closed:
+                terms_of(lease).renewer.look_at(lease)
 
         operation = Operation[bool](looked)
         self.engine.query(lease.name, kind.owned(lease), partial(kind.read_owned, lease=lease), operation)

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation, nobody
-from wheel_lock.engine.swapping import Swap
 from wheel_lock.errors import LockNotAcquired, LocksLost, WheelLockError
 from wheel_lock.family.holds import ReentrantHandle
 from wheel_lock.family.multi import MultiHandle
@@ -87,10 +86,16 @@ class WriteLock(WriteHandle, ReentrantLock):
         """Release it once; where this task has acquired it for reading, too, it is held on for that, without a gap."""
         if not self._keeps_reading:
             return await super().release()
+        engine = self._engine
+        awaiting: Awaiting[None] = Awaiting(engine)
+        hold, swap = self._new_swap(awaiting)
+        engine.submit(swap.begin)
+        # From here on, whoever cancels us: it is the reader's lease that is held, if it is granted.
+        self._downgraded(hold, swap.new, 0)
         try:
-            await self._swap(0)
-        except BaseException:
-            self._downgraded(None, 0)
+            await awaiting
+        except WheelLockError:
+            hold.lease = swap.lease  # which is lost, and says why
             raise
         return True
 
@@ -101,21 +106,18 @@ class WriteLock(WriteHandle, ReentrantLock):
     async def downgrade(self) -> ReadLock:
         """Hold it for reading instead, without a gap; see the method for threads."""
         self._check_downgrade()
-        await self._swap(1)
-        return self._reading(ReadLock(*self._as_reader()))
-
-    async def _swap(self, reads: int) -> None:
         engine = self._engine
         awaiting: Awaiting[None] = Awaiting(engine)
-        swap = Swap(engine, self._to_change("downgrade"), self._new_reader(), self._options, awaiting)
+        hold, swap = self._new_swap(awaiting)
         awaiting.undeliverable = swap.give_up
         try:
             engine.submit(swap.begin)
             await awaiting
-            self._downgraded(swap.new, reads)
+            self._downgraded(hold, swap.new, 1)
         except BaseException:
             engine.tell(swap.give_up)
             raise
+        return self._reading(ReadLock(*self._as_reader()))
 
 
 class ReadWriteLock(Halves[ReadLock, WriteLock]):

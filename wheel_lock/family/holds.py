@@ -8,13 +8,14 @@ its account any more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from wheel_lock.engine.kind import Kind
 from wheel_lock.errors import LockAlreadyHeld, LockLost, LossReason, UpgradeRefused, quoted
 from wheel_lock.handle import LockHandle
 from wheel_lock.lease import Lease, Owner
-from wheel_lock.options import lock_name
+from wheel_lock.options import LockOptions, lock_name
 
 ALONE = "alone"
 SHARED = "shared"
@@ -25,15 +26,17 @@ class Hold:
 
     Attributes:
         lease: What the server has granted.
+        options: How the outermost acquire has asked for it.
         alone: How often it was acquired for itself alone.
         shared: How often it was acquired together with others.
         downgraded: Whether it was held alone, and is so no more.
     """
 
-    __slots__ = ("alone", "downgraded", "lease", "shared")
+    __slots__ = ("alone", "downgraded", "lease", "options", "shared")
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, options: LockOptions) -> None:
         self.lease = lease
+        self.options = options
         self.alone = 0
         self.shared = 0
         self.downgraded = False
@@ -131,12 +134,18 @@ class ReentrantHandle(LockHandle):
         self._last, self._lease = hold, hold.lease
 
     def _take(self, lease: Lease) -> None:
-        hold, owner = Hold(lease), lease.owner
+        hold, owner = Hold(lease, self._options), lease.owner
         hold.add(self._half, 1)
         self._look_at(hold)
         if owner.holds is None:
             owner.holds = {}
         owner.holds[self._place] = hold
+
+    def _disown(self, leases: Sequence[Lease] | None) -> None:
+        for lease in leases or ():
+            hold = self._hold(lease.owner)
+            if hold is not None and hold.lease is lease:
+                self._drop(lease.owner)
 
     def _to_release(self) -> Lease | None:
         owner = self._caller()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from wheel_lock.caller import time_limit
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.together import Together
-from wheel_lock.errors import LockNotHeld, LossReason, quoted
-from wheel_lock.handle import LockHandle, time_limit
+from wheel_lock.errors import LockLost, LockNotHeld, LossReason, quoted
+from wheel_lock.handle import LockHandle
 from wheel_lock.lease import Lease
 from wheel_lock.options import LockOptions, lock_name
 
@@ -28,6 +29,8 @@ class MultiHandle(Generic[L]):
     def __init__(
         self, engine: Engine, names: Iterable[str | bytes], options: LockOptions, new_lock: Callable[[str | bytes], L]
     ) -> None:
+        if isinstance(names, (str, bytes)):
+            raise ValueError(f"names must be several names, not one text: {names!r:.80}")
         distinct = {lock_name(name): name for name in names}
         if not distinct:
             raise ValueError("names must hold at least one name")
@@ -87,12 +90,10 @@ class MultiHandle(Generic[L]):
         lost: dict[str | bytes, LossReason] = {}
         missing: LockNotHeld | None = None
         for name, lock in self.locks.items():
-            reason = lock.lost
-            if reason is not None:
-                lost[name] = reason
-                continue
             try:
                 leases.append(lock._to_change("release"))
+            except LockLost as error:
+                lost[name] = error.reason
             except LockNotHeld as error:
                 missing = missing or error
         return leases, lost, missing

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.handle import LockHandle
+from wheel_lock.lease import Lease
 from wheel_lock.locks import Permit
 from wheel_lock.locks.replies import count as read_count
 from wheel_lock.options import count, lock_name
@@ -22,6 +24,13 @@ class SemaphoreHandle(LockHandle):
         """How many permits there are as far as this object is concerned, where nobody has set another number."""
         assert isinstance(self._kind, Permit)
         return self._kind.permits
+
+    def _keep(self, lease: Lease) -> None:
+        old = self._lease
+        if old is not None and not self._options.thread_local and self._believed(old):
+            # Whoever was granted it at the same time has it; nothing here could tell the two apart.
+            raise LockAlreadyHeld(f"A permit of {quoted(self.name)} is held already through this object", self.name)
+        super()._keep(lease)
 
     def _setting(self, permits: int | None) -> tuple[Call, Callable[[Reply], bool]]:
         """Return the command that sets the number, and what its reply means."""

@@ -6,6 +6,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.kind import Kind
+from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.swapping import Swap
 from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.family.holds import ALONE, SHARED, Hold, ReentrantHandle
 from wheel_lock.handle import LockHandle, OnLost
@@ -61,18 +63,20 @@ class WriteHandle(ReentrantHandle):
                 self.name,
             )
 
-    def _new_reader(self) -> Lease:
-        """Return the lease of a reader that takes the place of the writer's."""
-        options, owner = self._options, self._caller()
-        key = lock_name(self.name)
-        group = self._engine.group(key, READ, options)
-        return Lease(self.name, fragment(key, READ.token()), group, owner, self._told())
-
-    def _downgraded(self, lease: Lease | None, reads: int) -> None:
-        """The caller writes no more, and reads so many times more; by another lease, or by none, for it is lost."""
+    def _new_swap(self, operation: Operation[None]) -> tuple[Hold, Swap]:
+        """Return what the caller holds, and how a reader's lease takes the place of the writer's, on the same terms."""
+        writer = self._to_change("downgrade")
         hold = self._hold(self._caller())
         assert hold is not None
-        hold.lease, hold.alone, hold.downgraded = lease or hold.lease, 0, True
+        key, options = lock_name(self.name), hold.options
+        group = self._engine.group(key, READ, options)
+        reader = Lease(self.name, fragment(key, READ.token()), group, writer.owner, writer.on_lost, writer.place)
+        return hold, Swap(self._engine, writer, reader, options, operation)
+
+    @staticmethod
+    def _downgraded(hold: Hold, lease: Lease, reads: int) -> None:
+        """Its owner writes no more, and reads so many times more, by another lease."""
+        hold.lease, hold.alone, hold.downgraded = lease, 0, True
         hold.shared += reads
 
     def _reading(self, reader: R) -> R:

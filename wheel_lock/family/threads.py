@@ -10,7 +10,6 @@ from typing import Self
 
 from wheel_lock.caller import Waiting, wait_for
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.swapping import Swap
 from wheel_lock.errors import LockNotAcquired, LocksLost, WheelLockError
 from wheel_lock.family.holds import ReentrantHandle
 from wheel_lock.family.multi import MultiHandle
@@ -95,10 +94,16 @@ class WriteLock(WriteHandle, ReentrantLock):
         """
         if not self._keeps_reading:
             return super().release()
+        engine = self._engine
+        waiting: Waiting[None] = Waiting(engine)
+        hold, swap = self._new_swap(waiting)
+        engine.submit(swap.begin)
+        # From here on, whatever interrupts us: it is the reader's lease that is held, if it is granted.
+        self._downgraded(hold, swap.new, 0)
         try:
-            self._swap(0)
-        except BaseException:
-            self._downgraded(None, 0)
+            waiting.result()
+        except WheelLockError:
+            hold.lease = swap.lease  # which is lost, and says why
             raise
         return True
 
@@ -124,20 +129,17 @@ class WriteLock(WriteHandle, ReentrantLock):
             LockNotHeld, LockLost, WrongThread, LockUnavailable, LockTimeout, LockServerError: As for ``release``.
         """
         self._check_downgrade()
-        self._swap(1)
-        return self._reading(ReadLock(*self._as_reader()))
-
-    def _swap(self, reads: int) -> None:
         engine = self._engine
         waiting: Waiting[None] = Waiting(engine)
-        swap = Swap(engine, self._to_change("downgrade"), self._new_reader(), self._options, waiting)
+        hold, swap = self._new_swap(waiting)
         try:
             engine.submit(swap.begin)
             waiting.result()
-            self._downgraded(swap.new, reads)
+            self._downgraded(hold, swap.new, 1)
         except BaseException:
             engine.tell(swap.give_up)
             raise
+        return self._reading(ReadLock(*self._as_reader()))
 
 
 class ReadWriteLock(Halves[ReadLock, WriteLock]):

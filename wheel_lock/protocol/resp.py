@@ -96,6 +96,7 @@ def is_of_wrong_type(error: object) -> bool:
 
 _SAYS_SOMETHING_ELSE = re.compile(
     "NOSCRIPT|WRONGTYPE|READONLY|BUSY|LOADING|OOM|MISCONF|NOREPLICAS|NOPERM|MASTERDOWN|The user executing|non local key"
+    "|the cluster is down|slot not served"
 )
 _WANTS_KEYS = re.compile("key|invalid request|wrong number of arguments", re.IGNORECASE)
 
@@ -111,8 +112,13 @@ def wants_keys(error: object) -> bool:
 
 
 def is_elsewhere(error: object) -> bool:
-    """Whether an error says that a key which a script came upon lives on another node of the cluster."""
-    return isinstance(error, str) and "non local key" in error
+    """Whether an error says that a key which a script came upon lives on another node of the cluster, or on none."""
+    return isinstance(error, str) and ("non local key" in error or "slot not served" in error)
+
+
+def is_cluster_down(error: object) -> bool:
+    """Whether an error says that a script could not do anything because the cluster is down for the moment."""
+    return isinstance(error, str) and "while the cluster is down" in error
 
 
 GONE = 0

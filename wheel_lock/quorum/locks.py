@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from wheel_lock import task_lock, tasks, threads
-from wheel_lock.caller import calling_place, wait_for
+from wheel_lock.caller import calling_place, time_limit, wait_for
 from wheel_lock.engine.handover import Handoff
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.family import asyncio as task_family
 from wheel_lock.family import threads as thread_family
-from wheel_lock.handle import LockHandle, OnLost, time_limit
+from wheel_lock.handle import LockHandle, OnLost
 from wheel_lock.lease import Lease
 from wheel_lock.locks import EXCLUSIVE
 from wheel_lock.options import LockOptions, lock_name

@@ -11,5 +11,6 @@ for i = 1, #others do
   if string.sub(others[i], 1, 1) == 'w' then alone = alone + 1 end
 end
 local mine = math.abs(tonumber(redis.call('zscore', name, ARGV[1]) or '0')) > now
-local permits = tonumber(redis.call('get', KEYS[2]) or '-1') or -1
+local permits = tonumber(redis.pcall('get', KEYS[2]) or '-1')
+if not permits then return redis.error_reply('ERR the permits key of this semaphore holds no number') end
 return {redis.call('zcount', name, '(' .. now, '+inf'), alone, mine and 1 or 0, permits}

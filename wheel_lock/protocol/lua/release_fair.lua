@@ -9,10 +9,11 @@ local function leave(name, token, queue, alive, channel)
   local value = redis.pcall('get', name)
   if value == token then redis.call('del', name) end
   local me = string.sub(token, 1, 22)
-  redis.call('zrem', queue, me)
-  redis.call('zrem', alive, me)
-  local first = head(queue, alive)
-  if first and (not value or value == token) then redis.pcall('publish', channel, first) end
+  -- What has happened to the queue, should something else be there, must not look as if the lock had been another's.
+  redis.pcall('zrem', queue, me)
+  redis.pcall('zrem', alive, me)
+  local well, first = pcall(head, queue, alive)
+  if well and first and (not value or value == token) then redis.pcall('publish', channel, first) end
   return value
 end
 local out, n = {}, 0

@@ -6,6 +6,13 @@
 -- include: holders
 -- include: turns
 local argv = ARGV
+-- What is left may end long before the one who has gone would have.
+local function fit(name)
+  local first = tonumber(redis.call('zrange', name, 0, 0, 'WITHSCORES')[2])
+  if not first then return end
+  local left = math.max(-first, tonumber(redis.call('zrange', name, -1, -1, 'WITHSCORES')[2])) - now
+  if redis.call('pttl', name) > left then redis.call('pexpire', name, string.format('%.0f', math.max(left, 0))) end
+end
 local function release(name, member, shared, alone)
   local what = string.sub(member, 1, 1)
   local score = redis.call('zscore', name, member)
@@ -31,6 +38,7 @@ local function release(name, member, shared, alone)
       redis.pcall('publish', alone, '0')
     end
   end
+  fit(name)
   return score and math.abs(tonumber(score)) > now
 end
 local out, n = {}, 0
