@@ -211,8 +211,8 @@ class TaskItself(TaskOwner):
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
-        """Whether the task has ended."""
-        return self.gone
+        """Whether the task has ended, or its event loop is closed, so that it never will."""
+        return self.gone or super().ended
 
 
 AnyTaskOwner = TypeVar("AnyTaskOwner", bound=TaskOwner)

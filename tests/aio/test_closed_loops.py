@@ -195,6 +195,25 @@ def test_a_lock_that_is_held_ends_with_its_loop(
     assert losses.events == []
 
 
+@pytest.mark.parametrize("kind", ["reentrant", "write", "semaphore"])
+def test_what_a_task_alone_may_release_ends_with_its_loop_too(
+    real: Backend, context: LockContext, stopped: Stopped, kind: str
+) -> None:
+    if kind == "reentrant":
+        lock: Lock = context.asyncio.reentrant_lock(NAME, timeout=1.0, renew_every=0.1)
+    elif kind == "write":
+        lock = context.asyncio.rw_lock(NAME, timeout=1.0, renew_every=0.1).write()
+    else:
+        lock = context.asyncio.semaphore(NAME, 1, timeout=1.0, renew_every=0.1)
+    stopped.start(hold(lock))
+    eventually(lambda: not is_free(real), LONG_S)
+    stopped.turn_until(lambda: lock.is_held)
+    stopped.close()
+    with recorded_warnings():
+        eventually(lambda: context.stats().held == 0, LONG_S)
+    eventually(lambda: is_free(real), LONG_S)
+
+
 def test_a_lock_of_no_task_outlives_its_loop(run: Run, real: Backend, context: LockContext, stopped: Stopped) -> None:
     lock = context.asyncio.lock(NAME, 2.0, renew_every=0.05, thread_local=False, cancel_on_lost=True)
     stopped.start(lock.acquire())

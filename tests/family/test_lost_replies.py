@@ -13,6 +13,7 @@ from tests.redis.support import LONG_S, Backend, Background, interrupted
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockNotHeld
+from wheel_lock.family.read_write import WriteHandle
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -89,6 +90,28 @@ def test_an_interrupted_downgrade_keeps_nothing(real: Backend, proxy: TcpProxy, 
     with pytest.raises((LockLost, LockNotHeld)):
         writer.release()
     assert writer.count == 0
+    assert lock.write().acquire(blocking=False)
+
+
+def test_who_is_interrupted_before_he_knows_that_he_only_reads_keeps_nothing(
+    real: Backend, far: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strike(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    lock = far.rw_lock(NAME)
+    writer, reader = lock.write(), lock.read()
+    writer.acquire()
+    reader.acquire()
+    monkeypatch.setattr(WriteHandle, "_downgraded", staticmethod(strike))
+    with pytest.raises(KeyboardInterrupt):
+        writer.release()
+    monkeypatch.undo()
+    eventually(lambda: traces(real) == [], LONG_S)
+    assert not reader.is_held
+    for half in (writer, reader):
+        with pytest.raises((LockLost, LockNotHeld)):
+            half.release()
     assert lock.write().acquire(blocking=False)
 
 

@@ -89,9 +89,14 @@ class WriteLock(WriteHandle, ReentrantLock):
         engine = self._engine
         awaiting: Awaiting[None] = Awaiting(engine)
         hold, swap = self._new_swap(awaiting)
-        engine.submit(swap.begin)
-        # From here on, whoever cancels us: it is the reader's lease that is held, if it is granted.
-        self._downgraded(hold, swap.new, 0)
+        try:
+            engine.submit(swap.begin)
+            # From here on, whoever cancels us: it is the reader's lease that is held, if it is granted.
+            self._downgraded(hold, swap.new, 0)
+        except BaseException:
+            hold.lease = swap.lease
+            engine.tell(swap.give_up)
+            raise
         try:
             await awaiting
         except WheelLockError:

@@ -97,9 +97,14 @@ class WriteLock(WriteHandle, ReentrantLock):
         engine = self._engine
         waiting: Waiting[None] = Waiting(engine)
         hold, swap = self._new_swap(waiting)
-        engine.submit(swap.begin)
-        # From here on, whatever interrupts us: it is the reader's lease that is held, if it is granted.
-        self._downgraded(hold, swap.new, 0)
+        try:
+            engine.submit(swap.begin)
+            # From here on, whatever interrupts us: it is the reader's lease that is held, if it is granted.
+            self._downgraded(hold, swap.new, 0)
+        except BaseException:
+            hold.lease = swap.lease
+            engine.tell(swap.give_up)
+            raise
         try:
             waiting.result()
         except WheelLockError:

@@ -16,7 +16,6 @@ from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
 from wheel_lock.locks import replies
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.names import permits_key
 from wheel_lock.protocol.resp import MalformedReply, Reply, bulk, number
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.tokens import new_token
@@ -83,14 +82,14 @@ class Holders:
 
     def locked(self, key: bytes) -> Call:
         """Who is there."""
-        return Call(scripts.LOOK_HOLDERS, 2, 3, bulk(key) + bulk(permits_key(key)) + bulk(b""))
+        return Call(scripts.LOOK_HOLDERS, 1, 2, bulk(key) + bulk(b""))
 
     def read_locked(self, reply: Reply) -> bool:
         raise NotImplementedError
 
     def owned(self, lease: Lease) -> Call:
         """Who is there, and whether the lease's own member is."""
-        return Call(scripts.LOOK_HOLDERS, 2, 3, bulk(lease.key) + bulk(permits_key(lease.key)) + bulk(lease.token))
+        return Call(scripts.LOOK_HOLDERS, 1, 2, bulk(lease.key) + bulk(lease.token))
 
     def read_owned(self, reply: Reply, lease: Lease) -> bool:
         """The third number."""

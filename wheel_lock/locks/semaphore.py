@@ -49,6 +49,10 @@ class Permit(Holders):
         body = bulk(key) + bulk(permits_key(key)) + bulk(token) + number(ttl_ms) + number(self.permits)
         return Call(scripts.ACQUIRE_PERMIT, 2, 5, body)
 
+    def locked(self, key: bytes) -> Call:
+        """Who is there, and how many may be."""
+        return Call(scripts.LOOK_HOLDERS, 2, 3, bulk(key) + bulk(permits_key(key)) + bulk(b""))
+
     def read_locked(self, reply: Reply) -> bool:
         """Whether no permit is left."""
         held, _, _, permits = read_look(reply)

@@ -1,6 +1,6 @@
 -- flags: allow-oom
 -- Count who holds a sorted set, and look for one of them.
--- KEYS: name, and the key that holds a semaphore's number of permits.  ARGV: member, or '' for none.
+-- KEYS: name, and of a semaphore the key that holds its number of permits.  ARGV: member, or '' for none.
 -- Reply: a list: how many share it, how many hold it alone, whether the member is there, and the number of permits or -1.
 -- include: holders
 local name, alone = KEYS[1], 0
@@ -11,6 +11,6 @@ for i = 1, #others do
   if string.sub(others[i], 1, 1) == 'w' then alone = alone + 1 end
 end
 local mine = math.abs(tonumber(redis.call('zscore', name, ARGV[1]) or '0')) > now
-local permits = tonumber(redis.pcall('get', KEYS[2]) or '-1')
-if not permits then return redis.error_reply('ERR the permits key of this semaphore holds no number') end
-return {redis.call('zcount', name, '(' .. now, '+inf'), alone, mine and 1 or 0, permits}
+local permits = KEYS[2] and tonumber(redis.pcall('get', KEYS[2]) or '-1')
+if KEYS[2] and not permits then return redis.error_reply('ERR the permits key of this semaphore holds no number') end
+return {redis.call('zcount', name, '(' .. now, '+inf'), alone, mine and 1 or 0, permits or -1}
