@@ -35,7 +35,8 @@ def pair() -> Iterator[Pair]:
         RedisServer("repl-diskless-sync-delay 0") as master,
         RedisServer(f"replicaof 127.0.0.1 {master.port}") as replica,
     ):
-        eventually(lambda: replica.client().info("replication")["master_link_status"] == "up", 20.0)
+        # In the master's eyes: until it has heard of the replica, WAIT does not count it.
+        eventually(lambda: master.client().wait(1, 100) == 1, 20.0)
         yield Pair(master, replica)
 
 

@@ -62,6 +62,7 @@ class Cluster:
         self._owners: list[Renewer] = [engine.renewer] * SLOTS
         self._masters: set[Renewer] = {engine.renewer}
         self._moved_at: dict[int, float] = {}  # when a node has last corrected the map, by slot
+        self._corrected = False  # since leases were last looked through for those that live elsewhere
         self.known = False  # whether any node has told who owns what
         self._adopt(engine.renewer)
         self.forget()
@@ -158,6 +159,7 @@ class Cluster:
         if to_and_fro and request.try_later(_PAUSE_S):
             return
         if changes:
+            self._corrected = True
             self._moved_at[slot] = now
             self._owners[slot] = target
             self._masters.add(target)
@@ -292,6 +294,7 @@ class Cluster:
         for first, last, server in found:
             owners[first : last + 1] = [self._at(server)] * (last + 1 - first)
         if owners != self._owners:
+            self._corrected = True
             self._backoff.reset()
         left, self._owners = self._masters, owners
         self._masters = set(owners)
@@ -305,9 +308,11 @@ class Cluster:
         self._forget_gone()
         self._share_ticks()
         self._engine.wakeups.rearrange()
+        corrected, self._corrected = self._corrected, False
         for renewer in self._engine.renewers:
             renewer.let_strays_go()
-            renewer.bring_home(renewer.overdue.snapshot())
+            if corrected:
+                self._bring_all_home(renewer.overdue.snapshot(), 0)
         if any(node.in_trouble for renewer in self._masters for node in renewer.nodes):
             self.refresh()  # until another one has taken over, or it is well again
 

@@ -1,0 +1,81 @@
+"""Names that live where a test wants them, and slots that are on their way from the first master to the second."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from tests.topology.nodes import LONG_S, MASTERS, Nodes
+from wheel_lock import Lock
+from wheel_lock.protocol.names import SLOTS, hash_slot
+
+
+def patient(nodes: Nodes) -> Nodes:
+    """Have none of the nodes take a silent one to be down while a test runs."""
+    for server in nodes.servers:
+        server.client().config_set("cluster-node-timeout", 60_000)
+    return nodes
+
+
+def heal(nodes: Nodes) -> None:
+    """Have every node run, and every slot be where it is; and nothing in it."""
+    for server in nodes.servers:
+        if server.alive:
+            server.resume()
+        else:
+            server.start()
+    for server in nodes.servers:
+        eventually(lambda: nodes.info(server)["cluster_state"] == "ok", LONG_S)  # noqa: B023
+        if server.client().role()[0] == b"master":
+            server.client().flushall()
+
+
+def names_in(slot: int, how_many: int) -> list[str]:
+    """Names that live in one slot."""
+    tag = next(f"{{{n:x}}}" for n in itertools.count() if hash_slot(f"{n:x}".encode()) == slot)
+    return [f"{tag}:{n}" for n in range(how_many)]
+
+
+def names_at(number: int, how_many: int, prefix: str = "order") -> list[str]:
+    """Names that live on one of the masters."""
+    first, end = number * SLOTS // MASTERS, (number + 1) * SLOTS // MASTERS
+    found = (f"{prefix}:{n}" for n in itertools.count())
+    return list(itertools.islice((name for name in found if first <= hash_slot(name.encode()) < end), how_many))
+
+
+@contextmanager
+def on_its_way(nodes: Nodes, slot: int) -> Iterator[tuple[RedisServer, RedisServer]]:
+    """A slot is on its way from the first master to the second; it stays at the first unless a test ends the move."""
+    source, target = nodes.masters[:2]
+    nodes.begin_move(slot, source, target)
+    try:
+        yield source, target
+    finally:
+        for server in (source, target):
+            server.client().execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
+
+
+@contextmanager
+def hung(*servers: RedisServer) -> Iterator[None]:
+    """They hang."""
+    for server in servers:
+        server.pause()
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.resume()
+
+
+def keys_in(slot: int, server: RedisServer) -> int:
+    """How many keys of a slot a node has."""
+    return int(server.client().execute_command("CLUSTER", "COUNTKEYSINSLOT", slot))
+
+
+def is_renewed(*locks: Lock) -> None:
+    """Wait until each of them has been renewed twice more, and so at least once by a call that was sent from now on."""
+    before = [lock.renewals for lock in locks]
+    eventually(lambda: all(lock.renewals > count + 1 for lock, count in zip(locks, before, strict=True)), LONG_S)

@@ -1,0 +1,407 @@
+"""What is known of a cluster is kept up to date, whoever tells it, and what is held meanwhile is not harmed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import redis.asyncio
+from redis.asyncio.cluster import ClusterNode
+
+from tests.redis.support import Background, believes_no_longer_than_the_server
+from tests.support.redis_server import RedisServer, require_redis_7
+from tests.support.waiting import eventually
+from tests.topology.moving import heal, hung, is_renewed, names_at, names_in, on_its_way, patient
+from tests.topology.nodes import LONG_S, MASTERS, Nodes
+from tests.topology.tellers import Teller
+from wheel_lock import LockContext, LockUnavailable, LostEvent
+from wheel_lock.engine.cluster import Cluster
+from wheel_lock.engine.connect import Server
+from wheel_lock.engine.node import Backoff
+from wheel_lock.engine.renewal import Renewer
+from wheel_lock.engine.requests import terms_of
+from wheel_lock.engine.slots import ClusterConnector, SlotRange
+from wheel_lock.protocol.names import SLOTS
+
+pytestmark = pytest.mark.slow
+
+THIRD = MASTERS - 1  # the only master that is ever replaced
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Nodes]:
+    with Nodes(replicas=1) as nodes:
+        yield patient(nodes)
+
+
+@pytest.fixture
+def nodes(cluster: Nodes) -> Iterator[Nodes]:
+    """The module's cluster, whole and empty; the third master may have changed places with its replica."""
+    yield cluster
+    heal(cluster)
+
+
+@pytest.fixture
+def context(nodes: Nodes) -> Iterator[LockContext]:
+    with LockContext(nodes.client(), close_timeout=0.5) as context:
+        yield context
+
+
+def is_master(server: RedisServer) -> bool:
+    return bool(server.client().role()[0] == b"master")
+
+
+def owner_and_heir(nodes: Nodes) -> tuple[RedisServer, RedisServer]:
+    """The third master, whichever it is by now, and its replica."""
+    first, second = nodes.servers[THIRD], nodes.servers[THIRD + MASTERS]
+    return (first, second) if is_master(first) else (second, first)
+
+
+def take_over(owner: RedisServer, heir: RedisServer) -> None:
+    """Have a replica that knows everything take over."""
+    written = owner.client().info("replication")["master_repl_offset"]
+    eventually(lambda: heir.client().info("replication")["slave_repl_offset"] >= written, LONG_S)
+    heir.client().execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+    eventually(lambda: is_master(heir) and not is_master(owner), LONG_S)
+
+
+def cluster_of(context: LockContext) -> Cluster:
+    assert context._engine.cluster is not None
+    return context._engine.cluster
+
+
+def connector_of(context: LockContext) -> ClusterConnector:
+    assert isinstance(context._engine.connector, ClusterConnector)
+    return context._engine.connector
+
+
+@contextmanager
+def without_owner(nodes: Nodes, slot: int) -> Iterator[None]:
+    """A slot of the first master is nobody's."""
+    owner = nodes.id_of(nodes.masters[0])
+    for server in nodes.servers:  # the owner first: the others are not told of it again
+        server.client().execute_command("CLUSTER", "DELSLOTS", slot)
+    try:
+        yield
+    finally:
+        for server in filter(is_master, nodes.servers):
+            server.client().execute_command("CLUSTER", "SETSLOT", slot, "NODE", owner)
+
+
+@contextmanager
+def down(nodes: Nodes) -> Iterator[None]:
+    """The cluster says that it is down."""
+    for server in nodes.servers:
+        server.client().config_set("cluster-require-full-coverage", "yes")
+    try:
+        with without_owner(nodes, 0):
+            for server in nodes.servers:
+                eventually(lambda: nodes.info(server)["cluster_state"] == "fail", LONG_S)  # noqa: B023
+            yield
+    finally:
+        for server in nodes.servers:
+            server.client().config_set("cluster-require-full-coverage", "no")
+
+
+# -- who is asked, and believed --------------------------------------------------------------------------------------
+
+
+def asking(*given: Teller) -> ClusterConnector:
+    seeds = [ClusterNode("127.0.0.1", teller.port) for teller in given]
+    return ClusterConnector(redis.asyncio.RedisCluster(startup_nodes=seeds, protocol=2))
+
+
+def owners(connector: ClusterConnector) -> set[int]:
+    """The ports of those who own slots, as far as anybody tells."""
+    return {int(port) for _, _, (_, port) in connector.ask(LONG_S)}
+
+
+def test_a_node_that_is_cut_off_from_the_others_is_not_believed() -> None:
+    with Teller() as old, Teller() as new:
+        connector = asking(old, new)
+        old.well = False
+        for _ in range(3):  # whoever is asked first
+            assert owners(connector) == {new.port}
+
+
+def test_where_the_cluster_is_down_the_node_that_knows_of_the_latest_change_is_believed() -> None:
+    with Teller() as old, Teller() as new:
+        connector = asking(old, new)
+        old.well = new.well = False
+        new.epoch = old.epoch + 1
+        for _ in range(3):
+            assert owners(connector) == {new.port}
+
+
+def test_replicas_are_asked_when_no_master_lives() -> None:
+    with Teller() as heir:
+        with Teller() as master:
+            connector = asking(master)
+            master.replicas = [heir.port]
+            assert owners(connector) == {master.port}
+        assert owners(connector) == {heir.port}
+
+
+def test_the_nodes_that_the_client_was_given_are_asked_when_no_other_lives() -> None:
+    with Teller() as given:
+        with Teller() as master:
+            connector = asking(given)
+            given.owner = master.port
+            assert owners(connector) == {master.port}
+            connector.servers = [("127.0.0.1", str(master.port))]  # as the map says
+        given.owner = given.port
+        assert owners(connector) == {given.port}
+
+
+def test_the_map_is_asked_for_now_and_then_while_a_slot_is_on_its_way(
+    nodes: Nodes, context: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = 200
+    locks = context.acquire_many(names_in(slot, 30), timeout=60.0, renew_every=0.1)
+    connector, asked = connector_of(context), list[float]()
+    ask = connector.ask
+
+    def noted(timeout_s: float) -> list[SlotRange]:
+        asked.append(timeout_s)
+        return ask(timeout_s)
+
+    monkeypatch.setattr(connector, "ask", noted)
+    with on_its_way(nodes, slot) as (source, target):
+        nodes.move_keys(slot, source, target)
+        eventually(lambda: asked, LONG_S)
+        time.sleep(2.0)
+        assert len(asked) < 13  # with pauses that grow up to half a second
+        context.release_many(locks.values())
+
+
+def test_what_the_user_says_about_addresses_is_asked_on_no_thread_of_a_timer(nodes: Nodes) -> None:
+    slot = 210
+    names = names_in(slot, 2)
+    asked_on: set[str] = set()
+
+    def remap(address: tuple[str, int]) -> tuple[str, int]:
+        asked_on.add(threading.current_thread().name)
+        if "timer" in threading.current_thread().name:
+            raise KeyError(address)
+        return address
+
+    told: list[LostEvent] = []
+    with LockContext(nodes.client(address_remap=remap)) as context:
+        lock = context.lock(names[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
+        assert lock.acquire()
+        with on_its_way(nodes, slot) as (source, target):
+            nodes.move_keys(slot, source, target)
+            is_renewed(lock)
+            with context.lock(names[1]) as other:
+                assert other.is_held
+            lock.release()
+    assert told == []
+    assert not any("timer" in name for name in asked_on)
+
+
+# -- a slot that is nobody's -----------------------------------------------------------------------------------------
+
+
+def test_a_lock_whose_slot_is_nobodys_does_not_hold_up_its_neighbours(nodes: Nodes, context: LockContext) -> None:
+    slot = 220
+    told: list[LostEvent] = []
+    orphan = context.lock(names_in(slot, 1)[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
+    assert orphan.acquire()
+    names = [name for name in names_at(0, 30, "beside") if name not in names_in(slot, 30)]
+    neighbours = [context.lock(name, timeout=60.0, renew_every=0.1, on_lost=told.append) for name in names]
+    for lock in neighbours:
+        assert lock.acquire()
+    with without_owner(nodes, slot):
+        eventually(lambda: context.stats().overdue, LONG_S)
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            assert context.stats().overdue <= 1  # itself
+            time.sleep(0.002)
+        is_renewed(*neighbours)
+    is_renewed(orphan)
+    assert told == []
+    for lock in (orphan, *neighbours):
+        lock.release()
+
+
+def test_calls_about_many_wait_for_a_cluster_that_is_down(nodes: Nodes) -> None:
+    with LockContext(nodes.client(), response_timeout=LONG_S) as context:
+        held = context.acquire_many([f"held:{n}" for n in range(30)], timeout=60.0)
+        assert all(held.values())
+        together = context.multi_lock(names_in(230, 2), timeout=60.0, thread_local=False)
+        with down(nodes):
+            acquiring = Background(lambda: context.acquire_many([f"new:{n}" for n in range(30)], timeout=60.0))
+            acquiring_together = Background(together.acquire)
+            releasing = Background(lambda: context.release_many(held.values()))
+            time.sleep(0.3)
+            assert not any(call.done for call in (acquiring, acquiring_together, releasing))
+        locks = acquiring.result(LONG_S)
+        assert all(locks.values())
+        assert acquiring_together.result(LONG_S)
+        releasing.result(LONG_S)
+        assert not any(context.acquire_many(list(locks), timeout=60.0).values())
+        again = context.acquire_many(list(held), timeout=60.0)
+        assert all(again.values())
+        assert context.stats().lost == 0
+
+
+# -- nodes that come and go ------------------------------------------------------------------------------------------
+
+
+def test_locks_that_need_no_renewal_get_none_from_a_new_master(nodes: Nodes) -> None:
+    told: list[LostEvent] = []
+    owner, heir = owner_and_heir(nodes)
+    names = names_at(THIRD, 3)
+    with LockContext(nodes.client()) as context:
+        plain = context.lock(names[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
+        extended = context.lock(names[1], timeout=4.0, renew_every=4.0 / 3, on_lost=told.append)
+        limited = context.lock(names[2], timeout=60.0, renew=False, on_lost=told.append)
+        for lock in (plain, extended, limited):
+            assert lock.acquire()
+        extended.extend(100.0)
+        before = extended.renewals
+        take_over(owner, heir)
+        eventually(lambda: ("127.0.0.1", str(heir.port)) in connector_of(context).servers, LONG_S)
+        is_renewed(plain)
+        assert heir.client().pttl(extended.name) > 10_000
+        assert believes_no_longer_than_the_server(extended, heir.client())
+        assert extended.renewals == before
+        assert limited.renewals == 0
+        assert told == []
+        for lock in (plain, extended, limited):
+            assert lock.owned()
+            lock.release()
+
+
+def test_very_many_locks_come_to_a_new_master_in_parts(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[LostEvent] = []
+    owner, heir = owner_and_heir(nodes)
+    names = names_at(THIRD, 3000)
+    with LockContext(nodes.client()) as context:
+        locks = context.acquire_many(names[1:], timeout=60.0, renew_every=59.0, on_lost=told.append)
+        plain = context.lock(names[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
+        assert plain.acquire()
+        cluster, engine, rest = cluster_of(context), context._engine, list[int]()
+        leave = cluster._leave
+
+        def leaving(renewer: Renewer) -> None:
+            leave(renewer)
+            rest.append(sum(terms_of(lease).renewer is renewer for lease in engine.held))
+
+        monkeypatch.setattr(cluster, "_leave", leaving)
+        take_over(owner, heir)
+        eventually(lambda: rest, LONG_S)
+        assert rest[0] > 0
+        eventually(lambda: all(lock is not None and lock.renewals for lock in locks.values()), LONG_S)
+        assert told == []
+        assert len(context.held()) == 3000
+
+
+def test_very_many_overdue_locks_come_to_a_new_master_in_parts(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[LostEvent] = []
+    owner, heir = owner_and_heir(nodes)
+    with LockContext(nodes.client()) as context:
+        names = names_at(THIRD, 3000)
+        locks = context.acquire_many(names, timeout=60.0, renew_every=0.3, on_lost=told.append)
+        cluster, engine, rest = cluster_of(context), context._engine, list[int]()
+        [at_owner] = {terms_of(lease).renewer for lease in engine.held}
+        answered = cluster._answered
+
+        def noted(found: Sequence[SlotRange], life: Backoff) -> None:
+            answered(found, life)
+            if not cluster.owns_slots(at_owner):
+                rest.append(sum(terms_of(lease).renewer is at_owner for lease in engine.held))
+
+        monkeypatch.setattr(cluster, "_answered", noted)
+        eventually(lambda: heir.client().dbsize() == owner.client().dbsize() == 3000, LONG_S)
+        owner.kill()
+        try:
+            eventually(lambda: context.stats().overdue == 3000, LONG_S)
+            heir.client().execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+            eventually(lambda: rest, LONG_S)
+            assert rest[0] > 0
+            is_renewed(*[lock for lock in locks.values() if lock is not None])
+            assert told == []
+        finally:
+            owner.start()
+
+
+def test_a_master_that_has_lost_everything_is_not_listened_to_any_more(nodes: Nodes, context: LockContext) -> None:
+    require_redis_7()
+    owner, heir = owner_and_heir(nodes)
+    name, other = names_at(THIRD, 2)
+    channel = f"wheel_lock:wake:{{{name}}}"
+    nodes.client().set(name, "somebody else's", px=60_000)
+    keep = context.lock(other, timeout=60.0, renew_every=0.1)
+    assert keep.acquire()
+    waiter = context.lock(name, timeout=60.0, thread_local=False)
+    waiting = Background(waiter.acquire)
+    eventually(lambda: listeners(owner, channel) == 1, LONG_S)
+    take_over(owner, heir)
+    eventually(lambda: listeners(heir, channel) == 1, LONG_S)
+    eventually(lambda: not any(entry["name"] == "wheel_lock" for entry in owner.client().client_list()), LONG_S)
+    heir.client().delete(name)
+    heir.client().execute_command("SPUBLISH", channel, "0")
+    assert waiting.result(LONG_S)
+    waiter.release()
+    keep.release()
+
+
+def listeners(server: RedisServer, channel: str) -> int:
+    """How many listen to a channel of a shard."""
+    return int(server.client().execute_command("PUBSUB", "SHARDNUMSUB", channel)[1])
+
+
+def test_nodes_that_own_nothing_any_more_are_forgotten(
+    nodes: Nodes, context: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wheel_lock.engine.cluster._GONE_S", -1.0, raising=False)
+    with context.lock("order:42"):
+        pass
+    cluster, engine, connector = cluster_of(context), context._engine, connector_of(context)
+    told: list[SlotRange] = []
+    monkeypatch.setattr(connector, "ask", lambda timeout_s: told)
+
+    def is_owned_by(server: Server) -> bool:
+        engine.timer.post(cluster.refresh)  # once more: the last answer may have been under way for longer
+        return connector.servers == [server]
+
+    for port in range(1, 11):
+        server = ("127.0.0.1", str(port))
+        told = [SlotRange(0, SLOTS - 1, server)]
+        eventually(lambda: is_owned_by(server), LONG_S, interval_s=0.01)  # noqa: B023
+    eventually(lambda: is_owned_by(server) and len(engine.renewers) < 6, LONG_S, interval_s=0.01)
+
+
+# -- who waits -------------------------------------------------------------------------------------------------------
+
+
+def test_a_waiter_listens_where_acquires_are_replicated_as_well(nodes: Nodes) -> None:
+    require_redis_7()
+    [name] = names_at(0, 1, "replicated")
+    with (
+        LockContext(nodes.client(), fallback_interval=60.0) as holding,
+        LockContext(nodes.client(), fallback_interval=60.0, min_replicas=1) as other,
+    ):
+        lock = holding.lock(name, timeout=60.0, thread_local=False)
+        assert lock.acquire()
+        waiter = other.lock(name, timeout=60.0, thread_local=False)
+        waiting = Background(waiter.acquire)
+        eventually(lambda: listeners(nodes.masters[0], f"wheel_lock:wake:{{{name}}}") == 1, LONG_S)
+        lock.release()
+        assert waiting.result(LONG_S)
+        waiter.release()
+
+
+def test_bulk_work_that_waits_for_the_first_map_ends_with_the_context(nodes: Nodes) -> None:
+    context = LockContext(nodes.client(), close_timeout=0.5)
+    with hung(*nodes.servers):
+        acquiring = Background(lambda: context.acquire_many([f"order:{n}" for n in range(30)]))
+        eventually(lambda: cluster_of(context)._for_known)
+        time.sleep(0.2)  # until all of it waits
+        context.close()
+        with pytest.raises(LockUnavailable):
+            acquiring.result(LONG_S)

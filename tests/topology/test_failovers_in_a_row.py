@@ -1,0 +1,303 @@
+"""Failovers while locks are held, waited for, extended and released: one, and another one after it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+
+from tests.redis.support import Background, Losses, believes_no_longer_than_the_server
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from tests.topology.watched import FAILOVER_S, SERVICE, Watched
+from wheel_lock import Lock, LockContext, LockLost, LockTimeout, LockUnavailable, LossReason
+from wheel_lock import asyncio as tasks
+
+pytestmark = pytest.mark.slow
+
+LONG_S = 40.0
+"""A bound that only a bug or a hopelessly busy machine exceeds: a failover is in it, and what follows."""
+TIMEOUT_S = 4.0
+TURN_S = 2.0  # what a master that is killed had not passed on is waited for so long
+RACE_S = 1.0
+REFUSALS = (LockLost, LockTimeout, LockUnavailable)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Watched]:
+    with Watched(
+        down_after_ms=3000
+    ) as watched:  # they fail over when they are told to, and not because of a busy moment
+        yield watched
+
+
+@pytest.fixture
+def watched(running: Watched) -> Watched:
+    """Both servers well and empty, one behind the other."""
+    follow(running)
+    running.master.client().flushall()
+    eventually(lambda: replicated(running), LONG_S)
+    return running
+
+
+def follow(watched: Watched) -> None:
+    """Have the server that is not the master run, and follow the master."""
+    master = watched.master
+    for server in watched.servers:
+        if not server.alive:
+            server.start()
+        else:
+            server.resume()
+        if server is not master:
+            server.client().replicaof("127.0.0.1", str(master.port))
+    eventually(lambda: in_line(master), LONG_S)
+
+
+def in_line(master: RedisServer) -> bool:
+    replication: dict[str, Any] = master.client().info("replication")
+    return bool(replication["role"] == "master" and replication.get("slave0", {}).get("state") == "online")
+
+
+def replicated(watched: Watched) -> bool:
+    """Whether the replica knows what the master knows."""
+    master, replica = watched.master.client(), watched.replica.client()
+    return set(replica.keys()) >= set(master.keys())
+
+
+def take_over(watched: Watched, old: RedisServer) -> RedisServer:
+    """Have the other server made the master, whatever has become of ``old``; return it."""
+
+    def done() -> bool:
+        if watched.master is not old:
+            return True
+        with contextlib.suppress(redis.ResponseError):  # under way, or the replica is not known to be well yet
+            watched.sentinels[0].client().sentinel_failover(SERVICE)
+        return False
+
+    eventually(done, LONG_S, interval_s=0.05, message="failover")
+    return watched.master
+
+
+class Turns:
+    """Who believes to be alone, and how often each has been."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._inside: list[Lock | tasks.Lock] = []
+        self.taken: dict[str, int] = {}
+        self.overlaps: list[tuple[str, int]] = []
+        self.over = False
+
+    def enter(self, who: str, lock: Lock | tasks.Lock) -> None:
+        with self._guard:
+            self._inside.append(lock)
+            believing = sum(other.is_held for other in self._inside)
+            if believing > 1:
+                self.overlaps.append((who, believing))
+
+    def leave(self, who: str, lock: Lock | tasks.Lock) -> None:
+        with self._guard:
+            self._inside.remove(lock)
+            self.taken[who] = self.taken.get(who, 0) + 1
+
+    def take(self, who: str, lock: Lock) -> None:
+        """Take turns until it is over."""
+        while not self.over:
+            try:
+                with lock:
+                    self.enter(who, lock)
+                    time.sleep(0.01)
+                    self.leave(who, lock)
+            except LockLost:
+                pass  # the new master had not heard of it
+
+    async def take_in_task(self, who: str, lock: tasks.Lock) -> None:
+        while not self.over:
+            try:
+                async with lock:
+                    self.enter(who, lock)
+                    await asyncio.sleep(0.01)
+                    self.leave(who, lock)
+            except LockLost:
+                pass  # the new master had not heard of it
+
+
+def test_two_failovers_in_a_row_keep_what_is_held_and_let_every_waiter_in(watched: Watched) -> None:
+    told = Losses()
+    turns = Turns()
+    with contextlib.ExitStack() as stack:
+        holding, *waiting = [
+            stack.enter_context(LockContext(watched.client(), response_timeout=LONG_S)) for _ in range(3)
+        ]
+        terms: dict[str, Any] = {"timeout": 60.0, "on_lost": told}
+        kept = holding.acquire_many([f"kept:{n}" for n in range(100)], **terms)
+        forgotten = [holding.acquire_many([f"forgotten:{turn}:{n}" for n in range(5)], **terms) for turn in range(2)]
+        first = holding.lock("turn", timeout=60.0, on_lost=told)
+        assert first.acquire()
+
+        async def in_tasks(context: LockContext, which: str) -> None:
+            locks = {f"task {n} {which}": context.asyncio.lock("turn", timeout=TURN_S) for n in range(3)}
+            await asyncio.gather(*[turns.take_in_task(who, lock) for who, lock in locks.items()])
+
+        workers: list[Background[None]] = []
+        for context, which in zip(waiting, ("here", "there"), strict=True):
+            workers.append(Background(partial(asyncio.run, in_tasks(context, which))))
+            for number in range(3):
+                lock = context.lock("turn", timeout=TURN_S)
+                workers.append(Background(partial(turns.take, f"thread {number} {which}", lock)))
+        eventually(lambda: sum(context.stats().waiting for context in waiting) == 12, LONG_S)
+
+        try:
+            for turn in range(2):
+                eventually(lambda: replicated(watched), LONG_S)
+                old, replica = watched.master, watched.replica.client()
+                replica.config_set("replica-read-only", "no")
+                replica.delete(*forgotten[turn])
+                old.kill()
+                take_over(watched, old)
+                eventually(lambda: len(told.events) == 5 * (turn + 1), LONG_S)  # noqa: B023
+                assert all(lock is not None and lock.is_held for lock in kept.values())
+                assert {event.name for event in told.events[-5:]} == set(forgotten[turn])
+                if turn == 0:
+                    assert first.is_held
+                    assert turns.taken == {}
+                    first.release()
+                    eventually(lambda: len(turns.taken) == 12, LONG_S)
+                    follow(watched)
+            before = dict(turns.taken)
+            eventually(lambda: all(turns.taken[who] > before[who] for who in before), LONG_S)
+        finally:
+            turns.over = True
+        for worker in workers:
+            worker.result(LONG_S)
+        assert turns.overlaps == []
+        assert {event.reason for event in told.all_told()} == {LossReason.KEY_GONE}
+        assert len(told.events) == 10
+        holding.release_many(lock for lock in kept.values() if lock is not None)
+        eventually(lambda: watched.master.client().exists("turn", *kept) == 0, LONG_S)
+
+
+def test_a_waiter_whose_context_holds_nothing_leaves_a_demoted_master_as_well(watched: Watched) -> None:
+    with LockContext(watched.client()) as holding, LockContext(watched.client()) as other:
+        lock = holding.lock("order:42", timeout=TIMEOUT_S, thread_local=False)
+        assert lock.acquire()
+        waiter = other.lock("order:42", timeout=TIMEOUT_S, thread_local=False)
+        waiting = Background(waiter.acquire)
+        eventually(lambda: other.stats().waiting == 1)
+        eventually(lambda: replicated(watched), LONG_S)
+        new = take_over(watched, watched.master).client()
+        channel = "wheel_lock:wake:{order:42}"
+        eventually(lambda: waiting.done or dict(new.pubsub_numsub(channel))[channel.encode()], LONG_S)
+        assert not waiting.done, "the old master has granted it, too"
+        assert lock.is_held
+        lock.release()
+        assert waiting.result(LONG_S)
+        assert new.get("order:42") == waiter.token
+        waiter.release()
+
+
+def test_an_extended_lock_is_believed_in_no_longer_than_the_new_master_keeps_it(watched: Watched) -> None:
+    with LockContext(watched.client()) as context:
+        added, replaced, plain = (context.lock(name, timeout=TIMEOUT_S) for name in ("added", "replaced", "plain"))
+        assert added.acquire()
+        assert replaced.acquire()
+        assert added.extend(60.0)
+        assert replaced.extend(60.0, replace_ttl=True)
+        replica = watched.replica.client()
+        eventually(lambda: min(replica.pttl("added"), replica.pttl("replaced")) > 50_000, LONG_S)
+        new = take_over(watched, watched.master).client()
+        with plain:  # granted at the new master, behind the look at what is held
+            assert new.get("plain") == plain.token
+            for lock in (added, replaced):
+                assert lock.owned()
+                assert believes_no_longer_than_the_server(lock, new)
+                lock.release()
+
+
+class Racer:
+    """Acquires, extends and releases without a pause. It may be told an error, but not too late, and keeps nothing."""
+
+    def __init__(self, context: LockContext, number: int, extra_s: float) -> None:
+        self._context = context
+        self._number = number
+        self._extra_s = extra_s
+        self._fate = random.Random(number)
+        self.done = 0
+        self.over = False
+
+    def _terms(self) -> dict[str, Any]:
+        own = f"own:{self._number}:{self._fate.randrange(100)}"
+        return {"name": self._fate.choice([own, "shared"]), "timeout": RACE_S, "blocking_timeout": 1.0}
+
+    def run(self) -> None:
+        while not self.over:
+            lock = self._context.lock(**self._terms())
+            with contextlib.suppress(*REFUSALS):
+                if lock.acquire():
+                    time.sleep(self._fate.uniform(0.0, 0.01))
+                    if self._fate.random() < 0.5:
+                        with contextlib.suppress(*REFUSALS):
+                            lock.extend(self._extra_s, replace_ttl=self._fate.random() < 0.5)
+                    lock.release()
+                    self.done += 1
+            assert not lock.is_held
+
+    async def run_in_task(self) -> None:
+        while not self.over:
+            lock = self._context.asyncio.lock(**self._terms())
+            acquiring = asyncio.ensure_future(lock.acquire())
+            if self._fate.random() < 0.3:
+                await asyncio.sleep(self._fate.uniform(0.0, 0.02))
+                acquiring.cancel()  # it may have been granted by now, or be granted just now
+            with contextlib.suppress(asyncio.CancelledError, *REFUSALS):
+                if await acquiring:
+                    await asyncio.sleep(self._fate.uniform(0.0, 0.01))
+                    await lock.release()
+                    self.done += 1
+            assert not lock.is_held
+
+
+def test_what_races_a_failover_leaves_nothing_that_nobody_holds(watched: Watched) -> None:
+    with (
+        LockContext(watched.client(), response_timeout=FAILOVER_S) as patient,
+        LockContext(watched.client(), response_timeout=0.5) as hasty,
+    ):
+        # What is left of an extension of a minute would be seen.
+        racers = [Racer(patient, number, 60.0) for number in range(5)] + [Racer(hasty, n, 1.0) for n in range(5, 10)]
+
+        async def run_in_tasks(some: list[Racer]) -> None:
+            await asyncio.gather(*[racer.run_in_task() for racer in some])
+
+        workers = [Background(racer.run) for racer in (*racers[:3], *racers[5:8])]
+        workers += [Background(partial(asyncio.run, run_in_tasks(some))) for some in (racers[3:5], racers[8:10])]
+        try:
+            eventually(lambda: all(racer.done > 5 for racer in racers), LONG_S)
+            old = watched.master
+            given_up = hasty.lock("given up", timeout=RACE_S)
+            assert given_up.acquire()
+            assert given_up.extend(60.0, replace_ttl=True)
+            eventually(lambda: watched.replica.client().pttl("given up") > 50_000, LONG_S)
+            old.pause()
+            with pytest.raises(LockTimeout):
+                given_up.release()
+            old.kill()
+            new = take_over(watched, old).client()
+            done = [racer.done for racer in racers]
+            eventually(lambda: all(racer.done > before + 5 for racer, before in zip(racers, done, strict=True)), LONG_S)
+        finally:
+            for racer in racers:
+                racer.over = True
+            for worker in workers:
+                worker.result(LONG_S)
+        assert patient.held() == hasty.held() == []
+        eventually(lambda: set(new.keys()) <= {b"given up"}, LONG_S)
+        # It expires within its timeout: so its release has said.
+        eventually(lambda: new.dbsize() == 0, LONG_S, message="a lock whose release was not confirmed is gone")
