@@ -35,9 +35,18 @@ def pair() -> Iterator[Pair]:
         RedisServer("repl-diskless-sync-delay 0") as master,
         RedisServer(f"replicaof 127.0.0.1 {master.port}") as replica,
     ):
-        # In the master's eyes: until it has heard of the replica, WAIT does not count it.
-        eventually(lambda: master.client().wait(1, 100) == 1, 20.0)
+        eventually(lambda: replica.client().info("replication")["master_link_status"] == "up", 20.0)
+        with master.client(single_connection_client=True) as client:
+            eventually(lambda: acknowledged(client), 20.0)
         yield Pair(master, replica)
+
+
+def acknowledged(client: redis.Redis) -> bool:
+    """Whether the replica has what is written now: for the first time that may take it a while."""
+    client.delete("nothing")
+    client.set("something", "")
+    client.delete("something")
+    return bool(client.wait(1, 200) == 1)
 
 
 def test_a_grant_that_a_replica_has_counts(pair: Pair) -> None:
