@@ -11,6 +11,7 @@ import pytest
 from tests.aio.support import Run, watched_run
 from tests.family.support import Elsewhere, NewThread
 from tests.redis.support import Backend
+from tests.support.proxy import TcpProxy
 from wheel_lock import LockContext
 
 
@@ -36,3 +37,12 @@ def new_thread(backend: Backend) -> Iterator[NewThread]:
 def run() -> Run:
     """What runs a coroutine in an event loop. A task that is left over, or an error that nobody sees, is a failure."""
     return watched_run(asyncio.new_event_loop)
+
+
+@pytest.fixture
+def far(real: Backend, proxy: TcpProxy) -> LockContext:
+    """A context behind a network that can fail, whose connection stands."""
+    context = real.context_through(proxy, timer=real.timer())
+    with context.lock("warm-up"):
+        pass
+    return context

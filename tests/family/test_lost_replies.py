@@ -18,15 +18,6 @@ from wheel_lock.family.read_write import WriteHandle
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.fixture
-def far(real: Backend, proxy: TcpProxy) -> LockContext:
-    """A context behind a network that can fail, whose connection stands."""
-    context = real.context_through(proxy, timer=real.timer())
-    with context.lock("warm-up"):
-        pass
-    return context
-
-
 def cut_when(proxy: TcpProxy, done: Callable[[], object]) -> Callable[[], None]:
     """Withhold all replies; what is returned cuts the connections as soon as the server has done something."""
     proxy.to_client.delay_s = math.inf

@@ -157,15 +157,6 @@ def test_a_fair_waiter_whose_turn_comes_when_there_is_no_room_gives_it_to_the_ne
 # Something else at the server
 
 
-@pytest.fixture
-def far(real: Backend, proxy: TcpProxy) -> LockContext:
-    """A context whose connections are counted, and which has made those that it needs."""
-    context = real.context_through(proxy, timer=real.timer())
-    with context.lock("warm-up"):
-        pass
-    return context
-
-
 def test_a_permits_key_of_another_type_is_an_error_of_that_call_only(
     real: Backend, proxy: TcpProxy, far: LockContext
 ) -> None:

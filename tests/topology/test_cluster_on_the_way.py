@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from tests.redis.support import Background
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
-from tests.topology.moving import heal, hung, is_renewed, keys_in, names_at, names_in, on_its_way, patient
+from tests.topology.moving import hung, is_renewed, keys_in, names_at, names_in, on_its_way
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from wheel_lock import Lock, LockContext, LockTimeout, LockUnavailable, LostEvent, NotReplicated, WheelLockError
 
@@ -18,25 +17,6 @@ pytestmark = pytest.mark.slow
 
 MOST_A_SECOND = 300
 """Commands that a call costs all nodes together which is sent again after pauses. Without pauses it costs thousands."""
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Nodes]:
-    with Nodes(replicas=1) as nodes:
-        yield patient(nodes)
-
-
-@pytest.fixture
-def nodes(cluster: Nodes) -> Iterator[Nodes]:
-    """The module's cluster, whole and empty."""
-    yield cluster
-    heal(cluster)
-
-
-@pytest.fixture
-def context(nodes: Nodes) -> Iterator[LockContext]:
-    with LockContext(nodes.client(), close_timeout=0.5) as context:
-        yield context
 
 
 class Toll:

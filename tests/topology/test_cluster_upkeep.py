@@ -14,7 +14,7 @@ from redis.asyncio.cluster import ClusterNode
 from tests.redis.support import Background, believes_no_longer_than_the_server
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
-from tests.topology.moving import heal, hung, is_renewed, names_at, names_in, on_its_way, patient
+from tests.topology.moving import hung, is_renewed, names_at, names_in, on_its_way
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from tests.topology.tellers import Teller
 from wheel_lock import LockContext, LockUnavailable, LostEvent
@@ -29,25 +29,6 @@ from wheel_lock.protocol.names import SLOTS
 pytestmark = pytest.mark.slow
 
 THIRD = MASTERS - 1  # the only master that is ever replaced
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Nodes]:
-    with Nodes(replicas=1) as nodes:
-        yield patient(nodes)
-
-
-@pytest.fixture
-def nodes(cluster: Nodes) -> Iterator[Nodes]:
-    """The module's cluster, whole and empty; the third master may have changed places with its replica."""
-    yield cluster
-    heal(cluster)
-
-
-@pytest.fixture
-def context(nodes: Nodes) -> Iterator[LockContext]:
-    with LockContext(nodes.client(), close_timeout=0.5) as context:
-        yield context
 
 
 def is_master(server: RedisServer) -> bool:
