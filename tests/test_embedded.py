@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.support.waiting import eventually
-from wheel_lock import HashedWheelTimer, LockContext, LockLost, LossReason, LostEvent, TooManyLocks
+from wheel_lock import HashedWheelTimer, LockContext, LockLost, LockServerError, LossReason, LostEvent, TooManyLocks
 from wheel_lock.protocol import scripts
 from wheel_lock.testing import EmbeddedServer, ManualClock, fake_context
 
@@ -28,6 +28,16 @@ def test_a_fake_context_is_a_context_with_a_server_of_its_own() -> None:
             assert lock.fence
             assert context.server.client().get("order:42") == lock.token
         assert context.server.client(decode_responses=True).keys("order:*") == []
+
+
+def test_an_error_reply_does_not_cost_the_connection() -> None:
+    with fake_context(declare_keys=True) as context, context.lock("order:42", timeout=5.0, renew_every=0.05) as lock:
+        view = context.server.client()
+        view.set("wheel_lock:permits:{licence}", "plenty")
+        with pytest.raises(LockServerError, match="holds no number"):
+            context.semaphore("licence", 2).acquire()
+        eventually(lambda: lock.renewals >= 3)
+        assert context.stats().connects == 1
 
 
 def test_two_fake_contexts_know_nothing_of_each_other() -> None:

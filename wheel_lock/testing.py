@@ -118,6 +118,28 @@ def settle(loop: Loop) -> None:
         threading.Event().wait(0.001)  # a server's reply is awaited here, in real time
 
 
+def _handler(fakes: Any) -> Any:
+    """Return a class that serves a connection as a Redis server does, made of fakeredis's."""
+
+    class Handler(fakes):  # type: ignore[misc]
+        # Small replies must not wait for the acknowledgement of the last one (Nagle): it would show as renewal lag.
+        disable_nagle_algorithm = True
+
+        def setup(self) -> None:
+            super().setup()
+            read = self.current_client.read_response
+
+            def read_or_error(*arguments: Any, **more: Any) -> Any:
+                try:
+                    return read(*arguments, **more)
+                except redis.ResponseError as error:
+                    return error  # is answered as well, and not followed by the end of the connection
+
+            self.current_client.read_response = read_or_error
+
+    return Handler
+
+
 class EmbeddedServer:
     """fakeredis as a server on loopback, in threads of this process.
 
@@ -130,9 +152,7 @@ class EmbeddedServer:
 
         self._server: fakeredis.TcpFakeServer = fakeredis.TcpFakeServer(("127.0.0.1", 0), server_type="redis")
         self._server.daemon_threads = True  # a program that forgets to close it should end all the same
-        # Small replies must not wait for the acknowledgement of the last one (Nagle): it would show as renewal lag.
-        handler: Any = self._server.RequestHandlerClass
-        self._server.RequestHandlerClass = type("Handler", (handler,), {"disable_nagle_algorithm": True})
+        self._server.RequestHandlerClass = _handler(self._server.RequestHandlerClass)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="embedded-redis", daemon=True)
         self._thread.start()
