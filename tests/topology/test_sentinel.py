@@ -113,7 +113,7 @@ def test_acquires_and_releases_go_on_at_the_new_master(watched: Watched) -> None
         old = watched.master
         old.kill()
         with context.lock("order:42") as lock:  # waits for the new master
-            assert watched.master is not old
+            eventually(lambda: watched.master is not old, FAILOVER_S)
             assert watched.master.client().get("order:42") == lock.token
 
 

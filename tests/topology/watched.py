@@ -77,8 +77,8 @@ class Watched:
 
     @property
     def master(self) -> RedisServer:
-        """The server that the Sentinels name."""
-        _, port = self.sentinel().discover_master(SERVICE)
+        """The server that the Sentinels name; waited for while they are of two minds."""
+        port = eventually(self._named, FAILOVER_S, message="a master that the Sentinels name")
         return next(server for server in self.servers if server.port == port)
 
     @property
