@@ -245,7 +245,7 @@ class RedisPyConnector:
         if level and self._in_cluster and _has_sharded_pubsub(connection):
             level = SHARDED
         if not level:
-            # The embedded server hangs up after an error reply, so the question may have cost the connection.
+            # fakeredis's own server hangs up after an error reply, so the question may have cost the connection.
             connection.disconnect()
             connection.connect()
         _load_scripts(connection, level)

@@ -86,17 +86,9 @@ class WriteLock(WriteHandle, ReentrantLock):
         """Release it once; where this task has acquired it for reading, too, it is held on for that, without a gap."""
         if not self._keeps_reading:
             return await super().release()
-        engine = self._engine
-        awaiting: Awaiting[None] = Awaiting(engine)
+        awaiting: Awaiting[None] = Awaiting(self._engine)
         hold, swap = self._new_swap(awaiting)
-        try:
-            engine.submit(swap.begin)
-            # From here on, whoever cancels us: it is the reader's lease that is held, if it is granted.
-            self._downgraded(hold, swap.new, 0)
-        except BaseException:
-            hold.lease = swap.lease
-            engine.tell(swap.give_up)
-            raise
+        self._stop_writing(hold, swap)
         try:
             await awaiting
         except WheelLockError:

@@ -73,6 +73,16 @@ class WriteHandle(ReentrantHandle):
         reader = Lease(self.name, fragment(key, READ.token()), group, writer.owner, writer.on_lost, writer.place)
         return hold, Swap(self._engine, writer, reader, options, operation)
 
+    def _stop_writing(self, hold: Hold, swap: Swap) -> None:
+        """Begin to go on as a reader: from here on its lease is what is held, whatever interrupts the caller."""
+        try:
+            self._engine.submit(swap.begin)
+            self._downgraded(hold, swap.new, 0)
+        except BaseException:
+            hold.lease = swap.lease
+            self._engine.tell(swap.give_up)
+            raise
+
     @staticmethod
     def _downgraded(hold: Hold, lease: Lease, reads: int) -> None:
         """Its owner writes no more, and reads so many times more, by another lease."""

@@ -94,17 +94,9 @@ class WriteLock(WriteHandle, ReentrantLock):
         """
         if not self._keeps_reading:
             return super().release()
-        engine = self._engine
-        waiting: Waiting[None] = Waiting(engine)
+        waiting: Waiting[None] = Waiting(self._engine)
         hold, swap = self._new_swap(waiting)
-        try:
-            engine.submit(swap.begin)
-            # From here on, whatever interrupts us: it is the reader's lease that is held, if it is granted.
-            self._downgraded(hold, swap.new, 0)
-        except BaseException:
-            hold.lease = swap.lease
-            engine.tell(swap.give_up)
-            raise
+        self._stop_writing(hold, swap)
         try:
             waiting.result()
         except WheelLockError:
