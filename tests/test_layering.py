@@ -14,13 +14,16 @@ import pytest
 
 PACKAGE = "wheel_lock"
 ROOT = Path(__file__).parent.parent / PACKAGE
-MAX_LINES = 400
+MAX_LINES = 600
 
 # Lowest first. A module may import from its own row and from those above it here.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "options", "wheel"),
     ("lease", "protocol", "observe"),
-    ("tokens", "notifier", "clock", "waker", "weak", "loop", "timer"),
+    (
+        *("tokens", "native", "greenlets", "interruptions", "notifier", "failures", "alarms", "slow_calls"),
+        *("clock", "waker", "weak", "members", "turning", "loop", "timer"),
+    ),
     ("engine",),
     ("locks",),
     ("caller", "tasks", "blocks", "handle", "many", "threads", "task_lock", "family", "face", "asyncio", "decorator"),
@@ -134,6 +137,29 @@ def test_the_package_keeps_its_shape() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+# What a failure costs: see wheel_lock/failures.py
+POSITION_OF_DOMAIN = {"post": 2, "call_at": 3, "watch": 4}
+
+
+def calls_without_domain(source: str) -> Iterator[str]:
+    """Calls that the timer's thread is to make for the engine, of which it is not said what a failure costs."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of_timer = ast.unparse(node.func.value).endswith("timer")
+            needed = POSITION_OF_DOMAIN.get(node.func.attr, 0) if of_timer else 0
+            if len(node.args) < needed and not any(keyword.arg == "domain" for keyword in node.keywords):
+                yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+def test_whatever_is_called_for_the_engine_has_a_failure_domain() -> None:
+    files = [path for path in package_files() if room(path) in ("engine", "quorum") and path.suffix == ".py"]
+    found = [f"{path}:{what}" for path in files for what in calls_without_domain((ROOT / path).read_text("utf-8"))]
+    assert not found, "\n" + "\n".join(found)
+    assert list(calls_without_domain("self._timer.post(work)\ntimer.call_at(when, act, self)")) == [
+        "1: self._timer.post(work)"
+    ]
+
+
 # The checker itself
 
 
@@ -180,8 +206,8 @@ def test_the_package_keeps_its_shape() -> None:
         ("engine/LeaseManager.py", "", ["1: rule names"]),
         ("engine/managers/pool.py", "", ["1: rule names"]),
         # size
-        ("lease.py", "\n" * 401, ["401: rule size"]),
-        ("protocol/lua/renew.lua", "-- x\n" * 401, ["401: rule size"]),
+        ("lease.py", "\n" * 601, ["601: rule size"]),
+        ("protocol/lua/renew.lua", "-- x\n" * 601, ["601: rule size"]),
     ],
 )
 def test_the_checker_sees(path: str, source: str, expected: list[str]) -> None:
@@ -216,7 +242,7 @@ def test_the_checker_sees(path: str, source: str, expected: list[str]) -> None:
         ("__main__.py", "from wheel_lock.cli import main"),
         ("errors.py", "from redis.exceptions import LockError\nimport redis.exceptions"),
         ("errors.py", "from redis import exceptions"),
-        ("lease.py", "\n" * 400),
+        ("lease.py", "\n" * 600),
     ],
 )
 def test_the_checker_lets_pass(path: str, source: str) -> None:

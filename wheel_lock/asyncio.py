@@ -12,13 +12,15 @@ from functools import partial
 from typing import Unpack
 
 from wheel_lock.engine.handover import Handoff
-from wheel_lock.errors import LocksLost
+from wheel_lock.errors import WheelLockError
 from wheel_lock.face import TaskFace
 from wheel_lock.family.asyncio import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 from wheel_lock.family.making import TaskLocks
-from wheel_lock.handle import OnLost, adopted_options, handed_over_kind
+from wheel_lock.handle import OnLost
+from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.locks import EXCLUSIVE, FENCED
-from wheel_lock.many import ManyLocks, Name, leases_to_release
+from wheel_lock.locks.handed_over import adopted_options, handed_over_kind
+from wheel_lock.many import ManyLocks, Name, leases_to_release, let_go_of, raise_if_any
 from wheel_lock.options import LockTerms, lock_name, lock_options
 from wheel_lock.task_lock import Lock, task_callback
 from wheel_lock.tasks import Awaiting, wait_for
@@ -62,6 +64,7 @@ class AsyncContext(TaskLocks, TaskFace):
         timeout: float = 30.0,
         *,
         all_or_nothing: bool = False,
+        blocking_timeout: float | None = None,
         renew: bool = True,
         renew_every: float | None = None,
         max_renewals: int | None = None,
@@ -85,24 +88,34 @@ class AsyncContext(TaskLocks, TaskFace):
             return Lock(self._engine, EXCLUSIVE, name, options, callback)
 
         awaiting: Awaiting[None] = Awaiting(self._engine)
-        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, awaiting)
+        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, awaiting, blocking_timeout)
         awaiting.undeliverable = many.give_up
         try:
             for _ in many.hand_over():
                 await asyncio.sleep(0)  # other tasks want their turn, too
             await awaiting
+            return many.outcome()
         except BaseException:
             many.give_up()
             raise
-        return many.outcome()
 
+    @uninterrupted_start
     async def release_many(self, locks: Iterable[Lock | None]) -> None:
         """Release ``locks``; see :meth:`wheel_lock.LockContext.release_many`."""
-        leases, lost = leases_to_release(locks)
-        if leases:
-            lost.update(await wait_for(self._engine, partial(self._engine.release_many, leases)))
-        if lost:
-            raise LocksLost(lost)
+        leases, released = None, None
+        try:
+            locks = list(locks)
+            leases, lost = leases_to_release(locks)
+            if leases:
+                released = wait_for(self._engine, partial(self._engine.release_many, leases))
+        except (WheelLockError, TypeError):
+            raise
+        except BaseException:
+            insist(lambda known: let_go_of(self._engine, locks, known), leases)
+            raise
+        if released is not None:
+            lost.update(await released)
+        raise_if_any(lost, self._engine)
 
     async def adopt(
         self,

@@ -93,8 +93,8 @@ def enter(blocks: list[Block], lease: Lease, guard: Guard | None) -> None:
     blocks.append(Block(lease, guard))
 
 
-def leave(blocks: list[Block], *, thrown_away: bool, by_hand: bool) -> Block | None:
-    """Take out the block that is left: the current task's innermost, else one that another task has entered.
+def left(blocks: list[Block], *, thrown_away: bool, by_hand: bool) -> Block | None:
+    """Return the block that is left: the current task's innermost, else one that another task has entered.
 
     Args:
         blocks: Those of one lock.
@@ -113,6 +113,4 @@ def leave(blocks: list[Block], *, thrown_away: bool, by_hand: bool) -> Block | N
     candidates = own or blocks
     if not candidates:
         return None
-    block = candidates[-1]
-    blocks.remove(block)
-    return block
+    return candidates[-1]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-import threading
-from _thread import allocate_lock
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.operation import Operation, end_quietly
 from wheel_lock.errors import LockUnavailable
+from wheel_lock.greenlets import greenlet_owner, new_gate
 from wheel_lock.lease import Owner
+from wheel_lock.native import local
 from wheel_lock.options import LockOptions, seconds
 
 T = TypeVar("T")
@@ -33,11 +33,13 @@ class _ThreadMark:
         self.owner.ended = True
 
 
-_here = threading.local()
+_here = local()
 
 
 def current_owner() -> Owner:
-    """Return the owner that stands for the calling thread."""
+    """Return the owner that stands for the calling thread, or greenlet."""
+    if "gevent" in sys.modules and (owner := greenlet_owner()) is not None:
+        return owner
     try:
         mark: _ThreadMark = _here.mark
     except AttributeError:
@@ -51,11 +53,10 @@ class Waiting(Operation[T]):
     __slots__ = ("_deaths", "_engine", "_gate")
 
     def __init__(self, engine: Engine) -> None:
-        self._gate = allocate_lock()
-        super().__init__(self._gate.release)
+        self._gate = gate = new_gate()
+        super().__init__(gate.release)
         self._engine = engine
         self._deaths = engine.deaths
-        self._gate.acquire()
 
     def result(self) -> T:
         """Wait, and return the result or raise its exception.
@@ -70,6 +71,8 @@ class Waiting(Operation[T]):
             if self._engine.deaths != self._deaths or timer.stopped:
                 raise LockUnavailable("The thread that keeps the locks ended before it answered")
             timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came
+        if self.error is not None:
+            end_quietly(self._engine.exiting)
         return super().result()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -14,17 +13,20 @@ import redis
 from redis.exceptions import LockError
 
 from wheel_lock.asyncio import AsyncContext
-from wheel_lock.caller import Waiting, wait_for
+from wheel_lock.caller import Waiting
 from wheel_lock.decorator import Locked
 from wheel_lock.engine.engine import ENGINES, Engine
 from wheel_lock.engine.handover import Handoff
 from wheel_lock.engine.topology import AnyClient, connector_for
-from wheel_lock.errors import LocksLost
+from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.face import ThreadFace
 from wheel_lock.family.making import ThreadLocks
-from wheel_lock.handle import OnLost, adopted_options, checked_callback, handed_over_kind
+from wheel_lock.handle import OnLost, checked_callback
+from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.locks import EXCLUSIVE, FENCED
-from wheel_lock.many import ManyLocks, Name, leases_to_release
+from wheel_lock.locks.handed_over import adopted_options, handed_over_kind
+from wheel_lock.many import ManyLocks, Name, leases_to_release, let_go_of, raise_if_any
+from wheel_lock.native import RLock
 from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
 from wheel_lock.quorum.context import QuorumContext, QuorumOptions
 from wheel_lock.threads import Lock
@@ -59,7 +61,7 @@ class LockContext(ThreadLocks, ThreadFace):
         track_acquisitions: Whether the warning about an abandoned lock tells where it was acquired.
 
     Raises:
-        TypeError: ``client`` is not a client of one server over a socket.
+        TypeError: ``client`` is not a client of one server over a socket, or ``timer`` no timer.
         ValueError: A setting is out of range.
 
     Example:
@@ -103,7 +105,7 @@ class LockContext(ThreadLocks, ThreadFace):
             track_acquisitions=track_acquisitions,
         )
         connector = connector_for(client)
-        self._engine = Engine(connector, options, timer if timer is not None else HashedWheelTimer.shared())
+        self._engine = Engine(connector, options, HashedWheelTimer.chosen(timer))
 
     @classmethod
     def from_url(cls, url: str, *, client_options: dict[str, Any] | None = None, **options: Any) -> LockContext:
@@ -113,7 +115,13 @@ class LockContext(ThreadLocks, ThreadFace):
             url: As for ``redis.Redis.from_url``: ``redis://``, ``rediss://`` or ``unix://``.
             client_options: More arguments for ``redis.Redis.from_url``.
             options: As for the class.
+
+        Raises:
+            TypeError: ``url`` is no text.
+            ValueError: It is none of these forms, or a setting is out of range.
         """
+        if not isinstance(url, str):
+            raise TypeError(f"url must be a str, not {type(url).__name__}")
         return cls(redis.Redis.from_url(url, **(client_options or {})), **options)
 
     @classmethod
@@ -166,7 +174,7 @@ class LockContext(ThreadLocks, ThreadFace):
             name: Its name, 1 to 512 bytes of any value; text is sent as UTF-8.
             timeout: Its time-to-live in seconds: how long it outlives a holder that crashes.
             blocking: Whether ``acquire`` waits while another holds it.
-            blocking_timeout: Longest such wait in seconds; None for ever.
+            blocking_timeout: Longest such wait in seconds, reconnecting included; None for ever.
             renew: Whether to renew it until it is released.
             renew_every: Seconds between renewals; a third of the timeout by default.
             max_renewals: How many renewals at most; it is lost when the last one runs out.
@@ -174,7 +182,7 @@ class LockContext(ThreadLocks, ThreadFace):
             retry_every: Ask every so many seconds while waiting, instead of being woken by the release.
             max_attempts: How many attempts at most while waiting, ``retry_every`` (0.1 by default) apart.
             fencing: Whether each grant draws a number that only grows, to be checked by what the lock protects.
-            on_lost: Called once with a :class:`~wheel_lock.LostEvent`, on the notifier thread, if it is lost.
+            on_lost: Called once with a :class:`~wheel_lock.LostEvent`, on the context's notifier thread, if it is lost.
             thread_local: Whether it belongs to the thread that acquires it: no other may release it, and it is renewed
                 no more when that thread ends.
 
@@ -203,6 +211,7 @@ class LockContext(ThreadLocks, ThreadFace):
         timeout: float = 30.0,
         *,
         all_or_nothing: bool = False,
+        blocking_timeout: float | None = None,
         renew: bool = True,
         renew_every: float | None = None,
         max_renewals: int | None = None,
@@ -215,6 +224,8 @@ class LockContext(ThreadLocks, ThreadFace):
         Args:
             names: The names; one that is given twice counts once.
             all_or_nothing: Whether one that another holds means that none is acquired.
+            blocking_timeout: Longest time in seconds for the whole call; None where each part has ``response_timeout``.
+                What another holds is not waited for in any case.
             thread_local: As for :meth:`lock`, but False by default: locks in bulk belong to the process.
             timeout, renew, renew_every, max_renewals, max_hold, on_lost: As for :meth:`lock`.
 
@@ -223,6 +234,7 @@ class LockContext(ThreadLocks, ThreadFace):
 
         Raises:
             ValueError: A name or a value is out of range; before any I/O.
+            TypeError: ``names`` is one text; before any I/O.
             LockUnavailable, LockTimeout, LockServerError: Not all could be asked for. Nothing is left acquired.
             TooManyLocks: ``max_held`` does not allow that many. Nothing is left acquired.
         """
@@ -241,30 +253,42 @@ class LockContext(ThreadLocks, ThreadFace):
             return Lock(self._engine, EXCLUSIVE, name, options, callback)
 
         waiting: Waiting[None] = Waiting(self._engine)
-        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, waiting)
+        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, waiting, blocking_timeout)
         try:
             for _ in many.hand_over():
                 pass
             waiting.result()
+            return many.outcome()
         except BaseException:
             many.give_up()
             raise
-        return many.outcome()
 
+    @uninterrupted_start
     def release_many(self, locks: Iterable[Lock | None]) -> None:
         """Release ``locks``, many of them per round trip. None is passed over, so results of ``acquire_many`` fit.
 
         Raises:
             LockNotHeld, WrongThread: One of them cannot be released by this thread; nothing has been released then.
-            TypeError: One of them is reentrant; nothing has been released then.
+            TypeError: One of them is reentrant, or no lock; nothing has been released then.
             LocksLost: Some had been lost before; the others are released.
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.release`.
         """
-        leases, lost = leases_to_release(locks)
+        leases = None
+        waiting: Waiting[dict[str | bytes, LossReason]]
+        try:
+            locks = list(locks)
+            leases, lost = leases_to_release(locks)
+            if leases:
+                waiting = Waiting(self._engine)
+                self._engine.submit(partial(self._engine.release_many, leases, waiting))
+        except (WheelLockError, TypeError):
+            raise
+        except BaseException:
+            insist(lambda known: let_go_of(self._engine, locks, known), leases)
+            raise
         if leases:
-            lost.update(wait_for(self._engine, partial(self._engine.release_many, leases)))
-        if lost:
-            raise LocksLost(lost)
+            lost.update(waiting.result())
+        raise_if_any(lost, self._engine)
 
     def adopt(self, text: str, *, on_lost: OnLost | None = None, thread_local: bool = True) -> Lock:
         """Take over a lock that somebody, here or in another process, has let go of with :meth:`Lock.export`.
@@ -331,12 +355,12 @@ class LockContext(ThreadLocks, ThreadFace):
 
 
 _shared: weakref.WeakKeyDictionary[Any, LockContext] = weakref.WeakKeyDictionary()  # by connection pool
-_shared_lock = threading.Lock()
+_shared_lock = RLock()
 
 
 def _after_fork() -> None:
     global _shared_lock
-    _shared_lock = threading.Lock()
+    _shared_lock = RLock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -347,7 +371,10 @@ if hasattr(os, "register_at_fork"):
 def _at_exit() -> None:
     """Release what is held, within a bounded time for all contexts together; what cannot be released expires."""
     closing: list[Waiting[None]] = []
-    for engine in ENGINES:
+    engines = list(ENGINES)
+    for engine in engines:
+        engine.exiting = True
+    for engine in engines:
         if engine.held and not engine.closed and not engine.timer.stopped:
             waiting: Waiting[None] = Waiting(engine)
             engine.tell(partial(engine.close, _EXIT_TIMEOUT_S, waiting, exiting=True))

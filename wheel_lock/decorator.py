@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import inspect
 import string
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from types import CoroutineType, TracebackType
+from types import CoroutineType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from wheel_lock import caller, tasks
@@ -25,34 +26,20 @@ from wheel_lock.threads import Lock
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_calls: dict[tuple[Owner, Engine, str | bytes], LockHandle] = {}  # what decorated functions hold now, and who runs them
+# What decorated functions hold, by who runs them. Weak: a lock goes with its call, whatever interrupts that.
+_calls: weakref.WeakValueDictionary[tuple[Owner, Engine, str | bytes], LockHandle] = weakref.WeakValueDictionary()
 
 
-class _Call:
-    """A call of a decorated function; in a ``with`` statement while its lock is held."""
-
-    __slots__ = ("_key", "_lock")
-
-    def __init__(self, lock: LockHandle, owner: Owner) -> None:
-        self._lock = lock
-        self._key = owner, lock._engine, lock.name
-        outer = _calls.get(self._key)
-        if outer is not None and outer.is_held:
-            raise LockAlreadyHeld(
-                f"The lock {quoted(lock.name)} is held by a call that this one is part of, and is not reentrant",
-                lock.name,
-            )
-
-    def __enter__(self) -> None:
-        _calls[self._key] = self._lock
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        _calls.pop(self._key, None)
+def _call_of(lock: LockHandle, owner: Owner) -> tuple[Owner, Engine, str | bytes]:
+    """Return what a call that is to hold ``lock`` is known by; raise LockAlreadyHeld where it is part of another one."""
+    call = owner, lock._engine, lock.name
+    outer = _calls.get(call)
+    if outer is not None and outer.is_held:
+        raise LockAlreadyHeld(
+            f"The lock {quoted(lock.name)} is held by a call that this one is part of, and is not reentrant",
+            lock.name,
+        )
+    return call
 
 
 class Locked:
@@ -109,18 +96,19 @@ class Locked:
             @functools.wraps(function)
             async def with_async_lock(*arguments: P.args, **named: P.kwargs) -> Any:
                 lock = self._new_async_lock(filled(*arguments, **named))
-                call = _Call(lock, tasks.current_owner())
+                call = _call_of(lock, tasks.current_owner())
                 async with lock:
-                    with call:
-                        return await function(*arguments, **named)
+                    _calls[call] = lock
+                    return await function(*arguments, **named)
 
             return with_async_lock
 
         @functools.wraps(function)
         def with_lock(*arguments: P.args, **named: P.kwargs) -> Any:
             lock = self._new_lock(filled(*arguments, **named))
-            call = _Call(lock, caller.current_owner())
-            with lock, call:
+            call = _call_of(lock, caller.current_owner())
+            with lock:
+                _calls[call] = lock
                 result = function(*arguments, **named)
                 if isinstance(result, CoroutineType):
                     result.close()

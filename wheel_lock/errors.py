@@ -35,6 +35,15 @@ def quoted(name: str | bytes | None) -> str:
     return ascii(text)
 
 
+def counted(locks: int) -> str:
+    """Return the number of locks with its noun.
+
+    >>> counted(1), counted(2)
+    ('1 lock', '2 locks')
+    """
+    return "1 lock" if locks == 1 else f"{locks} locks"
+
+
 def copied(error: AnyError) -> AnyError:
     """Return an exception for another caller: a traceback belongs to one."""
     another = copy.copy(error)
@@ -54,6 +63,7 @@ class LossReason(enum.StrEnum):
     CONTEXT_CLOSED = "context closed"
     THREAD_DIED = "renewal thread died"
     FORKED = "held by the parent process"
+    INTERNAL_ERROR = "internal error"
 
 
 class WheelLockError(LockError):
@@ -121,6 +131,13 @@ class LocksLost(LockLost):
         return type(self), (self.losses,), self.__dict__
 
 
+def internal_error(error: Exception, name: str | bytes | None) -> WheelLockError:
+    """Return what to tell a caller whose request has met a failure of the library's own code."""
+    failure = WheelLockError(f"An internal error: {error!r} (lock {quoted(name)})", name)
+    failure.__cause__ = error
+    return failure
+
+
 class InvalidHandoff(WheelLockError, ValueError):
     """A text given to ``adopt`` is not what ``export`` returned, or can be used no more."""
 
@@ -138,7 +155,16 @@ class NotReplicated(LockUnavailable):
 
 
 class LockServerError(WheelLockError, ResponseError):
-    """The server answered with an error."""
+    """The server answered with an error.
+
+    Attributes:
+        code: Its code, such as ``READONLY`` or ``NOPERM``, also where it stands inside the error of a script; ``ERR`` where
+            there is none.
+    """
+
+    def __init__(self, message: str, lock_name: str | bytes | None = None, code: str = "ERR") -> None:
+        super().__init__(message, lock_name)
+        self.code = code
 
 
 class TooManyLocks(WheelLockError):

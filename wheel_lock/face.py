@@ -9,6 +9,8 @@ from typing import Self
 from wheel_lock import caller, tasks
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.errors import WheelLockError
+from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.observe import ContextStats, HeldLock
 from wheel_lock.options import seconds
 from wheel_lock.timer import HashedWheelTimer
@@ -67,13 +69,20 @@ class ThreadFace(Face):
     def __enter__(self) -> Self:
         return self
 
+    @uninterrupted_start
     def __exit__(
         self,
         exc_type: type[BaseException] | None,
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(_close_later, self._engine)
+            raise
 
     def __del__(self) -> None:
         engine: Engine | None = getattr(self, "_engine", None)
@@ -111,6 +120,9 @@ class TaskFace(Face):
         if exc_type is not GeneratorExit:
             await self.close()
             return
-        # A coroutine that is thrown away in the middle may not await any more.
-        engine = self._engine
-        engine.tell_if_running(partial(engine.close, engine.options.close_timeout_s, Operation(nobody)))
+        _close_later(self._engine)  # a coroutine that is thrown away in the middle may not await any more
+
+
+def _close_later(engine: Engine) -> None:
+    """Close without waiting for it."""
+    engine.tell_if_running(partial(engine.close, engine.options.close_timeout_s, Operation(nobody)))

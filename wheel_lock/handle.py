@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,11 +18,10 @@ from wheel_lock.engine.batches import RenewalGroup
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.handover import Adopt, Handoff
 from wheel_lock.engine.kind import Kind
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.operation import Operation, end_quietly, nobody
 from wheel_lock.engine.requests import terms_of
 from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.errors import (
-    InvalidHandoff,
     LockAlreadyHeld,
     LockLost,
     LockNotHeld,
@@ -32,20 +30,22 @@ from wheel_lock.errors import (
     WrongThread,
     quoted,
 )
+from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner, State
 from wheel_lock.locks import HANDED_OVER
 from wheel_lock.locks.chosen import WITH_CHOSEN_TOKEN
+from wheel_lock.native import RLock
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, lock_name, lock_token
 from wheel_lock.protocol.resp import fragment
 
 # For moments, where several threads share one object. Reentrant, because a signal's handler may acquire a lock anywhere.
-_taking = threading.RLock()
+_taking = RLock()
 
 
 def _after_fork() -> None:
     global _taking
-    _taking = threading.RLock()
+    _taking = RLock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -198,6 +198,21 @@ class LockHandle:
         if leases and self._lease is leases[0]:
             self._lease = None
 
+    @uninterrupted_start
+    def _give_up(self, wait: Wait, leases: Sequence[Lease] | None) -> None:
+        """The caller was interrupted while acquiring: undo what was granted, or may have been."""
+        try:
+            self._disown(leases)
+        finally:
+            insist(self._engine.tell, wait.give_up)
+
+    def _let_go(self, lease: Lease | None) -> None:
+        """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
+        lease = lease or self._mine()
+        if lease is not None:
+            self._engine.tell(partial(self._engine.release, lease, Operation(nobody)))
+            self._disown([lease])
+
     def _keep(self, lease: Lease) -> None:
         old = self._lease
         if old is not None and old.owner is not lease.owner and self._options.thread_local:
@@ -272,7 +287,7 @@ class LockHandle:
         """The lease, if it can be changed."""
         if lease is not None:
             if lease.state is State.LOST or not lease.group.alive:
-                raise LockLost(self.name, self._loss(lease) or LossReason.NOT_CONFIRMED)
+                raise self._lost(lease)
             if lease.state <= EXTENDING:
                 return lease
             if lease.state is State.EXPORTED:
@@ -301,6 +316,11 @@ class LockHandle:
         self._believed(lease)
         return lease.loss
 
+    def _lost(self, lease: Lease) -> LockLost:
+        """Return what to raise for a lease that is lost."""
+        end_quietly(self._engine.exiting)
+        return LockLost(self.name, self._loss(lease) or LossReason.NOT_CONFIRMED)
+
     @property
     def lost(self) -> LossReason | None:
         """Why it was lost, or None."""
@@ -310,9 +330,8 @@ class LockHandle:
     def raise_if_lost(self) -> None:
         """Raise :class:`LockLost` if it was lost, :class:`LockNotHeld` if it is not held for another reason."""
         lease = self._seen()
-        reason = None if lease is None else self._loss(lease)
-        if reason is not None:
-            raise LockLost(self.name, reason)
+        if lease is not None and self._loss(lease) is not None:
+            raise self._lost(lease)
         if lease is None or not self._believed(lease):
             raise LockNotHeld(f"The lock {quoted(self.name)} is not held", self.name)
 
@@ -370,21 +389,3 @@ def checked_callback(on_lost: OnLost | None) -> OnLost | None:
     if on_lost is not None and not callable(on_lost):
         raise ValueError(f"on_lost must be callable, not {on_lost!r}")
     return on_lost
-
-
-def handed_over_kind(handoff: Handoff) -> Kind:
-    """Return the kind of lock that is to be taken over."""
-    kind = HANDED_OVER.get(handoff.kind)
-    if kind is None:
-        raise InvalidHandoff(f"Locks of the kind {handoff.kind!r:.40} cannot be handed over", handoff.name)
-    return kind
-
-
-def adopted_options(handoff: Handoff, thread_local: bool) -> LockOptions:
-    """Return the terms of a lease that is to be taken over; raise InvalidHandoff where its time is up."""
-    if handoff.hold_until is None:
-        return handoff.options(thread_local=thread_local)
-    left_s = handoff.hold_until - time.time()
-    if left_s <= 0:
-        raise InvalidHandoff(f"The lock {quoted(handoff.name)} may not be held any longer", handoff.name)
-    return handoff.options(max_hold=left_s, thread_local=thread_local)

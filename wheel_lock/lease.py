@@ -85,14 +85,14 @@ _NEXT = [[TRANSITIONS.get((state, event)) for event in Event] for state in State
 
 
 class Owner:
-    """The thread (or task) that a lease ends with.
+    """The thread (or greenlet, or task) that a lease ends with.
 
     Attributes:
         ended: True once it is over; its leases are then renewed no more.
         holds: What it holds of locks that can be acquired again, and how often; by whatever the locks find it by.
     """
 
-    __slots__ = ("ended", "holds")
+    __slots__ = ("__weakref__", "ended", "holds")
 
     def __init__(self) -> None:
         self.ended = False
@@ -121,12 +121,18 @@ class Limits:
 
 
 class Group(Protocol):
-    """What leases with the same terms share: who is told when they are due."""
+    """What leases with the same terms share: the object that renews them."""
 
     alive: bool  # False in a forked child: nothing of the parent's is held there
     timeout_s: float
 
-    def due(self, entries: list[Lease], now: float) -> None: ...
+    def due(self, entries: list[Lease], now: float) -> None:
+        """Renew ``entries``, whose tick has come."""
+        ...
+
+    def illegal(self, lease: Lease, event: Event) -> None:
+        """Give ``lease`` up: something has been asked of it that its state does not allow, which is a bug."""
+        ...
 
 
 def local_deadline(sent_at: float, timeout_s: float) -> float:
@@ -137,6 +143,21 @@ def local_deadline(sent_at: float, timeout_s: float) -> float:
         timeout_s: The time-to-live that it set.
     """
     return sent_at + timeout_s * DRIFT - MARGIN_S
+
+
+def latest_grant(sent_at: float, timeout_s: float, max_hold_s: float | None, tick_s: float) -> float:
+    """Return the instant from which a grant comes too late to be held: its end could not be told in time.
+
+    Args:
+        sent_at: When the acquire was about to be sent, in seconds of the timer's clock.
+        timeout_s: The time-to-live.
+        max_hold_s: For how long it may be held, in seconds, or None.
+        tick_s: The length of a tick: a loss is told two of them ahead, or a quarter of what is shorter than that.
+    """
+    lasts_s, end = timeout_s, local_deadline(sent_at, timeout_s)
+    if max_hold_s is not None and sent_at + max_hold_s < end:
+        lasts_s, end = max_hold_s, sent_at + max_hold_s
+    return end - min(2 * tick_s, lasts_s / 4)
 
 
 class Lease(WheelEntry):
@@ -211,16 +232,19 @@ class Lease(WheelEntry):
         """The owner's secret value."""
         return split_fragment(self.fragment)[1]
 
-    def move(self, event: Event) -> None:
+    def move(self, event: Event) -> bool:
         """Follow the transition table.
 
-        Raises:
-            RuntimeError: The table has no such transition: a bug in the caller.
+        Returns:
+            Whether the table has such a transition. Where it has none the caller has a bug: the state stays, and the
+            group gives this lease up, and no other.
         """
         after = _NEXT[self.state][event]
         if after is None:
-            raise RuntimeError(f"a lease that is {self.state.name} cannot take {event.name}")
+            self.group.illegal(self, event)
+            return False
         self.state = after
+        return True
 
     def believed(self, now: float) -> bool:
         """Whether the holder may believe in it at ``now``. Changes nothing."""
@@ -257,21 +281,28 @@ class Lease(WheelEntry):
             self.loss = self.lapse_reason()
 
 
-def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits: Limits | None) -> None:
-    """Take the server's grant of PENDING leases of one timeout whose acquire was sent at ``sent_at``."""
+def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits: Limits | None) -> bool:
+    """Take the server's grant of leases of one timeout whose acquire was sent at ``sent_at``.
+
+    Returns:
+        Whether all of them were PENDING; those that were are held.
+    """
     deadline = local_deadline(sent_at, timeout_s)
     if limits is not None:
         deadline = min(deadline, limits.hold_until)
-    granted = Event.GRANTED
+    granted, all_pending = Event.GRANTED, True
     for lease in leases:
-        lease.move(granted)
-        lease.acquired_at = sent_at
-        lease.limits = limits
-        lease.deadline = deadline
+        if lease.move(granted):
+            lease.acquired_at = sent_at
+            lease.limits = limits
+            lease.deadline = deadline
+        else:
+            all_pending = False
+    return all_pending
 
 
 def mark_sent(leases: Iterable[Lease]) -> None:
-    """Move all of ``leases``, HELD or OVERDUE, to RENEWING: the table's step without its price per lease."""
+    """Move all of ``leases``, which must be HELD or OVERDUE, to RENEWING: the table's step without its price per lease."""
     renewing = RENEWING
     for lease in leases:
         lease.state = renewing

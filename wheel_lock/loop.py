@@ -7,23 +7,29 @@ sleeps without a limit: an empty wheel wakes nobody up. What users see of it is 
 
 from __future__ import annotations
 
-import _thread
 import itertools
 import logging
 import os
 import selectors
 import socket
-import threading
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
+from wheel_lock import native
+from wheel_lock.alarms import Alarm
 from wheel_lock.clock import Clock
+from wheel_lock.failures import FailureDomain, contain_all, guarded, log_failure
+from wheel_lock.greenlets import SystemThread, new_thread
+from wheel_lock.members import Flusher, Member
 from wheel_lock.notifier import NOTIFIER
+from wheel_lock.turning import Asleep, run, warn_unstopped
 from wheel_lock.waker import new_waker
 from wheel_lock.weak import WeakRegistry
-from wheel_lock.wheel import TickScale, Wheel, WheelEntry
+from wheel_lock.wheel import TickScale, Wheel
 
 logger = logging.getLogger("wheel_lock")
 
@@ -38,63 +44,7 @@ def _new_lock() -> Any:  # typeshed calls RLock a function or a class, depending
 
     Reentrant, because a finaliser may run anywhere, also while its own thread holds the lock, and post or cancel.
     """
-    return threading.RLock()
-
-
-class Member(Protocol):
-    """A part that lives on a loop's thread and must hear of that thread's fate."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether it waits for a reply."""
-        ...
-
-    def thread_died(self) -> None:
-        """The thread has died, and every alarm with it."""
-        ...
-
-    def failed(self) -> None:
-        """Something on the thread has failed half-way, and it may have been something of ours."""
-        ...
-
-    def forked(self) -> None:
-        """This is a forked child: nothing of the parent's is ours."""
-        ...
-
-    def timer_stopped(self) -> None:
-        """The loop is about to end for good."""
-        ...
-
-
-class Flusher(Protocol):
-    """Whoever has something to write at the end of a turn."""
-
-    def flush(self) -> None:
-        """Write it."""
-        ...
-
-
-class Alarm(WheelEntry):
-    """An action of the library's own, called with the time on the loop's thread, up to a tick early."""
-
-    __slots__ = ("action", "group")
-
-    def __init__(self, group: AlarmGroup, action: Callable[[float], object]) -> None:
-        self.tick = -1
-        self.group = group
-        self.action = action
-
-
-class AlarmGroup:
-    """Calls the actions of due alarms, each on its own account."""
-
-    def __init__(self, guard: Callable[..., None]) -> None:
-        self._guard = guard
-
-    def due(self, entries: list[Alarm], now: float) -> None:
-        """Ring ``entries``; one that fails is logged and does not keep the others from ringing."""
-        for alarm in entries:
-            self._guard(alarm.action, now)
+    return native.RLock()
 
 
 class Loop:
@@ -116,21 +66,20 @@ class Loop:
         self.deaths = 0
         self._slots = slots
         self._threaded = threaded
-        self._alarms = AlarmGroup(self._guarded)
         self._members: WeakRegistry[Member] = WeakRegistry()
-        self._thread: threading.Thread | None = None
+        self._thread: SystemThread | None = None
         self._lock = _new_lock()
         self._stopped = False
         self._selector: selectors.BaseSelector | None = None
         self._waker = new_waker()
+        self._inbox: deque[tuple[Callable[[], object], FailureDomain | None]] = deque()
         self._reset()
         clock.attach(self)
         LOOPS.add(self)
 
     def _reset(self) -> None:
-        """Start empty: at first, in a forked child, after the thread has died."""
+        """Start empty, but for messages that nobody has read: at first, in a forked child, after the thread has died."""
         self.wheel: Wheel[Any] = Wheel(self._slots, now=self.scale.floor(self.clock.now()))
-        self._inbox: deque[Callable[[], object]] = deque()
         self._flushers: list[Flusher] = []
         self._next_tick_at = float("-inf")
         self._sleeping = False
@@ -140,7 +89,8 @@ class Loop:
     @property
     def in_thread(self) -> bool:
         """Whether the caller runs on the timer's thread."""
-        return threading.current_thread() is self._thread
+        thread = self._thread
+        return thread is not None and thread.ident == native.get_ident()
 
     @property
     def running(self) -> bool:
@@ -162,12 +112,17 @@ class Loop:
         """Whether :meth:`stop` has been called."""
         return self._stopped
 
-    def post(self, call: Callable[[], object]) -> None:
+    def post(self, call: Callable[[], object], domain: FailureDomain | None = None) -> None:
         """Have ``call()`` run soon on the timer's thread, which is started if need be. From any thread, any time.
 
         It takes no lock once the thread runs, so it is safe in a finaliser that interrupts another post.
+
+        Args:
+            call: What to run.
+            domain: What a failure of the call costs; None where nothing is in doubt then.
         """
-        self._inbox.append(call)
+        message = (call, domain)  # before the inbox is looked up: an allocation may run a finaliser, and other threads
+        self._inbox.append(message)
         if self._thread is None and self._threaded:
             self._start()
         if self._sleeping and not self._woken:
@@ -184,24 +139,44 @@ class Loop:
         """Tell ``member`` (held weakly) of the thread's death, of a fork, and of ``stop()``."""
         self._members.add(member)
 
-    def call_at(self, when: float, action: Callable[[float], object]) -> Alarm:
-        """Have ``action(now)`` called on the timer's thread at the tick that contains ``when``. Timer's thread only."""
-        alarm = Alarm(self._alarms, action)
+    def call_at(self, when: float, action: Callable[[float], object], domain: FailureDomain | None = None) -> Alarm:
+        """Have ``action(now)`` called on the timer's thread at the tick that contains ``when``. Timer's thread only.
+
+        Args:
+            when: Seconds of the clock.
+            action: What to call.
+            domain: What a failure of the call costs; None where nothing is in doubt then.
+        """
+        alarm = Alarm(action, domain)
         self.wheel.schedule(alarm, self.scale.floor(when))
         return alarm
 
     def cancel(self, alarm: Alarm | None) -> None:
         """Cancel an alarm, if it is one and still waits. Timer's thread only."""
         if alarm is not None:
+            alarm.disarm()
             self.wheel.cancel(alarm)
 
-    def watch(self, sock: socket.socket, events: int, handler: Callable[[int], object]) -> None:
-        """Call ``handler(events)`` whenever ``sock`` is ready; a second call changes ``events``. Its thread only."""
+    def watch(
+        self,
+        sock: socket.socket,
+        events: int,
+        handler: Callable[[int], object],
+        domain: FailureDomain | None = None,
+    ) -> None:
+        """Call ``handler(events)`` whenever ``sock`` is ready; a second call changes ``events``. Its thread only.
+
+        Args:
+            sock: A socket.
+            events: What it has to be ready for, as in :mod:`selectors`.
+            handler: What to call.
+            domain: What a failure of the handler costs; None where nothing is in doubt then.
+        """
         selector = self._open()
         if sock.fileno() in selector.get_map():
-            selector.modify(sock, events, handler)
+            selector.modify(sock, events, (handler, domain))
         else:
-            selector.register(sock, events, handler)
+            selector.register(sock, events, (handler, domain))
 
     def unwatch(self, sock: socket.socket) -> None:
         """Stop watching ``sock``, if it is watched. Before it is closed. Timer's thread only."""
@@ -240,20 +215,22 @@ class Loop:
         for key, ready in events:
             # A handler before this one may have given its socket up, or put another in its place.
             if len(events) == 1 or watched.get(key.fd) == key:
-                self._guarded(key.data, ready)
+                handler, domain = key.data
+                guarded(domain, handler, ready)
         if now >= self._next_tick_at:
             self._advance(now)
         inbox = self._inbox
         until = time.monotonic() + _LONGEST_INBOX_S
         for number in range(1, len(inbox) + 1):
-            self._guarded(inbox.popleft())
+            call, domain = inbox.popleft()
+            guarded(domain, call)
             # The rest of a flood waits for the next turn: replies and renewals do not wait for the flood.
             if number % _INBOX_STEP == 0 and time.monotonic() > until:
                 break
         while self._flushers:
             flushers, self._flushers = self._flushers, []
             for flusher in flushers:
-                self._guarded(flusher.flush)
+                guarded(flusher, flusher.flush)
 
     def _advance(self, now: float) -> None:
         """Advance the wheel over all the ticks that have passed: a thread that was kept from running catches up."""
@@ -284,22 +261,16 @@ class Loop:
                 append = bucket.append
             append(entry)
         for group, entries in groups.items():
-            self._guarded(group.due, entries, now)
-
-    def _guarded(self, call: Callable[..., object], *arguments: object) -> None:
-        try:
-            call(*arguments)
-        except Exception as error:
-            # A bug of ours. What it has left half done nobody knows, so nobody may believe in it: the members give up
-            # what they hold, and say so. The thread itself lives.
-            NOTIFIER.post(_log_failure, call, error)
-            for member in self._members:
-                member.failed()
+            try:
+                group.due(entries, now)
+            except Exception as error:
+                contain_all(group.domains(entries), group.due, error)
 
     def _open(self) -> selectors.BaseSelector:
         if self._selector is None:
-            self._selector = selectors.DefaultSelector()
-            self._selector.register(self._waker, selectors.EVENT_READ, lambda ready: self._waker.clear())
+            self._selector = native.DefaultSelector()
+            waker = self._waker  # not self, for whom this must not be a reason to live
+            self._selector.register(waker, selectors.EVENT_READ, (lambda ready: waker.clear(), None))
         return self._selector
 
     def _close(self) -> None:
@@ -308,58 +279,71 @@ class Loop:
             selector.close()
 
     def __del__(self) -> None:
-        # Not earlier: another thread may be about to wake us, and by then the descriptor could be somebody else's.
-        waker = getattr(self, "_waker", None)
-        if waker is not None:
-            waker.close()
+        if getattr(self, "_thread", None) is None:
+            return
+        self._waker.wake()  # the thread, asleep with nothing to do, closes what it sleeps on when it finds this gone
+        if not sys.is_finalizing():
+            NOTIFIER.post(warn_unstopped, self.name)
 
     def _start(self) -> None:
         with self._lock:
             if self._stopped or self._thread is not None:
                 return
             # Noted before it runs: it knows itself at once, and a finaliser which posts meanwhile starts no other.
-            thread = threading.Thread(target=self._main, name=self.name, daemon=True)
+            thread = new_thread(partial(run, [self]), self.name)
             try:
                 self._thread = thread
                 # Not start() here: a KeyboardInterrupt while that waits can keep the thread from ever running its target.
-                _thread.start_new_thread(self._launch, (thread,))
+                native.start_new_thread(self._launch, (thread,))
             except BaseException:
                 self._thread = None  # should it begin all the same, it finds itself given up
                 raise
 
-    def _launch(self, thread: threading.Thread) -> None:
+    def _launch(self, thread: SystemThread) -> None:
         try:
             thread.start()
         except RuntimeError as error:  # the system has no more threads for us
-            time.sleep(0.1)
+            native.sleep(0.1)
             self._died(error)
 
-    def _main(self) -> None:
+    def _main(self) -> Asleep | None:
+        """Turn until there is nothing more to do; return what to sleep on then, or None when this thread is over."""
         try:
-            if self._thread is not threading.current_thread():
-                return  # given up by whoever has started it
+            with self._lock:  # not while whoever starts it may still give it up: there would be two
+                if not self.in_thread:
+                    return None
+            self.turn()  # what has come while it slept
             while not self._stopped:
+                if self._idle:
+                    self._woken = False
+                    self._sleeping = True
+                    if not self._inbox and not self._stopped:
+                        return Asleep(self._open(), self._waker, self._inbox)
                 self.turn(block=True)
             self.turn()
             self._close()
             self._thread = None
         except BaseException as error:
             self._died(error)
+        return None
+
+    @property
+    def _idle(self) -> bool:
+        """Whether nothing is scheduled and no socket but the waker is watched: only a message could be a reason to turn."""
+        return len(self._open().get_map()) == 1 and self.wheel.next_due_tick() is None
 
     def _died(self, error: BaseException) -> None:
         """Say so, start empty, and keep the messages that nobody has read."""
-        inbox = self._inbox
         self.deaths += 1
         self._close()
         self.wheel.clear()  # so that no entry of it looks scheduled to the next
         self._reset()
-        self._inbox.extend(inbox)
         try:
             for member in self._members:
                 try:
                     member.thread_died()
                 except BaseException as another:  # it may be killed once more while it dies
-                    NOTIFIER.post(_log_failure, member.thread_died, another)
+                    NOTIFIER.post(log_failure, member.thread_died, another)
             NOTIFIER.post(
                 logger.critical,
                 "the thread %s died of %r: every lock that it kept is lost; the next call starts it again",
@@ -378,13 +362,10 @@ class Loop:
         self._waker = new_waker()
         self._thread = None
         self._lock = _new_lock()
+        self._inbox = deque()
         self._reset()
         for member in self._members:
             member.forked()
-
-
-def _log_failure(call: Callable[..., object], error: BaseException) -> None:
-    logger.error("the timer's thread survived a failure in %r", call, exc_info=error)
 
 
 def _after_fork() -> None:

@@ -10,12 +10,12 @@ from typing import Generic, TypeVar
 from wheel_lock.caller import calling_place
 from wheel_lock.engine.bulk import AcquireMany
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.operation import Operation
-from wheel_lock.errors import LockLost, LossReason
+from wheel_lock.engine.operation import Operation, end_quietly, nobody
+from wheel_lock.errors import LockLost, LocksLost, LossReason
 from wheel_lock.handle import LockHandle
 from wheel_lock.lease import NOBODY, Lease, State
 from wheel_lock.locks import EXCLUSIVE
-from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.options import LockOptions, lock_name, seconds
 from wheel_lock.protocol.resp import fragment
 from wheel_lock.tokens import new_tokens
 
@@ -35,9 +35,11 @@ class ManyLocks(Generic[Name, AnyLock]):
         new_lock: Makes the lock object for a name.
         all_or_nothing: Whether one that another holds means that none is acquired.
         operation: What is completed when all is done.
+        limit: How many seconds the whole call may take; None for no such limit.
 
     Raises:
         ValueError: A name will not do.
+        TypeError: They are one text.
     """
 
     def __init__(
@@ -48,8 +50,12 @@ class ManyLocks(Generic[Name, AnyLock]):
         new_lock: Callable[[Name], AnyLock],
         all_or_nothing: bool,
         operation: Operation[None],
+        limit: float | None,
     ) -> None:
+        if isinstance(names, (str, bytes)):  # which has names of one letter each, as Python sees it
+            raise TypeError(f"names must be several names, not one {type(names).__name__}")
         self._engine = engine
+        self._limit_s = None if limit is None else seconds("blocking_timeout", limit)
         self._options = options
         self._new_lock = new_lock
         self._all_or_nothing = all_or_nothing
@@ -62,7 +68,7 @@ class ManyLocks(Generic[Name, AnyLock]):
         """Make the locks, part by part; the server is at work on one part while the next is made."""
         engine, options = self._engine, self._options
         group = engine.group(b"", EXCLUSIVE, options)
-        engine.submit(partial(self._bulk.begin, len(self._distinct)))
+        engine.submit(partial(self._bulk.begin, len(self._distinct), self._limit_s))
         tokens, left = new_tokens(), iter(self._distinct.items())
         owner, on_lost = None, None
         while part := list(itertools.islice(left, _PART)):
@@ -95,17 +101,40 @@ class ManyLocks(Generic[Name, AnyLock]):
         return outcome
 
 
+def raise_if_any(lost: dict[str | bytes, LossReason], engine: Engine) -> None:
+    """Raise LocksLost where some of an engine's locks were lost."""
+    if lost:
+        end_quietly(engine.exiting)
+        raise LocksLost(lost)
+
+
+def let_go_of(engine: Engine, locks: Iterable[LockHandle | None], leases: Iterable[Lease] | None) -> None:
+    """The caller was interrupted while releasing ``locks``: have it done without waiting.
+
+    Args:
+        engine: Whose locks.
+        locks: What the caller has given.
+        leases: What is to be released, or None where that was not known yet.
+    """
+    if leases is None:
+        owned = [lock._mine() for lock in locks if isinstance(lock, LockHandle) and lock.in_bulk]
+        leases = [lease for lease in owned if lease is not None]
+    engine.tell(partial(engine.release_many, leases, Operation(nobody)))
+
+
 def leases_to_release(locks: Iterable[LockHandle | None]) -> tuple[list[Lease], dict[str | bytes, LossReason]]:
     """Return the leases of ``locks`` that the caller may release, and the reasons of those that are lost.
 
     Raises:
         LockNotHeld, WrongThread: One of them cannot be released by the caller; before any I/O.
-        TypeError: One of them is reentrant; before any I/O.
+        TypeError: One of them is reentrant, or no lock; before any I/O.
     """
     leases: list[Lease] = []
     lost: dict[str | bytes, LossReason] = {}
     for lock in locks:
         if lock is not None:
+            if not isinstance(lock, LockHandle):
+                raise TypeError(f"only locks can be released in bulk, not {type(lock).__name__}")
             if not lock.in_bulk:
                 raise TypeError(f"{lock!r} is released by itself, as often as it was acquired, and not in bulk")
             try:

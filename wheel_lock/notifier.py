@@ -1,7 +1,8 @@
-"""The notifier thread: where users' code, warnings and log handlers run, so that none of them can delay a tick.
+"""Notifiers: threads on which users' code, warnings and log handlers run, so that none of them can delay a tick.
 
-One daemon thread for the process, started when there is first something to tell. It survives whatever a callback
-raises, SystemExit included. Calls run one after the other, in the order in which they were posted.
+Each is a daemon thread that starts when there is something to tell, and ends a moment after there is nothing more. It
+survives whatever a callback raises, SystemExit included. Calls run one after the other, in the order in which they were
+posted. The process has one for its log, its warnings and the tasks of its timers; every context has its own for callbacks.
 """
 
 from __future__ import annotations
@@ -10,12 +11,37 @@ import itertools
 import logging
 import os
 import queue
-import threading
+import time
 from collections.abc import Callable
+from functools import partial
+
+from wheel_lock import native
+from wheel_lock.greenlets import SystemThread, new_gate, new_thread, run_among_greenlets
+from wheel_lock.weak import WeakRegistry
 
 logger = logging.getLogger("wheel_lock")
 
 _names = itertools.count(1)
+_LINGER_S = 1.0  # an idle thread is kept for so long: losses come in bursts
+
+
+class Running:
+    """A call under way on a notifier's thread.
+
+    Attributes:
+        call: What was called.
+        arguments: And with what.
+        since: When it began, in seconds of ``time.monotonic``.
+        reported: Whether the log says already that it takes long.
+    """
+
+    __slots__ = ("arguments", "call", "reported", "since")
+
+    def __init__(self, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        self.call = call
+        self.arguments = arguments
+        self.since = time.monotonic()
+        self.reported = False
 
 
 def _log_failure(call: object) -> None:
@@ -26,47 +52,93 @@ def _log_failure(call: object) -> None:
 
 
 class Notifier:
-    """Runs calls, in order, on a thread of its own."""
+    """Runs calls, in order, on a thread of its own.
+
+    Attributes:
+        running: The call that is under way, or None. A glance from any thread.
+    """
 
     def __init__(self) -> None:
         self._reset()
+        NOTIFIERS.add(self)
 
     def _reset(self) -> None:
         # SimpleQueue.put is reentrant, so a post from a finaliser in the middle of another post cannot deadlock.
-        self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]] = native.SimpleQueue()
+        self._thread: SystemThread | None = None
+        self._starting = native.allocate_lock()
+        self.running: Running | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way, or waits for its turn. A glance from any thread."""
+        return self.running is not None or not self._calls.empty()
 
     def post(self, call: Callable[..., object], *arguments: object) -> None:
         """Have ``call(*arguments)`` run soon on the notifier thread. Never blocks."""
         self._calls.put((call, arguments))
-        thread = self._thread
-        if thread is None or not thread.is_alive():
+        if self._thread is None:
+            self._start()
+
+    def start_if_need_be(self) -> None:
+        """Start the thread where something waits for it, because the system had none for us before."""
+        if self._thread is None:
             self._start()
 
     def _start(self) -> None:
-        if not self._starting.acquire(blocking=False):
-            return  # another thread, or an outer frame of this one, is at it
+        # The look at the queue is repeated after the lock is free again: what was posted while it was taken relies on that.
+        while self._thread is None and not self._calls.empty():
+            if not self._starting.acquire(blocking=False):
+                return  # another thread, or an outer frame of this one, is at it
+            try:
+                if self._thread is None:
+                    thread = new_thread(self._run, f"wheel-lock-notifier-{next(_names)}")
+                    self._thread = thread
+                    # Not start() here: it waits until the new thread runs, and the timer's thread has no time for that.
+                    native.start_new_thread(self._launch, (thread,))
+            except BaseException as error:
+                self._given_up(error)
+                return
+            finally:
+                self._starting.release()
+
+    def _launch(self, thread: SystemThread) -> None:
         try:
-            if self._thread is None or not self._thread.is_alive():
-                thread = threading.Thread(target=self._run, name=f"wheel-lock-notifier-{next(_names)}", daemon=True)
-                thread.start()
-                self._thread = thread
-        except RuntimeError:
-            logger.debug("the interpreter is shutting down: %d notifications are dropped", self._calls.qsize())
-        finally:
-            self._starting.release()
+            thread.start()
+        except BaseException as error:
+            self._given_up(error)
+
+    def _given_up(self, error: BaseException) -> None:
+        """The system has no thread for us, or the interpreter is shutting down: the next post tries again."""
+        self._thread = None
+        logger.debug("%d notifications wait for a thread: %r", self._calls.qsize(), error)
 
     def _run(self) -> None:
-        while True:
-            call, arguments = self._calls.get()
-            try:
-                call(*arguments)
-            except BaseException:
-                # SystemExit too: a callback must not silence the ones after it.
-                _log_failure(call)
-            # The references must go before the next, possibly long wait: a callback may be all that keeps a lock alive.
-            del call, arguments
+        me = self._thread  # noted before it was started
+        try:
+            while self._thread is me:  # not so in a child that a callback has forked
+                try:
+                    call, arguments = self._calls.get(timeout=_LINGER_S)
+                except queue.Empty:
+                    return
+                run_among_greenlets(partial(self.run, call, *arguments))
+                # The references must go before the next, possibly long wait: a callback may be all that keeps a lock alive.
+                del call, arguments
+        finally:
+            if self._thread is me:
+                self._thread = None  # from here on a post starts the next; what came just before is looked for here
+                self._start()
+
+    def run(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call ``call(*arguments)``, one of many in a call that was posted; a failure is logged. On its own thread."""
+        before, self.running = self.running, Running(call, arguments)
+        try:
+            call(*arguments)
+        except BaseException:
+            # SystemExit too: a callback must not silence the ones after it.
+            _log_failure(call)
+        finally:
+            self.running = before
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until all that was posted before has run.
@@ -77,15 +149,36 @@ class Notifier:
         Returns:
             Whether it has. False at once on the notifier thread itself, which cannot wait for itself.
         """
-        if threading.current_thread() is self._thread:
+        thread = self._thread
+        if thread is not None and thread.ident == native.get_ident():
             return False
-        done = threading.Event()
-        self.post(done.set)
-        return done.wait(timeout_s)
+        if thread is None and self._calls.empty():
+            return True
+        done = new_gate()
+        self.post(done.release)
+        return done.acquire(timeout=timeout_s)
 
 
-NOTIFIER = Notifier()
+class ProcessNotifier(Notifier):
+    """The notifier for what concerns the whole process."""
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until all that was posted before, to this or to any other notifier, has run."""
+        until = time.monotonic() + timeout_s
+        others = [notifier for notifier in NOTIFIERS if notifier is not self]
+        drained = [notifier.drain(max(until - time.monotonic(), 0.0)) for notifier in others]
+        return super().drain(max(until - time.monotonic(), 0.0)) and all(drained)
+
+
+def _after_fork() -> None:
+    for notifier in NOTIFIERS:
+        notifier._reset()
+
+
+NOTIFIERS: WeakRegistry[Notifier] = WeakRegistry()
+
+NOTIFIER = ProcessNotifier()
 """The one of this process."""
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=NOTIFIER._reset)
+    os.register_at_fork(after_in_child=_after_fork)

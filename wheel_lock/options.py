@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512
+MAX_COUNT = 2**53 - 1  # of anything: what a script of the server can count without rounding
 MAX_SECONDS = 1e9  # about 31 years; PEXPIRE itself overflows near 2**63 milliseconds
 DRIFT = 0.99  # Redlock page: allow for clocks that run at different rates; 1 % is ten times what NTP tolerates
 MARGIN_S = 0.002  # the server's own expiry has a resolution of a millisecond
@@ -58,10 +59,12 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 
 
-def count(what: str, value: object, *, least: int) -> int:
-    """Return ``value`` as an int of at least ``least``, or raise ValueError naming it."""
+def count(what: str, value: object, *, least: int, most: int = MAX_COUNT) -> int:
+    """Return ``value`` as an int from ``least`` to ``most``, or raise ValueError naming it."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{what} must be a whole number of at least {least}, not {_shown(value)}")
+    if value > most:
+        raise ValueError(f"{what} must be a whole number of at most {most}, not {_shown(value)}")
     return value
 
 
@@ -260,10 +263,8 @@ class ContextOptions:
     track_acquisitions: bool = False
 
     def __post_init__(self) -> None:
-        count("batch_size", self.batch_size, least=1)
-        if self.batch_size > 5000:
-            # A script call holds the server for its whole length: 5,000 leases are about 5 ms.
-            raise ValueError(f"batch_size must be at most 5000, not {self.batch_size!r}")
+        # A script call holds the server for its whole length: 5,000 leases are about 5 ms.
+        count("batch_size", self.batch_size, least=1, most=5000)
         count("max_calls_in_flight", self.max_calls_in_flight, least=1)
         count("min_replicas", self.min_replicas, least=0)
         for limit in ("max_held", "max_waiting"):

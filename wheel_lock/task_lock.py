@@ -11,16 +11,19 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from wheel_lock.blocks import Block, Guard, enter, leave
+from wheel_lock.blocks import Block, Guard, enter, left
 from wheel_lock.engine.handover import Handoff, undo_export
 from wheel_lock.engine.operation import Operation, nobody
-from wheel_lock.errors import LockLost, LockNotAcquired, LossReason, WheelLockError, quoted
+from wheel_lock.engine.telling import HandedOn
+from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.handle import (
     LockHandle,
     OnLost,
     checked_callback,
 )
+from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.lease import EXTENDING, Lease, Owner
+from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import lock_name, milliseconds
 from wheel_lock.protocol.resp import Reply
@@ -57,7 +60,7 @@ class Lock(LockHandle):
     def _told(self) -> OnLost | None:
         if self._on_lost is None:
             return None
-        return partial(_tell_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
+        return HandedOn(_tell_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
 
     def _seen(self) -> Lease | None:
         return self._lease if self._others is None else super()._seen()
@@ -87,20 +90,30 @@ class Lock(LockHandle):
                 self._take(leases[0])
             return leases is not None
         except BaseException:
-            self._disown(leases)
-            engine.tell(acquisition.give_up)
+            self._give_up(acquisition, leases)
             raise
 
+    @uninterrupted_start
     async def release(self) -> bool:
         """Release the lock; see :meth:`wheel_lock.Lock.release`. A cancelled task's release is carried out all the same."""
-        return await self._release(self._to_release())
+        lease = None
+        try:
+            lease = self._to_release()
+            if lease is None:
+                return False
+            released = self._begin_release(lease)
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._let_go, lease)
+            raise
+        await released
+        return True
 
-    async def _release(self, lease: Lease | None) -> bool:
-        if lease is not None:
-            released = wait_for(self._engine, partial(self._engine.release, lease))
-            self._released(lease)
-            await released
-        return lease is not None
+    def _begin_release(self, lease: Lease) -> Awaiting[None]:
+        released: Awaiting[None] = wait_for(self._engine, partial(self._engine.release, lease))
+        self._released(lease)
+        return released
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Change the time-to-live once; see :meth:`wheel_lock.Lock.extend`."""
@@ -162,6 +175,17 @@ class Lock(LockHandle):
     async def __aenter__(self) -> Self:
         if not (self._enters_adopted() or await self.acquire()):
             raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
+        try:
+            self._enter()
+            return self
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._let_go, None)
+            raise
+
+    def _enter(self) -> None:
+        """Note the block that begins."""
         lease = self._lease
         assert lease is not None
         guard = None
@@ -170,41 +194,72 @@ class Lock(LockHandle):
             if lease.state > EXTENDING:  # lost between the grant and this line
                 guard.close(None)
                 self._left_lost(lease)
-                raise LockLost(self.name, self._loss(lease) or LossReason.NOT_CONFIRMED)
+                raise self._lost(lease)
         if self._blocks is None:
             self._blocks = []
         enter(self._blocks, lease, guard)
-        return self
 
+    @uninterrupted_start
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        thrown_away = exc_type is GeneratorExit
-        mine = self._mine() if self._options.thread_local else None
-        block = leave(self._blocks or [], thrown_away=thrown_away, by_hand=mine is not None and self._believed(mine))
-        if block is not None and block.guard is not None and block.guard.close(exc_type):
-            self._left_lost(block.lease)
-            raise LockLost(self.name, self._loss(block.lease) or LossReason.NOT_CONFIRMED) from exc_value
-        lease = self._lease if block is None else block.lease
-        if thrown_away:
-            # A coroutine that is thrown away in the middle may not await any more.
-            if lease is not None:
-                self._throw_away(lease)
-            return
+        lease = None
+        try:
+            thrown_away = exc_type is GeneratorExit
+            mine, block = self._left(thrown_away)
+            lease = mine or (self._lease if block is None else block.lease)
+            if block is not None and self._blocks is not None:
+                self._blocks.remove(block)
+            if block is not None and block.guard is not None and block.guard.close(exc_type):
+                self._left_lost(block.lease)
+                raise self._lost(block.lease) from exc_value
+            if thrown_away:
+                # A coroutine that is thrown away in the middle may not await any more.
+                given_up = self._lease if block is None else block.lease
+                if given_up is not None:
+                    self._throw_away(given_up)
+                return
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._let_go_left, lease)
+            raise
         try:
             # Not whatever the object holds by now: another task may have acquired the lock through it since.
-            await self._leave(mine or lease)
+            await self._leave(lease)
         except WheelLockError as error:
             if exc_value is None:
                 raise
             exc_value.add_note(f"and the lock could not be released: {error}")  # the first error is the one to see
 
+    def _left(self, thrown_away: bool) -> tuple[Lease | None, Block | None]:
+        """The lease that the current task has acquired, where that is its own, and the block that it leaves."""
+        mine = self._mine() if self._options.thread_local else None
+        by_hand = mine is not None and self._believed(mine)
+        return mine, left(self._blocks or [], thrown_away=thrown_away, by_hand=by_hand)
+
+    def _let_go_left(self, lease: Lease | None) -> None:
+        """The task was interrupted while it left a block: release what it would have; None where that was not known yet."""
+        if lease is None:
+            mine, block = self._left(thrown_away=False)
+            lease = mine or (self._lease if block is None else block.lease)
+        if lease is not None:
+            self._let_go(lease)
+
+    @uninterrupted_start
     async def _leave(self, lease: Lease | None) -> None:
         """Release the lease with which a block was entered."""
-        await self._release(self._usable(lease, "release"))
+        try:
+            released = self._begin_release(self._usable(lease, "release"))
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._let_go, lease)
+            raise
+        await released
 
     def _left_lost(self, lease: Lease) -> None:
         """The block that was entered with it has been left because it was lost."""
@@ -229,4 +284,8 @@ def _tell_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost,
             raise RuntimeError
         running.call_soon_threadsafe(on_lost, event)
     except RuntimeError:
-        logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(event.name))
+        NOTIFIER.post(_log_closed, event.name)
+
+
+def _log_closed(name: str | bytes) -> None:
+    logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(name))

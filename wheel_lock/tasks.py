@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockUnavailable
+from wheel_lock.interruptions import uninterrupted_start
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.notifier import NOTIFIER
 
@@ -30,10 +31,11 @@ _LOOK_AROUND_S = 1.0  # so often waiting tasks make sure that the thread they wa
 class _Mailbox:
     """Completions on their way to one event loop. One wake-up of the loop serves all that come before it runs."""
 
-    __slots__ = ("__weakref__", "_arrived", "_called", "_look", "expected", "loop")
+    __slots__ = ("__weakref__", "_arrived", "_called", "_look", "expected", "in_daemon", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.in_daemon = threading.current_thread().daemon
         self.expected: set[Awaiting[Any]] = set()
         self._arrived: deque[asyncio.Future[None]] = deque()
         self._called = False
@@ -52,28 +54,36 @@ class _Mailbox:
         elif self.loop.is_closed():  # and what was called for before will never be handed out
             raise RuntimeError("Event loop is closed")
 
+    @uninterrupted_start
     def _hand_out(self) -> None:
         self._called = False  # first, so that what arrives from here on is sure to be called for
-        arrived = self._arrived
-        while arrived:
-            future = arrived.popleft()
-            if not future.done():
-                future.set_result(None)
+        try:
+            arrived = self._arrived
+            while arrived:
+                if not arrived[0].done():
+                    arrived[0].set_result(None)
+                arrived.popleft()
+        except BaseException:
+            self.loop.call_soon(self._hand_out)  # an interruption must not leave a task waiting
+            raise
 
     def look_later(self) -> None:
         """Look after those who wait: a result might never come."""
         if self._look is None:
             self._look = self.loop.call_later(_LOOK_AROUND_S, self._look_around)
 
+    @uninterrupted_start
     def _look_around(self) -> None:
         self._look = None
-        expected = tuple(self.expected)
-        for awaiting in expected:
-            awaiting.give_up_if_alone()
-        for timer in {awaiting.engine.timer for awaiting in expected}:
-            timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came
-        if expected:
-            self.look_later()
+        try:
+            expected = tuple(self.expected)
+            for awaiting in expected:
+                awaiting.give_up_if_alone()
+            for timer in {awaiting.engine.timer for awaiting in expected}:
+                timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came
+        finally:
+            if self.expected:
+                self.look_later()
 
 
 class _Here(threading.local):
@@ -118,6 +128,8 @@ class Awaiting(Operation[T]):
         self.undeliverable: Callable[[], object] | None = None
 
     def _tell(self) -> None:
+        if self.error is not None and self.engine.exiting and self._mailbox.in_daemon:
+            return  # its loop's thread, a daemon, could only print it
         try:
             self._mailbox.put(self._future)
         except RuntimeError:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import math
 import threading
+from socketserver import StreamRequestHandler
 from typing import TYPE_CHECKING, Any
 
 import redis
 
 from wheel_lock.clock import Clock
 from wheel_lock.context import LockContext
+from wheel_lock.greenlets import new_gate
 from wheel_lock.loop import Loop
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.weak import WeakRegistry
@@ -109,9 +111,9 @@ def settle(loop: Loop) -> None:
     if not loop.running or loop.in_thread:
         return
     for _ in range(100):
-        turned = threading.Event()
-        loop.post(turned.set)
-        if not turned.wait(_TURN_S):
+        turned = new_gate()
+        loop.post(turned.release)
+        if not turned.acquire(timeout=_TURN_S):
             raise RuntimeError(f"the thread {loop.name} does not turn")
         if not loop.busy:
             return
@@ -126,7 +128,11 @@ def _handler(fakes: Any) -> Any:
         disable_nagle_algorithm = True
 
         def setup(self) -> None:
-            super().setup()
+            try:
+                super().setup()
+            except OSError:  # the client has gone already, and what was opened for it would stay open
+                StreamRequestHandler.finish(self)
+                raise
             read = self.current_client.read_response
 
             def read_or_error(*arguments: Any, **more: Any) -> Any:

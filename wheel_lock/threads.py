@@ -15,6 +15,7 @@ from wheel_lock.caller import Waiting, current_owner, wait_for
 from wheel_lock.engine.handover import Handoff, undo_export
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.handle import LockHandle, OnLost
+from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.options import lock_name, milliseconds
 from wheel_lock.protocol.resp import Reply
@@ -48,7 +49,8 @@ class Lock(LockHandle):
 
         Args:
             blocking: Whether to wait while another holds it; by default as the lock was made.
-            blocking_timeout: Longest wait in seconds; by default as the lock was made, which by default is for ever.
+            blocking_timeout: Longest wait in seconds, connecting included; by default as the lock was made, which by
+                default is for ever.
             token: The owner's value to store, 1 to 512 bytes; by default 128 fresh random bits. Whoever knows it can
                 release the lock.
 
@@ -57,8 +59,8 @@ class Lock(LockHandle):
 
         Raises:
             LockAlreadyHeld: This thread holds it already through this object.
-            LockUnavailable, LockTimeout: The server could not be asked, or did not answer. Should it have granted the
-                lock all the same, it is released.
+            LockUnavailable, LockTimeout: The server could not be asked, or did not answer, within the longest wait or the
+                context's ``response_timeout``. Should it have granted the lock all the same, it is released.
             LockServerError: The server refused the command itself.
             ValueError: A value is out of range.
         """
@@ -73,13 +75,15 @@ class Lock(LockHandle):
                 self._take(leases[0])
             return leases is not None
         except BaseException:
-            self._disown(leases)
             # An interruption (KeyboardInterrupt, say) must not leave a grant behind. Harmless if there is none.
-            engine.tell(acquisition.give_up)
+            self._give_up(acquisition, leases)
             raise
 
+    @uninterrupted_start
     def release(self) -> bool:
         """Release the lock. Once this has returned nothing is sent for its token any more.
+
+        Interrupted (by KeyboardInterrupt, say) it is released all the same, without waiting for the server.
 
         Returns:
             Whether it is released: always True, but for locks that can be acquired again while they are held.
@@ -91,13 +95,21 @@ class Lock(LockHandle):
             LockUnavailable, LockTimeout, LockServerError: The server could not be asked, did not answer, or refused.
                 The lock is not renewed any more and expires within its timeout.
         """
-        lease = self._to_release()
-        if lease is not None:
+        lease = None
+        try:
+            lease = self._to_release()
+            if lease is None:
+                return False
             waiting: Waiting[None] = Waiting(self._engine)
             self._engine.submit(partial(self._engine.release, lease, waiting))
             self._released(lease)
-            waiting.result()
-        return lease is not None
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._let_go, lease)
+            raise
+        waiting.result()
+        return True
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Change the time-to-live once; the next renewal that would prolong it sets it to the timeout again.
@@ -181,6 +193,7 @@ class Lock(LockHandle):
             raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
         return self
 
+    @uninterrupted_start
     def __exit__(
         self,
         exc_type: type[BaseException] | None,

@@ -10,15 +10,17 @@ import enum
 import logging
 import math
 import os
-import threading
 from collections.abc import Callable
 from functools import partial
 
 from wheel_lock.clock import Clock, SystemClock
 from wheel_lock.errors import TimerStopped, TooManyTimeouts
+from wheel_lock.failures import FailureDomain
 from wheel_lock.loop import LOOPS, Loop
+from wheel_lock.native import RLock
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.options import count, seconds
+from wheel_lock.slow_calls import SlowCalls
 from wheel_lock.wheel import WheelEntry
 
 logger = logging.getLogger("wheel_lock")
@@ -81,12 +83,18 @@ class TimeoutGroup:
 
     def __init__(self, timer: HashedWheelTimer) -> None:
         self._timer = timer
+        self._slow_calls = SlowCalls(timer, NOTIFIER)
 
     def due(self, entries: list[Timeout], now: float) -> None:
         """Expire ``entries``, except those that were cancelled at the last moment."""
         for timeout in entries:
             if self._timer.settle(timeout, TimeoutState.EXPIRED):
                 NOTIFIER.post(timeout.task, timeout)
+        self._slow_calls.look_later()
+
+    def domains(self, entries: list[Timeout]) -> tuple[FailureDomain, ...]:
+        """Return what a failure costs: nothing but the timeouts that were not handed over."""
+        return ()
 
 
 class HashedWheelTimer(Loop):
@@ -94,10 +102,13 @@ class HashedWheelTimer(Loop):
 
     Args:
         tick_ms: Length of a tick in milliseconds.
-        slots: Slots of the wheel, a power of two. One rotation takes ``slots * tick_ms``.
+        slots: Slots of the wheel, rounded up to a power of two, as in Netty. One rotation takes ``slots * tick_ms``.
         max_pending: The most timeouts of users that may be pending at once; None for no bound.
         clock: Where time comes from; the system's by default.
         threaded: False leaves the turning to the caller (:meth:`turn`): for tests that step a clock by hand.
+
+    A timer that is dropped without :meth:`stop` goes on as long as timeouts are pending on it, or a context uses it.
+    Then it is collected like any other object, its thread ends, and a ResourceWarning names it.
 
     Raises:
         ValueError: A value is out of range.
@@ -115,6 +126,7 @@ class HashedWheelTimer(Loop):
         self.max_pending = None if max_pending is None else count("max_pending", max_pending, least=1)
         self.timeouts = TimeoutGroup(self)
         self._pending: set[Timeout] = set()
+        slots = max(2, 1 << (count("slots", slots, least=1) - 1).bit_length())
         super().__init__(tick_ms, slots, clock if clock is not None else SystemClock(), threaded)
         if len(LOOPS) == MANY_TIMERS:
             logger.warning(
@@ -184,6 +196,17 @@ class HashedWheelTimer(Loop):
                 _shared = cls()
             return _shared
 
+    @classmethod
+    def chosen(cls, timer: HashedWheelTimer | None) -> HashedWheelTimer:
+        """Return ``timer``, or the shared one where it is None.
+
+        Raises:
+            TypeError: It is something else.
+        """
+        if timer is not None and not isinstance(timer, HashedWheelTimer):
+            raise TypeError(f"timer must be a HashedWheelTimer, not {type(timer).__name__}")
+        return cls.shared() if timer is None else timer
+
     def settle(self, timeout: Timeout, state: TimeoutState) -> bool:
         """Take a pending timeout to ``state``; False if it was not pending. The one place that decides races."""
         with self._lock:
@@ -225,11 +248,11 @@ class HashedWheelTimer(Loop):
 
 def _after_fork() -> None:
     global _shared_lock
-    _shared_lock = threading.Lock()
+    _shared_lock = RLock()
 
 
 _shared: HashedWheelTimer | None = None
-_shared_lock = threading.Lock()
+_shared_lock = RLock()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

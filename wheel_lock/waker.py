@@ -5,8 +5,8 @@ An eventfd costs about a third of what a socket pair does, and this is paid twic
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
 from collections.abc import Callable
 from functools import partial
 
@@ -15,7 +15,7 @@ class SocketWaker:
     """A waker for systems without eventfd."""
 
     def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
+        self._reader, self._writer = _socket.socketpair()  # below what gevent patches
         self._reader.setblocking(False)
         self._writer.setblocking(False)
 
@@ -36,6 +36,9 @@ class SocketWaker:
             self._reader.recv(4096)
         except OSError:
             pass
+
+    def __del__(self) -> None:
+        self.close()  # see EventWaker
 
     def close(self) -> None:
         """Give its descriptors back."""
@@ -66,9 +69,13 @@ class EventWaker:
         except OSError:
             pass
 
+    def __del__(self) -> None:
+        # Not earlier: whoever holds this may still wake by it, and the descriptor would be somebody else's by then.
+        self.close()
+
     def close(self) -> None:
         """Give its descriptor back."""
-        fd, self._fd = self._fd, -1
+        fd, self._fd = getattr(self, "_fd", -1), -1
         if fd >= 0:
             os.close(fd)
 

@@ -99,6 +99,10 @@ class ModelServer:
         [(name, token)] = command.pairs
         return OK if self._set_if_free(name, token, command.ttl_ms) else NIL
 
+    def _get(self, command: Command) -> bytes:
+        value = self.value(command.arguments[0])
+        return NIL if value is None else b"$%d\r\n%b\r\n" % (len(value), value)
+
     def _del(self, command: Command) -> bytes:
         name = command.arguments[0]
         if self.value(name) is None:
@@ -111,7 +115,7 @@ class ModelServer:
         if not self._set_if_free(name, token, command.ttl_ms):
             if self.value(name) != token:
                 return self._refused(name)
-            self._expire("acquire", name, token, command.ttl_ms)
+            self._prolong("acquire", name, token, command.ttl_ms)
         return integer(0)
 
     def _refused(self, name: bytes) -> bytes:
@@ -122,7 +126,7 @@ class ModelServer:
         for index, (name, token) in enumerate(command.pairs, 1):
             if not self._set_if_free(name, token, command.ttl_ms):
                 if self.value(name) == token:
-                    self._expire("acquire_many", name, token, command.ttl_ms)
+                    self._prolong("acquire_many", name, token, command.ttl_ms)
                 else:
                     odd += [index, TAKEN]
         return array(*odd)
@@ -132,7 +136,7 @@ class ModelServer:
         if not self._set_if_free(name, token, command.ttl_ms):
             if self.value(name) != token:
                 return self._refused(name)
-            self._expire("acquire_fenced", name, token, command.ttl_ms)
+            self._prolong("acquire_fenced", name, token, command.ttl_ms)
         fence = max(self._fences.get(name, 0) + 1, int(self._now() * self._rate * 1e6))
         self._fences[name] = fence
         return integer(fence)
@@ -142,7 +146,7 @@ class ModelServer:
         for index, (name, token) in enumerate(command.pairs, 1):
             value = self.value(name)
             if value == token:
-                self._expire("renew", name, token, command.ttl_ms)
+                self._prolong("renew", name, token, command.ttl_ms)
             else:
                 odd += [index, GONE if value is None else TAKEN]
         return array(*odd)
@@ -195,6 +199,12 @@ class ModelServer:
         self._keys[name] = Key(token, self._expiry(ttl_ms))
         self._history.granted(name, token, self._now(), self._expiry(ttl_ms))
         return True
+
+    def _prolong(self, what: str, name: bytes, by: bytes, ttl_ms: int) -> None:
+        if self._expiry(ttl_ms) > self._keys[name].expires:
+            self._expire(what, name, by, ttl_ms)
+        else:
+            self._history.touched(what, name, self._keys[name].value, by)
 
     def _expire(self, what: str, name: bytes, by: bytes, ttl_ms: int) -> None:
         owner = self._keys[name].value

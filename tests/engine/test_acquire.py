@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.support import FINE, NIL, OK, START, TAKEN, Rig, array, error, integer, names
+from wheel_lock.engine.kind import Kind
 from wheel_lock.errors import (
     ContextClosed,
     LockServerError,
@@ -14,7 +15,7 @@ from wheel_lock.errors import (
     WheelLockError,
 )
 from wheel_lock.lease import State
-from wheel_lock.locks import EXCLUSIVE, FENCED, Exclusive
+from wheel_lock.locks import EXCLUSIVE, FAIR, FENCED, READ, REENTRANT, WRITE, Exclusive, semaphore
 
 REFUSED = ConnectionRefusedError("nobody listens")
 BUSY = error("BUSY Redis is busy running a script.")
@@ -122,7 +123,7 @@ def test_given_up_after_it_was_sent_it_is_released_owner_checked(rig: Rig) -> No
 def test_given_up_in_the_turn_in_which_it_was_sent_it_is_released_after_it(rig: Rig) -> None:
     rig.hold("other")
     attempt = rig.acquire("a")
-    rig.timer.post(attempt.request.give_up)
+    rig.timer.post(attempt.request.give_up, rig.engine)
     rig.turn()
     assert [command.what for command in rig.server.take()] == ["SET", "release_many"]
 
@@ -206,6 +207,32 @@ def test_an_error_reply_to_a_second_try_does_not_leave_the_first_ones_grant_behi
     assert [command.pairs for command in rig.server.take()] == [[(b"a", attempt.lease.token)]], (
         "no grant is left behind"
     )
+
+
+@pytest.mark.parametrize("kind", [FENCED, REENTRANT, READ, WRITE, FAIR, semaphore(2)], ids=lambda kind: kind.name)
+def test_an_error_reply_to_a_script_is_followed_by_a_release_for_it_may_have_come_half_way(
+    rig: Rig, kind: Kind
+) -> None:
+    attempt = rig.acquire("a", 30.0, kind=kind)
+    rig.server.take()
+    rig.say(BUSY)
+    with pytest.raises(LockServerError, match="BUSY"):
+        attempt.operation.result()
+    [clean_up] = rig.server.take()
+    assert clean_up.what.startswith("release")
+    assert clean_up.arguments[:2] == (b"a", attempt.lease.token)
+    rig.say(FINE)
+    assert not rig.engine.busy
+
+
+def test_an_error_reply_to_a_plain_set_is_an_answer(rig: Rig) -> None:
+    attempt = rig.acquire("a", 30.0)
+    rig.server.one("SET")
+    rig.say(BUSY)
+    with pytest.raises(LockServerError, match="BUSY"):
+        attempt.operation.result()
+    assert rig.server.take() == []
+    assert not rig.engine.busy
 
 
 def test_an_entry_error_in_a_second_try_does_not_leave_the_first_ones_grant_behind(rig: Rig) -> None:

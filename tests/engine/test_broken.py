@@ -82,7 +82,7 @@ def test_several_replies_that_break_off_at_any_byte_go_to_their_own_requests() -
             assert sorted(repeated) == sorted(
                 what
                 for what, end in zip(["renew", "release", "acquire_many", "acquire_many"], ends, strict=True)
-                if cut < end
+                if cut < end or what == "renew"  # what is held is verified on the new connection
             )
 
 
@@ -325,7 +325,7 @@ def test_an_end_of_file_is_noticed_with_and_without_a_last_reply(rig: Rig, after
     rig.server.close()
     rig.go_on(0.1, rig.agree)
     assert rig.connector.attempts == 2
-    assert lease.renewals == 1
+    assert lease.renewals == 1 + after_reply  # once more to verify it on the new connection
 
 
 def test_a_random_server_never_kills_the_engine_and_never_makes_a_lease_outlive_its_deadline(rig: Rig) -> None:

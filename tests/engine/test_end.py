@@ -167,7 +167,7 @@ def test_a_release_asked_for_before_the_close_is_sent_before_the_connection_is_h
     rig.server.take()
     release: Operation[None] = Operation(lambda: None)
     closed: Operation[None] = Operation(lambda: None)
-    rig.timer.post(lambda: rig.engine.release(lease, release))
+    rig.timer.post(lambda: rig.engine.release(lease, release), rig.engine)
     rig.post(lambda: rig.engine.close(5.0, closed))
     assert rig.server.one("release").pairs == [(b"a", lease.token)]
 

@@ -66,6 +66,14 @@ def test_adding_never_moves_the_deadline_back(rig: Rig) -> None:
     assert lease.deadline >= before, "what was added can only have prolonged it"
 
 
+def test_where_the_key_had_lost_its_expiry_the_deadline_is_that_of_the_new_one(rig: Rig) -> None:
+    lease = rig.hold("a", 30.0)
+    operation = rig.extend(lease, 5.0)
+    rig.say(integer(5_000))
+    assert operation.result() is None
+    assert lease.deadline == pytest.approx(START + 4.948)
+
+
 def test_shortening_takes_effect_before_it_is_sent(rig: Rig) -> None:
     lease = rig.hold("a", 30.0)
     rig.extend(lease, 1.0, replace=True)
@@ -292,7 +300,7 @@ def test_after_a_failing_extend_of_an_extended_lease_we_do_not_believe_longer_th
     def serve() -> None:
         nonlocal expires
         for command in rig.server.take():
-            # PEXPIRE sets, it does not only prolong.
+            # At worst, a renewal sets the expiry.
             expires = rig.now + (command.ttl_ms / 1000 if command.what == "renew" else 120.0)
             rig.server.say(integer(120_000) if command.what == "extend" else FINE)
 
@@ -363,7 +371,7 @@ def test_an_overdue_lease_can_be_extended(rig: Rig) -> None:
     rig.say(integer(5_000))
     assert operation.result() is None
     assert rig.stats().overdue == 0
-    rig.go_on(6.0, rig.agree)
+    rig.go_on(6.0, rig.knowing(lease))
     assert rig.believes(lease)
 
 

@@ -172,7 +172,7 @@ def test_they_get_it_in_the_order_in_which_they_came(rig: WaitingRig) -> None:
 def test_a_thousand_waiters_cost_two_commands_per_grant(rig: WaitingRig) -> None:
     waits = [rig.waiter("a") for _ in range(1000)]
     for wait in waits:
-        rig.timer.post(wait.acquisition.begin)
+        rig.timer.post(wait.acquisition.begin, rig.engine)
     rig.go_on(1.0, rig.be_taken())
     rig.wake("a")
     rig.commands.clear()
@@ -183,7 +183,7 @@ def test_a_thousand_waiters_cost_two_commands_per_grant(rig: WaitingRig) -> None
         rig.release(wait.lease)
     assert len(rig.commands) <= 2 * 200
     for wait in waits[200:]:
-        rig.timer.post(wait.acquisition.give_up)
+        rig.timer.post(wait.acquisition.give_up, rig.engine)
     rig.go_on(0.0, rig.agree)
     rig.assert_clean()
 

@@ -230,8 +230,10 @@ def test_an_idle_connection_is_made_again_while_something_is_held(rig: Rig) -> N
     rig.go_on(0.1)
     assert rig.connector.attempts == 2
     assert rig.engine.node.ready
+    rig.go_on(0.1, rig.agree)
+    assert lease.renewals == 1  # verified at once
     rig.go_on(10.0, rig.agree)
-    assert lease.renewals == 1
+    assert lease.renewals == 2
 
 
 def test_an_idle_half_open_connection_is_noticed_at_the_next_renewal(rig: Rig) -> None:
@@ -278,6 +280,21 @@ def test_a_connection_that_comes_after_the_end_is_closed(rig: Rig) -> None:
     rig.turn()
     assert rig.server.take() == []
     assert rig.server.hung_up
+
+
+def test_a_connection_to_a_server_that_has_been_replaced_as_master_meanwhile_is_not_used(rig: Rig) -> None:
+    rig.launch.slow = True
+    attempt = rig.acquire("a")
+    error = ConnectionAbortedError("another server is the master now")
+    rig.engine.node.leave_for([("another", "6379")], error)
+    rig.launch.go_on()
+    rig.turn()
+    assert rig.server.take() == []
+    assert rig.server.hung_up
+    rig.engine.node.leave_for([("another", "6379"), ("scripted", "6379")], error)
+    rig.launch.slow = False
+    rig.go_on(1.0, rig.agree)
+    assert attempt.operation.result()
 
 
 def test_a_suspected_connection_that_breaks_is_replaced_by_the_attempt_under_way(rig: Rig) -> None:

@@ -247,21 +247,3 @@ def test_a_verdict_about_a_lease_that_is_being_released_is_the_releases_business
     assert rig.told == []
     rig.say(b":1\r\n")
     assert release.result() is None
-
-
-def test_a_refusal_is_logged_once_a_second_at_most(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    rig.hold("a", 30.0)
-    rig.go_on(10.0)
-    refusals = 0
-
-    def refuse() -> None:
-        nonlocal refusals
-        refused = len(rig.server.take())
-        refusals += refused
-        rig.server.say(error("BUSY no time") * refused)
-
-    rig.go_on(4.0, refuse)
-    assert rig.told == []
-    logged = [record for record in caplog.records if "refused to renew" in record.getMessage()]
-    assert refusals > 8
-    assert 1 <= len(logged) <= 5

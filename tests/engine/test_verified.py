@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.engine.support import NIL, Command, Rig, agreement, array
+from tests.engine.support import NIL, Command, Rig, array
 from wheel_lock.engine.connect import Connection
 from wheel_lock.errors import LockServerError, LossReason
-from wheel_lock.lease import Lease, State
+from wheel_lock.lease import State
 
 DOWN = "ERR Script attempted to execute a command while the cluster is down"
 
@@ -28,18 +26,6 @@ def swap_servers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.turn()
 
 
-def knowing(rig: Rig, lease: Lease, seen: list[Command]) -> Callable[[], None]:
-    """A server that has the key of a lease and grants whatever is wanted."""
-
-    def answer() -> None:
-        for command in rig.server.take():
-            seen.append(command)
-            token = b"$%d\r\n%b\r\n" % (len(lease.token), lease.token)
-            rig.server.say(token if command.what == "GET" else agreement(command))
-
-    return answer
-
-
 def test_a_lease_that_was_extended_is_looked_at_and_not_cut_short(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = rig.hold("a", 3.0)
     rig.extend(lease, 60.0)
@@ -48,11 +34,11 @@ def test_a_lease_that_was_extended_is_looked_at_and_not_cut_short(rig: Rig, monk
     deadline = lease.deadline
     swap_servers(rig, monkeypatch)
     seen: list[Command] = []
-    rig.go_on(20.0, knowing(rig, lease, seen))
+    rig.go_on(20.0, rig.knowing(lease, seen))
     assert [command.what for command in seen] == ["GET"]
     assert lease.deadline == deadline
     assert rig.believes(lease)
-    rig.go_to(deadline + 10.0, knowing(rig, lease, seen))
+    rig.go_to(deadline + 10.0, rig.knowing(lease, seen))
     assert seen[1].what == "renew"  # when that prolongs it
     assert rig.believes(lease)
 
@@ -63,7 +49,7 @@ def test_a_lease_that_is_not_to_be_renewed_is_looked_at_only(rig: Rig, monkeypat
     rig.go_on(1.0)
     swap_servers(rig, monkeypatch)
     seen: list[Command] = []
-    rig.go_on(10.0, knowing(rig, lease, seen))
+    rig.go_on(10.0, rig.knowing(lease, seen))
     assert [command.what for command in seen] == ["GET"]
     assert lease.deadline == deadline
     assert rig.reasons == [("a", LossReason.RENEWAL_LIMIT)]

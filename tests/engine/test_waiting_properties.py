@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule
 
+from tests.engine.support import BUG
 from tests.engine.test_properties import TIMEOUTS, Machine, clients, kinds, names, picks, timeouts
 from tests.engine.waiters import Wait
 from tests.engine.world import Client
@@ -67,7 +68,7 @@ class WaitingMachine(Machine):
     @rule(number=clients)
     def fail(self, number: int) -> None:
         client = self.client(number)
-        client.rig.post(client.rig.engine.failed)
+        client.rig.post(lambda: client.rig.engine.crashed(BUG))
 
     @rule(refusal=st.sampled_from([None, None, None, "BUSY no time"]))
     def refuse(self, refusal: str | None) -> None:

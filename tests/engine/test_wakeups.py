@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.engine.model import message
-from tests.engine.support import NIL, START, array, error, integer, names
+from tests.engine.support import BUG, NIL, START, array, error, integer, names
 from tests.engine.waiters import LINGER_S, WaitingRig
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.protocol.names import wake_channel
@@ -49,7 +49,7 @@ def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: Wa
         refuse()
 
     for number, wait in enumerate(waits, 1):
-        rig.timer.post(wait.acquisition.begin)
+        rig.timer.post(wait.acquisition.begin, rig.engine)
         if number % 500 == 0:
             rig.go_on(0.0, serve)
     assert rig.connector.listeners.attempts == 1
@@ -69,7 +69,7 @@ def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: Wa
     assert 4 <= len(heard) <= 5
     assert 1_999 <= sum(command.what == "acquire" for command in rig.commands) <= 2 * 1_999
     for wait in waits:
-        rig.timer.post(wait.acquisition.give_up)
+        rig.timer.post(wait.acquisition.give_up, rig.engine)
     rig.go_on(LINGER_S + 0.1, rig.agree)
     rig.assert_clean()
 
@@ -395,7 +395,7 @@ def test_it_is_not_busy_with_a_ping_once_it_has_ended(rig: WaitingRig, end: str)
         rig.ask(lambda operation: rig.engine.close(1.0, operation))
         rig.go_on(0.1, rig.agree)
     else:
-        rig.post(rig.engine.failed if end == "failed" else rig.engine.timer_stopped)
+        rig.post((lambda: rig.engine.crashed(BUG)) if end == "failed" else rig.engine.timer_stopped)
         rig.turn()
     assert not rig.engine.busy
 

@@ -12,6 +12,7 @@ from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.lease import NOBODY, Lease, Owner
 from wheel_lock.locks import EXCLUSIVE, Exclusive
+from wheel_lock.notifier import NOTIFIER
 from wheel_lock.options import lock_name, lock_options
 from wheel_lock.protocol.names import wake_channel
 from wheel_lock.protocol.resp import fragment
@@ -129,7 +130,7 @@ class WaitingRig(Rig):
 
     def let_go(self, wait: Wait, listeners: int = 1) -> list[str]:
         """Have the holder release the lock and the server agree; return what was sent for it in one turn."""
-        self.timer.post(lambda: self.engine.release(wait.lease, Operation(lambda: None)))
+        self.timer.post(lambda: self.engine.release(wait.lease, Operation(lambda: None)), self.engine)
         self.timer.turn()
         commands = [command.what for command in self.server.take()]
         self.say(integer(1 + listeners))
@@ -210,6 +211,7 @@ class WaitingRig(Rig):
     def assert_clean(self) -> None:
         """Fail unless nothing is left of those who waited, once everything has lingered for long enough."""
         assert self.waiting == 0
+        assert NOTIFIER.drain(10.0)  # callbacks that run in real time are looked after
         self.go_on(LINGER_S + 0.1, self.agree)
         assert len(self.engine.lines) == 0
         self.go_on(LINGER_S + 0.1, self.agree)

@@ -246,7 +246,7 @@ class World:
         """Begin to wait for a lock, in the next turn or now."""
         wait = client.rig.waiter(name, timeout, told=lambda: self._ended(client, wait), **terms)
         client.waits.append(wait)
-        client.rig.timer.post(wait.acquisition.begin)
+        client.rig.timer.post(wait.acquisition.begin, client.rig.engine)
         if turn:
             self.turn(client)
         return wait
@@ -260,7 +260,7 @@ class World:
 
     def stop_waiting(self, client: Client, wait: Wait, *, turn: bool = True) -> None:
         """Its caller waits no more."""
-        client.rig.timer.post(wait.acquisition.give_up)
+        client.rig.timer.post(wait.acquisition.give_up, client.rig.engine)
         if turn:
             self.turn(client)
 
@@ -295,7 +295,7 @@ class World:
             return True
         if lease.state <= EXTENDING and lease.loss is None:
             lease.see_lapse()
-            client.rig.timer.post(partial(client.rig.engine.lapse_seen, lease))
+            client.rig.timer.post(partial(client.rig.engine.lapse_seen, lease), client.rig.engine)
         return False
 
     def stranger_takes(self, name: str) -> bool:

@@ -17,6 +17,7 @@ from wheel_lock import (
     LockLost,
     LockNotAcquired,
     LockNotHeld,
+    LockServerError,
     LocksLost,
     LossReason,
     TooManyLocks,
@@ -60,9 +61,10 @@ def test_none_is_acquired_where_one_is_taken(backend: Backend, context: LockCont
     assert not lock.is_held
 
 
-def test_something_else_under_one_of_the_names_is_a_refusal(backend: Backend, context: LockContext) -> None:
+def test_data_under_one_of_the_names_is_an_error(backend: Backend, context: LockContext) -> None:
     backend.view.rpush("b", "something else")
-    assert not context.multi_lock(NAMES).acquire(blocking=False)
+    with pytest.raises(LockServerError, match=r"list.*\(lock 'b'\)"):
+        context.multi_lock(NAMES).acquire(blocking=False)
     assert backend.view.keys() == [b"b"]
 
 

@@ -16,6 +16,7 @@ from wheel_lock import (
     LockContext,
     LockLost,
     LockNotHeld,
+    LockServerError,
     LossReason,
     UpgradeRefused,
     WrongThread,
@@ -74,13 +75,15 @@ def test_each_half_says_what_the_server_knows_of_it(context: LockContext, other:
 
 
 @pytest.mark.parametrize("half", ["read", "write"])
-def test_what_finds_something_else_under_its_name_is_refused_and_says_that_it_is_locked(
+def test_what_finds_data_under_its_name_is_refused_and_says_that_it_is_locked(
     backend: Backend, context: LockContext, half: str
 ) -> None:
     backend.view.set(NAME, "something else")
     lock = getattr(context.rw_lock(NAME), half)()
-    assert not lock.acquire(blocking=False)
-    assert not lock.acquire(blocking_timeout=0.05)
+    with pytest.raises(LockServerError, match="string"):
+        lock.acquire(blocking=False)
+    with pytest.raises(LockServerError, match="string"):
+        lock.acquire(blocking_timeout=0.05)
     assert lock.count == 0
     assert backend.view.get(NAME) == b"something else"
     assert lock.locked()

@@ -18,6 +18,7 @@ from wheel_lock import (
     LockContext,
     LockLost,
     LockNotHeld,
+    LockServerError,
     LossReason,
     WrongThread,
 )
@@ -223,11 +224,12 @@ def test_the_number_is_kept_for_later_and_bad_numbers_are_refused(backend: Backe
     permits_of(context, 2, permits=1)
 
 
-def test_what_finds_something_else_under_its_name_is_refused(backend: Backend, context: LockContext) -> None:
+def test_what_finds_data_under_its_name_is_refused(backend: Backend, context: LockContext) -> None:
     backend.view.set(NAME, "something else")
     semaphore = context.semaphore(NAME, 5)
-    assert not semaphore.acquire(blocking=False)
-    assert not semaphore.acquire(blocking_timeout=0.05)
+    for patience in ({"blocking": False}, {"blocking_timeout": 0.05}):
+        with pytest.raises(LockServerError, match="string"):
+            semaphore.acquire(**patience)
     assert semaphore.locked()
     assert backend.view.get(NAME) == b"something else"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -122,6 +123,93 @@ def test_fault_06_a_callback_that_sleeps_delays_no_tick(redis_server: RedisServe
             wake.set()
         eventually(lambda: losses)  # it waited for the sleeper, and is told all the same
         assert losses.events[0].at <= losses.events[0].deadline
+
+
+def test_fault_55_a_callback_that_sleeps_delays_no_other_context_and_no_task(redis_server: RedisServer) -> None:
+    """55. A callback of one context sleeps: tasks and other contexts are told on time, and its own later, in order."""
+    wake, asleep = threading.Event(), threading.Event()
+    behind, beside = Losses(), Losses()
+
+    def sleep(event: LostEvent) -> None:
+        asleep.set()
+        wake.wait(30.0)
+
+    async def hold(context: LockContext) -> float:
+        told: list[LostEvent] = []
+        lock = context.asyncio.lock("task", 2.0, renew_every=0.1, cancel_on_lost=True, on_lost=told.append)
+
+        async def work() -> None:
+            async with lock:
+                lose_at_the_server(redis_server, "task")
+                await asyncio.sleep(20.0)
+
+        with pytest.raises(LockLost):
+            await work()
+        while not told:
+            await asyncio.sleep(0.01)
+        return told[0].deadline - context.timer.clock.now()
+
+    with own_context(redis_server) as context, own_context(redis_server) as another:
+        try:
+            names = ["sleepy", "first", "second", "third"]
+            locks = [context.lock("sleepy", timeout=1.0, renew_every=0.1, on_lost=sleep)]
+            locks += [context.lock(name, timeout=1.0, renew_every=0.1, on_lost=behind) for name in names[1:]]
+            locks.append(another.lock("beside", timeout=1.0, renew_every=0.1, on_lost=beside))
+            for lock in locks:
+                lock.acquire()
+            for lock in locks[:-1]:
+                lose_at_the_server(redis_server, str(lock.name))
+                wait_for_end(lock)
+            assert asleep.wait(5.0)
+            assert asyncio.run(hold(context)) > 0.0
+            lose_at_the_server(redis_server, "beside")
+            eventually(lambda: beside)
+            assert not behind
+        finally:
+            wake.set()
+        eventually(lambda: len(behind) == 3)
+        assert behind.names == names[1:]
+
+
+def test_fault_55_log_handlers_that_sleep_delay_no_callback(redis_server: RedisServer) -> None:
+    """55. The log is the process's: one that is stuck keeps nobody from being told."""
+    wake, asleep, losses = threading.Event(), threading.Event(), Losses()
+
+    class Stuck(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            asleep.set()
+            wake.wait(30.0)
+
+    handler, logger = Stuck(logging.WARNING), logging.getLogger("wheel_lock")
+    logger.addHandler(handler)
+    try:
+        with own_context(redis_server) as context:
+            lock = context.lock(NAME, timeout=1.0, renew_every=0.1, on_lost=losses)
+            lock.acquire()
+            lose_at_the_server(redis_server, NAME)
+            eventually(lambda: losses)
+            assert asleep.wait(5.0)
+            assert not wake.is_set()
+    finally:
+        wake.set()
+        logger.removeHandler(handler)
+
+
+def test_fault_55_the_threads_of_contexts_that_are_gone_end(redis_server: RedisServer) -> None:
+    """55. Each context that has told of a loss had a thread for it, and leaves none behind: closed, dropped or idle."""
+    threads: list[threading.Thread] = []
+    for number in range(10):
+        with own_context(redis_server) as context:
+            lock = context.lock(
+                NAME, 1.0, renew_every=0.1, on_lost=lambda event: threads.append(threading.current_thread())
+            )
+            lock.acquire()
+            if number % 2:
+                lose_at_the_server(redis_server, NAME)
+                eventually(lambda number=number: len(threads) == number + 1)  # type: ignore[misc]
+        eventually(lambda number=number: len(threads) == number + 1)  # type: ignore[misc]
+    assert len(set(threads)) == 10
+    eventually(lambda: not any(thread.is_alive() for thread in threads))
 
 
 def test_fault_06_a_callback_may_use_the_library(redis_server: RedisServer) -> None:

@@ -1,7 +1,8 @@
 """What the server said: who held which lock from when to when, read from its own MONITOR feed.
 
-A fenced acquire that is granted sets the key and then the fence; a renewal's PEXPIRE and a release's DEL appear only
-where the script found the token to match. MONITOR tells the time of each command by the server's wall clock.
+A fenced acquire that is granted sets the fence and then the key, or prolongs that if an earlier try was granted; a
+renewal's PEXPIRE and a release's DEL appear only where the script found the token to match. MONITOR tells the time of
+each command by the server's wall clock.
 """
 
 from __future__ import annotations
@@ -72,7 +73,11 @@ class Monitor:
                     ended.append(current.pop(name))
                 current[name] = Tenure(name, drawn.pop(name), called_at, called_at + int(words[4]) / 1000)
             elif verb == b"pexpire" and name in current:
-                current[name] = current[name]._replace(until=called_at + int(words[2]) / 1000)
+                until = max(current[name].until, called_at + int(words[2]) / 1000)  # no script shortens an expiry here
+                if name in drawn:  # an earlier try of the same acquire was granted; from here on it has another fence
+                    ended.append(current.pop(name))
+                    current[name] = Tenure(name, drawn.pop(name), called_at, until)
+                current[name] = current[name]._replace(until=until)
             elif verb == b"del" and name in current:
                 ended.append(current.pop(name)._replace(until=float(stamp) + shift))
         return [*ended, *current.values()]

@@ -143,7 +143,7 @@ def in_thread(call: Callable[[], T]) -> T:
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """Keep the collector from running finalizers, in which Python swallows an interruption."""
     gc.disable()
     try:
@@ -172,7 +172,7 @@ def interrupted(when: Callable[[], object]) -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         striker.start()
-        with _without_collection():
+        with without_collection():
             begun.set()
             yield
     except KeyboardInterrupt:
@@ -194,7 +194,7 @@ def interrupt_after(delay_s: float, call: Callable[[], object]) -> bool:
 
     before = signal.signal(signal.SIGALRM, strike)
     try:
-        with _without_collection():
+        with without_collection():
             signal.setitimer(signal.ITIMER_REAL, delay_s)
             call()
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import fakeredis
@@ -14,6 +15,7 @@ import redis
 from redis.credentials import CredentialProvider
 
 from tests.redis.support import LONG_S, Backend, Background, token_of
+from tests.support.ids import case_id
 from tests.support.redis_server import RedisServer, redis_server_version
 from tests.support.tls import TlsFiles, make_tls_files
 from tests.support.waiting import eventually
@@ -256,10 +258,24 @@ def test_a_fakeredis_client_is_refused_with_the_way_out() -> None:
         LockContext(fakeredis.FakeRedis())
 
 
-@pytest.mark.parametrize("thing", [None, "redis://localhost", object(), 5], ids=repr)
+@pytest.mark.parametrize("thing", [None, "redis://localhost", object(), 5], ids=case_id)
 def test_what_is_no_client_is_refused_by_its_type(thing: object) -> None:
     with pytest.raises(TypeError, match=type(thing).__name__):
         LockContext(thing)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("thing", [5, 0, False, "timer", object()], ids=case_id)
+def test_what_is_no_timer_is_refused_by_its_type(thing: Any) -> None:
+    with pytest.raises(TypeError, match=f"timer must be a HashedWheelTimer, not {type(thing).__name__}"):
+        LockContext(redis.Redis(port=1), timer=thing)
+    with pytest.raises(TypeError, match=f"timer must be a HashedWheelTimer, not {type(thing).__name__}"):
+        LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)], timer=thing)
+
+
+@pytest.mark.parametrize("thing", [5, None, b"redis://localhost"], ids=repr)
+def test_what_is_no_url_is_refused_by_its_type(thing: Any) -> None:
+    with pytest.raises(TypeError, match=f"url must be a str, not {type(thing).__name__}"):
+        LockContext.from_url(thing)
 
 
 def test_a_url_that_makes_no_sense_is_refused() -> None:

@@ -203,3 +203,130 @@ def test_a_program_that_was_killed_is_outlived_by_its_locks_for_their_timeout_on
     assert returncode == -signal.SIGKILL
     assert 0 <= real.view.pttl("order:42") <= 1_500
     eventually(lambda: not real.view.exists("order:42"), LONG_S)
+
+
+# Daemon threads that are at work when the interpreter ends
+
+AT_WORK = {
+    "plain": """
+def work(number):
+    while True:
+        with context.lock(f"lock:{number}") as lock:
+            lock.extend(1.0)
+            lock.raise_if_lost()
+""",
+    "family": """
+def work(number):
+    while True:
+        with context.reentrant_lock(f"r:{number}"), context.reentrant_lock(f"r:{number}"):
+            with context.rw_lock(f"rw:{number}").write(), context.semaphore("permits", 3):
+                pass
+        with context.multi_lock([f"m:{number}", f"n:{number}"]):
+            pass
+""",
+    "bulk": """
+def work(number):
+    while True:
+        context.release_many(context.acquire_many([f"b:{number}:{n}" for n in range(20)]).values())
+""",
+    "tasks": """
+async def task(number):
+    while True:
+        async with context.asyncio.lock(f"t:{number}", cancel_on_lost=bool(number % 2)):
+            await asyncio.sleep(0.001)
+async def tasks(number):
+    await asyncio.gather(*[task(10 * number + n) for n in range(4)])
+def work(number):
+    asyncio.run(tasks(number))
+""",
+    "quorum": """
+quorum = LockContext.quorum([redis.Redis(host=f"127.0.0.{n}", port=port) for n in (1, 2, 3)])
+def work(number):
+    while True:
+        with quorum.lock(f"q:{number}"):
+            pass
+""",
+    "refused": """
+away = LockContext(redis.Redis(port=1))
+def work(number):
+    while True:
+        try:
+            away.lock("nowhere", blocking_timeout=0.02).acquire()
+        except LockError:
+            pass
+""",
+    "losses": """
+logging.getLogger("wheel_lock").setLevel(logging.CRITICAL)
+client = redis.Redis(port=port)
+def work(number):
+    while True:
+        lock = context.lock(f"l:{number}", timeout=1.0, renew_every=0.02, on_lost=lambda event: time.sleep(0.01))
+        lock.acquire()
+        client.delete(lock.name)
+        while lock.is_held:
+            time.sleep(0.001)
+""",
+    "timers": """
+def work(number):
+    while True:
+        context.timer.new_timeout(lambda timeout: None, 0.001)
+        timer = HashedWheelTimer()
+        timer.new_timeout(lambda timeout: None, 0.0)
+        time.sleep(0.001)
+        timer.stop()
+""",
+}
+
+
+@pytest.mark.parametrize("kind", AT_WORK)
+def test_daemon_threads_that_are_at_work_print_nothing(fresh_redis: RedisServer, kind: str) -> None:
+    beginning = "import asyncio, atexit, logging\nimport time\natexit.register(time.sleep, 0.1)\n" + BEGINNING
+    for pause_s in (0.0, 0.01, 0.1):
+        end = f"""
+from redis.exceptions import LockError
+from wheel_lock import HashedWheelTimer
+held = context.lock("held", thread_local=False)
+held.acquire()
+{AT_WORK[kind]}
+for number in range(3):
+    threading.Thread(target=work, args=(number,), daemon=True).start()
+time.sleep({pause_s})
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", beginning + end, str(fresh_redis.port)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=30.0,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), f"after {pause_s} s"
+
+
+def test_what_runs_at_exit_on_the_main_thread_is_told_that_the_context_is_closed(real: Backend) -> None:
+    text = """
+import atexit
+@atexit.register
+def last():
+    try:
+        lock.release()
+    except wheel_lock.LockLost as error:
+        print(error, flush=True)
+"""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            text + "import wheel_lock" + BEGINNING + "lock = context.lock('order:42'); lock.acquire()",
+            str(real.port),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=30.0,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "The lock 'order:42' was lost: context closed\n"

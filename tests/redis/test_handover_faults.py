@@ -103,15 +103,15 @@ def test_a_server_that_has_forgotten_the_scripts_is_sent_them(real: Backend, dir
 def test_a_slow_connection_does_not_prolong_the_limit_on_holding(
     real: Backend, proxy: TcpProxy, direct: LockContext
 ) -> None:
-    began_at = time.monotonic()
-    text = exported(direct, max_hold=0.9)
+    warmed_up(direct)
+    text = exported(direct, max_hold=2.0)
+    granted_at = time.monotonic()  # or a little earlier, from when the limit counts
     proxy.to_server.delay_s = 0.05  # for each step of connecting, too
     adopted = real.context_through(proxy, timer=real.timer()).adopt(text)
-    assert time.monotonic() - began_at > 0.3
+    assert time.monotonic() - granted_at > 0.2
     assert adopted.is_held
-    assert time.monotonic() + adopted.remaining() <= began_at + 0.92
-    eventually(lambda: not adopted.is_held, 2.0)
-    assert time.monotonic() <= began_at + 1.2
+    assert time.monotonic() + adopted.remaining() <= granted_at + 2.02
+    eventually(lambda: not adopted.is_held, LONG_S)
     assert adopted.lost is LossReason.HOLD_LIMIT
 
 

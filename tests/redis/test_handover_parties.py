@@ -175,14 +175,13 @@ def test_whoever_contends_all_the_time_never_gets_in_between(backend: Backend, c
     contexts = [backend.context(), context]
     until = time.monotonic() + 0.3
     hops = 0
-    while time.monotonic() < until:
+    while time.monotonic() < until or hops < 20:
         lock = contexts[hops % 2].adopt(lock.export())
         hops += 1
     over.set()
     for call in calls:
         call.result()
     assert intruders == []
-    assert hops >= 20
     assert not any(waiter.done for waiter in waiting)
     assert lock.is_held
     lock.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -79,6 +80,29 @@ def test_no_names_are_no_work() -> None:
         context.release_many([])
         context.release_many([None, None])
         assert context.stats().connects == 0
+
+
+@pytest.mark.parametrize("text", ["abc", b"abc", ""])
+def test_one_text_is_not_taken_for_the_names_of_its_letters(text: Any) -> None:
+    with LockContext(redis.Redis(port=1)) as context:
+        with pytest.raises(TypeError, match=f"names must be several names, not one {type(text).__name__}"):
+            context.acquire_many(text)
+        with pytest.raises(TypeError, match="names must be several names"):
+            asyncio.run(context.asyncio.acquire_many(text))
+
+
+@pytest.mark.parametrize("thing", [5, "order:42", b"order:42", object()], ids=lambda thing: type(thing).__name__)
+def test_what_is_no_lock_is_not_released_nor_is_any_that_came_before_it(
+    backend: Backend, context: LockContext, thing: Any
+) -> None:
+    locks = held(context.acquire_many(["a", "b"]))
+    with pytest.raises(TypeError, match=f"only locks can be released in bulk, not {type(thing).__name__}"):
+        context.release_many([*locks, thing])
+    assert all(lock.is_held for lock in locks)
+    with pytest.raises(TypeError, match="not MultiLock"):
+        context.release_many([*locks, context.multi_lock(["c"])])  # type: ignore[list-item]
+    context.release_many(locks)
+    assert backend.view.keys() == []
 
 
 @pytest.mark.parametrize("bad", ["", b"x" * 513, "\ud800", None, 5, ["list"]], ids=lambda bad: f"{bad!r:.10}")

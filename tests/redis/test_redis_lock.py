@@ -15,6 +15,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 
 from tests.redis.redis_locks import NAME, ours, plain
 from tests.redis.support import LONG_S, Backend, Background, in_thread
+from tests.support.ids import case_id
 from tests.support.waiting import eventually
 from wheel_lock import LockAlreadyHeld, LockContext
 from wheel_lock.redis_lock import Lock
@@ -237,7 +238,7 @@ def test_a_short_one_may_wait_for_its_own_end(client: redis.Redis) -> None:
 # Names
 
 
-@pytest.mark.parametrize("name", ["order:42", b"order:\xff", memoryview(b"order:42"), "bestellung:\u00fc"], ids=repr)
+@pytest.mark.parametrize("name", ["order:42", b"order:\xff", memoryview(b"order:42"), "bestellung:\u00fc"], ids=case_id)
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_its_key_is_redis_pys(real: Backend, name: Any, encoding: str) -> None:
     client = real.client(encoding=encoding)

@@ -72,7 +72,7 @@ def test_a_loss_is_logged_when_it_happens(client: redis.Redis, real: Backend, ca
     lock.acquire()
     real.view.delete(NAME)
     eventually(lambda: [one for one in caplog.records if one.levelno == logging.WARNING], LONG_S)
-    assert f"lost 1 lock(s): '{NAME}': key gone" in caplog.text
+    assert f"lost 1 lock: '{NAME}': key gone" in caplog.text
 
 
 def test_one_without_a_timeout_is_missed_when_it_is_released(client: redis.Redis, real: Backend) -> None:

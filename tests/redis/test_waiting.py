@@ -23,6 +23,7 @@ from wheel_lock import (
     LockTimeout,
     LockUnavailable,
 )
+from wheel_lock.protocol.scripts import ACQUIRE
 
 # An interruption that strikes a finaliser is swallowed by the interpreter: then the program just goes on.
 swallowed = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -46,8 +47,10 @@ def through_proxy(backend: Backend, proxied: TcpProxy) -> LockContext:
 
 
 def tries(proxy: TcpProxy, name: str) -> int:
-    """How many acquires of a name have been sent."""
-    return proxy.seen("to_server").count(b"SET\r\n$%d\r\n%b\r\n" % (len(name), name.encode()))
+    """How many acquires of a name have been sent: plain, and by the script that tells more."""
+    key, sent = b"$%d\r\n%b\r\n" % (len(name), name.encode()), proxy.seen("to_server")
+    by_script = [form.sha1.encode() + b"\r\n$1\r\n1\r\n" + key for form in (ACQUIRE.plain, ACQUIRE.flagged)]
+    return sum(map(sent.count, [b"SET\r\n" + key, *by_script]))
 
 
 # How long and how often

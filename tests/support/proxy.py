@@ -200,6 +200,10 @@ class TcpProxy:
         """Requests reach the server; what the server says is swallowed."""
         self._call(lambda: self._swallow(requests=False, replies=True))
 
+    def lead_to(self, upstream_port: int) -> None:
+        """Connections that are made from now on lead to another server; cut() ends those that there are."""
+        self._upstream = (self._upstream[0], upstream_port)
+
     def cut(self) -> None:
         """Reset all connections, both ends. New ones are served."""
         self._call(self._cut_all)

@@ -89,6 +89,19 @@ def require_redis_7() -> None:
         pytest.skip("came with Redis 7")
 
 
+@functools.cache
+def has_tls() -> bool:
+    """Whether redis-server was built with TLS: then it ends at once for want of a certificate, else of something else."""
+    asked = subprocess.run([require_redis_server(), "--port", "0", "--tls-port", "1"], capture_output=True, text=True)
+    return "tls-cert-file" in asked.stdout + asked.stderr
+
+
+def require_tls() -> None:
+    """For tests of TLS: skipped where REDIS_SERVER names a server that was built without it."""
+    if not has_tls():
+        pytest.skip("the server was built without TLS")
+
+
 class RedisServer:
     """One redis-server. Use it in a `with`, or call start() and close().
 
@@ -108,6 +121,8 @@ class RedisServer:
         sentinel: bool = False,
     ) -> None:
         self._binary = require_redis_server()
+        if tls is not None:
+            require_tls()
         self._config_lines = config_lines
         self._password = password
         self._users = tuple(users)

@@ -21,6 +21,7 @@ from wheel_lock import (
     LockContext,
     LockLost,
     LockNotHeld,
+    LockServerError,
     LossReason,
     LostEvent,
     TooManyLocks,
@@ -55,6 +56,15 @@ def test_a_lock_is_held_on_every_master_and_released_there(masters: Masters, con
     assert not lock.owned()
     with pytest.raises(LockNotHeld):
         lock.release()
+
+
+def test_data_under_the_name_is_an_error_to_those_who_wait(masters: Masters, context: QuorumContext) -> None:
+    for server in masters.servers:
+        server.client().hset("order:42", "field", "value")
+    assert not context.lock("order:42").acquire(blocking=False)
+    with pytest.raises(LockServerError, match="hash that does not expire") as caught:
+        context.lock("order:42").acquire()
+    assert caught.value.code == "WRONGTYPE"
 
 
 def test_it_excludes_others_and_lets_them_in_after_the_release(masters: Masters, context: QuorumContext) -> None:

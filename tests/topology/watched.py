@@ -22,12 +22,24 @@ class Watched:
         replicas: How many replicas.
         down_after_ms: After how much silence a Sentinel takes a server to be down.
         password: Of the servers, and of the Sentinels.
+        failover_timeout_ms: After how much time a failover ends whose replicas are not synchronised.
+        one_choice: Whether only the first replica may be made the master.
     """
 
-    def __init__(self, replicas: int = 1, *, down_after_ms: int = 300, password: str | None = None) -> None:
+    def __init__(
+        self,
+        replicas: int = 1,
+        *,
+        down_after_ms: int = 300,
+        password: str | None = None,
+        failover_timeout_ms: int = 3000,
+        one_choice: bool = False,
+    ) -> None:
         self._replicas = replicas
         self._down_after_ms = down_after_ms
         self._password = password
+        self._failover_timeout_ms = failover_timeout_ms
+        self._one_choice = one_choice
         self._stack = ExitStack()
         self.servers: list[RedisServer] = []
         self.sentinels: list[RedisServer] = []
@@ -38,14 +50,17 @@ class Watched:
             lines += [f"masterauth {self._password}"] if self._password else []
             master = stack.enter_context(RedisServer(*lines, password=self._password))
             self.servers.append(master)
-            for _ in range(self._replicas):
-                replica = RedisServer(f"replicaof 127.0.0.1 {master.port}", *lines, password=self._password)
+            for number in range(self._replicas):
+                following = [f"replicaof 127.0.0.1 {master.port}", *lines]
+                if self._one_choice and number:
+                    following.append("replica-priority 0")
+                replica = RedisServer(*following, password=self._password)
                 self.servers.append(stack.enter_context(replica))
             eventually(lambda: master.client().info("replication")["connected_slaves"] == self._replicas, 10.0)
             watching = [
                 f"sentinel monitor {SERVICE} 127.0.0.1 {master.port} 2",
                 f"sentinel down-after-milliseconds {SERVICE} {self._down_after_ms}",
-                f"sentinel failover-timeout {SERVICE} 3000",
+                f"sentinel failover-timeout {SERVICE} {self._failover_timeout_ms}",
             ]
             if self._password:
                 watching.append(f"sentinel auth-pass {SERVICE} {self._password}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wheel_lock.lease import Lease, Limits, grant_all
+from wheel_lock.lease import Event, Lease, Limits, grant_all
 from wheel_lock.protocol.resp import fragment
 
 _ENDS = {"RELEASE": "RELEASING", "LOSE": "LOST"}
@@ -25,6 +25,9 @@ class Terms:
 
     def due(self, entries: list[Lease], now: float) -> None:
         raise AssertionError("nothing here is on a wheel")
+
+    def illegal(self, lease: Lease, event: Event) -> None:
+        raise RuntimeError(f"a lease that is {lease.state.name} cannot take {event.name}")
 
 
 def new_lease(terms: Terms | None = None) -> Lease:

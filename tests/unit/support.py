@@ -174,11 +174,7 @@ class Member:
 
     def __init__(self) -> None:
         self.busy = False
-        self.failures = 0
         self.told: list[str] = []
-
-    def failed(self) -> None:
-        self.failures += 1
 
     def thread_died(self) -> None:
         self.told.append("thread died")

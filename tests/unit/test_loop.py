@@ -404,6 +404,10 @@ def test_a_turn_is_io_then_ticks_then_messages_then_writing(
         def flush(self) -> None:
             happened.append("writing")
 
+        above = None
+
+        def crashed(self, error: Exception) -> None: ...
+
     def message() -> None:
         happened.append("message")
         by_hand.flush_later(Writer())
@@ -422,6 +426,7 @@ def test_writing_that_fails_is_logged_and_the_others_write(
     by_hand: HashedWheelTimer, caplog: pytest.LogCaptureFixture
 ) -> None:
     written: list[int] = []
+    crashed: list[int] = []
 
     class Writer:
         def __init__(self, number: int) -> None:
@@ -432,11 +437,16 @@ def test_writing_that_fails_is_logged_and_the_others_write(
                 fail()
             written.append(self.number)
 
+        above = None
+
+        def crashed(self, error: Exception) -> None:
+            crashed.append(self.number)
+
     for number in range(3):
         by_hand.flush_later(Writer(number))
     by_hand.turn()
     by_hand.turn()
-    assert written == [0, 2]
+    assert (written, crashed) == ([0, 2], [1])
     assert len(messages(caplog, logging.ERROR)) == 1
 
 

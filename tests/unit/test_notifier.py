@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import threading
@@ -75,8 +76,92 @@ def test_there_is_no_thread_before_there_is_something_to_tell() -> None:
     before = threading.active_count()
     notifier = Notifier()
     assert threading.active_count() == before
+    assert notifier.drain(PATIENCE_S)  # of nothing
+    assert threading.active_count() == before
+    notifier.post(lambda: None)
     assert notifier.drain(PATIENCE_S)
-    assert notifier._thread is not None  # which, being a daemon, stays
+    assert notifier._thread is not None
+
+
+def test_the_thread_ends_when_there_is_nothing_more_to_tell_and_the_next_call_starts_another() -> None:
+    notifier = Notifier()
+    threads: list[threading.Thread] = []
+    for _ in range(2):
+        notifier.post(lambda: threads.append(threading.current_thread()))
+        assert notifier.drain(PATIENCE_S)
+        eventually(lambda: not threads[-1].is_alive(), message="the idle thread ends")
+    assert threads[0] is not threads[1]
+
+
+def test_a_call_that_is_posted_while_the_thread_ends_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wheel_lock.notifier._LINGER_S", 0.0)  # so that it is about to end all the time
+    notifier = Notifier()
+    seen: list[object] = []
+    for number in range(2000):
+        notifier.post(seen.append, number)
+    assert notifier.drain(PATIENCE_S)
+    assert seen == list(range(2000))
+
+
+def test_posts_of_several_threads_are_all_run_while_the_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wheel_lock.notifier._LINGER_S", 0.0)
+    notifier = Notifier()
+    seen: list[tuple[int, int]] = []
+
+    def post_many(who: int) -> None:
+        for number in range(500):
+            notifier.post(seen.append, (who, number))
+
+    for caller in [Background(lambda who=who: post_many(who)) for who in range(4)]:  # type: ignore[misc]
+        caller.result()
+    eventually(lambda: len(seen) == 2000)
+    for who in range(4):
+        assert [number for caller, number in seen if caller == who] == list(range(500))
+
+
+def test_nothing_keeps_a_notifier_whose_thread_has_ended() -> None:
+    notifier = Notifier()
+    notifier.post(lambda: None)
+    gone = weakref.ref(notifier)
+    del notifier
+    eventually(lambda: gone() is None, message="the notifier is collected")
+
+
+def test_no_notifier_waits_for_another() -> None:
+    seen: list[int] = []
+    with Gate():
+        other = Notifier()
+        other.post(seen.append, 1)
+        assert other.drain(PATIENCE_S)
+        assert seen == [1]
+
+
+def test_draining_that_of_the_process_waits_for_all_others() -> None:
+    other, opened, reached = Notifier(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        reached.set()
+        opened.wait(PATIENCE_S)
+
+    other.post(wait)
+    assert reached.wait(PATIENCE_S)
+    assert not NOTIFIER.drain(0.01)
+    opened.set()
+    assert NOTIFIER.drain(PATIENCE_S)
+
+
+def test_a_thread_that_is_killed_is_replaced() -> None:
+    notifier = Notifier()
+    seen: list[object] = []
+
+    def kill() -> None:
+        me = ctypes.c_ulong(threading.get_ident())
+        notifier.post(seen.append, "after")
+        assert ctypes.pythonapi.PyThreadState_SetAsyncExc(me, ctypes.py_object(SystemExit)) == 1
+
+    for _ in range(20):  # where it strikes is a matter of chance
+        notifier.post(kill)
+    eventually(lambda: len(seen) == 20)
 
 
 def test_a_post_returns_while_a_call_is_still_running() -> None:

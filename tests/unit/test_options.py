@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.ids import case_id
 from wheel_lock.lease import local_deadline
 from wheel_lock.options import (
     DRIFT,
     MARGIN_S,
+    MAX_COUNT,
     MAX_SECONDS,
     MIN_RENEWED_TIMEOUT_S,
     MIN_TIMEOUT_S,
@@ -62,14 +64,14 @@ def shown(value: object) -> str:
     return repr(value)[:20]
 
 
-@pytest.mark.parametrize("value", [*NO_SECONDS, None], ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("value", [*NO_SECONDS, None], ids=case_id)
 def test_a_timeout_that_is_no_time_is_refused(value: object) -> None:
     message = refusal(make_lock_options, timeout=value)
     assert "timeout" in message
     assert shown(value) in message
 
 
-@pytest.mark.parametrize("value", NO_SECONDS, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("value", NO_SECONDS, ids=case_id)
 @pytest.mark.parametrize("parameter", ["renew_every", "blocking_timeout", "max_hold", "retry_every"])
 def test_a_duration_of_a_lock_that_is_no_time_is_refused(parameter: str, value: object) -> None:
     message = refusal(make_lock_options, **{parameter: value})
@@ -89,7 +91,7 @@ def test_waiting_for_no_time_at_all_makes_sense() -> None:
     assert lock_options(blocking_timeout=0).blocking_timeout_s == 0
 
 
-@pytest.mark.parametrize("value", NO_COUNTS, ids=repr)
+@pytest.mark.parametrize("value", NO_COUNTS, ids=case_id)
 @pytest.mark.parametrize("parameter", ["max_renewals", "max_attempts"])
 def test_a_number_of_times_that_is_no_number_is_refused(parameter: str, value: object) -> None:
     message = refusal(make_lock_options, **{parameter: value})
@@ -164,7 +166,7 @@ def test_a_value_that_equals_a_good_one_is_no_better_for_it() -> None:
     assert "1.0" in refusal(make_lock_options, max_attempts=1.0)
 
 
-@pytest.mark.parametrize("value", [*NO_SECONDS, None, 0, 0.0], ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("value", [*NO_SECONDS, None, 0, 0.0], ids=case_id)
 @pytest.mark.parametrize(
     "parameter", ["response_timeout", "connect_timeout", "backoff_first", "backoff_max", "close_timeout"]
 )
@@ -174,7 +176,7 @@ def test_a_duration_of_a_context_that_is_no_time_is_refused(parameter: str, valu
     assert shown(value) in message
 
 
-@pytest.mark.parametrize("value", [*NO_COUNTS, 0], ids=repr)
+@pytest.mark.parametrize("value", [*NO_COUNTS, 0], ids=case_id)
 @pytest.mark.parametrize("parameter", ["batch_size", "max_calls_in_flight", "max_held"])
 def test_a_size_of_a_context_that_is_no_number_is_refused(parameter: str, value: object) -> None:
     message = refusal(make_context_options, **{parameter: value})
@@ -209,7 +211,7 @@ def test_every_number_of_seconds_in_range_is_taken_as_it_is(value: float) -> Non
     assert taken == value
 
 
-@given(value=st.integers(1))
+@given(value=st.integers(1, MAX_COUNT))
 @settings(deadline=None)
 def test_every_whole_number_in_range_is_taken_as_it_is(value: int) -> None:
     assert count("what", value, least=1) == value
@@ -228,12 +230,9 @@ def test_a_bad_value_of_any_length_makes_a_short_message(check: Callable[..., ob
 def test_a_whole_number_too_long_for_anything_is_refused_like_any_other(
     check: Callable[..., object], sign: int, digits: int
 ) -> None:
-    if check is count and sign > 0:
-        assert check("max_held", 10**digits, least=1) == 10**digits
-    else:
-        message = refusal(lambda: check("timeout", sign * 10**digits, least=1))
-        assert "timeout" in message
-        assert len(message) < 500
+    message = refusal(lambda: check("timeout", sign * 10**digits, least=1))
+    assert "timeout" in message
+    assert len(message) < 500
 
 
 @pytest.mark.parametrize(
@@ -268,7 +267,7 @@ def test_a_value_that_cannot_be_hashed_is_refused_like_any_other(parameter: str)
         (b"\xff" * 512, b"\xff" * 512),
         ("ü" * 256, "ü".encode() * 256),
     ],
-    ids=lambda value: repr(value)[:30],
+    ids=case_id,
 )
 @pytest.mark.parametrize("check", [lock_name, lock_token])
 def test_a_legal_name_is_sent_as_it_is(check: Callable[[object], bytes], name: str | bytes, expected: bytes) -> None:
@@ -303,7 +302,7 @@ def test_any_1_to_512_bytes_are_a_name(name: bytes) -> None:
         (memoryview(b"a"), "memoryview"),
         (object(), "object"),
     ],
-    ids=lambda value: repr(value)[:30],
+    ids=case_id,
 )
 @pytest.mark.parametrize("check", [lock_name])
 def test_anything_else_is_no_name(check: Callable[[object], bytes], name: object, said: str) -> None:

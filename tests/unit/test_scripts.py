@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.redis_server import RedisServer, redis_server_version
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import bulk, command, fragment
-from wheel_lock.protocol.scripts import ALL, FLAG_PROBE, Call, Script, ScriptForm
+from wheel_lock.protocol.scripts import ALL, COMMANDS, FLAG_PROBE, Call, Script, ScriptForm
 
 FLAGS = {"allow-oom", "allow-cross-slot-keys", "no-writes", "allow-stale", "no-cluster"}
 FILES = sorted(
@@ -54,10 +54,10 @@ def test_a_file_opens_with_what_it_is_and_takes_and_answers(file: Traversable) -
 
 
 @pytest.mark.parametrize("script", ALL, ids=name_of)
-def test_the_two_forms_differ_by_their_first_line_only(script: Script) -> None:
-    first, _, rest = script.flagged.source.partition(b"\n")
-    assert rest == script.plain.source
-    assert re.fullmatch(rb"#!lua( flags=[a-z,-]+)?", first)
+def test_the_two_forms_differ_by_their_first_line_and_by_what_came_with_redis_7(script: Script) -> None:
+    first, *rest = script.flagged.source.splitlines(keepends=True)
+    assert b"".join(line for line in rest if b"'GT'" not in line) == script.plain.source
+    assert re.fullmatch(rb"#!lua( flags=[a-z,-]+)?\n", first)
     assert not script.plain.source.startswith(b"#!")
     assert script.form(True) is script.flagged
     assert script.form(False) is script.plain
@@ -73,6 +73,14 @@ def test_the_first_line_has_the_flags_of_the_header(script: Script) -> None:
 def test_what_keeps_and_frees_locks_works_without_memory_and_what_grants_them_does_not() -> None:
     for script in ALL:
         assert (b"allow-oom" in script.flagged.source.split(b"\n")[0]) == (not script.name.startswith("acquire"))
+
+
+def test_every_command_that_a_script_calls_is_one_that_the_user_must_be_allowed_to_call() -> None:
+    done_without = {"publish", "type"}
+    called = {script: set(re.findall(r"call\('(\w+)'", script.plain.source.decode())) for script in ALL}
+    assert {command for script in ALL for command in script.commands} == COMMANDS
+    for script, commands in called.items():
+        assert commands - done_without <= script.commands
 
 
 def test_what_works_on_many_keys_may_cross_slots_and_what_declares_keys_may_not() -> None:

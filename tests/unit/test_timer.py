@@ -422,8 +422,15 @@ def test_a_tick_that_is_none_is_refused(value: int) -> None:
         HashedWheelTimer(tick_ms=value)
 
 
-@pytest.mark.parametrize("value", [0, 1, -2, 3, 1000, 2.0, math.nan, True, "8", None])
-def test_slots_that_are_no_power_of_two_are_refused(value: int) -> None:
+@pytest.mark.parametrize(
+    ("slots", "rounded"), [(1, 2), (2, 2), (3, 4), (512, 512), (1000, 1024), (1024, 1024), (1025, 2048)]
+)
+def test_slots_are_rounded_up_to_a_power_of_two_as_in_netty(new_timer: NewTimer, slots: int, rounded: int) -> None:
+    assert new_timer(slots=slots, threaded=False).wheel.slots == rounded
+
+
+@pytest.mark.parametrize("value", [0, -2, 2.0, math.nan, True, "8", None])
+def test_slots_that_are_no_number_of_slots_are_refused(value: int) -> None:
     with pytest.raises(ValueError, match="slots"):
         HashedWheelTimer(slots=value)
 
@@ -589,4 +596,6 @@ def test_nothing_of_a_timeout_that_is_over_is_kept(timer: HashedWheelTimer, cloc
     assert expired.expired
     del expired, cancelled
     gc.collect()
-    eventually(lambda: not [item for item in gc.get_objects() if isinstance(item, Timeout) and item.timer is timer])
+    eventually(
+        lambda: not [item for item in gc.get_objects() if issubclass(type(item), Timeout) and item.timer is timer]
+    )

@@ -6,21 +6,33 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.channel import ServerError
+from wheel_lock.engine.channel import NodeRequest
 from wheel_lock.engine.kind import Contention, Refusal
 from wheel_lock.engine.operation import Operation, nobody
-from wheel_lock.engine.requests import CallerRequest, acquiring_node_of, node_of, terms_of
-from wheel_lock.errors import LockLost, LockServerError, LossReason, WheelLockError
+from wheel_lock.engine.requests import CallerRequest, acquiring_node_of, least_s, node_of, terms_of
+from wheel_lock.engine.rights import Look, needs_of
+from wheel_lock.errors import LockLost, LockServerError, LockTimeout, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Event, Lease, State
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
     from wheel_lock.engine.kind import Kind
     from wheel_lock.engine.node import Node
     from wheel_lock.engine.renewal import Renewer
+    from wheel_lock.engine.waiting import Acquisition
+
+
+def hold_limit_error(name: str | bytes | None, options: LockOptions, took_s: float) -> LockTimeout | None:
+    """Return what to raise where a grant took ``took_s`` seconds, longer than its hold limit; None where it has none."""
+    limit_s = options.max_hold_s
+    if limit_s is None or limit_s >= options.timeout_s:
+        return None
+    took = f"The grant of the lock {quoted(name)} arrived after {took_s:.3f} s"
+    return LockTimeout(f"{took}, and it may be held for {limit_s:g} s only (max_hold)", name)
 
 
 class Acquire(CallerRequest):
@@ -30,9 +42,24 @@ class Acquire(CallerRequest):
         leases: What is to be granted; all of one group.
         operation: What it completes.
         retry_ms: Where it was refused, when to ask again at the latest, in milliseconds from now, if that is known.
+        caller_until: When its caller's time is up, in seconds of the timer's clock; None for never.
+        cut_short: Whether it has ended because its caller's time was up, which says nothing to other callers.
+        waiter: Whose try it is, if that may wait.
     """
 
-    __slots__ = ("_counted", "_engine", "_options", "_patience_ms", "leases", "operation", "retry_ms")
+    __slots__ = (
+        "_counted",
+        "_engine",
+        "_hurried",
+        "_options",
+        "_patience_ms",
+        "caller_until",
+        "cut_short",
+        "leases",
+        "operation",
+        "retry_ms",
+        "waiter",
+    )
 
     def __init__(
         self,
@@ -50,6 +77,10 @@ class Acquire(CallerRequest):
         self._patience_ms = patience_ms
         self.operation = operation
         self.retry_ms: int | None = None
+        self.caller_until: float | None = None
+        self.cut_short = False
+        self._hurried = False  # its caller's time is up before its own
+        self.waiter: Acquisition | None = None
         self._counted = False  # among those being acquired
         self.suspicion_s = min(self.suspicion_s, options.timeout_s / 6)
 
@@ -70,16 +101,26 @@ class Acquire(CallerRequest):
         return terms_of(self.leases[0]).kind
 
     @property
+    def needs(self) -> frozenset[str]:
+        return needs_of(self._kind, self.lease, renewed=self._options.renew_every_s is not None)
+
+    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
+        return Look(self) if missing_rights & self.needs else self
+
+    @property
     def _queues(self) -> bool:
         """Whether it keeps a place in a queue at the server: of very many that do, next to none are granted."""
         return self._patience_ms > 0 and self._kind.contention is Contention.QUEUED
 
     def call(self) -> Call:
-        ttl_ms = terms_of(self.leases[0]).timeout_ms
-        return self._kind.acquire(self.leases[0], ttl_ms, again=self.tries > 0, patience_ms=self._patience_ms)
+        return self._call(again=self.tries > 0)
 
-    def read(self, reply: Reply) -> int | Refusal | str:
-        """Return what the reply says: a fence, a refusal, or the server's error text."""
+    def _call(self, *, again: bool) -> Call:
+        ttl_ms = terms_of(self.leases[0]).timeout_ms
+        return self._kind.acquire(self.leases[0], ttl_ms, again=again, patience_ms=self._patience_ms)
+
+    def read(self, reply: Reply) -> int | Refusal | ServerError:
+        """Return what the reply says: a fence, a refusal, or the server's error."""
         return self._kind.read_acquire(reply, again=self.tries > 1, waiting=self._patience_ms > 0)
 
     def value_reply(self, reply: Reply) -> None:
@@ -87,12 +128,17 @@ class Acquire(CallerRequest):
         if self.finished:
             self._too_late(verdict)
             return
-        if isinstance(verdict, str):
-            self.error_reply(ServerError(verdict))
+        if isinstance(verdict, ServerError):
+            self.error_reply(verdict)
             return
         replicas = self.node.replicas
         if isinstance(verdict, Refusal):
+            if verdict.is_data:
+                self.error_reply(self._no_lock(verdict))
+                return
             self.finish()
+            if verdict.found is not None and self.waiter is not None:
+                self.waiter.finds(verdict.found)
             self.retry_ms = verdict.retry_ms
             # Of several, an earlier try whose reply was lost may have been granted those that nobody else holds now.
             self._turn_down(self.tries > 1 and len(self.leases) > 1)
@@ -101,6 +147,12 @@ class Acquire(CallerRequest):
             self.take(verdict)
         else:
             replicas.confirm(partial(self._replicated, verdict))
+
+    def _no_lock(self, refusal: Refusal) -> ServerError:
+        return ServerError(
+            f"WRONGTYPE the key holds a {refusal.found} that does not expire: it is data and no lock, for which it would "
+            f"hold a {self._kind.key_type}"
+        )
 
     def _replicated(self, fence: int, error: WheelLockError | None) -> None:
         """Enough replicas have the grant, or it is taken back."""
@@ -125,12 +177,20 @@ class Acquire(CallerRequest):
             self.leases[0].fence = fence or None
             self.operation.complete(True)
             return
-        # Granted, but the reply took longer than the lease lasts.
+        # Granted, but the reply took longer than the lease lasts, or than it may be held.
         if not self._kind.own_tokens:
             self._too_late(fence)
-        self._turn_down(self._kind.own_tokens)
+        self._engine.turn_down(self.leases, self._kind.own_tokens, self.node)
+        self.end_late(hold_limit_error(self.name, self._options, self.timer.clock.now() - self.sent_at))
 
-    def _too_late(self, verdict: int | Refusal | str) -> None:
+    def end_late(self, error: LockTimeout | None) -> None:
+        """End a try whose grant has come too late; ``error`` says so where the hold limit is the reason."""
+        if error is None:
+            self.operation.complete(False)
+        else:
+            self.operation.fail(error)
+
+    def _too_late(self, verdict: int | Refusal | ServerError) -> None:
         """Nobody waits any more. An owner-checked release is under way, or else it was waited for this answer."""
         if self.leases[0].state is State.PENDING and isinstance(verdict, int):
             for lease in self.leases:
@@ -149,9 +209,26 @@ class Acquire(CallerRequest):
         self.operation.complete(False)
 
     def failed(self, error: WheelLockError) -> None:
-        # An error reply is an answer: that try has granted nothing. A try without a reply may have.
-        self._undo(self.tries > isinstance(error, LockServerError))
+        # A plain command that is answered by an error has done nothing. A script may have come half-way, and a try
+        # without a reply may have been granted.
+        nothing_done = isinstance(error, LockServerError) and self._call(again=False).script is None
+        self._undo(self.tries > nothing_done)
         self.operation.fail(error)
+
+    def start(self) -> None:
+        """Send it, and let its time run: that of any request, or what its caller has left where that is less."""
+        super().start()
+        if self.caller_until is not None:
+            begun_at = self.until - self.limit_s
+            left_s = max(self.caller_until - begun_at, least_s(self.node))
+            if left_s < self.limit_s:
+                self._hurried = True
+                self.limit_s = left_s
+                self.until = begun_at + left_s + self.timer.scale.tick_s  # because what is due is rounded down
+
+    def late(self, now: float) -> None:
+        self.cut_short = self._hurried and self.timer.scale.floor(self.until) <= self.timer.wheel.now
+        super().late(now)
 
     def begin(self) -> None:
         """Send it, unless the context takes no more."""
@@ -173,7 +250,7 @@ class Acquire(CallerRequest):
             self.timer.wheel.cancel(self)
         if self._counted:
             self._counted = False
-            self._engine.acquiring -= len(self.leases)
+            self._engine.acquiring = max(self._engine.acquiring - len(self.leases), 0)  # a failure has forgotten them
 
     def give_up(self) -> None:
         """The caller waits no more: undo what was granted, or may have been."""
@@ -182,7 +259,8 @@ class Acquire(CallerRequest):
             self._undo(bool(self.sends))
         else:
             kept = [lease for lease in self.leases if lease.state <= State.EXTENDING]
-            self._engine.release_many(kept, Operation(nobody))
+            if kept:
+                self._engine.release_many(kept, Operation(nobody))
 
 
 class Release(CallerRequest):
@@ -211,8 +289,8 @@ class Release(CallerRequest):
         outcome = terms_of(self.lease).kind.read_release(reply)
         if self.finished:
             return
-        if isinstance(outcome, str) and not isinstance(outcome, LossReason):  # which is a text, too
-            self.error_reply(ServerError(outcome))
+        if isinstance(outcome, ServerError):
+            self.error_reply(outcome)
             return
         self.finish()
         # When an earlier try's reply was lost, that the key is gone, or another's, is what that try has achieved.

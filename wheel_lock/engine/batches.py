@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.channel import ServerError
 from wheel_lock.engine.requests import Request, batch_call
-from wheel_lock.lease import RENEWING, Lease
+from wheel_lock.lease import HELD, RENEWING, Event, Lease
 from wheel_lock.protocol.resp import Reply, exceptions, number
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
 
 if TYPE_CHECKING:
     from wheel_lock.engine.kind import Kind
     from wheel_lock.engine.renewal import Renewer
+    from wheel_lock.engine.verifying import Verification
 
 _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly for any number of leases (Knuth 6.4)
 
@@ -45,29 +46,46 @@ class RenewalGroup:
         """Renew ``entries``; losses come first. Runs for every renewal, hence the plain loop."""
         live: list[Lease] = []
         odd: list[Lease] = []
-        keep = live.append
+        keep, held = live.append, HELD
         now = self.renewer.timer.clock.now()  # what went before in this turn may have taken long
         for lease in entries:
-            if lease.deadline > now and lease.limits is None and not lease.owner.ended:
+            # A lease that came due in this step may have been released, moved or lost by what was called before.
+            if lease.state is held and lease.deadline > now and lease.limits is None and not lease.owner.ended:
                 keep(lease)
             else:
                 odd.append(lease)
         if odd:
-            live.extend(self.renewer.sort_out(odd, now))
+            live += self.renewer.sort_out(odd, now)
+            live = [lease for lease in live if lease.state is held]  # a loss may have ended another one, too
         if live:
             self.renewer.renew(self, live)
+
+    def illegal(self, lease: Lease, event: Event) -> None:
+        self.renewer.engine.illegal(lease, event)
+
+    def domains(self, entries: list[Lease]) -> tuple[Renewer]:
+        """Return what a failure costs: which of the leases of the node are watched is in doubt."""
+        return (self.renewer,)
 
 
 class Batch(Request):
     """One renewal call about many leases of one group."""
 
-    __slots__ = ("_renewer", "drained", "leases", "overdue", "silent", "terms")
+    __slots__ = ("_renewer", "drained", "leases", "overdue", "silent", "terms", "verification")
 
-    def __init__(self, renewer: Renewer, terms: RenewalGroup, leases: Sequence[Lease], drained: bool) -> None:
+    def __init__(
+        self,
+        renewer: Renewer,
+        terms: RenewalGroup,
+        leases: Sequence[Lease],
+        drained: bool,
+        verification: Verification | None,
+    ) -> None:
         super().__init__(renewer.timer, renewer.node)
         self._renewer = renewer
         self.terms = terms
         self.leases = leases
+        self.verification = verification  # what it is a part of, where its leases were not due
         self.drained = drained  # from the overdue set, in order of deadline and not of due tick
         self.overdue = False  # its leases are watched in the overdue set
         self.silent = False  # it was not answered when it should have been
@@ -104,13 +122,19 @@ class Batch(Request):
         self._renewer.confirmed(self, exceptions(reply, len(self.leases)))
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is not None and self.node.cluster.redirects(self, str(error)):
+        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+            if error.code not in ("MOVED", "ASK"):
+                self._renewer.outage.begin(error)
             return
         if self.node.learns(error, self.call()):
             self._renewer.interrupted(self)
             self._renewer.drain()
         else:
-            self._renewer.failed(self, str(error))
+            self._renewer.failed(self, error)
+
+    def crashed(self, error: Exception) -> None:
+        self.timer.wheel.cancel(self)
+        self._renewer.crashed(error)
 
     def broken(self, error: Exception) -> None:
         self._renewer.interrupted(self)

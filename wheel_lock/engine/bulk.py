@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from wheel_lock.engine.acquiring import hold_limit_error
 from wheel_lock.engine.chunks import Bulk, Chunk
 from wheel_lock.engine.operation import Operation, nobody
-from wheel_lock.engine.requests import batch_call, terms_of
-from wheel_lock.errors import ContextClosed, LockServerError, LossReason, WheelLockError, quoted
+from wheel_lock.engine.requests import batch_call, least_s, no_answer, refused_by_server, terms_of
+from wheel_lock.engine.rights import needs_of
+from wheel_lock.errors import ContextClosed, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
 from wheel_lock.options import LockOptions
-from wheel_lock.protocol.resp import GONE, TAKEN, error_text, is_of_wrong_type
+from wheel_lock.protocol.resp import GONE, TAKEN
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
@@ -44,7 +47,7 @@ class AcquireMany(Bulk):
     def road_to(self, renewer: Renewer) -> Node:
         return renewer.acquiring_node
 
-    def chunk_done(self, chunk: Chunk, odd: dict[int, int | str]) -> None:
+    def chunk_done(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
         """Take the outcome of one chunk, when enough replicas have it, and go on."""
         replicas = chunk.node.replicas
         if replicas is None or len(odd) == len(chunk.leases):
@@ -52,7 +55,7 @@ class AcquireMany(Bulk):
         else:
             replicas.confirm(partial(self._replicated, chunk, odd))
 
-    def _replicated(self, chunk: Chunk, odd: dict[int, int | str], error: WheelLockError | None) -> None:
+    def _replicated(self, chunk: Chunk, odd: dict[int, int | ServerError], error: WheelLockError | None) -> None:
         if chunk not in self._under_way:
             return  # given up meanwhile, and cleaned up
         if error is None:
@@ -65,27 +68,33 @@ class AcquireMany(Bulk):
         assert terms.kind.acquire_many is not None
         return batch_call(terms.kind.acquire_many, terms.kind, leases, terms.ttl)
 
-    def take(self, chunk: Chunk, odd: dict[int, int | str]) -> None:
+    def needs(self, leases: Sequence[Lease]) -> frozenset[str]:
+        return needs_of(terms_of(leases[0]).kind, leases[0], renewed=self._options.renew_every_s is not None)
+
+    def take(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
         self._give_places_back(len(chunk.leases))
         for index, verdict in odd.items():
             lease = chunk.leases[index]
-            self.engine.turn_down([lease], isinstance(verdict, str) and chunk.tries > 1)
-            if isinstance(verdict, str):
-                self._stop(LockServerError(f"{error_text(verdict)} (lock {quoted(lease.name)})", lease.name))
+            self.engine.turn_down([lease], isinstance(verdict, ServerError) and chunk.tries > 1)
+            if isinstance(verdict, ServerError):
+                self._stop(refused_by_server(verdict, lease.name))
         granted = [lease for index, lease in enumerate(chunk.leases) if index not in odd] if odd else chunk.leases
         if granted and self.engine.grant(granted, self._options, chunk.sent_at):
             self._granted.extend(granted)
         elif granted:
             self.engine.turn_down(granted, True)
             granted = []
+            late = hold_limit_error(chunk.name, self._options, self.engine.timer.clock.now() - chunk.sent_at)
             if self.engine.closed:
                 self._stop(ContextClosed("The context has been closed"))
+            elif late is not None:
+                self._stop(late)
         if self._all_or_nothing and len(granted) < len(chunk.leases):
             self._stopped = True
 
     def miss(self, chunk: Chunk, error: WheelLockError) -> None:
         self._give_places_back(len(chunk.leases))
-        self.engine.turn_down(chunk.leases, chunk.tries > isinstance(error, LockServerError), chunk.node)
+        self.engine.turn_down(chunk.leases, chunk.tries > 0, chunk.node)
         self._stop(error)
 
     def _stop(self, error: WheelLockError) -> None:
@@ -105,8 +114,17 @@ class AcquireMany(Bulk):
             # Not before all is undone: the caller must not meet its own grants on the server.
             self._undo(lambda: self._operation.complete(None))
 
-    def begin(self, expected: int) -> None:
-        """Get ready for ``expected`` leases, unless the context takes no more."""
+    def begin(self, expected: int, limit_s: float | None = None) -> None:
+        """Get ready for ``expected`` leases, unless the context takes no more.
+
+        Args:
+            expected: How many.
+            limit_s: How many seconds all of it may take; None for as long as it takes, each chunk within its own limit.
+        """
+        if limit_s is not None:
+            timer = self.engine.timer
+            limit_s = max(limit_s, max(map(least_s, self.engine.nodes)))
+            timer.call_at(timer.now + limit_s + timer.scale.tick_s, lambda now: self._time_is_up(limit_s), self.engine)
         refusal = self.engine.refusal(None, expected)
         if refusal is not None:
             self._stop(refusal)
@@ -125,6 +143,22 @@ class AcquireMany(Bulk):
         """Take more leases, and send what may be sent."""
         self.put(leases)
         self.pump()
+
+    def _time_is_up(self, limit_s: float) -> None:
+        """The caller is told at once; what has been granted, or may have been, is undone."""
+        if self._operation.done:
+            return
+        if self._undoing:
+            self._operation.complete(None)  # it is known that another holds one of them
+            return
+        under_way, self._under_way = self._under_way, set()
+        slow = next(iter(under_way), None)
+        error = no_answer(slow.node if slow else self.engine.node, slow.name if slow else None, limit_s)
+        for chunk in under_way:
+            chunk.finish()
+            self.miss(chunk, error)
+        self._stop(error)
+        self.finished()
 
     def seal(self) -> None:
         """There are no more to come."""
@@ -161,7 +195,7 @@ class ReleaseMany(Bulk):
     def call(self, leases: Sequence[Lease]) -> Call:
         return terms_of(leases[0]).kind.release_many(leases)
 
-    def take(self, chunk: Chunk, odd: dict[int, int | str]) -> None:
+    def take(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
         if chunk.tries > 1:  # what is gone, or another's, is what an earlier try has achieved whose reply was lost
             odd = {index: verdict for index, verdict in odd.items() if verdict not in (GONE, TAKEN)}
         if not odd:
@@ -170,9 +204,9 @@ class ReleaseMany(Bulk):
         self._freed([lease for index, lease in enumerate(chunk.leases) if index not in odd])
         for index, verdict in odd.items():
             lease = chunk.leases[index]
-            if isinstance(verdict, str) and not is_of_wrong_type(verdict):
+            if isinstance(verdict, ServerError) and verdict.code != "WRONGTYPE":
                 self.engine.unreleased([lease])
-                self._error = LockServerError(f"{error_text(verdict)} (lock {quoted(lease.name)})", lease.name)
+                self._error = refused_by_server(verdict, lease.name)
                 continue
             reason = LossReason.KEY_GONE if verdict == GONE else LossReason.TAKEN
             self.losses[lease.name] = reason
@@ -215,7 +249,7 @@ class Sweep(Bulk):
         # Not those that their holders are releasing: theirs is the answer that is under way.
         self.engine.lose([lease for lease in leases if lease.state <= State.EXTENDING], LossReason.CONTEXT_CLOSED)
 
-    def take(self, chunk: Chunk, odd: dict[int, int | str]) -> None:
+    def take(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
         pass
 
     def miss(self, chunk: Chunk, error: WheelLockError) -> None:

@@ -17,7 +17,9 @@ from typing import Protocol
 import hiredis
 
 from wheel_lock.engine.connect import Connection
+from wheel_lock.failures import FailureDomain, contain, guarded
 from wheel_lock.protocol.resp import MalformedReply, Reply
+from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.timer import HashedWheelTimer
 
 READ_BYTES = 1 << 18
@@ -26,11 +28,7 @@ _NOTHING = object()
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class ServerError(Exception):
-    """An error reply. Its text starts with a code in capitals."""
-
-
-class NodeRequest(Protocol):
+class NodeRequest(FailureDomain, Protocol):
     """Something that is sent and waits for one reply; it may have to wait for a connection first."""
 
     @property
@@ -44,6 +42,8 @@ class NodeRequest(Protocol):
 
     def refused(self, error: Exception) -> None: ...
 
+    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest: ...
+
 
 class Channel:
     """A pipelined connection. Timer's thread only.
@@ -51,6 +51,7 @@ class Channel:
     Args:
         timer: Whose thread and selector it uses.
         connection: What it now owns.
+        domain: What a failure costs that concerns more than one request.
         on_reply: Called after each batch of replies.
         on_lost: Called once, with the error, when it has been dropped; the requests are told right after.
     """
@@ -59,10 +60,12 @@ class Channel:
         self,
         timer: HashedWheelTimer,
         connection: Connection,
+        domain: FailureDomain | None,
         on_reply: Callable[[], object],
         on_lost: Callable[[Channel, Exception], object],
     ) -> None:
         self._timer = timer
+        self._domain = domain
         self._connection = connection
         self._sock = connection.sock
         self._level = connection.level
@@ -75,7 +78,7 @@ class Channel:
         self._flush_wanted = False
         self._writing = False
         self.open = True
-        timer.watch(self._sock, selectors.EVENT_READ, self._ready)
+        timer.watch(self._sock, selectors.EVENT_READ, self._ready, domain)
 
     @property
     def unanswered(self) -> int:
@@ -84,7 +87,11 @@ class Channel:
 
     def send(self, request: NodeRequest) -> None:
         """Queue ``request``; it is written, together with all others, at the end of this turn."""
-        self._out.append(request.encode(self._level))
+        try:
+            self._out.append(request.encode(self._level))
+        except Exception as error:
+            contain(request, request.encode, error)
+            return
         self._requests.append(request)
         if not self._flush_wanted:
             self._flush_wanted = True
@@ -110,7 +117,7 @@ class Channel:
         if self._writing is not bool(self._unsent):
             self._writing = bool(self._unsent)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._writing else 0)
-            self._timer.watch(self._sock, events, self._ready)
+            self._timer.watch(self._sock, events, self._ready, self._domain)
 
     def _ready(self, events: int) -> None:
         if self.open and events & selectors.EVENT_WRITE:
@@ -127,7 +134,7 @@ class Channel:
                     return
                 self._reader.feed(data)
                 # TLS hides what it has buffered from the selector, so it must be read until it blocks.
-                if len(data) < READ_BYTES and not isinstance(self._sock, ssl.SSLSocket):
+                if len(data) < READ_BYTES and not hasattr(self._sock, "pending"):
                     break
         except _BLOCKED:
             pass
@@ -156,8 +163,11 @@ class Channel:
             self.drop(error)
             return
         except Exception as error:
-            self.drop(error)  # a bug of ours, but even so no reply may go to the wrong request
-            raise
+            # A bug of ours: no reply may go to the wrong request, and this one's request is in doubt.
+            request = self._requests.popleft() if self._requests else None
+            self.drop(error)
+            contain(request or self._domain, self._take, error)
+            return
         if self.open and answered:
             self._on_reply()
 
@@ -169,7 +179,16 @@ class Channel:
             requests = self.close()
             self._on_lost(self, error)
             for request in requests:
-                request.broken(error)
+                guarded(request, request.broken, error)
+
+    @property
+    def above(self) -> FailureDomain | None:
+        """What the connection belongs to."""
+        return self._domain
+
+    def crashed(self, error: Exception) -> None:
+        """Drop it: the library's own code has failed in the middle of a write."""
+        self.drop(error)
 
     def _reset(self) -> None:
         """Have the system forget what it has not delivered yet.
@@ -204,7 +223,7 @@ class PushChannel(Channel):
 
     Args:
         on_push: Called with each thing that the server says.
-        timer, connection, on_reply, on_lost: As for the class above.
+        timer, connection, domain, on_reply, on_lost: As for the class above.
     """
 
     def __init__(
@@ -212,10 +231,11 @@ class PushChannel(Channel):
         on_push: Callable[[Reply], object],
         timer: HashedWheelTimer,
         connection: Connection,
+        domain: FailureDomain | None,
         on_reply: Callable[[], object],
         on_lost: Callable[[Channel, Exception], object],
     ) -> None:
-        super().__init__(timer, connection, on_reply, on_lost)
+        super().__init__(timer, connection, domain, on_reply, on_lost)
         self._on_push = on_push
 
     def send(self, request: NodeRequest) -> None:

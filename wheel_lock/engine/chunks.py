@@ -11,11 +11,14 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from wheel_lock.engine.channel import NodeRequest
 from wheel_lock.engine.requests import CallerRequest, node_of, terms_of
+from wheel_lock.engine.rights import Look
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease
-from wheel_lock.protocol.resp import Reply, exceptions, is_cluster_down, is_elsewhere
+from wheel_lock.protocol.resp import Reply, exceptions
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
 
 if TYPE_CHECKING:
     from wheel_lock.engine.cluster import Cluster
@@ -96,7 +99,10 @@ class Chunk(CallerRequest):
     def subjects(self) -> Sequence[Lease]:
         return self.leases
 
-    def without(self, strays: Sequence[Lease], odd: dict[int, int | str]) -> dict[int, int | str]:
+    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
+        return Look(self) if missing_rights & self.needs else self
+
+    def without(self, strays: Sequence[Lease], odd: dict[int, int | ServerError]) -> dict[int, int | ServerError]:
         """Let go of ``strays``; return the other exceptions by where their leases are now."""
         verdicts, gone = {self.leases[index]: verdict for index, verdict in odd.items()}, set(strays)
         self.leases = [lease for lease in self.leases if lease not in gone]
@@ -105,13 +111,20 @@ class Chunk(CallerRequest):
     def call(self) -> Call:
         return self._bulk.call(self.leases)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        return self._bulk.needs(self.leases)
+
     def value_reply(self, reply: Reply) -> None:
         odd = dict(exceptions(reply, len(self.leases)))
         if self.finished:
             return
-        down = next(filter(is_cluster_down, odd.values()), None)
-        cluster = self.node.cluster if self.repeatable else None
-        if cluster is None or down is None or not cluster.redirects(self, str(down)):
+        # A replica, or a node of a cluster that is down, has carried out nothing of it, or not all that it is to do.
+        codes = ("READONLY", "CLUSTERDOWN") if self.repeatable else ("READONLY",)
+        refused = next(
+            (error for error in odd.values() if isinstance(error, ServerError) and error.code in codes), None
+        )
+        if refused is None or not self.goes_elsewhere(refused):
             self.finish()
             self._bulk.chunk_done(self, odd)
 
@@ -208,12 +221,16 @@ class Bulk:
         """Return the call about one chunk."""
         raise NotImplementedError
 
-    def chunk_done(self, chunk: Chunk, odd: dict[int, int | str]) -> None:
+    def needs(self, leases: Sequence[Lease]) -> frozenset[str]:
+        """The commands without which a chunk makes no sense; see rights.py."""
+        return frozenset()
+
+    def chunk_done(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
         """Take the outcome of one chunk and go on."""
         self._ended(chunk)
-        strays = [chunk.leases[index] for index, verdict in odd.items() if is_elsewhere(verdict)]
+        strays = [chunk.leases[index] for index, verdict in odd.items() if code_of(verdict) == NOT_LOCAL]
         if strays:
-            odd = {index: verdict for index, verdict in odd.items() if not is_elsewhere(verdict)}
+            odd = {index: verdict for index, verdict in odd.items() if code_of(verdict) != NOT_LOCAL}
             odd = chunk.without(strays, odd)
         if chunk.leases:
             self.take(chunk, odd)
@@ -233,7 +250,7 @@ class Bulk:
         self.miss(chunk, error)
         self.pump()
 
-    def take(self, chunk: Chunk, odd: dict[int, int | str]) -> None:
+    def take(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
         """Take the outcome of one chunk."""
         raise NotImplementedError
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.channel import ServerError
 from wheel_lock.engine.node import Node
 from wheel_lock.engine.requests import Request
 from wheel_lock.lease import Lease
-from wheel_lock.protocol.resp import Reply, exceptions, is_elsewhere
+from wheel_lock.protocol.resp import Reply, exceptions
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
 from wheel_lock.timer import HashedWheelTimer
 
 if TYPE_CHECKING:
@@ -58,30 +58,37 @@ class CleanUp(Request):
         return self._leases
 
     def value_reply(self, reply: Reply) -> None:
-        self.finish()
-        if self.node.cluster is not None and len(self._leases) > 1:
-            for index, verdict in exceptions(reply, len(self._leases)):
-                if is_elsewhere(verdict):
-                    lease = self._leases[index]
-                    node = self.node.cluster.renewer_of(lease.key).node
-                    CleanUp(self.timer, node, self._kind, [lease], self._until).start()
+        refused: list[Lease] = []
+        for index, verdict in exceptions(reply, len(self._leases)):
+            lease = self._leases[index]
+            if self.node.cluster is not None and len(self._leases) > 1 and code_of(verdict) == NOT_LOCAL:
+                node = self.node.cluster.renewer_of(lease.key).node
+                CleanUp(self.timer, node, self._kind, [lease], self._until).start()
+            elif isinstance(verdict, ServerError) and verdict.code != "WRONGTYPE":
+                refused.append(lease)
+        self._leases = refused
+        self._refused()
+
+    def _refused(self) -> None:
+        """The server may be able to later (BUSY, LOADING, a right that is given back); should it never be, keys expire."""
+        if not self._leases or not self._kind.own_tokens:  # else the key may be a namesake's by then
+            self.finish()
+        else:
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self.timer.call_at(self.timer.now + self._pause_s, lambda now: self.resend(), self)
 
     def try_later(self, pause_s: float, *, perhaps_done: bool = False) -> bool:
-        self.timer.call_at(self.timer.now + pause_s, lambda now: self.send_again())
+        self.timer.call_at(self.timer.now + pause_s, lambda now: self.send_again(), self)
         return True
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is not None and self.node.cluster.redirects(self, str(error)):
+        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
             return
         if self.node.learns(error, self.call()):
             self.finish()
             CleanUp(self.timer, self.node, self._kind, self._leases, self._until).start()
-        elif not self._kind.own_tokens:
-            self.finish()  # later the key may be a namesake's
         else:
-            # It may be able to later (BUSY, LOADING, ...); and should it never be, most keys expire.
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-            self.timer.call_at(self.timer.now + self._pause_s, lambda now: self.resend())
+            self._refused()
 
     def broken(self, error: Exception) -> None:
         if not self._kind.own_tokens:

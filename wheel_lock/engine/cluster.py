@@ -13,21 +13,23 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from wheel_lock.alarms import Alarm
+from wheel_lock.engine.channel import NodeRequest
 from wheel_lock.engine.connect import Server
 from wheel_lock.engine.node import Backoff
 from wheel_lock.engine.renewal import Renewer
 from wheel_lock.engine.requests import Request, terms_of
 from wheel_lock.engine.slots import UNKNOWN_HOSTS, ClusterConnector, SlotRange
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
-from wheel_lock.loop import Alarm
 from wheel_lock.protocol.names import SLOTS, hash_slot
-from wheel_lock.protocol.resp import MalformedReply, Reply, command, is_cluster_down, is_elsewhere
+from wheel_lock.protocol.resp import MalformedReply, Reply, command
+from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
 
 if TYPE_CHECKING:
     from wheel_lock.engine.batches import RenewalGroup
     from wheel_lock.engine.engine import Engine
 
-_NOT_NOW = ("TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY")  # the last one of a master that has been demoted
+_NOT_NOW = ("TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", NOT_LOCAL, "READONLY")  # the last one of a demoted master
 _PATIENCE_S = 1.0  # with which bulk work waits for the first map
 _TICKS_EACH = 2
 _CALM_S = 5.0  # after which the next question is a new matter
@@ -50,6 +52,12 @@ class _Asking:
     def broken(self, error: Exception) -> None: ...
 
     def refused(self, error: Exception) -> None: ...
+
+    above = None
+
+    def crashed(self, error: Exception) -> None: ...
+    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
+        return self
 
 
 class Cluster:
@@ -101,7 +109,6 @@ class Cluster:
         for node in renewer.nodes:
             node.cluster = self
             node.is_needed = lambda: bool(engine.held) and renewer in self._masters
-            node.on_trouble = self.refresh
 
     def _at(self, server: Server) -> Renewer:
         renewer = self._by_server.get(server)
@@ -125,11 +132,11 @@ class Cluster:
         if not self.known:
             self.refresh()
 
-    def redirects(self, request: Request, error: str) -> bool:
+    def redirects(self, request: Request, error: ServerError) -> bool:
         """Deal with an error that tells where else, or when, to send a request; False where it is another error."""
-        code, _, rest = error.partition(" ")
+        code = error.code
         if code in ("MOVED", "ASK"):
-            slot, server = self._read_redirection(rest, request)
+            slot, server = self._read_redirection(str(error).partition(" ")[2], request)
             if server is None:
                 self.refresh()
                 return request.try_later(_PAUSE_S)
@@ -142,11 +149,8 @@ class Cluster:
             return True
         if code in _NOT_NOW:
             self.refresh()
-            return request.try_later(_PAUSE_S)
-        if is_elsewhere(error) or is_cluster_down(error):
-            # A script has removed the last of a key in a slot that is on its way: then the key is at home no more.
-            self.refresh()
-            return request.try_later(_PAUSE_S, perhaps_done=True)
+            # A script may have removed the last of a key in a slot that is on its way: then the key is at home no more.
+            return request.try_later(_PAUSE_S, perhaps_done=error.in_script and code != "READONLY")
         return False
 
     def _moved(self, request: Request, slot: int, target: Renewer) -> None:
@@ -206,7 +210,9 @@ class Cluster:
     def when_known(self, begin: Callable[[], object]) -> None:
         """Have ``begin()`` called when it is known who owns what, or when nobody has told it for too long."""
         if not self._for_known:
-            self._engine.timer.call_at(self._engine.timer.now + _PATIENCE_S, lambda now: self._tell_known())
+            self._engine.timer.call_at(
+                self._engine.timer.now + _PATIENCE_S, lambda now: self._tell_known(), self._engine
+            )
         self._for_known.append(begin)
         self.look_around()
 
@@ -246,7 +252,7 @@ class Cluster:
             home.watch_overdue([lease])
             if home not in self._visited:
                 if not self._visited:
-                    self._engine.timer.post(self._receive)  # all that come at once, together
+                    self._engine.timer.post(self._receive, self._engine)  # all that come at once, together
                 self._visited.append(home)
 
     def _receive(self) -> None:
@@ -263,7 +269,7 @@ class Cluster:
         timer = self._engine.timer
         if timer.now - self._asked_at > _CALM_S:
             self._backoff.reset()
-        self._look = timer.call_at(timer.now + self._backoff.pause(), self._ask_now)
+        self._look = timer.call_at(timer.now + self._backoff.pause(), self._ask_now, self._engine)
 
     def _ask_now(self, now: float) -> None:
         self._look = None
@@ -329,7 +335,7 @@ class Cluster:
         for lease in leases[start : start + _PER_TURN]:
             self.bring_home(lease)
         if start + _PER_TURN < len(leases):
-            self._engine.timer.post(lambda: self._bring_all_home(leases, start + _PER_TURN))
+            self._engine.timer.post(lambda: self._bring_all_home(leases, start + _PER_TURN), self._engine)
 
     def _forget_gone(self) -> None:
         """Forget nodes that have owned nothing for long, and that nobody has anything to do with."""

@@ -21,8 +21,10 @@ from redis.credentials import CredentialProvider
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
+from wheel_lock.engine.encryption import disagreement, may_disagree
+from wheel_lock.native import without_hub
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.resp import wants_keys
+from wheel_lock.protocol.server_errors import ServerError, code_of
 
 _FATAL = (
     redis.exceptions.AuthenticationError,
@@ -50,6 +52,7 @@ class Connection(Protocol):
 
     sock: socket.socket
     level: int  # what the server knows: PLAIN, FLAGGED or SHARDED
+    missing_rights: frozenset[str]  # commands of scripts that the user may not call
     server: Server  # host and port, which differ where connections lead to different servers
 
     def close(self) -> None: ...
@@ -78,8 +81,16 @@ class Connector(Protocol):
 class RedisPyConnection:
     """A redis-py connection whose socket now belongs to a channel."""
 
-    def __init__(self, connection: AbstractConnection, sock: socket.socket, level: int, server: Server) -> None:
+    def __init__(
+        self,
+        connection: AbstractConnection,
+        sock: socket.socket,
+        level: int,
+        server: Server,
+        missing_rights: frozenset[str] = frozenset(),
+    ) -> None:
         self._connection = connection
+        self.missing_rights = missing_rights
         self.sock = sock
         self.level = level
         self.server = server
@@ -171,8 +182,12 @@ class RedisPyConnector:
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
         self._connection_class: type[AbstractConnection] = connection_class
         self._flagged = False
+        self._keyed = False  # calls without keys are refused
         self._runs_scripts = True
         self._in_cluster = False
+        self._met = False  # whether it has ever connected
+        self._asked: tuple[Any, Any] | None = None  # what server was asked last whether it speaks TLS
+        self._tls_trouble: str | None = None  # and what came out
         settings.pop("maint_notifications_pool_handler", None)
         settings.pop("event_dispatcher", None)
         settings.update(
@@ -201,9 +216,8 @@ class RedisPyConnector:
 
     def client(self, timeout_s: float) -> redis.Redis:
         """Return a synchronous client of the same server, whose every step takes at most so many seconds."""
-        return redis.Redis(
-            connection_pool=redis.ConnectionPool(self._connection_class, **self._limited(timeout_s)),
-        )
+        pool = redis.ConnectionPool(self._connection_class, **self._limited(timeout_s))
+        return redis.Redis.from_pool(pool)  # closing the client disconnects it, on the thread that has connected
 
     def _limited(self, timeout_s: float) -> dict[str, Any]:
         settings = dict(self._settings)
@@ -227,9 +241,10 @@ class RedisPyConnector:
         except redis.exceptions.NoPermissionError:
             pass  # that is no answer: what the server said when it still would holds
         except redis.exceptions.ResponseError as error:
-            if str(error).startswith("BUSY"):
+            if code_of(error) == "BUSY":
                 raise redis.exceptions.ConnectionError(str(error)) from None  # nor is that: ask again later
-            self._flagged = wants_keys(error) and self._knows_flags_with_a_key(connection)
+            self._keyed = ServerError(str(error)).wants_keys
+            self._flagged = self._keyed and self._knows_flags_with_a_key(connection)
         return self._flagged
 
     def _knows_flags_with_a_key(self, connection: AbstractConnection) -> bool:
@@ -240,7 +255,8 @@ class RedisPyConnector:
         except redis.exceptions.ResponseError:
             return False
 
-    def _get_scripts_ready(self, connection: AbstractConnection) -> int:
+    def _get_scripts_ready(self, connection: AbstractConnection) -> tuple[int, frozenset[str]]:
+        """Load the scripts; return which form of them, and which of their commands the user may not call."""
         level = FLAGGED if self._knows_flags(connection) else PLAIN
         if level and self._in_cluster and _has_sharded_pubsub(connection):
             level = SHARDED
@@ -248,8 +264,7 @@ class RedisPyConnector:
             # fakeredis's own server hangs up after an error reply, so the question may have cost the connection.
             connection.disconnect()
             connection.connect()
-        _load_scripts(connection, level)
-        return level
+        return level, _load_scripts(connection, level, self._keyed)
 
     def describe(self) -> str:
         """Return where it connects to, without credentials."""
@@ -271,20 +286,38 @@ class RedisPyConnector:
         try:
             connection.connect()
             self._check(connection)
-            level = self._get_scripts_ready(connection) if self._runs_scripts else PLAIN
+            level, missing = self._get_scripts_ready(connection) if self._runs_scripts else (PLAIN, frozenset())
             if not settings.get("client_name"):
                 _introduce(connection)
             sock = connection._sock
             if sock is None:
                 raise redis.exceptions.ConnectionError("the connection was closed while it was being made")
+            connection._sock = sock = without_hub(sock)
             sock.setblocking(False)
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._met, self._asked = True, None
             server = settings.get("host"), str(settings.get("port"))
-            return RedisPyConnection(connection, sock, level, server)
-        except BaseException:
+            return RedisPyConnection(connection, sock, level, server, missing)
+        except BaseException as error:
             connection.disconnect()
+            if isinstance(error, redis.exceptions.RedisError):
+                self._blame_tls(error)
             raise
+
+    def _blame_tls(self, error: redis.exceptions.RedisError) -> None:
+        """Raise an error that says so where client and server do not agree about TLS, which is asked once in a row."""
+        encrypted = issubclass(self._connection_class, _SYNCHRONOUS[redis.asyncio.SSLConnection])
+        if "path" in self._settings or not may_disagree(error, encrypted):
+            return
+        if self._met and not encrypted:
+            return  # it has spoken plain text before, and a reset must not delay the next attempt
+        server = self._settings.get("host", "localhost"), self._settings.get("port", 6379)
+        if self._asked != server:
+            self._asked = server
+            self._tls_trouble = disagreement(server, encrypted)
+        if self._tls_trouble is not None:
+            raise redis.exceptions.ConnectionError(f"{error}: {self._tls_trouble}") from error
 
 
 class InTurn:
@@ -340,11 +373,23 @@ def _introduce(connection: AbstractConnection) -> None:
         pass
 
 
-def _load_scripts(connection: AbstractConnection, level: int) -> None:
+def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> frozenset[str]:
+    """Have the server know the scripts; return which of the commands that they need the user may not call."""
     for script in scripts.ALL:
         connection.send_command("SCRIPT", "LOAD", script.form(level).source)
+    form, (keys, words) = scripts.RIGHTS.form(level), scripts.rights_arguments(keyed=keyed)
+    connection.send_command("EVALSHA", form.sha1, keys, *words)
     for _ in scripts.ALL:
         try:
             connection.read_response()
         except redis.exceptions.ResponseError:
             pass  # not allowed, perhaps: a call that finds no script is answered by sending its text
+    try:
+        try:
+            missing = connection.read_response()
+        except redis.exceptions.NoScriptError:
+            connection.send_command("EVAL", form.source, keys, *words)
+            missing = connection.read_response()
+    except redis.exceptions.ResponseError as error:
+        return ServerError(str(error)).forbidden  # of any other error those will hear who ask for something
+    return frozenset(command.decode() for command in missing)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.bulk import Sweep
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.wakeups import WakeUps
-from wheel_lock.errors import ContextClosed, LossReason
+from wheel_lock.errors import ContextClosed, LockUnavailable, LossReason
+from wheel_lock.failures import guarded
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
@@ -35,11 +38,11 @@ class Ending:
             engine.lines.fail(closed)
         engine.listen_anew(lambda wakeups: wakeups.close(closed))
         until = engine.timer.now + timeout_s
-        hang_up = Operation[None](lambda: engine.timer.post(lambda: self._hang_up(until, operation)))
+        hang_up = Operation[None](lambda: engine.timer.post(lambda: self._hang_up(until, operation), engine))
         sweep = Sweep(engine, engine.held, hang_up)
         # Without a connection there is nobody to release to, and making one could take longer than we may.
         if engine.options.release_on_close and any(node.connected for node in engine.nodes):
-            engine.timer.call_at(until, lambda now: sweep.stop())
+            engine.timer.call_at(until, lambda now: sweep.stop(), engine)
             sweep.pump()
         else:
             sweep.stop()
@@ -53,7 +56,8 @@ class Ending:
         waited_for = next((node for node in nodes if node.awaits_replies), None)
         if waited_for is not None and engine.timer.now < until:
             waited_for.on_replied = lambda: self._hang_up(until, operation)
-            engine.timer.call_at(until + engine.timer.scale.tick_s, lambda now: self._hang_up(until, operation))
+            again = until + engine.timer.scale.tick_s
+            engine.timer.call_at(again, lambda now: self._hang_up(until, operation), engine)
             return
         try:
             for node in nodes:
@@ -72,6 +76,20 @@ class Ending:
             for node in engine.nodes:
                 node.close(stopped)
 
+    def begin_anew(self, reason: LossReason, error: Exception, told: str) -> None:
+        """Lose everything for ``reason`` and start empty; requests end with ``error``, waiters are told ``told``."""
+        engine = self._engine
+        engine.deaths += 1
+        engine.lose(list(engine.held), reason)
+        steps: list[Callable[[], object]] = [partial(node.restart, error) for node in engine.nodes]
+        steps.append(partial(engine.lines.fail, LockUnavailable(told)))
+        steps.append(partial(engine.listen_anew, lambda wakeups: wakeups.restart(error)))
+        steps.extend(renewer.restart for renewer in engine.renewers)
+        for step in steps:
+            guarded(None, step)  # one that fails, too, keeps none of the others from its part
+        engine.held.clear()
+        engine.acquiring = 0
+
     def retire(self) -> None:
         """The context object is gone: hang up as soon as nothing is held."""
         self._retired = True
@@ -80,7 +98,9 @@ class Ending:
     def look(self) -> None:
         """A lease has ended: hang up if it was the last one that kept a retired engine."""
         if self._retired and not self._engine.held:
-            self._engine.timer.post(self._retire)  # after the reply that is being read has been dealt with
+            self._engine.timer.post(
+                self._retire, self._engine
+            )  # after the reply that is being read has been dealt with
 
     def _retire(self) -> None:
         engine = self._engine
@@ -88,7 +108,7 @@ class Ending:
             return
         nodes = engine.nodes
         if engine.lines or any(node.ready and node.busy for node in nodes):
-            engine.timer.call_at(engine.timer.now + _LOOK_AGAIN_S, lambda now: self._retire())
+            engine.timer.call_at(engine.timer.now + _LOOK_AGAIN_S, lambda now: self._retire(), engine)
         else:
             for node in nodes:
                 node.retire()

@@ -6,8 +6,8 @@ Everything here runs on the timer's thread, except :meth:`Engine.submit`, which 
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from wheel_lock.engine.acquiring import Release
@@ -21,25 +21,23 @@ from wheel_lock.engine.failover import Failovers
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.lines import Lines
 from wheel_lock.engine.node import Node, start_helper_thread
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.operation import Operation, end_quietly
 from wheel_lock.engine.renewal import Renewer
 from wheel_lock.engine.requests import Query, terms_of
 from wheel_lock.engine.sentinel import SentinelConnector
 from wheel_lock.engine.sharded import wakeups_for
 from wheel_lock.engine.slots import ClusterConnector
-from wheel_lock.engine.telling import tell_lost
+from wheel_lock.engine.telling import Teller, log_given_up, log_illegal
 from wheel_lock.engine.wakeups import WakeUps
 from wheel_lock.errors import (
     ContextClosed,
     LockLost,
     LockNotHeld,
-    LockUnavailable,
     LossReason,
     TooManyLocks,
     WheelLockError,
 )
-from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, local_deadline
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
 from wheel_lock.observe.events import HeldLock, held_lock
 from wheel_lock.observe.stats import ContextStats, Counters, snapshot
 from wheel_lock.options import ContextOptions, LockOptions, lock_name
@@ -48,9 +46,13 @@ from wheel_lock.protocol.scripts import Call
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.weak import WeakRegistry
 
-_UNDONE = (LossReason.NOT_CONFIRMED, LossReason.RENEWAL_LIMIT, LossReason.HOLD_LIMIT, LossReason.ABANDONED)
-
-logger = logging.getLogger("wheel_lock")
+_UNDONE = (
+    LossReason.NOT_CONFIRMED,
+    LossReason.RENEWAL_LIMIT,
+    LossReason.HOLD_LIMIT,
+    LossReason.ABANDONED,
+    LossReason.INTERNAL_ERROR,
+)
 
 
 class Engine:
@@ -63,7 +65,8 @@ class Engine:
         launch: Runs an attempt to connect somewhere it may block.
     """
 
-    tell_lost = staticmethod(tell_lost)  # on the notifier thread
+    above = None  # a failure of one engine is in doubt of nothing else
+    exiting = False  # the interpreter ends
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class Engine:
         self.options = options
         self.timer = timer
         self.launch = launch
+        self.tell_lost: Callable[[Sequence[Lease]], object] = Teller(timer).tell
         self.counters = Counters()
         self.held: dict[Lease, None] = {}
         self.acquiring = 0
@@ -88,7 +92,7 @@ class Engine:
         self.cluster = Cluster(self, connector) if isinstance(connector, ClusterConnector) else None
         self.wakeups = wakeups_for(self, connector)
         self.failovers = Failovers(self, connector, launch) if isinstance(connector, SentinelConnector) else None
-        self.listeners = [self.wakeups] if self.failovers is None else [self.wakeups, self.failovers.wakeups]
+        self.listeners = [self.wakeups] if self.failovers is None else [self.wakeups, *self.failovers.wakeups]
         self.lines = Lines(self)
         self._ending = Ending(self)
         timer.attach(self)
@@ -114,13 +118,14 @@ class Engine:
             ContextClosed: The context, or its timer, is closed.
         """
         if self.closed or self.timer.stopped:
+            end_quietly(self.exiting)
             raise ContextClosed("The context has been closed")
-        self.timer.post(work)
+        self.timer.post(work, self)
 
     def tell(self, work: Callable[[], object]) -> None:
         """Like :meth:`submit`, but quiet about a closed context: for finalisers and for giving up."""
         if not self.closed and not self.timer.stopped:
-            self.timer.post(work)
+            self.timer.post(work, self)
 
     @property
     def busy(self) -> bool:
@@ -144,17 +149,17 @@ class Engine:
     # -- a lease begins ----------------------------------------------------------------------------------------------
 
     def grant(self, leases: Sequence[Lease], options: LockOptions, sent_at: float) -> bool:
-        """Take the server's grant; False if the leases have run out before their grant was read."""
-        # Too late is also what leaves no time to tell of a loss: two ticks, or a quarter of a very short lease.
-        margin_s = min(2 * self.timer.scale.tick_s, options.timeout_s / 4)
-        latest = local_deadline(sent_at, options.timeout_s) - margin_s
+        """Take the server's grant; False if the leases, or their hold limit, have run out before it was read."""
+        latest = latest_grant(sent_at, options.timeout_s, options.max_hold_s, self.timer.scale.tick_s)
         if self.closed or self.timer.clock.now() >= latest:
             return False
         limits = None
         if options.renew_every_s is None or options.max_renewals is not None or options.max_hold_s is not None:
             hold_until = float("inf") if options.max_hold_s is None else sent_at + options.max_hold_s
             limits = Limits(0 if options.renew_every_s is None else options.max_renewals, hold_until)
-        grant_all(leases, sent_at, options.timeout_s, limits)
+        if not grant_all(leases, sent_at, options.timeout_s, limits):
+            self.lose(leases, LossReason.INTERNAL_ERROR)
+            return False
         if len(leases) == 1:
             self.held[leases[0]] = None
         else:
@@ -231,16 +236,9 @@ class Engine:
 
     def release_many(self, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]) -> None:
         """Release many; the operation completes with the reasons of those that had been lost."""
-        ours: list[Lease] = []
-        losses: dict[str | bytes, LossReason] = {}
-        for lease in leases:
-            error = self.let_go(lease)
-            if error is None:
-                ours.append(lease)
-            elif isinstance(error, LockLost):
-                losses[lease.name] = error.reason
-        bulk = ReleaseMany(self, ours, operation)
-        bulk.losses = losses
+        ends = [(lease, self.let_go(lease)) for lease in leases]
+        bulk = ReleaseMany(self, [lease for lease, error in ends if error is None], operation)
+        bulk.losses = {lease.name: error.reason for lease, error in ends if isinstance(error, LockLost)}
         bulk.pump()
 
     def freed(self, leases: Sequence[Lease]) -> None:
@@ -252,11 +250,12 @@ class Engine:
 
     def unreleased(self, leases: Sequence[Lease]) -> None:
         """Whether the server has released them is not known; they are over here, and will expire there."""
-        for lease in leases:
+        releasing = [lease for lease in leases if lease.state is State.RELEASING]
+        for lease in releasing:
             lease.move(Event.FREED)
         # An extension would keep the key for far longer than anybody expects who was told that this has failed.
         now = self.timer.now
-        self.clean_up([lease for lease in leases if lease.may_last > now and terms_of(lease).kind.own_tokens])
+        self.clean_up([lease for lease in releasing if lease.may_last > now and terms_of(lease).kind.own_tokens])
 
     def watch_master(self) -> None:
         """Hear of it from the Sentinels, if there are any, when another server is made the master."""
@@ -281,11 +280,13 @@ class Engine:
             self.counters.lost[why] += 1
             lost.append(lease)
         if lost:
-            NOTIFIER.post(self.tell_lost, lost, self.timer.now)
+            self.tell_lost(lost)
             for lease in lost:
-                lease.owner.lost(lease)
+                if not self.exiting:
+                    lease.owner.lost(lease)
                 if lease.may_last > self.timer.now and lease.loss in _UNDONE:
-                    self.clean_up([lease])  # an extension would outlast by far what anybody expects
+                    # An extension would outlast by far what anybody expects. Not at once: its node may be about to restart.
+                    self.timer.post(partial(self.clean_up, [lease]), self)
                 self.lines.ended(lease)
             self._ending.look()
 
@@ -296,8 +297,7 @@ class Engine:
 
     def lapse_seen(self, lease: Lease) -> None:
         """A holder has seen the deadline pass before we did."""
-        if lease.state <= EXTENDING:
-            self.lose([lease])
+        self.lose([lease] if lease.state <= EXTENDING else ())
 
     # -- in between --------------------------------------------------------------------------------------------------
 
@@ -345,28 +345,32 @@ class Engine:
 
     def timer_stopped(self) -> None:
         """The timer is about to stop for good."""
-        self.timer.post(self._ending.stop)
+        self.timer.post(self._ending.stop, self)
 
-    def failed(self) -> None:
-        """Something on the thread has failed half-way: nobody knows what is still watched, so nothing is believed."""
-        held = len(self.held)
-        self.thread_died()
-        if held:
-            NOTIFIER.post(logger.critical, "after a failure on the timer's thread %d locks are given up as lost", held)
+    def illegal(self, lease: Lease, event: Event) -> None:
+        """Give up a lease of which a step was asked that its state does not allow. That is a bug; the log says where."""
+        log_illegal(lease, event)
+        self.give_up([lease])
+        if event in (Event.GRANTED, Event.CONFIRMED) and terms_of(lease).kind.own_tokens:
+            self.clean_up([lease])  # the server has just said that its key is alive
+
+    def give_up(self, leases: Sequence[Lease]) -> None:
+        """End leases that a failure of the library's own code has left half done; those that are over stay as they are."""
+        self.turn_down(leases, False)
+        self.unreleased(leases)
+        self.lose(leases, LossReason.INTERNAL_ERROR)
+
+    def crashed(self, error: Exception) -> None:
+        """End everything: a call of this engine's has failed, and it is not known what is still watched."""
+        log_given_up(len(self.held), error)
+        self._ending.begin_anew(LossReason.INTERNAL_ERROR, error, "The engine that keeps the locks has failed")
 
     def thread_died(self) -> None:
-        """The timer's thread has died, and every alarm with it: nothing can be kept, so nothing is believed."""
-        self.deaths += 1
-        self.lose(list(self.held), LossReason.THREAD_DIED)
+        """End everything: the timer's thread has died, and every alarm with it."""
         died = RuntimeError("the timer's thread died")
-        for node in self.nodes:
-            node.restart(died)
-        self.lines.fail(LockUnavailable("The thread that keeps the locks ended before it answered"))
-        self.listen_anew(lambda wakeups: wakeups.restart(died))
-        for renewer in self.renewers:
-            renewer.restart()
-        self.held.clear()
-        self.acquiring = 0
+        self._ending.begin_anew(
+            LossReason.THREAD_DIED, died, "The thread that keeps the locks ended before it answered"
+        )
 
     def listen_anew(self, begin: Callable[[WakeUps], object]) -> None:
         """Have ``begin()`` done to every connection that listens; nothing is being asked for then."""
@@ -387,6 +391,8 @@ class Engine:
         self.lines.forget()
         if self.cluster is not None:
             self.cluster.forget()
+        if self.failovers is not None:
+            self.failovers.forget()
         self.listen_anew(WakeUps.forget)
         for node in self.nodes:
             node.forget()

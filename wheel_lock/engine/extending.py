@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.channel import ServerError
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.requests import CallerRequest, node_of, terms_of
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State, local_deadline
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
@@ -66,7 +66,9 @@ class Extend(CallerRequest):
                 renewer = terms_of(lease).renewer
                 renewer.forget(lease)
                 deadline = local_deadline(self.sent_at, outcome / 1000)
-                lease.reset_deadline(deadline if self._replace else max(deadline, lease.deadline))
+                # Where there was nothing left to add to, the key had lost its expiry, and has no more than this now.
+                exact = self._replace or outcome <= self._time_ms
+                lease.reset_deadline(deadline if exact else max(deadline, lease.deadline))
                 lease.move(Event.CONFIRMED)
                 renewer.schedule(lease, self.sent_at)
                 self._operation.complete(None)
@@ -100,7 +102,7 @@ class Extend(CallerRequest):
             self.refused(error)
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is not None and self.node.cluster.redirects(self, str(error)):
+        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
             return
         if not self.goes_to_another_master(error):
             self._unextended()

@@ -1,25 +1,33 @@
-"""Failovers: what Sentinels tell of them, heard on a connection of its own.
+"""Failovers: what Sentinels tell of them, heard from each of them, and asked for now and then.
 
 A master that has been cut off from the others may go on answering its clients, so it must not be waited for until it falls
-silent: when the Sentinels say that another one is the master, it is left at once.
+silent: when the Sentinels say that another one is the master, it is left at once. An event is only a reason to ask them
+all: one that comes late would name the master of yesterday. While nothing is held or wanted, nothing is asked.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from wheel_lock.alarms import Alarm
+from wheel_lock.engine.connect import Server
+from wheel_lock.engine.node import JITTER
 from wheel_lock.engine.sentinel import SentinelConnector
 from wheel_lock.engine.wakeups import WakeUps
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
 
-_CHANNEL = b"+switch-master"
+# The Sentinel that leads a failover says the second when it ends, and the first when the new master is one.
+_CHANNELS = (b"+promoted-slave", b"+switch-master")
+_LOOK_EVERY_S = 5.0
+_PAUSE_S = 5.0  # at most, between two attempts to connect to a Sentinel that is away: there are others
 
 
 class Failovers:
-    """Listens to the Sentinels of one service. Timer's thread only."""
+    """Listens to the Sentinels of one service, and asks them. Timer's thread only."""
 
     def __init__(
         self, engine: Engine, connector: SentinelConnector, launch: Callable[[Callable[[], None]], None]
@@ -27,43 +35,98 @@ class Failovers:
         self._engine = engine
         self._connector = connector
         self._launch = launch
-        self.wakeups = WakeUps(engine.timer, connector.watcher(), engine.options, launch)
-        self._listens = False
+        options = dataclasses.replace(engine.options, backoff_max_s=max(engine.options.backoff_max_s, _PAUSE_S))
+        self.wakeups = [WakeUps(engine.timer, each.listener(), options, launch, engine) for each in connector.sentinels]
+        connector.opinions.on_change = lambda servers: engine.tell(lambda: self._changed(servers))
+        self._next_look: Alarm | None = None
+        self._looking = False
+        self._look_again = False
 
     def listen(self) -> None:
-        """Begin to listen, if that has not been done: something is held from now on."""
-        if not self._listens:
-            self._listens = True
-            self.wakeups.listen(_CHANNEL, self)
+        """Begin to listen, and to look now and then, if that has not been done: something is wanted from now on."""
+        if self._next_look is None:
+            self._set_next_look()
+            for wakeups in self.wakeups:
+                if wakeups.needed:
+                    wakeups.resume()
+                else:
+                    for channel in _CHANNELS:
+                        wakeups.listen(channel, self)
+            self._look()
 
     def begin_anew(self) -> None:
         """Nobody listens any more: after the death of the thread, in a forked child, when all has been hung up."""
-        self._listens = False
+        self._engine.timer.cancel(self._next_look)
+        self._next_look = None
+        self._looking = self._look_again = False
+
+    def forget(self) -> None:
+        """In a forked child: the alarm and the threads that ask are the parent's."""
+        self._next_look = None
+        self._connector.forget()
 
     def listening(self, holds: bool) -> None:
-        """The subscription begins to hold, or does not: what was published before was not heard, so ask."""
+        """A subscription begins to hold, or does not: what was published before was not heard, so ask."""
         if holds:
-            try:
-                self._launch(self._ask)
-            except RuntimeError:
-                pass  # no thread can be started; what refuses us will tell
+            self._look()
 
     def woken(self, message: bytes) -> None:
-        """The Sentinels have made another server the master: name, old address, new address."""
-        words = message.split()
-        if len(words) == 5 and words[0] == self._connector.service.encode():
-            self._changed((words[3].decode("ascii", "replace"), words[4].decode("ascii", "replace")))
+        """A Sentinel says that a master has been replaced, of this or another service."""
+        if self._connector.service.encode() in message.split():
+            self._look()
+
+    def _set_next_look(self) -> None:
+        pause_s = _LOOK_EVERY_S * JITTER.uniform(0.75, 1.25)
+        self._next_look = self._engine.timer.call_at(self._engine.timer.now + pause_s, self._look_if_needed, self)
+
+    def _look_if_needed(self, now: float) -> None:
+        self._next_look = None
+        engine = self._engine
+        if engine.held or engine.acquiring or engine.lines:
+            self._set_next_look()
+            self._look()
+        else:
+            for wakeups in self.wakeups:
+                wakeups.pause()
+
+    def _look(self) -> None:
+        """Have the Sentinels asked, once more where that is being done: they may have been asked too early."""
+        if self._looking:
+            self._look_again = True
+            return
+        try:
+            self._launch(self._ask)
+            self._looking = True
+        except RuntimeError:
+            pass  # no thread can be started; the next look, or what refuses us, will tell
+
+    @property
+    def above(self) -> Engine:
+        """The engine, whose master this is about."""
+        return self._engine
+
+    def crashed(self, error: Exception) -> None:
+        """End everything that the engine holds: which server is the master is in doubt."""
+        self._engine.crashed(error)
 
     def _ask(self) -> None:
-        """On a helper thread: ask who is the master now."""
+        """On a helper thread."""
         try:
-            host, port = self._connector.ask(self._engine.options.connect_timeout_s)
+            self._connector.ask(self._engine.options.connect_timeout_s)
         except Exception:
-            return  # nobody knows at present
-        self._engine.tell(lambda: self._changed((host, str(port))))
+            pass  # none of them knows at present
+        finally:
+            self._engine.tell(self._looked)
 
-    def _changed(self, master: tuple[str, str]) -> None:
-        error = ConnectionAbortedError(f"the Sentinels say that {':'.join(master)} is the master now")
+    def _looked(self) -> None:
+        self._looking = False
+        if self._look_again:
+            self._look_again = False
+            self._look()
+
+    def _changed(self, masters: tuple[Server, ...]) -> None:
+        named = " or ".join(f"{host}:{port}" for host, port in masters)
+        error = ConnectionAbortedError(f"the Sentinels say that {named} is the master now")
         for node in self._engine.nodes:
-            node.leave_for(master, error)
-        self._engine.wakeups.leave_for(master, error)
+            node.leave_for(masters, error)
+        self._engine.wakeups.leave_for(masters, error)

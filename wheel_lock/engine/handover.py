@@ -18,7 +18,7 @@ from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.kind import NO_FENCE
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.requests import terms_of
-from wheel_lock.errors import InvalidHandoff, LockLost
+from wheel_lock.errors import InvalidHandoff, LockLost, LockTimeout
 from wheel_lock.lease import Lease, State
 from wheel_lock.options import MAX_SECONDS, LockOptions, lock_name, lock_options, lock_token
 from wheel_lock.protocol.resp import Reply
@@ -146,7 +146,7 @@ class Adopt(Acquire):
         super().__init__(engine, (lease,), options, operation)
         self._handoff = handoff
 
-    def call(self) -> Call:
+    def _call(self, *, again: bool) -> Call:
         terms = terms_of(self.lease)
         return terms.kind.adopt(self.lease, self._handoff.token, terms.timeout_ms)
 
@@ -171,6 +171,9 @@ class Adopt(Acquire):
                 return
             self._options = replace(self._options, max_hold_s=left_s)
         super().take(fence)
+
+    def end_late(self, error: LockTimeout | None) -> None:
+        super().end_late(None)  # an adoption that comes too late for any reason is no adoption
 
 
 def undo_export(engine: Engine, lease: Lease, operation: Operation[None]) -> None:

@@ -10,6 +10,7 @@ from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call, Script
+from wheel_lock.protocol.server_errors import ServerError
 
 NO_FENCE = 0
 
@@ -20,9 +21,16 @@ class Refusal(NamedTuple):
     Attributes:
         retry_ms: When the holder's lease ends unless it is renewed, in milliseconds from now; None where that was not
             asked for, or there is no such time.
+        found: The type of the key where it is another one than the kind of lock keeps there; else None.
     """
 
     retry_ms: int | None
+    found: str | None = None
+
+    @property
+    def is_data(self) -> bool:
+        """Whether what is there is no lock of any kind: a key of another type that does not expire."""
+        return self.found is not None and self.retry_ms is None
 
 
 REFUSED = Refusal(None)
@@ -41,6 +49,7 @@ class Kind(Protocol):
 
     Attributes:
         name: What it is called in an exported lease.
+        key_type: What the server calls the type of its key.
         arguments: How many arguments of the batched scripts a lease's fragment holds.
         own_tokens: Whether a token is known to this process alone, so that a key which holds it can only be ours.
         contention: Which of several waiters ask the server.
@@ -51,6 +60,7 @@ class Kind(Protocol):
     """
 
     name: str
+    key_type: str
     arguments: int
     own_tokens: bool
     contention: Contention
@@ -86,16 +96,16 @@ class Kind(Protocol):
         """
         ...
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
-        """The fence of the grant (NO_FENCE where there is none), a refusal, or the server's error text."""
+    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
+        """The fence of the grant (NO_FENCE where there is none), a refusal, or the server's error."""
         ...
 
     def release(self, lease: Lease) -> Call:
         """The command that releases."""
         ...
 
-    def read_release(self, reply: Reply) -> int | LossReason | str:
-        """How many listeners the release has woken, why there was nothing to release, or the server's error text."""
+    def read_release(self, reply: Reply) -> int | LossReason | ServerError:
+        """How many listeners the release has woken, why there was nothing to release, or the server's error."""
         ...
 
     def release_many(self, leases: Sequence[Lease]) -> Call:

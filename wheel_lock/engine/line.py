@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.kind import Contention
-from wheel_lock.engine.requests import PATIENCE
+from wheel_lock.engine.requests import PATIENCE, least_s
 from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.errors import TooManyLocks, copied
 from wheel_lock.lease import EXTENDING, Lease
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _LINGER_S = 2.0  # a subscription outlives its last waiter for so long: the next one may come at once
 _IN_A_ROW = 16  # grants that pass from hand to hand within a process before other processes get their chance
 _FIRST_LOOK_S = 0.1
+_FRESH_S = 0.1  # for so long what the server has said is as good as what it would say
 
 
 class AnyLine(WheelEntry):
@@ -133,6 +134,15 @@ class AnyLine(WheelEntry):
     def listened(self, woken: int) -> None:
         """A release has woken so many listeners, on all servers' connections together."""
 
+    @property
+    def above(self) -> Engine:
+        """The engine."""
+        return self._engine
+
+    def crashed(self, error: Exception) -> None:
+        """End all waits: the library's own code has failed in the middle of one."""
+        self._lines.crashed(error)
+
     def late(self, now: float) -> None:
         """The wheel says that the time has come."""
         if self not in self._engine.timer.wheel and not self._waiters:  # else scheduled anew in the same step
@@ -147,7 +157,7 @@ class AnyLine(WheelEntry):
 class Line(AnyLine):
     """Those of whom only the first asks. On the wheel it waits for its next look."""
 
-    __slots__ = ("_again", "_in_a_row", "_rivals", "_shared", "_trying", "_yielding", "holder")
+    __slots__ = ("_again", "_heard_at", "_in_a_row", "_leaving", "_rivals", "_shared", "_trying", "_yielding", "holder")
 
     def __init__(self, lines: Lines, engine: Engine, first: Acquisition) -> None:
         super().__init__(lines, engine, first)
@@ -158,6 +168,8 @@ class Line(AnyLine):
         self._yielding = False
         self._rivals = 0  # other processes that listened at the last release
         self._in_a_row = 0
+        self._heard_at = engine.timer.now  # when the server has answered last: what it said is why there is a line
+        self._leaving: list[Acquisition] = []  # those behind the first whose time is up, and who want to be sure
 
     @property
     def _first(self) -> Acquisition:
@@ -188,7 +200,7 @@ class Line(AnyLine):
         if trying is not None and trying is waiter._request:
             self._trying = None
             # After the clean-up of the try that is given up, which follows in this very turn.
-            self._engine.timer.post(self._try)
+            self._engine.timer.post(self._try, self)
 
     def linger(self) -> None:
         """Nobody stands in it: close it, unless somebody comes soon."""
@@ -198,18 +210,35 @@ class Line(AnyLine):
     def disperse(self) -> list[Acquisition]:
         """Send everybody away, without a word; return who stood in it."""
         self._trying = None
+        self._leaving.clear()
         return super().disperse()
 
     def time_is_up(self, waiter: Acquisition) -> None:
-        """A waiter's time is up: the first gets a last try, because nothing else may have told it that it is free."""
+        """A waiter's time is up: the first gets a last try, because nothing else may have told it that it is free.
+
+        One behind it goes, if it is sure that the lock is taken: that was heard just now, or is from a last look.
+        """
         if waiter is not self._first:
-            self._go(waiter).refuse()
+            self._leave_behind(waiter)
             return
         waiter.last = True
         if self._trying is None:
             if self.held_here:
                 self._go(waiter).refuse()
             else:
+                self._try()
+
+    def _leave_behind(self, waiter: Acquisition) -> None:
+        now = self._engine.timer.now
+        if self.held_here or now - self._heard_at <= _FRESH_S:
+            self._go(waiter).refuse()
+        elif waiter.last:
+            self._go(waiter).fail_unanswered()
+        else:
+            waiter.last = True
+            waiter.wait_until(now + least_s(self._first.node))
+            self._leaving.append(waiter)
+            if not self._yielding:
                 self._try()
 
     # -- what wakes the first ----------------------------------------------------------------------------------------
@@ -288,11 +317,17 @@ class Line(AnyLine):
         request = waiter.request
         self._trying = None
         error = request.operation.error
-        if error is not None and waiter.concerns_others and not isinstance(error, TooManyLocks):
+        if error is None:
+            self._heard_at = self._engine.timer.now
+            leaving, self._leaving = self._leaving, []
+            for other in leaving:
+                if other.line is self and other is not waiter:
+                    self._go(other).refuse()
+        if error is not None and waiter.concerns_others and not (request.cut_short or isinstance(error, TooManyLocks)):
             self.fail(error)
         elif error is not None:
             self._go(waiter).fail(error)
-            self._engine.timer.post(self._try)  # there may be very many, and each of them may fail at once
+            self._engine.timer.post(self._try, self)  # there may be very many, and each of them may fail at once
         elif request.operation.result():
             self._granted(waiter, request)
         else:

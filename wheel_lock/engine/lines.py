@@ -9,7 +9,8 @@ from wheel_lock.engine.line import AnyLine, Line
 from wheel_lock.engine.queue import Queue
 from wheel_lock.engine.requests import terms_of
 from wheel_lock.engine.waiting import Acquisition
-from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError, copied
+from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError, copied, internal_error
+from wheel_lock.failures import guarded
 from wheel_lock.lease import Lease
 
 if TYPE_CHECKING:
@@ -73,13 +74,28 @@ class Lines:
 
     def ended(self, lease: Lease) -> None:
         """A lease of this process has ended; if it was released, the release has been sent."""
+        if self._lines:
+            guarded(self, self._ended, lease)
+
+    def _ended(self, lease: Lease) -> None:
         if (line := self._line_of(lease)) is not None:
             line.ended(lease)
 
     def listened(self, lease: Lease, woken: int) -> None:
         """The release of a lease has woken so many listeners."""
         if (line := self._line_of(lease)) is not None:
-            line.listened(woken)
+            guarded(self, line.listened, woken)
+
+    @property
+    def above(self) -> Engine:
+        """The engine."""
+        return self._engine
+
+    def crashed(self, error: Exception) -> None:
+        """End all waits: the library's own code has failed in the middle of one. What is held is not in doubt."""
+        self._engine.deaths += 1  # a caller whose wait has got lost half-way looks at this
+        self.fail(internal_error(error, None))
+        self.wakeups.restart(error)
 
     def fail(self, error: Exception) -> None:
         """Nobody will get anything any more."""

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from wheel_lock.alarms import Alarm
 from wheel_lock.engine.channel import Channel, NodeRequest
 from wheel_lock.engine.connect import PLAIN, Connection, Connector, Server, is_fatal
-from wheel_lock.loop import Alarm
+from wheel_lock.failures import FailureDomain, guarded
+from wheel_lock.greenlets import new_thread
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
-from wheel_lock.protocol.resp import error_text, wants_keys
+from wheel_lock.protocol.resp import error_text
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.timer import HashedWheelTimer
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class Backoff:
 
 def start_helper_thread(attempt: Callable[[], None]) -> None:
     """Run one attempt to connect on a short-lived daemon thread."""
-    threading.Thread(target=attempt, name="wheel-lock-connect", daemon=True).start()
+    new_thread(attempt, "wheel-lock-connect").start()
 
 
 class Node:
@@ -87,20 +89,24 @@ class Node:
         self._counters = counters
         self._launch = launch
         self._new_channel = channel
+        # Set by those it belongs to: what a failure in its work costs.
+        self.domain: FailureDomain | None = None
         # Set by the renewer: told when the node becomes ready, and asked whether leases need it.
         self.on_ready: Callable[[], object] = lambda: None
         self.is_needed: Callable[[], bool] = lambda: False
-        # Set by the renewer: told, before it becomes ready, that another server has taken the place of the last one.
-        self.on_moved: Callable[[], object] = lambda: None
+        # Set by the renewer: called, before the node becomes ready, whenever a connection has been made.
+        self.on_connected: Callable[[], object] = lambda: None
         # Set by those who ask the replicas of what is acquired on this channel, if they are to be asked.
         self.replicas: Replicas | None = None
-        # Set by the cluster that it belongs to, if it does; and told when it cannot be reached.
-        self.cluster: Cluster | None = None
+        # Set by the renewer, too: told when it cannot be reached.
         self.on_trouble: Callable[[], object] = lambda: None
+        # Set by the cluster that it belongs to, if it does.
+        self.cluster: Cluster | None = None
         self.one_by_one = options.declare_keys  # each call is about one lease, and declares its keys
         self.held_up_s = 0.0  # for how long a healthy server may leave anything unanswered here
         # Set by the engine while it closes: told whenever replies have been read.
         self.on_replied: Callable[[], object] = lambda: None
+        self._masters: Collection[Server] = ()  # where connections may lead; anywhere, if empty
         self._reset()
 
     def _reset(self) -> None:
@@ -116,6 +122,7 @@ class Node:
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
         self.server: Server | None = None  # which one it was connected to last
         self.level = PLAIN  # what that knows
+        self.missing_rights: frozenset[str] = frozenset()  # commands of scripts that its user may not call
         self.last_error: Exception | None = None
 
     @property
@@ -133,9 +140,9 @@ class Node:
         """How many calls it takes for as many leases as usually share one."""
         return self._options.batch_size if self.one_by_one else 1
 
-    def learns(self, error: Exception, call: Call) -> bool:
+    def learns(self, error: ServerError, call: Call) -> bool:
         """Whether an error tells that calls without declared keys are refused here; they are not sent any more then."""
-        if self.one_by_one or call.keys or call.script is None or not wants_keys(error):
+        if self.one_by_one or call.keys or call.script is None or not error.wants_keys:
             return False
         self.one_by_one = True
         NOTIFIER.post(logger.info, "%s wants keys to be declared: %s", self.connector.describe(), error_text(error))
@@ -174,17 +181,20 @@ class Node:
     def send(self, request: NodeRequest) -> None:
         """Send ``request`` now if there is a channel, else as soon as there is one, in the order of the calls."""
         if self._channel is not None:
-            self._channel.send(request)
+            self._put(self._channel, request)
         else:
             self._waiting.append(request)
             self.connect()
             if self.cluster is not None:
                 self.cluster.look_around()
 
+    def _put(self, channel: Channel, request: NodeRequest) -> None:
+        channel.send(request.ahead(self.missing_rights) if self.missing_rights else request)
+
     def expect(self, request: CallerRequest) -> None:
         """Have ``request`` put on the wheel if it is not answered soon. Nearly all are, and so never cost a place there."""
         if self._look is None or self._look not in self._timer.wheel:
-            self._look = self._timer.call_at(self._timer.now + _SOON_S, self._look_at_expected)
+            self._look = self._timer.call_at(self._timer.now + _SOON_S, self._look_at_expected, self.domain)
         self._expected.append(request)
 
     def _look_at_expected(self, now: float) -> None:
@@ -220,12 +230,12 @@ class Node:
             connection = self.connector.connect(self._options.connect_timeout_s)
         except Exception as error:
             failure = error
-            self._timer.post(lambda: self._failed(failure, reset_seen))
+            self._timer.post(lambda: self._failed(failure, reset_seen), self.domain)
         else:
             if self._closed or self._timer.stopped:
                 connection.close()  # nobody may be left to read the message below
             else:
-                self._timer.post(lambda: self._connected(connection, reset_seen))
+                self._timer.post(lambda: self._connected(connection, reset_seen), self.domain)
 
     def _connected(self, connection: Connection, life: Backoff) -> None:
         if life is not self._backoff or self._closed or self.ready:
@@ -233,23 +243,27 @@ class Node:
             if life is self._backoff:
                 self._connecting = False
             return
+        if self._masters and connection.server not in self._masters:
+            connection.close()  # while it was being made another server has become the master
+            self._failed(ConnectionAbortedError("that server is not the master any more"), life)
+            return
         self._connecting = False
         self._suspected = False
         self._heard = False
         self.last_error = None
         self._counters.connects += 1
-        moved, self.server = self.server not in (None, connection.server), connection.server
+        self.server = connection.server
         self.level = connection.level
+        self.missing_rights = connection.missing_rights
         old = self._channel
-        self._channel = channel = self._new_channel(self._timer, connection, self._replied, self._lost)
+        self._channel = channel = self._new_channel(self._timer, connection, self.domain, self._replied, self._lost)
         if old is not None:
             old.drop(TimeoutError("silent for too long; another connection has taken over"))
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
             if not request.finished:
-                channel.send(request)
-        if moved:
-            self.on_moved()
+                self._put(channel, request)
+        self.on_connected()
         self.on_ready()
 
     def _failed(self, error: Exception, life: Backoff) -> None:
@@ -258,18 +272,18 @@ class Node:
         self._connecting = False
         self.last_error = error
         self.on_trouble()
-        NOTIFIER.post(logger.info, "cannot connect to %s: %s", self.connector.describe(), error)
+        NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error)
         if is_fatal(error):
             waiting, self._waiting = self._waiting, deque()
             for request in waiting:
-                request.refused(error)
+                guarded(request, request.refused, error)
         self._try_later()
 
     def _try_later(self) -> None:
         self._drop_finished()
         if self._closed or self._retry is not None or not (self._waiting or self._suspected or self.is_needed()):
             return
-        self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now)
+        self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now, self.domain)
 
     def _try_now(self, now: float) -> None:
         self._retry = None
@@ -297,10 +311,10 @@ class Node:
         self.last_error = error
         if not self._closed:
             self.on_trouble()
-            NOTIFIER.post(logger.info, "lost the connection to %s: %s", self.connector.describe(), error)
+            NOTIFIER.post(logger.debug, "lost the connection to %s: %s", self.connector.describe(), error)
         # A server that accepts and hangs up at once must not be asked in a tight loop, so even the first try waits.
         if not self._closed and self._retry is None:
-            self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now)
+            self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now, self.domain)
 
     def close(self, error: Exception) -> None:
         """Drop the channel; whatever waits is refused with ``error``, and nothing is sent any more."""
@@ -311,10 +325,10 @@ class Node:
             unanswered = self._channel.close()
             self._channel = None
             for request in unanswered:
-                request.refused(error)
+                guarded(request, request.refused, error)
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
-            request.refused(error)
+            guarded(request, request.refused, error)
 
     def take_waiting(self) -> list[NodeRequest]:
         """Return what waits for a connection; it does so no more."""
@@ -326,9 +340,10 @@ class Node:
         if self._channel is not None:
             self._channel.drop(error)
 
-    def leave_for(self, master: Server, error: Exception) -> None:
-        """Another server is the master, unless it is the one that this is connected to."""
-        if self._channel is not None and self.server != master:
+    def leave_for(self, masters: Collection[Server], error: Exception) -> None:
+        """Use no other server than the master, which goes by these addresses."""
+        self._masters = masters
+        if self._channel is not None and self.server not in masters:
             self._channel.drop(error)
 
     def demoted(self, error: Exception, request: NodeRequest | None = None) -> None:
@@ -341,7 +356,7 @@ class Node:
         if self.connector.discovers:
             channel = self._channel
             # After the reply that is being read: a channel cannot be dropped in the middle of it.
-            self._timer.post(lambda: self._leave(channel, error, request))
+            self._timer.post(lambda: self._leave(channel, error, request), self.domain)
 
     def _leave(self, channel: Channel | None, error: Exception, request: NodeRequest | None) -> None:
         if channel is not None and channel is self._channel:
@@ -355,7 +370,7 @@ class Node:
             requests = self._channel.close()
             self._channel = None
             for request in requests:
-                request.refused(ConnectionAbortedError("nothing is held any more"))
+                guarded(request, request.refused, ConnectionAbortedError("nothing is held any more"))
 
     def restart(self, error: Exception) -> None:
         """Begin anew after the timer's thread has died: its alarms and its selector are gone."""
@@ -363,12 +378,15 @@ class Node:
         if self._channel is not None:
             requests.extend(self._channel.close())
         requests.extend(self._waiting)
-        closed = self._closed
+        closed, expected = self._closed, self._expected
         self._timer.cancel(self._retry)
         self._reset()
         self._closed = closed
         for request in requests:
-            request.refused(error)
+            guarded(request, request.refused, error)
+        for request in expected:  # some wait for something else than the channel: their time goes on running
+            if not request.finished:
+                request.look_later()
 
     def forget(self) -> None:
         """In a forked child: no socket and no request of the parent's is ours."""

@@ -5,10 +5,25 @@ A face (threads, asyncio) makes an operation, posts the work that will complete 
 
 from __future__ import annotations
 
+import threading
+from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+_LONGEST_SLEEP_S = 1.0  # somebody may be waiting for this thread to end
+
+
+def end_quietly(exiting: bool) -> None:
+    """Return, unless the interpreter ends and this is a daemon thread: what that would be told it could only print.
+
+    It sleeps, then, until it ends with the process.
+    """
+    if exiting and threading.current_thread().daemon:
+        gate = allocate_lock()
+        gate.acquire()
+        gate.acquire(timeout=_LONGEST_SLEEP_S)
 
 
 def nobody() -> None:

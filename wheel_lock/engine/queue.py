@@ -37,6 +37,15 @@ class _Place(WheelEntry):
         """It is time to be heard of again."""
         self._queue.look(self)
 
+    @property
+    def above(self) -> Engine:
+        """The engine."""
+        return self._queue.above
+
+    def crashed(self, error: Exception) -> None:
+        """End all waits: the library's own code has failed in the middle of one."""
+        self._queue.crashed(error)
+
 
 class Queue(AnyLine):
     """Those each of whom asks for itself. On the wheel it waits for its end, when nobody stands in it any more."""
@@ -105,7 +114,9 @@ class Queue(AnyLine):
         if waiter.over or waiter.line is not self:
             return
         request = waiter.request
-        if request.operation.error is not None:
+        if request.cut_short and request.operation.error is not None:
+            self._go(waiter).fail(request.operation.error)
+        elif request.operation.error is not None:
             self.fail(request.operation.error)
         elif request.operation.result():
             self._go(waiter).succeed(request.leases)

@@ -6,21 +6,20 @@ set (OVERDUE, and whatever else has to be watched until its deadline). The renew
 
 from __future__ import annotations
 
-import logging
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.batches import Batch, RenewalGroup
-from wheel_lock.engine.channel import ServerError
 from wheel_lock.engine.cleaning import CleanUp
 from wheel_lock.engine.node import Node
 from wheel_lock.engine.replicas import Replicas
 from wheel_lock.engine.requests import terms_of
+from wheel_lock.engine.verifying import Verification
 from wheel_lock.engine.watching import OverdueLeases
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import (
+    HELD,
     OVERDUE,
     RENEWING,
     Event,
@@ -30,15 +29,13 @@ from wheel_lock.lease import (
     local_deadline,
     mark_sent,
 )
-from wheel_lock.notifier import NOTIFIER
-from wheel_lock.protocol.resp import GONE, TAKEN, error_text, is_elsewhere, is_of_wrong_type
+from wheel_lock.protocol.resp import GONE, TAKEN
+from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
 from wheel_lock.timer import HashedWheelTimer
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
     from wheel_lock.engine.kind import Kind
-
-logger = logging.getLogger("wheel_lock")
 
 CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
 _TOGETHER = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
@@ -59,9 +56,11 @@ class Renewer(OverdueLeases):
         self.acquiring_node = node if self.replicas is None else self.replicas.node
         self.every_ticks = 1  # where there are several nodes each has ticks of its own
         self.tick_share = 0
-        self._last_refusal_logged = -math.inf
+        for each in self.nodes:
+            each.domain = self
+            each.on_trouble = self.trouble
         node.on_ready = self.node_ready
-        node.on_moved = self.verify
+        node.on_connected = self.connected
         self._reset()
 
     def start_empty(self) -> None:
@@ -97,7 +96,7 @@ class Renewer(OverdueLeases):
         if lease.at_limit:
             wheel.schedule(lease, last)
             return
-        # A time-to-live that the caller has extended is not cut short: the renewal waits until it would prolong it.
+        # A time-to-live that the caller has extended is not renewed before that prolongs it.
         # One that the caller has shortened is renewed at the same share of what it is.
         extended = floor(lease.deadline - group.timeout_s)
         believed_s = local_deadline(0.0, group.timeout_s)
@@ -141,8 +140,9 @@ class Renewer(OverdueLeases):
         """Put confirmed leases on the wheel again, each one interval after it was due."""
         after = batch.terms.after
         # Those that were due long ago would be due again at once: their next renewal counts from this one.
-        punctual = self.timer.wheel.now - kept[0].tick <= max(after // 4, 1)
-        if punctual and kept[0].limits is None:
+        verified = batch.verification is not None
+        punctual = not verified and self.timer.wheel.now - kept[0].tick <= max(after // 4, 1)
+        if (punctual or verified) and kept[0].limits is None:
             self.timer.wheel.rearm(kept, after)
         else:
             seconds = self.timer.scale.seconds
@@ -156,6 +156,8 @@ class Renewer(OverdueLeases):
         live: list[Lease] = []
         tick = self.timer.wheel.now
         for lease in odd:
+            if lease.state is not HELD or lease in self.timer.wheel:
+                continue  # what was called before it in this step has ended it, or put it on the wheel again
             lapsing = lease.at_limit and self.timer.scale.floor(lease.deadline) - 1 <= tick
             if lapsing or lease.loss is not None or now >= lease.deadline:
                 self.engine.lose([lease])
@@ -181,11 +183,25 @@ class Renewer(OverdueLeases):
             self.drain()
             self.bring_home(leases)
 
-    def _send(self, group: RenewalGroup, leases: list[Lease], *, drained: bool = False) -> None:
+    def verify(self, group: RenewalGroup, leases: list[Lease], verification: Verification) -> None:
+        """Renew HELD leases, taken off the wheel, ahead of their time; see there."""
+        self._send(group, leases, verification=verification)
+
+    def _send(
+        self,
+        group: RenewalGroup,
+        leases: list[Lease],
+        *,
+        drained: bool = False,
+        verification: Verification | None = None,
+    ) -> None:
+        if leases[0].state is not HELD and leases[0].state is not OVERDUE:
+            return  # a failure in the call before this one has ended all that is held at this node
         nearest = min([lease.deadline for lease in leases])
         mark_sent(leases)
-        batch = Batch(self, group, leases, drained)
+        batch = Batch(self, group, leases, drained, verification)
         self._in_flight += 1
+        self._drained_in_flight += drained
         self._counters.batches += 1
         # Silent for a sixth of the timeout is suspicious; where less than that is left, half of what is left.
         now, floor, wheel = self.timer.now, self.timer.scale.floor, self.timer.wheel
@@ -201,12 +217,15 @@ class Renewer(OverdueLeases):
     def settled(self, batch: Batch) -> None:
         """The batch is answered, or never will be: its leases are where it is not."""
         self._in_flight -= 1
+        self._drained_in_flight -= batch.drained
         self._silent.discard(batch)
         self.timer.wheel.cancel(batch)
         if batch.overdue:
             for lease in batch.leases:
                 if lease.state is RENEWING:  # others are there on an account of their own
                     self.overdue.discard(lease)
+        if batch.verification is not None:
+            batch.verification.answered()
 
     def vanished(self, batch: Batch) -> None:
         """All leases of the batch have ended before it could be sent again."""
@@ -214,7 +233,7 @@ class Renewer(OverdueLeases):
         if self._sick:
             self._retry_later()
 
-    def confirmed(self, batch: Batch, odd: Sequence[tuple[int, int | str]]) -> None:
+    def confirmed(self, batch: Batch, odd: Sequence[tuple[int, int | ServerError]]) -> None:
         """The server has answered: all is well but for ``odd``."""
         now = self.timer.clock.now()  # after the reply: a thread that was stopped must not read its own past
         self.settled(batch)
@@ -224,6 +243,7 @@ class Renewer(OverdueLeases):
             self._resting.clear()
         if odd:
             exceptional = dict(odd)
+            self._due_now(batch, [leases[index] for index in exceptional])
             self._some_failed([(leases[index], verdict) for index, verdict in odd])
             leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
         if self.engine.cluster is not None:
@@ -234,6 +254,8 @@ class Renewer(OverdueLeases):
             self.drain()
         else:
             self._backoff.reset()
+            self.outage.look()
+        self.go_on_verifying()
 
     def _take_confirmation(self, batch: Batch, leases: Sequence[Lease], now: float) -> None:
         result = confirm_all(leases, batch.sent_at, now, batch.terms.timeout_s)
@@ -242,11 +264,14 @@ class Renewer(OverdueLeases):
             if not kept:
                 continue
             counters.renewed += len(kept)
-            if kept[0].tick == kept[-1].tick and not batch.drained:
+            if batch.verification is not None:
+                pass  # they were not due
+            elif kept[0].tick == kept[-1].tick and not batch.drained:
                 counters.lag.add(now - seconds(kept[0].tick), len(kept))
             else:
                 for tick, times in Counter([lease.tick for lease in kept]).items():
-                    counters.lag.add(now - seconds(tick), times)
+                    if tick >= 0:  # else it was taken off the wheel, and never came due
+                        counters.lag.add(now - seconds(tick), times)
         counters.slack_min_s = min(counters.slack_min_s, result.slack_s)
         for kept in (result.kept, result.limited):
             if kept:
@@ -273,31 +298,35 @@ class Renewer(OverdueLeases):
         until = max(self.timer.now + group.timeout_s, *[lease.may_last for lease in leases])
         CleanUp(self.timer, node or self.node, group.kind, leases, until).start()
 
-    def _some_failed(self, odd: Sequence[tuple[Lease, int | str]]) -> None:
+    def _some_failed(self, odd: Sequence[tuple[Lease, int | ServerError]]) -> None:
         """Deal with the entries of a batch that were not renewed; those that ended meanwhile are none of our business."""
         gone: list[Lease] = []
         taken: list[Lease] = []
         unknown: list[Lease] = []
         strays: list[Lease] = []
+        errors: list[ServerError] = []
         for lease, verdict in odd:
             if lease.state is not RENEWING or terms_of(lease).renewer is not self:
                 continue
             if verdict == GONE:
                 gone.append(lease)
-            elif is_elsewhere(verdict):
+            elif code_of(verdict) == NOT_LOCAL:
                 lease.move(Event.UNKNOWN)
                 strays.append(lease)
-            elif verdict == TAKEN or is_of_wrong_type(verdict):
+            elif verdict == TAKEN or code_of(verdict) == "WRONGTYPE":
                 taken.append(lease)
             else:
                 lease.move(Event.UNKNOWN)
                 unknown.append(lease)
+                if isinstance(verdict, ServerError):
+                    errors.append(verdict)
         self.engine.lose(gone, LossReason.KEY_GONE)
         self.engine.lose(taken, LossReason.TAKEN)
         if strays:
             self._ask_alone(strays)
         if unknown:
-            self._look_for_master(str(odd[0][1]))
+            self._look_for_master(errors)
+            self.outage.begin(errors[0] if errors else None)
             self._counters.unknown += len(unknown)
             self.watch_overdue(unknown)
             self._rest(unknown)
@@ -308,27 +337,19 @@ class Renewer(OverdueLeases):
         for lease in self.engine.cluster.strayed(strays):
             self._send(terms_of(lease), [lease], drained=True)
 
-    def failed(self, batch: Batch, error: str) -> None:
+    def failed(self, batch: Batch, error: ServerError) -> None:
         """The server refused the whole call (BUSY, LOADING, READONLY, ...): that proves nothing about any lease."""
         self.interrupted(batch)
         self._sick = True
         self._retry_later()
-        self._look_for_master(error)
-        self._log_refusal(error, len(batch.leases))
+        self._look_for_master([error])
+        self.outage.begin(error)
 
-    def _log_refusal(self, error: str, leases: int) -> None:
-        """Say that the server refuses renewals, at most once a second."""
-        if self.timer.now - self._last_refusal_logged >= 1.0:
-            self._last_refusal_logged = self.timer.now
-            NOTIFIER.post(
-                logger.warning, "the server refused to renew %d locks, trying again: %s", leases, error_text(error)
-            )
-
-    def _look_for_master(self, error: str) -> None:
+    def _look_for_master(self, errors: Iterable[ServerError]) -> None:
         if self.engine.cluster is not None:
             self.engine.cluster.refresh()
-        elif error.startswith("READONLY"):
-            self.node.demoted(ServerError(error))
+        elif (demoted := next((error for error in errors if error.code == "READONLY"), None)) is not None:
+            self.node.demoted(demoted)
 
     def let_strays_go(self) -> None:
         """Do not wait for a silent node's answer about leases that live elsewhere by now."""
@@ -365,11 +386,18 @@ class Renewer(OverdueLeases):
         """There will be no reply: try again."""
         self.settled(batch)
         unknown = [lease for lease in batch.leases if lease.state is RENEWING]
+        self._due_now(batch, unknown)
         self._counters.unknown += 0 if batch.silent else len(unknown)
         for lease in unknown:
             lease.move(Event.UNKNOWN)
         self.watch_overdue(unknown)
         self.bring_home(unknown)
+
+    def _due_now(self, batch: Batch, leases: Iterable[Lease]) -> None:
+        """Have the lag of leases whose verification has failed count from now: they were not due before."""
+        if batch.verification is not None:
+            for lease in leases:
+                lease.tick = self.timer.wheel.now
 
     def silent(self, batch: Batch) -> None:
         """No reply for too long: watch the deadlines of its leases, and suspect the connection."""

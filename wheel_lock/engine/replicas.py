@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from wheel_lock.engine.node import Node
 from wheel_lock.engine.requests import CallerRequest
 from wheel_lock.errors import LockUnavailable, NotReplicated, WheelLockError, copied
+from wheel_lock.failures import guarded
 from wheel_lock.protocol.resp import MalformedReply, Reply, command
 from wheel_lock.protocol.scripts import Call
 
@@ -77,7 +78,7 @@ class Replicas:
     def confirm(self, confirmed: Confirmed) -> None:
         """Have ``confirmed()`` told, when enough replicas have all that was granted by now, or why that is not so."""
         if not self._granted and not self._asking:
-            self._engine.timer.post(self._wait)  # when all replies that have come at once have been read
+            self._engine.timer.post(self._wait, self._engine)  # when all replies that have come at once have been read
         self._granted.append((self.node.channel, confirmed))
 
     def _wait(self) -> None:
@@ -97,5 +98,5 @@ class Replicas:
     def _told(self, granted: list[Confirmed], error: WheelLockError | None) -> None:
         self._asking = False
         for confirmed in granted:
-            confirmed(None if error is None else copied(error))
+            guarded(self._engine, confirmed, None if error is None else copied(error))
         self._wait()

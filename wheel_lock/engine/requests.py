@@ -7,17 +7,19 @@ right order: no grant is left behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from wheel_lock.engine.channel import ServerError
+from wheel_lock.engine.channel import NodeRequest
 from wheel_lock.engine.node import Node
 from wheel_lock.engine.operation import Operation
-from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, quoted
+from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
+from wheel_lock.failures import FailureDomain, guarded
 from wheel_lock.lease import Lease
 from wheel_lock.options import lock_name
-from wheel_lock.protocol.resp import MalformedReply, Reply, error_text, is_of_wrong_type
+from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.wheel import WheelEntry
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 
 _MOMENT_S = 0.05  # what is suspicious so soon goes onto the wheel at once
+_LEAST_S = 0.1  # what a try is given however little time its caller has left: a round trip to a healthy server
+_LEAST_CONNECTING_S = 0.5  # the same where it has to wait for a connection
 
 
 class Patience:
@@ -36,10 +40,40 @@ class Patience:
     def due(self, entries: Sequence[Any], now: float) -> None:
         """Tell each request that it is late."""
         for request in entries:
-            request.late(now)
+            guarded(request, request.late, now)
+
+    def domains(self, entries: Sequence[Any]) -> Sequence[FailureDomain]:
+        """Return what a failure costs: each request is a domain of its own."""
+        return entries
 
 
 PATIENCE = Patience()
+
+
+def least_s(node: Node) -> float:
+    """Return how long a try at ``node`` may take in any case, in seconds, however little time its caller has left."""
+    return _LEAST_S if node.connected else _LEAST_CONNECTING_S
+
+
+def no_answer(node: Node, name: str | bytes | None, limit_s: float) -> LockTimeout | LockUnavailable:
+    """Return the error for a caller who has waited for so many seconds, and whose node has not answered."""
+    if not node.connected:
+        return unavailable(node, name, why_unsent(node, limit_s))
+    place = node.connector.describe()
+    return LockTimeout(f"{place} did not answer within {limit_s:.3g} s (lock {quoted(name)})", name)
+
+
+def unavailable(node: Node, name: str | bytes | None, cause: Exception) -> LockUnavailable:
+    """Return the error for a caller whose request cannot be sent."""
+    error = LockUnavailable(f"No connection to {node.connector.describe()}: {cause} (lock {quoted(name)})", name)
+    error.__cause__ = cause
+    return error
+
+
+def why_unsent(node: Node, limit_s: float) -> Exception:
+    """Return why nothing could be sent, or nothing was carried out, for so many seconds."""
+    why = "refused again and again" if node.connected else "not connected"
+    return node.last_error or TimeoutError(f"{why} within {limit_s:.3g} s")
 
 
 class Request(WheelEntry):
@@ -82,7 +116,7 @@ class Request(WheelEntry):
     def answered(self, reply: Reply) -> None:
         """Take the reply. Raises MalformedReply, before anything has changed, if it makes no sense."""
         if isinstance(reply, ServerError):
-            if not self.in_full and str(reply).startswith("NOSCRIPT"):
+            if not self.in_full and reply.code == "NOSCRIPT":
                 self.in_full = True
                 self.resend()
             else:
@@ -104,6 +138,10 @@ class Request(WheelEntry):
     def subjects(self) -> Sequence[Lease]:
         """The leases that it is about."""
         return ()
+
+    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
+        """What is sent where the user may not call some commands: itself, or what looks for the rights ahead of it."""
+        return self
 
     @property
     def key(self) -> bytes | None:
@@ -133,6 +171,18 @@ class Request(WheelEntry):
             self.resend()
         else:
             self.node.cluster.send_again(self)
+
+    @property
+    def above(self) -> FailureDomain | None:
+        """The engine of its node."""
+        return self.node.domain and self.node.domain.above
+
+    def crashed(self, error: Exception) -> None:
+        """End it and the leases that it is about: the library's own code has failed in the middle of it."""
+        self.finished = True
+        self.timer.wheel.cancel(self)
+        for lease in self.subjects:
+            terms_of(lease).renewer.engine.give_up([lease])
 
     def value_reply(self, reply: Reply) -> None:
         """Take a reply that is no error."""
@@ -198,7 +248,7 @@ class CallerRequest(Request):
     def look_later(self) -> None:
         """Be told by the wheel when it has been unanswered for suspiciously long."""
         timer = self.timer
-        timer.wheel.schedule(self, timer.scale.floor(self.until - self.limit_s + self.suspicion_s))
+        timer.wheel.schedule(self, timer.scale.floor(self.until - self.limit_s + min(self.suspicion_s, self.limit_s)))
 
     @property
     def tries(self) -> int:
@@ -215,23 +265,50 @@ class CallerRequest(Request):
         """Tell the caller."""
         raise NotImplementedError
 
+    def crashed(self, error: Exception) -> None:
+        self.finish()
+        super().crashed(error)
+        self.failed(internal_error(error, self.name))
+
     def error_reply(self, error: ServerError) -> None:
         """The server's error is the caller's, unless another server is to be asked."""
-        if self.node.cluster is not None and self.node.cluster.redirects(self, str(error)):
+        if self.goes_elsewhere(error):
             return
         if self.node.learns(error, self.call()):
             self.sends -= 1  # it was not carried out
             self.one_by_one()
-        elif self.goes_to_another_master(error):
+        elif not self.finished:
+            script = self.call().script
+            missing = script.commands & self.node.missing_rights if script and error.code == "NOPERM" else frozenset()
+            self.finish()
+            self.failed(refused_by_server(error, self.name, missing))
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The commands that the user must be allowed to call if it is to make any sense; see rights.py."""
+        return frozenset()
+
+    def forbidden(self, commands: Iterable[str]) -> None:
+        """The user may not call commands that are needed: nothing is sent."""
+        if not self.finished:
+            self.finish()
+            self.sends += bool(self.sends)  # what became of earlier ones is not known, and this counts as refused
+            error = ServerError("NOPERM a lock of this kind could not be renewed, or not be released")
+            self.failed(refused_by_server(error, self.name, commands))
+
+    def goes_elsewhere(self, error: ServerError) -> bool:
+        """Send it where, or when, it can be carried out if an error tells that; return whether it does."""
+        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+            return True
+        moves = self.goes_to_another_master(error)
+        if moves:
             self.sends -= 1  # it was not carried out
             self.node.demoted(error, self)
-        elif not self.finished:
-            self.finish()
-            self.failed(LockServerError(f"{error_text(error)} (lock {quoted(self.name)})", self.name))
+        return moves
 
     def goes_to_another_master(self, error: ServerError) -> bool:
         """Whether it has been refused by a server that is no master any more, and will be sent to the one that is."""
-        return str(error).startswith("READONLY") and self.node.connector.discovers
+        return error.code == "READONLY" and self.node.connector.discovers
 
     def one_by_one(self) -> None:
         """Its node wants one lease a call, with its keys declared."""
@@ -239,7 +316,7 @@ class CallerRequest(Request):
 
     def try_later(self, pause_s: float, *, perhaps_done: bool = False) -> bool:
         self.sends -= not perhaps_done
-        self.timer.call_at(self.timer.now + pause_s, lambda now: self.send_again())
+        self.timer.call_at(self.timer.now + pause_s, lambda now: self.send_again(), self)
         return True
 
     @property
@@ -258,12 +335,7 @@ class CallerRequest(Request):
         """Give up: there will be no connection."""
         if not self.finished:
             self.finish()
-            failure = LockUnavailable(
-                f"No connection to {self.node.connector.describe()}: {error} (lock {quoted(self.name)})",
-                self.name,
-            )
-            failure.__cause__ = error
-            self.failed(failure)
+            self.failed(unavailable(self.node, self.name, error))
 
     def late(self, now: float) -> None:
         """Give up: the time is up."""
@@ -275,17 +347,12 @@ class CallerRequest(Request):
             self.timer.wheel.schedule(self, self.timer.scale.floor(self.until))
             return
         if not (self.sends and self.node.connected):
-            why = "refused again and again" if self.node.connected else "not connected"
-            self.refused(self.node.last_error or TimeoutError(f"{why} within {self.limit_s:g} s"))
+            self.refused(why_unsent(self.node, self.limit_s))
             return
         self.finish()
-        self.node.suspect()
-        self.failed(
-            LockTimeout(
-                f"{self.node.connector.describe()} did not answer within {self.limit_s:g} s (lock {quoted(self.name)})",
-                self.name,
-            )
-        )
+        if self.limit_s >= self.suspicion_s:  # a shorter time says nothing about the connection
+            self.node.suspect()
+        self.failed(no_answer(self.node, self.name, self.limit_s))
 
 
 class Query(CallerRequest):
@@ -317,7 +384,7 @@ class Query(CallerRequest):
         self._operation.complete(value)
 
     def error_reply(self, error: ServerError) -> None:
-        if not self.finished and is_of_wrong_type(error):
+        if not self.finished and error.code == "WRONGTYPE":
             try:
                 self.value_reply(None)  # what was asked for is not there: something else is
                 return
@@ -331,6 +398,15 @@ class Query(CallerRequest):
 
     def failed(self, error: WheelLockError) -> None:
         self._operation.fail(error)
+
+
+def refused_by_server(
+    error: ServerError, name: str | bytes | None, missing: Iterable[str] = frozenset()
+) -> LockServerError:
+    """Return the exception that tells a caller of the server's error, and of commands that the user may not call."""
+    names = ", ".join(sorted(missing)).upper()
+    lacks = f"; the user may not call {names}" if names else ""
+    return LockServerError(f"{error_text(error)}{lacks} (lock {quoted(name)})", name, code=error.code)
 
 
 def batch_call(script: Any, kind: Kind, leases: Sequence[Lease], *first: bytes) -> Call:

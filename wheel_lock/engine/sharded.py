@@ -6,12 +6,13 @@ what one node publishes in the old way all nodes pass on. When a slot moves its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.connect import SHARDED, Connector, Server
 from wheel_lock.engine.slots import ClusterConnector
 from wheel_lock.engine.wakeups import Listener, WakeUps
+from wheel_lock.failures import guarded
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
@@ -22,14 +23,14 @@ def wakeups_for(engine: Engine, connector: Connector | ClusterConnector) -> Wake
     """Return what listens for an engine."""
     if isinstance(connector, ClusterConnector):
         return ClusterWakeUps(engine, connector)
-    return WakeUps(engine.timer, connector.listener(), engine.options, engine.launch)
+    return WakeUps(engine.timer, connector.listener(), engine.options, engine.launch, engine)
 
 
 class ClusterWakeUps(WakeUps):
     """Subscriptions to the wake-up channels of a whole cluster. Itself it hears what is published in the old way."""
 
     def __init__(self, engine: Engine, connector: ClusterConnector) -> None:
-        super().__init__(engine.timer, connector.listener(), engine.options, engine.launch)
+        super().__init__(engine.timer, connector.listener(), engine.options, engine.launch, engine)
         self._engine = engine
         self._connector = connector
         self._shards: dict[Renewer, WakeUps] = {}
@@ -51,7 +52,8 @@ class ClusterWakeUps(WakeUps):
         shard = self._shards.get(renewer)
         if shard is None:
             connector = self._connector.to(server).listener()
-            shard = WakeUps(self._timer, connector, self._engine.options, self._engine.launch, cluster.refresh)
+            engine = self._engine
+            shard = WakeUps(self._timer, connector, engine.options, engine.launch, engine, cluster.refresh)
             self._shards[renewer] = shard
         return shard
 
@@ -77,7 +79,7 @@ class ClusterWakeUps(WakeUps):
         for (channel, listener), where in list(self._heard_by.items()):
             if (self._proper(channel) or self) is not where:
                 self.ignore(channel, listener)
-                listener.listening(False)
+                guarded(listener, listener.listening, False)
                 self.listen(channel, listener)
         cluster = self._engine.cluster
         for renewer, shard in list(self._shards.items()):
@@ -87,7 +89,7 @@ class ClusterWakeUps(WakeUps):
 
     # -- the fates of all of them ------------------------------------------------------------------------------------
 
-    def leave_for(self, master: Server, error: Exception) -> None:
+    def leave_for(self, masters: Collection[Server], error: Exception) -> None:
         """Nothing: that is for a master that Sentinels name."""
 
     def close(self, error: Exception) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.engine.requests import CallerRequest, node_of, terms_of
-from wheel_lock.errors import LockLost, LockServerError, LossReason, WheelLockError
+from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -84,7 +84,7 @@ class Swap(CallerRequest):
         return options
 
     def failed(self, error: WheelLockError) -> None:
-        self._end(self.tries > isinstance(error, LockServerError))
+        self._end(self.tries > 0)
         self._operation.fail(error)
 
     def _end(self, clean_up: bool) -> None:

@@ -7,19 +7,21 @@ when that one may be free. So overlapping sets cannot wait for each other in a c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wheel_lock.engine.acquiring import Acquire
-from wheel_lock.engine.channel import ServerError
 from wheel_lock.engine.kind import NO_FENCE, Refusal
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.engine.requests import batch_call, node_of, terms_of
 from wheel_lock.engine.waiting import Acquisition
+from wheel_lock.failures import guarded
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.resp import MalformedReply, Reply, is_elsewhere
+from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
@@ -45,7 +47,7 @@ class AcquireAll(Acquire):
         self._ask_for_each()
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is None or not is_elsewhere(str(error)):
+        if self.node.cluster is None or error.code != NOT_LOCAL:
             super().error_reply(error)
         elif not self.finished:
             self.node.cluster.refresh()
@@ -55,9 +57,10 @@ class AcquireAll(Acquire):
         """Nothing of it was carried out: ask for one name after the other."""
         self.finish()
         self.finished = False  # in other hands
-        told: Operation[bool] = Operation(self._told)
+        told: Operation[bool] = Operation(partial(guarded, self, self._told))
         self._instead = AcquireInParts(self._engine, self.leases, self._options, told, alone=True)
         self._instead.perhaps_granted = self.tries > 1
+        self._instead.caller_until = self.caller_until
         self._instead.begin()
 
     def _told(self) -> None:
@@ -78,19 +81,21 @@ class AcquireAll(Acquire):
             self._instead.operation = Operation(nobody)
             self._instead.give_up()
 
-    def call(self) -> Call:
+    def _call(self, *, again: bool) -> Call:
         terms = terms_of(self.lease)
         return batch_call(scripts.ACQUIRE_ALL, terms.kind, self.leases, terms.ttl)
 
-    def read(self, reply: Reply) -> int | Refusal | str:
+    def read(self, reply: Reply) -> int | Refusal | ServerError:
         """0, or a list of the first that another holds and his remaining time."""
         if type(reply) is int and reply == 0:
             return NO_FENCE
-        if type(reply) is list and len(reply) == 2:
-            index, retry_ms = reply
-            if type(index) is int and 1 <= index <= len(self.leases) and type(retry_ms) is int:
+        if type(reply) is list and len(reply) > 1:
+            index, *rest = reply
+            if type(index) is int and 1 <= index <= len(self.leases):
+                refusal = self._kind.read_acquire(rest, again=False, waiting=True)
                 self.blocker = self.leases[index - 1]
-                return Refusal(retry_ms if retry_ms >= 0 else None)
+                self.name = self.blocker.name if isinstance(refusal, Refusal) and refusal.is_data else self.name
+                return refusal
         raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
 
 
@@ -133,8 +138,9 @@ class AcquireInParts(AcquireAll):
         if not self._parts:
             self._complete()
             return
-        asked: Operation[bool] = Operation(self._asked)
+        asked: Operation[bool] = Operation(partial(guarded, self, self._asked))
         self._part = part = AcquireAll(self._engine, self._parts.pop(), self._options, asked)
+        part.caller_until = self.caller_until
         part.begin()
 
     def _complete(self) -> None:
@@ -171,6 +177,9 @@ class AcquireInParts(AcquireAll):
         granted = [lease for lease in self._granted if lease.state <= EXTENDING]
         self._granted.clear()
         self._engine.release_many(granted, Operation(then))
+        if self.caller_until is not None and granted:
+            # A node that does not answer must not take more time than the caller has.
+            self.timer.call_at(max(self.caller_until, self.timer.now), lambda now: then(), self)
 
     def give_up(self) -> None:
         """The caller waits no more: undo what was granted, or may have been."""

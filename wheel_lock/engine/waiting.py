@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.kind import Contention
 from wheel_lock.engine.operation import Operation, nobody
-from wheel_lock.engine.requests import PATIENCE, terms_of
-from wheel_lock.errors import copied
+from wheel_lock.engine.requests import PATIENCE, acquiring_node_of, least_s, no_answer, terms_of
+from wheel_lock.errors import copied, internal_error, quoted
+from wheel_lock.failures import guarded
 from wheel_lock.lease import EXTENDING, Lease
+from wheel_lock.notifier import NOTIFIER
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import fragment
 from wheel_lock.wheel import WheelEntry
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
     from wheel_lock.engine.kind import Kind
     from wheel_lock.engine.line import AnyLine
+    from wheel_lock.engine.node import Node
+
+logger = logging.getLogger("wheel_lock")
 
 _LEAST_PATIENCE_S = 0.1
 
@@ -50,6 +57,7 @@ class Acquisition(WheelEntry):
         "_request",
         "_template",
         "_token_given",
+        "_warned",
         "began_at",
         "group",
         "key",
@@ -82,6 +90,7 @@ class Acquisition(WheelEntry):
         self._request: Acquire | None = None
         self._behind: list[Acquisition] | None = None  # who came while it asked for the first time
         self._attempts = 0
+        self._warned = False
         self._kind: Kind = terms_of(leases[0]).kind
         self.options = options
         self.until = until
@@ -119,10 +128,15 @@ class Acquisition(WheelEntry):
         return max(patience_s, 2 * (self.options.retry_every_s or 0.0))
 
     def begin(self) -> None:
+        """Begin to wait; a failure of the library's own code ends the waits and nothing else."""
+        guarded(self, self._begin)
+
+    def _begin(self) -> None:
         """Try, or join the line if there is one, or wait for what somebody hears who asks just now."""
         if self.over:
             return
         self.began_at = self._engine.timer.now
+        self._engine.timer.wheel.cancel(self)
         contention = self._kind.contention
         if not self._blocking or self._polls or contention is Contention.QUEUED:
             self.try_once(self._tried, waiting=self._blocking and self._kind.announces)
@@ -134,16 +148,21 @@ class Acquisition(WheelEntry):
         ahead = self if contention is Contention.SHARED else lines.asking.setdefault(self.place, self)
         if ahead is self:
             self.try_once(self._answered, waiting=False)
-        elif ahead._behind is None:
-            ahead._behind = [self]
-        else:
-            ahead._behind.append(self)
+            return
+        if ahead._behind is None:
+            ahead._behind = []
+        ahead._behind.append(self)
+        if self.until is not None:
+            self.wait_until(max(self.until, self.began_at + least_s(self.node)))
 
     def try_once(self, tried: Callable[[], object], *, waiting: bool) -> None:
         """Ask the server once; ``tried()`` is called when it has answered, or will not."""
-        operation: Operation[bool] = Operation(tried)
+        operation: Operation[bool] = Operation(partial(guarded, self, tried))
         leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
         self._request = request = self._new_request(leases, operation, round(self.patience_s * 1000) if waiting else 0)
+        request.caller_until = self.until
+        if self._blocking:
+            request.waiter = self
         self._attempts += 1
         request.begin()
 
@@ -168,13 +187,14 @@ class Acquisition(WheelEntry):
     def _answered(self) -> None:
         """The first try of one that may wait: what it has heard goes for those who came meanwhile, too."""
         behind, request = self.step_aside(), self.request
+        operation = request.operation
         self._tried()
         if behind:
-            if request.operation.error is not None:
+            if operation.error is not None and not request.cut_short:
                 for waiter in behind:
-                    waiter.fail(copied(request.operation.error))
+                    waiter.fail(copied(operation.error))
                 return
-            if request.operation.result():
+            if not request.cut_short and operation.result():
                 self._engine.lines.open(behind[0]).granted_to(request.lease)
             for waiter in behind:
                 waiter.begin()
@@ -203,6 +223,18 @@ class Acquisition(WheelEntry):
             self.refused_by(request)
             self._stand_in()
 
+    def finds(self, found: str) -> None:
+        """A key of another type is in the way, which expires: say so, once a wait."""
+        if not self._warned:
+            self._warned = True
+            NOTIFIER.post(
+                logger.warning,
+                "waiting for the lock %s: its key holds a %s, where this kind of lock keeps a %s",
+                quoted(self._template[0].name),
+                found,
+                self._kind.key_type,
+            )
+
     def refused_by(self, request: Acquire) -> bool:
         """A try was refused; return whether it has to wait for something else than it thought."""
         return False
@@ -210,7 +242,7 @@ class Acquisition(WheelEntry):
     def _stand_in(self) -> None:
         if self._may_wait():
             if self.until is not None:
-                self._wake_at(self.until)
+                self.wait_until(self.until)
             self._engine.lines.open(self).join(self)
 
     def _may_wait(self) -> bool:
@@ -230,17 +262,31 @@ class Acquisition(WheelEntry):
                 return
             self._engine.lines.pollers.add(self)
         # Cut short so that the last try comes when the time is up.
-        self._wake_at(now + pause_s if self.until is None else min(now + pause_s, self.until))
+        self.wait_until(now + pause_s if self.until is None else min(now + pause_s, self.until))
 
-    def _wake_at(self, when: float) -> None:
+    def wait_until(self, when: float) -> None:
+        """Come due on the wheel, where it is not, at ``when``, in seconds of the timer's clock."""
         self._engine.timer.wheel.schedule(self, self._engine.timer.scale.ceil(when))
 
     def late(self, now: float) -> None:
         """The wheel says that the time has come."""
         if self.line is not None:
             self.line.time_is_up(self)
+        elif not self.over and self._request is None:
+            self.fail_unanswered()  # it stands behind one who asks for the first time
         elif not self.over:
-            self.try_once(self._tried, waiting=self._kind.announces)
+            # Its second try asks in a form that tells what kind of key is in the way.
+            self.try_once(self._tried, waiting=self._kind.announces or self._attempts == 1)
+
+    @property
+    def above(self) -> Engine:
+        """The engine."""
+        return self._engine
+
+    def crashed(self, error: Exception) -> None:
+        """End all waits: the library's own code has failed in the middle of one."""
+        self._engine.lines.crashed(error)
+        self.fail(internal_error(error, self.key))  # it may not have been in a line
 
     def _end(self) -> None:
         self.over = True
@@ -269,6 +315,16 @@ class Acquisition(WheelEntry):
         self.abort()
         self.operation.fail(error)
 
+    def fail_unanswered(self) -> None:
+        """Its time is up, and what it would have heard from somebody else's try has not come."""
+        waited_s = self._engine.timer.now - self.began_at
+        self.fail(no_answer(self.node, self._template[0].name, waited_s))
+
+    @property
+    def node(self) -> Node:
+        """Where its latest try has gone, or its first will go."""
+        return acquiring_node_of(self._template[0]) if self._request is None else self._request.node
+
     def _take_word_back(self) -> None:
         """Wait no more, also in the eyes of the server. (What is under way is cleaned up by itself.)"""
         if self._request is not None and self._request.finished and self._blocking and self._kind.announces:
@@ -295,7 +351,6 @@ class Acquisition(WheelEntry):
         request = self._request
         if request is not None:
             self._take_word_back()
-            if not request.finished:
-                request.operation = Operation(nobody)
-                request.give_up()
+            request.operation = Operation(nobody)
+            request.give_up()
             self._request = None

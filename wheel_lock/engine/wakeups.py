@@ -7,17 +7,19 @@ looks by himself from time to time, and once more whenever a subscription begins
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from wheel_lock.engine.channel import Channel, PushChannel, ServerError
+from wheel_lock.alarms import Alarm
+from wheel_lock.engine.channel import Channel, NodeRequest, PushChannel
 from wheel_lock.engine.connect import Connection, Connector, Server
 from wheel_lock.engine.node import Node
-from wheel_lock.loop import Alarm
+from wheel_lock.failures import FailureDomain, guarded
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import MalformedReply, Reply, command, error_text
+from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.timer import HashedWheelTimer
 
 logger = logging.getLogger("wheel_lock")
@@ -26,7 +28,7 @@ _PING_EVERY_S = 2.0  # a half-open connection is noticed after two of these
 _PER_COMMAND = 500  # channels
 
 
-class Listener(Protocol):
+class Listener(FailureDomain, Protocol):
     """Who waits for wake-ups on one channel."""
 
     def listening(self, holds: bool) -> None:
@@ -65,6 +67,12 @@ class _Command:
 
     def refused(self, error: Exception) -> None: ...
 
+    above = None
+
+    def crashed(self, error: Exception) -> None: ...
+    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
+        return self
+
 
 class WakeUps:
     """Subscriptions to the wake-up channels of one node, on one connection. Timer's thread only."""
@@ -75,6 +83,7 @@ class WakeUps:
         connector: Connector,
         options: ContextOptions,
         launch: Callable[[Callable[[], None]], None],
+        domain: FailureDomain,
         on_moved: Callable[[], object] | None = None,
     ) -> None:
         self._timer = timer
@@ -84,7 +93,8 @@ class WakeUps:
         self._unsubscribes = b"UNSUBSCRIBE" if on_moved is None else b"SUNSUBSCRIBE"
         self._per_command = _PER_COMMAND if on_moved is None else 1  # they must be of one slot
         self._node = Node(timer, connector, options, Counters(), launch, self._new_channel)
-        self._node.is_needed = lambda: bool(self._listeners)
+        self._node.domain = self._domain = domain
+        self._node.is_needed = lambda: bool(self._listeners) and not self._paused
         self._node.on_ready = self._subscribe_all
         self._reset()
 
@@ -96,6 +106,7 @@ class WakeUps:
         self._ping: Alarm | None = None
         self._proved: Callable[[], object] = _nothing
         self._silent = False
+        self._paused = False
         self._refusal_logged = False
 
     @property
@@ -113,7 +124,7 @@ class WakeUps:
         listeners = self._listeners.setdefault(channel, [])
         listeners.append(listener)
         if channel in self._holding:
-            listener.listening(True)
+            guarded(listener, listener.listening, True)
         elif len(listeners) > 1:
             pass  # it is being subscribed to
         elif self._node.connected:
@@ -139,6 +150,7 @@ class WakeUps:
         self,
         timer: HashedWheelTimer,
         connection: Connection,
+        domain: FailureDomain | None,
         on_reply: Callable[[], object],
         on_lost: Callable[[Channel, Exception], object],
     ) -> Channel:
@@ -148,7 +160,7 @@ class WakeUps:
 
         # The first PONG shows that it lasts: one that is cut as soon as it has subscribed is not made again in a hurry.
         self._proved = on_reply
-        return PushChannel(self._heard, timer, connection, _nothing, lost)
+        return PushChannel(self._heard, timer, connection, domain, _nothing, lost)
 
     def _deafen(self) -> None:
         """The connection is gone: nobody hears anything until there is another."""
@@ -158,7 +170,7 @@ class WakeUps:
         self._silent = False
         for listeners in self._listeners.values():
             for listener in listeners:
-                listener.listening(False)
+                guarded(listener, listener.listening, False)
 
     def _subscribe(self, channels: Sequence[bytes]) -> None:
         for start in range(0, len(channels), self._per_command):
@@ -176,7 +188,7 @@ class WakeUps:
             # It does not say what it is about. What is confirmed after all is struck out again.
             self._refused |= self._asked
             self._asked.clear()
-            if self._on_moved is not None and str(reply).startswith("MOVED"):
+            if self._on_moved is not None and reply.code == "MOVED":
                 self._on_moved()
                 return
             if self._refused and not self._refusal_logged:
@@ -200,24 +212,24 @@ class WakeUps:
             if listeners:
                 self._holding.add(channel)
             for listener in listeners:
-                listener.listening(True)
+                guarded(listener, listener.listening, True)
         elif what == b"pong":
             self._proved()
         elif what == b"sunsubscribe" and channel in self._holding and self._on_moved is not None:
             self._holding.discard(channel)
             self._refused.add(channel)  # to be asked for again, unless its slot has gone
             for listener in listeners:
-                listener.listening(False)
+                guarded(listener, listener.listening, False)
             self._on_moved()
         elif what in (b"message", b"smessage"):
             message = _payload(reply)
             for listener in listeners:
-                listener.woken(message)
+                guarded(listener, listener.woken, message)
             if not listeners:
                 self._node.send(_Command(self._unsubscribes, channel))  # the last one must have been refused
 
     def _set_ping(self) -> None:
-        self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive)
+        self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive, self._domain)
 
     def _look_alive(self, now: float) -> None:
         self._ping = None
@@ -236,9 +248,23 @@ class WakeUps:
     def rearrange(self) -> None:
         """Listen to each channel where it lives by now: there is one place only."""
 
-    def leave_for(self, master: Server, error: Exception) -> None:
-        """Another server is the master."""
-        self._node.leave_for(master, error)
+    def leave_for(self, masters: Collection[Server], error: Exception) -> None:
+        """Listen at no other server than the master, which goes by these addresses."""
+        self._node.leave_for(masters, error)
+
+    def pause(self) -> None:
+        """Ask no more whether the connection lasts, and make no other, until :meth:`resume`."""
+        self._timer.cancel(self._ping)
+        self._ping = None
+        self._silent = False
+        self._paused = True
+
+    def resume(self) -> None:
+        """Be as before :meth:`pause`."""
+        if self._paused:
+            self._paused = False
+            self._node.connect()
+            self._set_ping()
 
     def close(self, error: Exception) -> None:
         """Hang up for good."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from wheel_lock.alarms import Alarm
 from wheel_lock.engine.node import Backoff, Node
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.engine.outages import Outage
 from wheel_lock.engine.overdue import Overdue
 from wheel_lock.engine.requests import terms_of
+from wheel_lock.engine.telling import log_given_up
+from wheel_lock.engine.verifying import Verification
 from wheel_lock.errors import LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import HELD, OVERDUE, Event, Lease, local_deadline
-from wheel_lock.loop import Alarm
 from wheel_lock.options import ContextOptions
 from wheel_lock.timer import HashedWheelTimer
 
@@ -40,12 +43,26 @@ class OverdueLeases:
             self.replicas.begin_anew()
         self.overdue = Overdue()
         self._in_flight = 0
+        self._drained_in_flight = 0  # of these, those that are about overdue leases
         self._silent: set[Batch] = set()  # batches that were not answered when they should have been
         self._sick = False  # the server answers renewals with an error: one probe at a time
         self._resting: set[Lease] = set()  # renewals that the server refused one by one: not before the next probe
         self._retry: Alarm | None = None
         self._watch: Alarm | None = None
+        self.verification: Verification | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
+        self.outage = Outage(self)
+
+    @property
+    def well(self) -> bool:
+        """Whether the node answers, and nothing is left of what it has not answered, or has refused."""
+        return self.node.ready and not (self._sick or self._drained_in_flight or self._resting or self.overdue)
+
+    def trouble(self) -> None:
+        """The node has been lost, or is suspected, or could not be connected to."""
+        self.outage.begin()
+        if self.engine.cluster is not None:
+            self.engine.cluster.refresh()
 
     @property
     def nodes(self) -> list[Node]:
@@ -62,6 +79,20 @@ class OverdueLeases:
         self.timer.cancel(self._retry)
         self.timer.cancel(self._watch)
         self._reset()
+
+    @property
+    def above(self) -> Engine:
+        """The engine."""
+        return self.engine
+
+    def crashed(self, error: Exception) -> None:
+        """End what is kept at this node: a call for it has failed, and nothing else is in doubt."""
+        leases = [lease for lease in self.engine.held if terms_of(lease).renewer is self]
+        log_given_up(len(leases), error)
+        self.engine.lose(leases, LossReason.INTERNAL_ERROR)
+        for node in self.nodes:
+            node.restart(error)
+        self.restart()
 
     def _send(self, group: RenewalGroup, leases: list[Lease], *, drained: bool = False) -> None:
         raise NotImplementedError
@@ -82,7 +113,7 @@ class OverdueLeases:
         tick = max(self.timer.scale.floor(first) - 1, self.timer.wheel.now + 1)
         if self._watch is None or self._watch.tick > tick:
             self.timer.cancel(self._watch)
-            self._watch = self.timer.call_at(self.timer.scale.seconds(tick), self._tell_lapsed)
+            self._watch = self.timer.call_at(self.timer.scale.seconds(tick), self._tell_lapsed, self)
 
     def _tell_lapsed(self, now: float) -> None:
         self._watch = None
@@ -128,7 +159,7 @@ class OverdueLeases:
         if self._retry is None:
             # A tick more, because alarms round down and a pause should not.
             pause_s = self._backoff.pause() + self.timer.scale.tick_s
-            self._retry = self.timer.call_at(self.timer.now + pause_s, self._retry_now)
+            self._retry = self.timer.call_at(self.timer.now + pause_s, self._retry_now, self)
 
     def _retry_now(self, now: float) -> None:
         self._retry = None
@@ -142,6 +173,22 @@ class OverdueLeases:
         self._sick = False
         self._resting.clear()
         self.drain()
+        self.outage.look()
+        self.go_on_verifying()
+
+    def connected(self) -> None:
+        """Verify what is held, for the server may have forgotten it: a connection has been made."""
+        self.verification = Verification(self) if self.engine.held else None  # type: ignore[arg-type]
+
+    def go_on_verifying(self) -> None:
+        """Go on with the verification, if one is under way."""
+        if self.verification is not None:
+            self.verification.go_on()
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether the node answers, does not refuse renewals, and has not too many of them unanswered."""
+        return self.node.ready and not self._sick and self._in_flight < self._options.max_calls_in_flight
 
     def bring_home(self, leases: Iterable[Lease]) -> None:
         """Hand over those OVERDUE leases that live on another node."""
@@ -149,30 +196,23 @@ class OverdueLeases:
             for lease in leases:
                 self.engine.cluster.bring_home(lease)
 
-    def verify(self) -> None:
-        """Another server has taken the place of the last one: what it knows of is asked at once, nearest deadline first."""
-        held = [lease for lease in self.engine.held if lease.state is HELD]
-        due = [lease for lease in held if not self.needs_none(lease)]
-        for lease in due:
-            self.timer.wheel.cancel(lease)
-        self.watch_overdue(due)
-        for lease in held:
-            if lease.state is HELD:
-                self.look_at(lease)
-
     def needs_none(self, lease: Lease) -> bool:
         """Whether a lease is not to be renewed now: never again, or not before that prolongs what was extended."""
         return lease.at_limit or lease.deadline > local_deadline(self.timer.now, terms_of(lease).timeout_s)
 
-    def look_at(self, lease: Lease) -> None:
-        """Ask whether the server knows a HELD lease that needs no renewal now. No answer proves nothing."""
+    def look_at(self, lease: Lease, then: Callable[[], object] = nobody) -> None:
+        """Ask whether the server knows a HELD lease that needs no renewal now; ``then()`` is called with the answer.
+
+        No answer proves nothing: the server is asked again after a while.
+        """
         kind = terms_of(lease).kind
 
         def looked() -> None:
+            then()
             if lease.state is not HELD:
                 return
             if isinstance(operation.error, (LockUnavailable, LockTimeout)):
-                self.timer.call_at(self.timer.now + _LOOK_AGAIN_S, look_again)
+                self.timer.call_at(self.timer.now + _LOOK_AGAIN_S, look_again, self)
             elif operation.error is None and not operation.result():
                 self.engine.lose([lease], LossReason.KEY_GONE)
 
@@ -187,3 +227,4 @@ class OverdueLeases:
         """It has just granted a lock: if it refused renewals before, there is no need to wait for the next probe."""
         if self._sick:
             self.node_ready()
+        self.outage.look()

@@ -9,14 +9,16 @@ from typing import Any, Self
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation, nobody
-from wheel_lock.errors import LockNotAcquired, LocksLost, WheelLockError
+from wheel_lock.errors import LockNotAcquired, WheelLockError
 from wheel_lock.family.holds import ReentrantHandle
 from wheel_lock.family.multi import MultiHandle
 from wheel_lock.family.permits import SemaphoreHandle
 from wheel_lock.family.read_write import Halves, ReadHandle, WriteHandle
 from wheel_lock.handle import OnLost
+from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.locks import EXCLUSIVE
+from wheel_lock.many import raise_if_any
 from wheel_lock.options import LockOptions
 from wheel_lock.task_lock import Lock, task_callback
 from wheel_lock.tasks import Awaiting, current_task, current_task_itself, wait_for
@@ -56,18 +58,23 @@ class ReentrantLock(ReentrantHandle, Lock):
             return True
         return await super().acquire(blocking, blocking_timeout, token)
 
+    @uninterrupted_start
     async def release(self) -> bool:
         """Release the lock once; True where it is fully released, False where this task still holds it."""
-        return await super().release()
+        return await Lock.release(self)  # not by super(), which an interruption could strike
 
+    @uninterrupted_start
     async def _leave(self, lease: Lease | None) -> None:
         await self.release()
 
     def _left_lost(self, lease: Lease) -> None:
-        self._left(lease)
+        self._count_off(lease)
+
+    def _let_go_left(self, lease: Lease | None) -> None:
+        self._let_go(None)  # which is counted
 
     def _throw_away(self, lease: Lease) -> None:
-        if self._left(lease):
+        if self._count_off(lease):
             super()._throw_away(lease)
 
 
@@ -82,13 +89,23 @@ class WriteLock(WriteHandle, ReentrantLock):
 
     __slots__ = ()
 
+    @uninterrupted_start
     async def release(self) -> bool:
         """Release it once; where this task has acquired it for reading, too, it is held on for that, without a gap."""
-        if not self._keeps_reading:
-            return await super().release()
-        awaiting: Awaiting[None] = Awaiting(self._engine)
-        hold, swap = self._new_swap(awaiting)
-        self._stop_writing(hold, swap)
+        swap = None
+        try:
+            if self._keeps_reading:
+                awaiting: Awaiting[None] = Awaiting(self._engine)
+                hold, swap = self._new_swap(awaiting)
+                self._stop_writing(hold, swap)
+        except WheelLockError:
+            raise
+        except BaseException:
+            if swap is None:
+                insist(self._let_go, None)
+            raise
+        if swap is None:
+            return await ReentrantLock.release(self)
         try:
             await awaiting
         except WheelLockError:
@@ -96,9 +113,11 @@ class WriteLock(WriteHandle, ReentrantLock):
             raise
         return True
 
+    @uninterrupted_start
     async def _leave(self, lease: Lease | None) -> None:
-        if not self._is_left:
-            await super()._leave(lease)
+        last = self._last
+        if last is None or last.alone or not last.downgraded:  # else it has nothing to release any more
+            await ReentrantLock._leave(self, lease)
 
     async def downgrade(self) -> ReadLock:
         """Hold it for reading instead, without a gap; see the method for threads."""
@@ -107,14 +126,15 @@ class WriteLock(WriteHandle, ReentrantLock):
         awaiting: Awaiting[None] = Awaiting(engine)
         hold, swap = self._new_swap(awaiting)
         awaiting.undeliverable = swap.give_up
+        reader = ReadLock(*self._as_reader())
         try:
             engine.submit(swap.begin)
             await awaiting
-            self._downgraded(hold, swap.new, 1)
+            self._read_on(hold, swap.new, reader)
+            return reader
         except BaseException:
-            engine.tell(swap.give_up)
+            insist(engine.tell, swap.give_up)
             raise
-        return self._reading(ReadLock(*self._as_reader()))
 
 
 class ReadWriteLock(Halves[ReadLock, WriteLock]):
@@ -129,7 +149,8 @@ class ReadWriteLock(Halves[ReadLock, WriteLock]):
 class Semaphore(SemaphoreHandle, Lock):
     """A number of permits, of which each task holds one. Made by ``context.asyncio.semaphore``.
 
-    A permit ends with its task, unless ``thread_local=False``.
+    A permit belongs to its task: no other may release it, and it ends with that. With ``thread_local=False`` any task may,
+    and it outlives them all.
     """
 
     __slots__ = ()
@@ -167,16 +188,25 @@ class MultiLock(MultiHandle[Lock]):
             engine.submit(together.begin)
             return self._take(await awaiting)
         except BaseException:
-            engine.tell(together.give_up)
+            insist(engine.tell, together.give_up)
             raise
 
+    @uninterrupted_start
     async def release(self) -> None:
         """Release all of them; see the method for threads."""
-        leases, lost, missing = self._to_release()
-        if leases:
-            lost.update(await wait_for(self._engine, partial(self._engine.release_many, leases)))
-        if lost:
-            raise LocksLost(lost)
+        leases, released = None, None
+        try:
+            leases, lost, missing = self._to_release()
+            if leases:
+                released = wait_for(self._engine, partial(self._engine.release_many, leases))
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._let_go, leases)
+            raise
+        if released is not None:
+            lost.update(await released)
+        raise_if_any(lost, self._engine)
         if missing is not None:
             raise missing
 
@@ -185,6 +215,7 @@ class MultiLock(MultiHandle[Lock]):
             raise LockNotAcquired(self._not_acquired())
         return self
 
+    @uninterrupted_start
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,

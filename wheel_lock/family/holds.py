@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from wheel_lock.engine.kind import Kind
-from wheel_lock.errors import LockAlreadyHeld, LockLost, LossReason, UpgradeRefused, quoted
-from wheel_lock.handle import LockHandle
+from wheel_lock.errors import LockAlreadyHeld, UpgradeRefused, WheelLockError, quoted
+from wheel_lock.handle import LockHandle, Wait
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.options import LockOptions, lock_name
 
@@ -30,9 +30,10 @@ class Hold:
         alone: How often it was acquired for itself alone.
         shared: How often it was acquired together with others.
         downgraded: Whether it was held alone, and is so no more.
+        swap: What has put another lease in the place of the first, when its owner went on reading; else None.
     """
 
-    __slots__ = ("alone", "downgraded", "lease", "options", "shared")
+    __slots__ = ("alone", "downgraded", "lease", "options", "shared", "swap")
 
     def __init__(self, lease: Lease, options: LockOptions) -> None:
         self.lease = lease
@@ -40,10 +41,14 @@ class Hold:
         self.alone = 0
         self.shared = 0
         self.downgraded = False
+        self.swap: Wait | None = None
 
     def add(self, half: str, times: int) -> None:
-        """Count one acquire, or release, of a half."""
-        setattr(self, half, self.times(half) + times)
+        """Count one acquire, or release, of a half. Whoever is interrupted in here has not counted it."""
+        if half == ALONE:
+            self.alone += times
+        else:
+            self.shared += times
 
     def times(self, half: str) -> int:
         """How often a half is held."""
@@ -61,7 +66,7 @@ class ReentrantHandle(LockHandle):
 
     # No __slots__: a class cannot have two bases with slots of their own, and there are not very many of these objects.
 
-    _last: Hold
+    _last: Hold | None = None
     in_bulk = False
     _family: ClassVar[str] = "reentrant"
     _half: ClassVar[str] = ALONE
@@ -120,13 +125,13 @@ class ReentrantHandle(LockHandle):
                 self.name,
             )
         if not self._believed(hold.lease):
-            raise LockLost(self.name, self._loss(hold.lease) or LossReason.NOT_CONFIRMED)
+            raise self._lost(hold.lease)
         if self._options.fencing and self._half is ALONE and hold.lease.fence is None:
             raise LockAlreadyHeld(
                 f"The lock {quoted(self.name)} is held already, and was acquired without a fence", self.name
             )
-        hold.add(self._half, 1)
         self._look_at(hold)
+        hold.add(self._half, 1)  # last: whoever is interrupted before does not hold it once more
         return True
 
     def _look_at(self, hold: Hold) -> None:
@@ -157,23 +162,44 @@ class ReentrantHandle(LockHandle):
     def _count_down(self, owner: Owner, hold: Hold) -> Lease | None:
         """Count one release; return the lease if that is the last one, None if it is held on.
 
-        The last one is counted when it is on its way: whoever is interrupted before can release it again.
+        The last one is counted when it is on its way, and any other behind all that can be interrupted.
         """
         if hold.alone + hold.shared == 1:
             try:
                 return self._usable(hold.lease, "release")
-            except BaseException:
+            except WheelLockError:
+                self._give_swap_up(hold)
                 self._drop(owner)
                 raise
-        hold.add(self._half, -1)
+        error = None
         if not self._believed(hold.lease):
-            raise LockLost(self.name, self._loss(hold.lease) or LossReason.NOT_CONFIRMED)
+            error = self._lost(hold.lease)
+        hold.add(self._half, -1)
+        if error is not None:
+            raise error
         return None
 
-    def _released(self, lease: Lease) -> None:
-        self._left(lease)
+    def _let_go(self, lease: Lease | None) -> None:
+        if lease is None:
+            hold = self._hold(self._caller())
+            if hold is None or not hold.times(self._half):
+                return
+            if hold.alone + hold.shared > 1:
+                hold.add(self._half, -1)
+                return
+            self._give_swap_up(hold)
+            lease = hold.lease
+        super()._let_go(lease)
 
-    def _left(self, lease: Lease) -> bool:
+    def _give_swap_up(self, hold: Hold) -> None:
+        """Who went on reading was interrupted, and has nothing yet to release: the server has not confirmed it."""
+        if hold.swap is not None:
+            self._engine.tell(hold.swap.give_up)
+
+    def _released(self, lease: Lease) -> None:
+        self._count_off(lease)
+
+    def _count_off(self, lease: Lease) -> bool:
         """Count down what is over without asking, wherever this runs; return whether nothing is left."""
         hold = self._hold(lease.owner)
         if hold is None or hold.lease is not lease:
@@ -190,7 +216,7 @@ class ReentrantHandle(LockHandle):
         return hold.lease if hold is not None and hold.times(self._half) else None
 
     def _latest(self) -> Lease | None:
-        last: Hold | None = getattr(self, "_last", None)
+        last = self._last
         if last is None or last.over:
             return self._lease
         # It may go on with another lease (a reader's, after a downgrade), or with the other half only.

@@ -88,7 +88,8 @@ class ThreadLocks:
     ) -> threads.Semaphore:
         """Return a semaphore: at most ``permits`` hold it at once, each with a lease of its own that is renewed.
 
-        One object holds one permit per thread; another object, or another thread, holds another one.
+        One object holds one permit per thread; another object, or another thread, holds another one. Only the thread that
+        acquired a permit may release it, unless ``thread_local=False``: then there is one for all threads, and any may.
 
         Args:
             name: Its name.
@@ -186,7 +187,10 @@ class TaskLocks:
         cancel_on_lost: bool = False,
         **terms: Unpack[SharedTerms],
     ) -> asyncio.Semaphore:
-        """Return a semaphore, of which each task holds a permit of its own; see :meth:`LockContext.semaphore`."""
+        """Return a semaphore, of which each task holds a permit of its own; see :meth:`LockContext.semaphore`.
+
+        Only the task that acquired a permit may release it, unless ``thread_local=False``.
+        """
         kind, options = _semaphore(name, permits, timeout, dict(terms))
         callback = task_callback(on_lost)
         return asyncio.Semaphore(self._engine, kind, name, options, callback, cancel_on_lost=cancel_on_lost)

@@ -6,11 +6,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.kind import Kind
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.engine.swapping import Swap
-from wheel_lock.errors import LockAlreadyHeld, quoted
+from wheel_lock.errors import LockAlreadyHeld, WheelLockError, quoted
 from wheel_lock.family.holds import ALONE, SHARED, Hold, ReentrantHandle
 from wheel_lock.handle import LockHandle, OnLost
+from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.lease import Lease
 from wheel_lock.locks import FENCED_WRITE, READ, WRITE
 from wheel_lock.options import LockOptions, lock_name
@@ -49,12 +50,6 @@ class WriteHandle(ReentrantHandle):
         hold = self._hold(self._caller())
         return hold is not None and hold.alone == 1 and hold.shared > 0 and self._believed(hold.lease)
 
-    @property
-    def _is_left(self) -> bool:
-        """Whether the block that was entered with it has nothing to release any more, because it was downgraded."""
-        last: Hold | None = getattr(self, "_last", None)
-        return last is not None and last.downgraded and not last.alone
-
     def _check_downgrade(self) -> None:
         self._to_change("downgrade")
         if self.count > 1:
@@ -73,15 +68,26 @@ class WriteHandle(ReentrantHandle):
         reader = Lease(self.name, fragment(key, READ.token()), group, writer.owner, writer.on_lost, writer.place)
         return hold, Swap(self._engine, writer, reader, options, operation)
 
+    @uninterrupted_start
     def _stop_writing(self, hold: Hold, swap: Swap) -> None:
         """Begin to go on as a reader: from here on its lease is what is held, whatever interrupts the caller."""
         try:
+            hold.swap = swap
             self._engine.submit(swap.begin)
             self._downgraded(hold, swap.new, 0)
-        except BaseException:
+        except BaseException as error:
             hold.lease = swap.lease
-            self._engine.tell(swap.give_up)
+            if not isinstance(error, WheelLockError):
+                hold.alone = 0  # interrupted: it has been released, and what is read goes with it
+            insist(self._engine.tell, swap.give_up)
             raise
+
+    def _let_go(self, lease: Lease | None) -> None:
+        if lease is None and self._keeps_reading:
+            hold, swap = self._new_swap(Operation(nobody))
+            self._stop_writing(hold, swap)
+        else:
+            super()._let_go(lease)
 
     @staticmethod
     def _downgraded(hold: Hold, lease: Lease, reads: int) -> None:
@@ -89,13 +95,11 @@ class WriteHandle(ReentrantHandle):
         hold.lease, hold.alone, hold.downgraded = lease, 0, True
         hold.shared += reads
 
-    def _reading(self, reader: R) -> R:
-        """Return the object for the other half, through which others see the hold, too."""
-        hold = self._hold(self._caller())
-        assert hold is not None
-        assert isinstance(reader, ReadHandle)
+    def _read_on(self, hold: Hold, lease: Lease, reader: ReadHandle) -> None:
+        """Its owner only reads, and will release that through ``reader``. Whoever is interrupted in here has neither."""
         reader._look_at(hold)
-        return reader
+        self._downgraded(hold, lease, 1)
+        reader._lease = lease
 
     def _as_reader(self) -> tuple[Any, ...]:
         """What the object for the other half is made of."""

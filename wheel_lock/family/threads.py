@@ -8,16 +8,18 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from wheel_lock.caller import Waiting, wait_for
+from wheel_lock.caller import Waiting
 from wheel_lock.engine.engine import Engine
-from wheel_lock.errors import LockNotAcquired, LocksLost, WheelLockError
+from wheel_lock.errors import LockNotAcquired, LossReason, WheelLockError
 from wheel_lock.family.holds import ReentrantHandle
 from wheel_lock.family.multi import MultiHandle
 from wheel_lock.family.permits import SemaphoreHandle
 from wheel_lock.family.read_write import Halves, ReadHandle, WriteHandle
 from wheel_lock.handle import OnLost
+from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.lease import Lease
 from wheel_lock.locks import EXCLUSIVE
+from wheel_lock.many import raise_if_any
 from wheel_lock.options import LockOptions
 from wheel_lock.threads import Lock
 
@@ -62,6 +64,7 @@ class ReentrantLock(ReentrantHandle, Lock):
             return True
         return super().acquire(blocking, blocking_timeout, token)
 
+    @uninterrupted_start
     def release(self) -> bool:
         """Release the lock once.
 
@@ -72,7 +75,7 @@ class ReentrantLock(ReentrantHandle, Lock):
             LockNotHeld, LockLost, WrongThread, LockUnavailable, LockTimeout, LockServerError: As for
                 :meth:`wheel_lock.Lock.release`.
         """
-        return super().release()
+        return Lock.release(self)  # not by super(), which an interruption could strike
 
 
 class ReadLock(ReadHandle, ReentrantLock):
@@ -86,17 +89,27 @@ class WriteLock(WriteHandle, ReentrantLock):
 
     __slots__ = ()
 
+    @uninterrupted_start
     def release(self) -> bool:
         """Release it once; where this thread has acquired it for reading, too, it is held on for that, without a gap.
 
         Returns:
             True where it is fully released for writing, False where this thread still holds it so.
         """
-        if not self._keeps_reading:
-            return super().release()
-        waiting: Waiting[None] = Waiting(self._engine)
-        hold, swap = self._new_swap(waiting)
-        self._stop_writing(hold, swap)
+        swap = None
+        try:
+            if self._keeps_reading:
+                waiting: Waiting[None] = Waiting(self._engine)
+                hold, swap = self._new_swap(waiting)
+                self._stop_writing(hold, swap)
+        except WheelLockError:
+            raise
+        except BaseException:
+            if swap is None:
+                insist(self._let_go, None)
+            raise
+        if swap is None:
+            return ReentrantLock.release(self)
         try:
             waiting.result()
         except WheelLockError:
@@ -104,14 +117,16 @@ class WriteLock(WriteHandle, ReentrantLock):
             raise
         return True
 
+    @uninterrupted_start
     def __exit__(
         self,
         exc_type: type[BaseException] | None,
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self._is_left:
-            super().__exit__(exc_type, exc_value, traceback)
+        last = self._last
+        if last is None or last.alone or not last.downgraded:  # else it has nothing to release any more
+            Lock.__exit__(self, exc_type, exc_value, traceback)
 
     def downgrade(self) -> ReadLock:
         """Hold it for reading instead, without a gap in which another writer could come in.
@@ -129,14 +144,15 @@ class WriteLock(WriteHandle, ReentrantLock):
         engine = self._engine
         waiting: Waiting[None] = Waiting(engine)
         hold, swap = self._new_swap(waiting)
+        reader = ReadLock(*self._as_reader())
         try:
             engine.submit(swap.begin)
             waiting.result()
-            self._downgraded(hold, swap.new, 1)
+            self._read_on(hold, swap.new, reader)
+            return reader
         except BaseException:
-            engine.tell(swap.give_up)
+            insist(engine.tell, swap.give_up)
             raise
-        return self._reading(ReadLock(*self._as_reader()))
 
 
 class ReadWriteLock(Halves[ReadLock, WriteLock]):
@@ -187,9 +203,10 @@ class MultiLock(MultiHandle[Lock]):
             engine.submit(together.begin)
             return self._take(waiting.result())
         except BaseException:
-            engine.tell(together.give_up)
+            insist(engine.tell, together.give_up)
             raise
 
+    @uninterrupted_start
     def release(self) -> None:
         """Release all of them.
 
@@ -198,11 +215,20 @@ class MultiLock(MultiHandle[Lock]):
             LockNotHeld: One of them is not held; the others are released.
             WrongThread, LockUnavailable, LockTimeout, LockServerError: As for :meth:`wheel_lock.Lock.release`.
         """
-        leases, lost, missing = self._to_release()
+        leases = None
+        try:
+            leases, lost, missing = self._to_release()
+            waiting: Waiting[dict[str | bytes, LossReason]] = Waiting(self._engine)
+            if leases:
+                self._engine.submit(partial(self._engine.release_many, leases, waiting))
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._let_go, leases)
+            raise
         if leases:
-            lost.update(wait_for(self._engine, partial(self._engine.release_many, leases)))
-        if lost:
-            raise LocksLost(lost)
+            lost.update(waiting.result())
+        raise_if_any(lost, self._engine)
         if missing is not None:
             raise missing
 
@@ -211,6 +237,7 @@ class MultiLock(MultiHandle[Lock]):
             raise LockNotAcquired(self._not_acquired())
         return self
 
+    @uninterrupted_start
     def __exit__(
         self,
         exc_type: type[BaseException] | None,

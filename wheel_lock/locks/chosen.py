@@ -17,6 +17,7 @@ from wheel_lock.locks.exclusive import EXCLUSIVE, FENCED, Exclusive, Fenced
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import MalformedReply, Reply, command, set_if_free
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
 
 
 def _was_held(lease: Lease) -> bool:
@@ -43,7 +44,7 @@ class ChosenToken(_Chosen):
         """A plain SET, also when it is tried again."""
         return Call(None, 0, 0, set_if_free(lease.fragment, ttl_ms))
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
+    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """OK or nil."""
         if reply == b"OK":
             return NO_FENCE

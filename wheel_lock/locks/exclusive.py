@@ -15,6 +15,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.names import fence_key, wake_channel
 from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, bulk, command, exceptions, number, set_if_free
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.tokens import new_token
 
 FENCE_TTL_MS = 24 * 3600 * 1000  # so that the companion keys of names that are no longer used do not stay for ever
@@ -24,6 +25,7 @@ class Exclusive:
     """One holder at a time, not reentrant."""
 
     name = "exclusive"
+    key_type = "string"
     arguments = 2
     own_tokens = True
     contention = Contention.ONE
@@ -55,7 +57,7 @@ class Exclusive:
             return Call(scripts.ACQUIRE_MANY, 0, 3, number(ttl_ms) + lease.fragment)
         return Call(None, 0, 0, set_if_free(lease.fragment, ttl_ms))
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
+    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """OK or nil from SET; a list of exceptions, or of the holder's remaining time, from the scripts."""
         if waiting:
             return replies.acquired(reply)
@@ -65,7 +67,7 @@ class Exclusive:
                 return NO_FENCE
             verdict = odd[0][1]
             if verdict != GONE:
-                return verdict if isinstance(verdict, str) else REFUSED
+                return verdict if isinstance(verdict, ServerError) else REFUSED
         elif reply == b"OK":
             return NO_FENCE
         elif reply is None:
@@ -76,7 +78,7 @@ class Exclusive:
         """An owner-checked DEL."""
         return Call(scripts.RELEASE, 1, 3, lease.fragment + bulk(self.wake_channel(lease.key)))
 
-    def read_release(self, reply: Reply) -> int | LossReason | str:
+    def read_release(self, reply: Reply) -> int | LossReason | ServerError:
         """1 and more, 0 or -1."""
         return replies.released(reply)
 
@@ -132,7 +134,7 @@ class Fenced(Exclusive):
         body = bulk(name) + bulk(fence_key(name)) + bulk(lease.token) + number(ttl_ms) + number(FENCE_TTL_MS)
         return Call(scripts.ACQUIRE_FENCED, 2, 6, body + number(self.own_tokens))
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
+    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """The fence, or a list of the holder's remaining time."""
         return replies.acquired(reply, fenced=True)
 
@@ -147,7 +149,7 @@ class Everlasting(Exclusive):
         """The time-to-live that the engine keeps for it is not sent."""
         return Call(scripts.ACQUIRE, 1, 3, lease.fragment + number(0))
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
+    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """0, or a list of the holder's remaining time."""
         return replies.acquired(reply)
 

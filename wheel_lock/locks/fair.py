@@ -18,6 +18,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.names import fence_key, queue_keys, wake_channel
 from wheel_lock.protocol.resp import Reply, bulk, number
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.tokens import TOKEN_CHARACTERS, new_token
 
 
@@ -50,7 +51,7 @@ class Fair(Exclusive):
         body += bulk(self.wake_channel(key)) + number(FENCE_TTL_MS)
         return Call(scripts.ACQUIRE_FAIR, len(keys), len(keys) + 5, body)
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
+    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """The fence or 0, or a list of the time after which to ask again."""
         return replies.acquired(reply, fenced=self._fenced)
 
@@ -58,7 +59,7 @@ class Fair(Exclusive):
         """As in bulk."""
         return self.release_many([lease])
 
-    def read_release(self, reply: Reply) -> int | LossReason | str:
+    def read_release(self, reply: Reply) -> int | LossReason | ServerError:
         """A list of exceptions."""
         return replies.released_in_bulk(reply)
 

@@ -18,6 +18,7 @@ from wheel_lock.locks import replies
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import MalformedReply, Reply, bulk, number
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.tokens import new_token
 
 
@@ -25,6 +26,7 @@ class Holders:
     """A lock whose holders are members of a sorted set."""
 
     name: str
+    key_type = "zset"
     arguments = 2
     own_tokens = True
     contention = Contention.SHARED
@@ -55,7 +57,7 @@ class Holders:
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
         raise NotImplementedError
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
+    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """0, or a list of the time after which to ask again."""
         return replies.acquired(reply)
 
@@ -63,7 +65,7 @@ class Holders:
         """As in bulk."""
         return self.release_many([lease])
 
-    def read_release(self, reply: Reply) -> int | LossReason | str:
+    def read_release(self, reply: Reply) -> int | LossReason | ServerError:
         """A list of exceptions."""
         return replies.released_in_bulk(reply)
 

@@ -16,6 +16,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.names import fence_key, wake_channel
 from wheel_lock.protocol.resp import Reply, bulk, number
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.tokens import TOKEN_CHARACTERS, new_token
 
 
@@ -75,7 +76,7 @@ class Write(_ReadWrite):
         body = b"".join(map(bulk, keys)) + bulk(lease.token) + number(ttl_ms) + number(patience_ms)
         return Call(scripts.ACQUIRE_WRITE, len(keys), len(keys) + 4, body + number(FENCE_TTL_MS))
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
+    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """The fence or 0, or a list of the time after which to ask again."""
         return replies.acquired(reply, fenced=self._fenced)
 

@@ -20,6 +20,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.names import fence_key, redisson_channel
 from wheel_lock.protocol.resp import Reply, bulk, command, number
 from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.tokens import TOKEN_CHARACTERS
 
 
@@ -27,6 +28,7 @@ class Reentrant(Exclusive):
     """One holder at a time, who may acquire it again."""
 
     name = "reentrant"
+    key_type = "hash"
     renew = scripts.RENEW_REENTRANT
     acquire_many: scripts.Script | None = None
 
@@ -46,7 +48,7 @@ class Reentrant(Exclusive):
         """A script that knows its own field."""
         return Call(scripts.ACQUIRE_REENTRANT, 1, 3, lease.fragment + number(ttl_ms))
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
+    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """0, or a list of the holder's remaining time."""
         return replies.acquired(reply)
 
@@ -92,7 +94,7 @@ class FencedReentrant(Reentrant):
         body = bulk(key) + bulk(fence_key(key)) + bulk(lease.token) + number(ttl_ms) + number(FENCE_TTL_MS)
         return Call(scripts.ACQUIRE_REENTRANT, 2, 5, body)
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | str:
+    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """The fence, or a list of the holder's remaining time."""
         return replies.acquired(reply, fenced=True)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wheel_lock.engine.kind import NO_FENCE, Refusal
 from wheel_lock.errors import LossReason
 from wheel_lock.options import MAX_SECONDS
-from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, exceptions, is_of_wrong_type
+from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, exceptions
+from wheel_lock.protocol.server_errors import ServerError
 
 LONGEST_TTL_MS = int(4 * MAX_SECONDS * 1000)  # a server that says more has misunderstood
 MOST_LISTENERS = 1 << 32  # likewise
@@ -13,11 +16,19 @@ UNTOLD = 2  # listeners, where they are not counted: there may be others than ou
 
 
 def acquired(reply: Reply, *, fenced: bool = False) -> int | Refusal:
-    """Read the reply of a script that acquires: a fence, or 0 where none is drawn; or a list of one, when to ask again."""
+    """Read the reply of a script that acquires: a fence, or 0 where none is drawn; or a list, when to ask again."""
     if type(reply) is int and (reply > 0 if fenced else reply == 0):
         return reply or NO_FENCE
-    if type(reply) is list and len(reply) == 1 and type(reply[0]) is int:
-        return Refusal(reply[0] if reply[0] >= 0 else None)
+    if type(reply) is list:
+        return refusal(reply)
+    raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
+
+
+def refusal(reply: Sequence[Reply]) -> Refusal:
+    """Read when to ask again in milliseconds, -1 for an unknown time, and the key's type where it is another one."""
+    retry_ms, found = reply if len(reply) == 2 else (reply[0] if len(reply) == 1 else None, b"")
+    if type(retry_ms) is int and type(found) is bytes:
+        return Refusal(retry_ms if retry_ms >= 0 else None, found.decode("ascii", "backslashreplace") or None)
     raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
 
 
@@ -28,13 +39,13 @@ def released(reply: Reply) -> int | LossReason:
     return reason(reply)
 
 
-def released_in_bulk(reply: Reply) -> int | LossReason | str:
-    """Read the reply of a batched release about one lease; a text is the server's error."""
+def released_in_bulk(reply: Reply) -> int | LossReason | ServerError:
+    """Read the reply of a batched release about one lease."""
     odd = exceptions(reply, 1)
     if not odd:
         return UNTOLD
     verdict = odd[0][1]
-    if isinstance(verdict, str) and not is_of_wrong_type(verdict):
+    if isinstance(verdict, ServerError) and verdict.code != "WRONGTYPE":
         return verdict
     return LossReason.KEY_GONE if verdict == GONE else LossReason.TAKEN
 

@@ -18,7 +18,7 @@ class LostEvent:
     Attributes:
         name: The lock's name as the caller gave it.
         reason: Why.
-        at: When the library knew, in seconds of the timer's clock.
+        at: When the library knew, in seconds of the timer's clock. The callback may run later, behind slow ones.
         deadline: The lease's local deadline on the same clock; ``at`` lies before it whenever the thread could run.
         renewals: How often the lease had been renewed.
         fence: Its fence, if it had one.

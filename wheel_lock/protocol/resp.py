@@ -6,8 +6,9 @@ and its token - is encoded once, as a fragment that every later command of that 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+
+from wheel_lock.protocol.server_errors import ServerError
 
 Reply = object
 """A parsed reply: None, int, bytes, an exception for an error, or a list of replies."""
@@ -86,46 +87,14 @@ def error_text(error: object) -> str:
     "ERR unknown command 'SET'"
     """
     text = str(error).partition(", with args beginning with")[0]
-    return text.encode("ascii", "backslashreplace").decode().replace("\r", " ").replace("\n", " ")[:200]
-
-
-def is_of_wrong_type(error: object) -> bool:
-    """Whether an error says that a key holds something else than it was taken for. (fakeredis puts ERR before it.)"""
-    return str(error).removeprefix("ERR ").startswith("WRONGTYPE")
-
-
-_SAYS_SOMETHING_ELSE = re.compile(
-    "NOSCRIPT|WRONGTYPE|READONLY|BUSY|LOADING|OOM|MISCONF|NOREPLICAS|NOPERM|MASTERDOWN|The user executing|non local key"
-    "|the cluster is down|slot not served"
-)
-_WANTS_KEYS = re.compile("key|invalid request|wrong number of arguments", re.IGNORECASE)
-
-
-def wants_keys(error: object) -> bool:
-    """Whether the error to a script call without keys means that a service needs keys to know where to send it.
-
-    There is no code for that. Proxies and managed services say, for example, ``all the keys that the script uses should be
-    passed using the KEYS array``, ``invalid request`` or ``wrong number of arguments``.
-    """
-    text = str(error)
-    return _WANTS_KEYS.search(text) is not None and _SAYS_SOMETHING_ELSE.search(text) is None
-
-
-def is_elsewhere(error: object) -> bool:
-    """Whether an error says that a key which a script came upon lives on another node of the cluster, or on none."""
-    return isinstance(error, str) and ("non local key" in error or "slot not served" in error)
-
-
-def is_cluster_down(error: object) -> bool:
-    """Whether an error says that a script could not do anything because the cluster is down for the moment."""
-    return isinstance(error, str) and "while the cluster is down" in error
+    return text.encode("ascii", "backslashreplace").decode().replace("\r", " ").replace("\n", " ").rstrip()[:200]
 
 
 GONE = 0
 TAKEN = 1
 
 
-def exceptions(reply: Reply, leases: int) -> Sequence[tuple[int, int | str]]:
+def exceptions(reply: Reply, leases: int) -> Sequence[tuple[int, int | ServerError]]:
     """Check and read the reply of a batched script: the entries that did not go as wished.
 
     Args:
@@ -133,7 +102,7 @@ def exceptions(reply: Reply, leases: int) -> Sequence[tuple[int, int | str]]:
         leases: How many leases the call was about.
 
     Returns:
-        Pairs of 0-based index and GONE, TAKEN or the server's error text, each index at most once.
+        Pairs of 0-based index and GONE, TAKEN or the server's error, each index at most once.
 
     Raises:
         MalformedReply: Wrong type, odd length, an index out of range or named twice, an unknown verdict.
@@ -144,15 +113,15 @@ def exceptions(reply: Reply, leases: int) -> Sequence[tuple[int, int | str]]:
         return ()
     if len(reply) % 2:
         raise MalformedReply(f"expected pairs, got {len(reply)} items")
-    found: dict[int, int | str] = {}
+    found: dict[int, int | ServerError] = {}
     for position in range(0, len(reply), 2):
         index, verdict = reply[position], reply[position + 1]
         if type(index) is not int or not 1 <= index <= leases or index - 1 in found:
             raise MalformedReply(f"index {index!r:.40} does not belong to a call about {leases} leases")
         if isinstance(verdict, bytes):
-            found[index - 1] = verdict.decode("utf-8", "backslashreplace")
+            found[index - 1] = ServerError(verdict.decode("utf-8", "backslashreplace"))
         elif isinstance(verdict, Exception):
-            found[index - 1] = str(verdict)
+            found[index - 1] = ServerError(str(verdict))
         elif type(verdict) is int and verdict in (GONE, TAKEN):
             found[index - 1] = verdict
         else:

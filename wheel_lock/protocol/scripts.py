@@ -2,14 +2,16 @@
 
 A script has two forms. On Redis 7 and newer its text starts with a ``#!lua flags=...`` line, which lets one call work
 on the keys of every slot a cluster node owns, keeps renewing when the server is out of memory, and makes a demoted
-master answer READONLY. Older servers and fakeredis do not know that line and get the same text without it. Which form
-a connection uses is decided once, when it is made.
+master answer READONLY. Older servers and fakeredis do not know that line and get the same text without it, and without
+the lines that use ``PEXPIRE ... GT``, which came with Redis 7, too: what follows such a line does without. Which form a
+connection uses is decided once, when it is made.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from dataclasses import dataclass
 from importlib import resources
 from typing import NamedTuple
@@ -17,6 +19,11 @@ from typing import NamedTuple
 from wheel_lock.protocol.resp import bulk, split_bulks
 
 _FLAGS = "-- flags:"
+COMMANDS = frozenset({
+    *("del", "exists", "get", "hexists", "hset", "pexpire", "pttl", "set", "time"),
+    *("zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zscore"),
+})  # fmt: skip
+"""All commands that scripts cannot do without. They do without PUBLISH and TYPE where the user may not call them."""
 
 
 class ScriptForm:
@@ -71,6 +78,7 @@ class Script:
     flagged: ScriptForm
     sharded: ScriptForm
     single: Single | None = None  # of a batched script
+    commands: frozenset[str] = frozenset()  # without which it cannot do its work
 
     def form(self, level: int) -> ScriptForm:
         """Return the form for a server that does not know ``#!lua`` lines (0), does (1), and has sharded pub/sub (2)."""
@@ -114,12 +122,14 @@ class Call:
 
 _INCLUDE = re.compile(rb"^-- include: (\w+)$", re.MULTILINE)
 _ONE_LEASE = re.compile(rb"^-- One lease: (.+)$", re.MULTILINE)
+_SINCE_7 = re.compile(rb"^.*'GT'.*\n", re.MULTILINE)
+_WORD = re.compile(rb"'(\w+)'")
 _LUA = resources.files(__package__).joinpath("lua")
 
 
 def _part(found: re.Match[bytes]) -> bytes:
     """Return what several scripts have in common, in the place of the line that asks for it."""
-    return _LUA.joinpath("parts", f"{found[1].decode()}.lua").read_bytes().rstrip()
+    return _INCLUDE.sub(_part, _LUA.joinpath("parts", f"{found[1].decode()}.lua").read_bytes().rstrip())
 
 
 def _load(name: str) -> Script:
@@ -135,7 +145,7 @@ def _load(name: str) -> Script:
         script = Script(f"{name}, one lease", *_forms(declared, [flag for flag in flags if "cross-slot" not in flag]))
         keys = tuple(place for place, argument in enumerate(arguments) if argument.startswith("KEYS"))
         single = Single(script, keys, len(arguments))
-    return Script(name, *_forms(text, flags), single)
+    return Script(name, *_forms(text, flags), single, frozenset(map(bytes.decode, _WORD.findall(text))) & COMMANDS)
 
 
 def _forms(text: bytes, flags: list[str]) -> tuple[ScriptForm, ScriptForm, ScriptForm]:
@@ -143,7 +153,7 @@ def _forms(text: bytes, flags: list[str]) -> tuple[ScriptForm, ScriptForm, Scrip
     shebang = f"#!lua flags={known}\n" if known else "#!lua\n"
     flagged = shebang.encode() + text
     sharded = flagged.replace(b"'publish'", b"'spublish'")
-    return ScriptForm(text), ScriptForm(flagged), ScriptForm(sharded)
+    return ScriptForm(_SINCE_7.sub(b"", text)), ScriptForm(flagged), ScriptForm(sharded)
 
 
 RENEW = _load("renew")
@@ -176,7 +186,26 @@ EXTEND_HOLDER = _load("extend_holder")
 SWAP_HOLDER = _load("swap_holder")
 LOOK_HOLDERS = _load("look_holders")
 
+RIGHTS = _load("rights")
+
 ALL = tuple(script for script in list(globals().values()) if isinstance(script, Script))
+
+
+def rights_arguments(*, keyed: bool) -> tuple[int, list[bytes]]:
+    """Return how many keys a call of RIGHTS has, and its arguments.
+
+    Args:
+        keyed: Whether calls without keys are refused.
+    """
+    key = b"wheel_lock:probe:" + secrets.token_hex(16).encode()  # which does not exist
+    return int(keyed), [*([key] if keyed else []), key, *map(str.encode, sorted(COMMANDS))]
+
+
+def rights_call(*, keyed: bool) -> Call:
+    """Return the call that looks which commands the user may not call."""
+    keys, arguments = rights_arguments(keyed=keyed)
+    return Call(RIGHTS, keys, len(arguments), b"".join(map(bulk, arguments)))
+
 
 FLAG_PROBE = b"#!lua flags=no-writes,allow-oom,allow-stale,allow-cross-slot-keys\nreturn 1"
 """A script that only a server with ``#!lua`` support runs: a feature is asked for, not read off a version."""

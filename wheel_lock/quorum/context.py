@@ -140,7 +140,7 @@ class QuorumContext(QuorumFace, ThreadFace):
         self._engine = QuorumEngine(
             clients,
             options,
-            timer if timer is not None else HashedWheelTimer.shared(),
+            HashedWheelTimer.chosen(timer),
             None if node_timeout is None else seconds("node_timeout", node_timeout, above=0.0),
             seconds("longest_timeout", longest_timeout),
             bool(trust_new_nodes),

@@ -10,12 +10,13 @@ Source: "Distributed Locks with Redis" on redis.io, section "Retry on failure".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.node import JITTER
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.engine.requests import PATIENCE
-from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, quoted
+from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import EXTENDING, Event, Lease
 from wheel_lock.protocol.resp import fragment
 from wheel_lock.quorum.lease import QuorumLease
@@ -35,6 +36,8 @@ class Election:
         engine: The engine.
         lease: What is to be granted.
         decided: Called when it is granted or not.
+        caller_until: When the caller's time is up, in seconds of the timer's clock; None for never.
+        by_script: Ask in a form that tells what kind of key is in the way.
 
     Attributes:
         lease: As above.
@@ -42,8 +45,18 @@ class Election:
         failure: Why too few nodes answered to tell; None where enough did.
     """
 
-    def __init__(self, engine: QuorumEngine, lease: QuorumLease, decided: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        engine: QuorumEngine,
+        lease: QuorumLease,
+        decided: Callable[[], object],
+        caller_until: float | None,
+        *,
+        by_script: bool = False,
+    ) -> None:
         self._engine = engine
+        self._caller_until = caller_until
+        self._by_script = by_script
         self._decided = decided
         self._to_ask = len(lease.votes)
         self._over = False
@@ -63,7 +76,7 @@ class Election:
         for vote in lease.votes:
             self._to_ask -= 1
             if not self._over:
-                vote.ask(lease.token, lease.options, limit_s, self._look)
+                vote.ask(lease.token, lease.options, limit_s, self._look, self._caller_until, by_script=self._by_script)
 
     def _look(self) -> None:
         """A node has answered, or has not in time: look whether it is decided."""
@@ -83,7 +96,7 @@ class Election:
                 self.failure = self._failure(failures, open_votes)
             elif len(lease.votes) - len(failures) - open_votes < lease.quorum:
                 return  # it will not be granted, but whether that is a refusal is not known yet
-        self._engine.acquiring -= 1
+        self._engine.acquiring = max(self._engine.acquiring - 1, 0)  # a failure has forgotten it
         self._end()
 
     def _failure(self, failures: Sequence[Exception], open_votes: int) -> WheelLockError:
@@ -99,6 +112,8 @@ class Election:
             f" (lock {quoted(name)})",
             name,
         )
+        if isinstance(error, LockServerError) and isinstance(failures[0], LockServerError):
+            error.code = failures[0].code
         error.__cause__ = failures[0]
         return error
 
@@ -117,7 +132,7 @@ class Election:
         """Nobody waits any more."""
         if not self._over:
             self._over = True
-            self._engine.acquiring -= 1
+            self._engine.acquiring = max(self._engine.acquiring - 1, 0)  # a failure has forgotten it
             self._take_back()
 
 
@@ -165,7 +180,8 @@ class Contest(WheelEntry):
         self._tries += 1
         self._engine.asks_for(self._lease.options.timeout_s)
         began_at = self._engine.timer.now
-        self._election = Election(self._engine, self._lease, lambda: self._decided(began_at))
+        decided = partial(self._decided, began_at)
+        self._election = Election(self._engine, self._lease, decided, self._until, by_script=self._tries == 2)
         self._election.begin()
 
     def late(self, now: float) -> None:
@@ -210,6 +226,16 @@ class Contest(WheelEntry):
         """It cannot be granted."""
         self._end()
         self._operation.fail(error)
+
+    @property
+    def above(self) -> QuorumEngine:
+        """The engine."""
+        return self._engine
+
+    def crashed(self, error: Exception) -> None:
+        """End the wait, and undo what may have been granted: the library's own code has failed in the middle of it."""
+        self.give_up()
+        self._operation.fail(internal_error(error, self._lease.name))
 
     def dissolve(self) -> None:
         """It will not be granted, and nobody is to hear of that."""

@@ -14,10 +14,11 @@ from typing import Any
 from wheel_lock.engine.engine import ENGINES, Engine
 from wheel_lock.engine.node import Node
 from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.telling import Teller, log_given_up, log_illegal
 from wheel_lock.engine.topology import AnyClient
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason, TooManyLocks, WheelLockError
+from wheel_lock.failures import guarded
 from wheel_lock.lease import EXTENDING, Event, Lease, State
-from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.stats import ContextStats, Counters, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -65,6 +66,7 @@ class QuorumEngine(Engine):
         self.longest_s = longest_s
         self.options = options
         self.timer = timer
+        self.tell_lost = Teller(timer).tell
         self.counters = Counters()
         self.held: dict[Lease, None] = {}
         self.acquiring = 0
@@ -174,8 +176,9 @@ class QuorumEngine(Engine):
             for vote in lease.votes:
                 if vote.asking is not None or why is not LossReason.CONTEXT_CLOSED:  # else they end in bulk
                     vote.withdraw()
-            NOTIFIER.post(self.tell_lost, [lease], self.timer.now)
-            lease.owner.lost(lease)
+            self.tell_lost([lease])
+            if not self.exiting:
+                lease.owner.lost(lease)
 
     def _take_out(self, lease: QuorumLease, event: Event) -> None:
         lease.deadline = lease.latest_deadline()
@@ -234,7 +237,7 @@ class QuorumEngine(Engine):
         self.asks_for(time_ms / 1000 + (0.0 if replace else lease.deadline - now))
         # All that are well are waited for: a majority may consist of votes that joined late and were shorter before.
         gathering = Gathering(len(self.engines), self.quorum, partial(self._extended, lease, operation), patient=True)
-        self.timer.call_at(now + _WELL_S, lambda now: gathering.hurry())
+        self.timer.call_at(now + _WELL_S, lambda now: gathering.hurry(), self)
         for vote in lease.votes:
             extended = gathering.operation()
             counted = vote.counted(now)
@@ -274,7 +277,7 @@ class QuorumEngine(Engine):
                 self._unless_silent(vote.node, answered)
 
     def _gathering(self, decided: Callable[[Gathering], object]) -> Gathering:
-        return Gathering(len(self.engines), self.quorum, decided)
+        return Gathering(len(self.engines), self.quorum, partial(guarded, self, decided))
 
     @staticmethod
     def _unless_silent(engine: NodeEngine, answer: Operation[Any]) -> None:
@@ -323,7 +326,7 @@ class QuorumEngine(Engine):
             engine.retire()
 
     def timer_stopped(self) -> None:
-        self.timer.post(self._stop)
+        self.timer.post(self._stop, self)
 
     def _stop(self) -> None:
         if not self.closed:
@@ -331,10 +334,21 @@ class QuorumEngine(Engine):
             self._end_contests(ContextClosed("The timer has been stopped"))
             self.lose(list(self.held), LossReason.CONTEXT_CLOSED)
 
+    def illegal(self, lease: Lease, event: Event) -> None:
+        log_illegal(lease, event)
+        self.lose([lease], LossReason.INTERNAL_ERROR)
+
+    def crashed(self, error: Exception) -> None:
+        log_given_up(len(self.held), error)
+        self._begin_anew(LossReason.INTERNAL_ERROR, "The engine that keeps the locks has failed")
+
     def thread_died(self) -> None:
+        self._begin_anew(LossReason.THREAD_DIED, "The thread that keeps the locks ended before it answered")
+
+    def _begin_anew(self, reason: LossReason, told: str) -> None:
         self.deaths += 1
-        self.lose(list(self.held), LossReason.THREAD_DIED)
-        self._end_contests(LockUnavailable("The thread that keeps the locks ended before it answered"))
+        self.lose(list(self.held), reason)
+        self._end_contests(LockUnavailable(told))
         self.held.clear()
         self.acquiring = 0
 

@@ -19,7 +19,8 @@ from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.errors import LockUnavailable, LossReason, quoted
-from wheel_lock.lease import EXTENDING, Lease, Owner
+from wheel_lock.failures import guarded
+from wheel_lock.lease import EXTENDING, Event, Lease, Owner
 from wheel_lock.locks import EXCLUSIVE
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions
@@ -48,6 +49,14 @@ class QuorumGroup:
         for lease in entries:
             assert isinstance(lease, QuorumLease)
             self.engine.heal(lease)
+
+    def illegal(self, lease: Lease, event: Event) -> None:
+        """Give ``lease`` up: its state does not allow what was asked of it."""
+        self.engine.illegal(lease, event)
+
+    def domains(self, entries: Sequence[Lease]) -> tuple[QuorumEngine]:
+        """Return what a failure costs: everything that the engine holds."""
+        return (self.engine,)
 
 
 class Vote(Owner):
@@ -96,9 +105,19 @@ class Vote(Owner):
 
     def lost(self, lease: Lease) -> None:
         if lease is self.lease:
-            self.whole.terms.engine.vote_lost(self, lease.loss or LossReason.NOT_CONFIRMED)
+            engine = self.whole.terms.engine
+            guarded(engine, engine.vote_lost, self, lease.loss or LossReason.NOT_CONFIRMED)
 
-    def ask(self, token: bytes, options: LockOptions, limit_s: float, told: Callable[[], object]) -> None:
+    def ask(
+        self,
+        token: bytes,
+        options: LockOptions,
+        limit_s: float,
+        told: Callable[[], object],
+        caller_until: float | None = None,
+        *,
+        by_script: bool = False,
+    ) -> None:
         """Ask the node for its vote.
 
         Args:
@@ -106,6 +125,8 @@ class Vote(Owner):
             options: For how long, and how it is to be renewed.
             limit_s: How long it may take to answer.
             told: Called when it has answered, or has not in time.
+            caller_until: When the time of the caller is up who waits for this, in seconds of the timer's clock.
+            by_script: Ask in a form that tells what kind of key is in the way.
         """
         engine, name = self.node, self.whole.name
         if engine.is_silent:
@@ -114,10 +135,11 @@ class Vote(Owner):
             return
         key = self.whole.key
         lease = Lease(name, fragment(key, token), engine.group(key, EXCLUSIVE, options), self)
-        operation: Operation[bool] = Operation(self._answered)
+        operation: Operation[bool] = Operation(partial(guarded, self.whole.terms.engine, self._answered))
         self._told = told
         self.failure = None
-        self.asking = request = Acquire(engine, [lease], options, operation)
+        self.asking = request = Acquire(engine, [lease], options, operation, patience_ms=int(by_script))
+        request.caller_until = caller_until
         if not engine.node.connected and engine.node.last_error is None:
             limit_s = max(limit_s, min(_FIRST_CONTACT_S, options.timeout_s / 3))
         elif not engine.node.connected:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -20,10 +21,11 @@ from redis.exceptions import ResponseError
 from wheel_lock.engine.connect import RedisPyConnector
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.topology import AnyClient
-from wheel_lock.errors import LossReason, quoted
+from wheel_lock.errors import LossReason, counted, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.server_errors import code_of
 from wheel_lock.timer import HashedWheelTimer
 
 logger = logging.getLogger("wheel_lock")
@@ -86,7 +88,7 @@ class NodeConnector(RedisPyConnector):
         try:
             fields = _fields(connection.read_response())
         except ResponseError as error:
-            if str(error).startswith("BUSY"):
+            if code_of(error) == "BUSY":
                 raise RedisConnectionError(str(error)) from None  # that is no sign of a new life: ask again later
             fields = {}  # not allowed, or not there, so nobody knows
         up = fields.get("uptime_in_seconds", "")
@@ -110,16 +112,17 @@ class NodeEngine(Engine):
     def __init__(self, client: AnyClient, options: ContextOptions, timer: HashedWheelTimer, trusts_new: bool) -> None:
         self.history = History(timer.clock.now, trusts_new)
         super().__init__(NodeConnector(client, self.history), options, timer)
+        self.tell_lost = partial(NOTIFIER.post, _log_lost)
 
     @property
     def is_silent(self) -> bool:
         """Whether it has been silent for suspiciously long: what is sent now would only pile up."""
         return self.node.connected and not self.node.ready
 
-    @staticmethod
-    def tell_lost(leases: Sequence[Lease], at: float) -> None:
-        """On the notifier thread: a word for the log."""
-        closing = all(lease.loss is LossReason.CONTEXT_CLOSED for lease in leases)
-        level = logging.DEBUG if closing else logging.INFO
-        name, reason = quoted(leases[0].name), leases[0].loss
-        logger.log(level, "a node no longer grants %d lock(s), among them %s: %s", len(leases), name, reason)
+
+def _log_lost(leases: Sequence[Lease]) -> None:
+    """On the notifier thread."""
+    closing = all(lease.loss is LossReason.CONTEXT_CLOSED for lease in leases)
+    level = logging.DEBUG if closing else logging.INFO
+    name, reason = quoted(leases[0].name), leases[0].loss
+    logger.log(level, "a node no longer grants %s, among them %s: %s", counted(len(leases)), name, reason)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from types import FunctionType
 from typing import Any, Literal
 
 import redis.asyncio.lock
 from redis import exceptions
 
 from wheel_lock.errors import LockNotHeld
+from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.redis_lock.grants import AsyncGrant
-from wheel_lock.redis_lock.renewed import Renewed, already_held, extension, redis_pys_errors
+from wheel_lock.redis_lock.renewed import FOR_EVER, Renewed, already_held, extension, redis_pys_errors
 from wheel_lock.tokens import new_token
 
 _LOOK_AGAIN_S = 0.01
+
+
+_exit = redis.asyncio.lock.Lock.__aexit__
 
 
 class AsyncLock(Renewed, redis.asyncio.lock.Lock):
@@ -28,40 +33,62 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
         token: Any = None,
     ) -> bool:
         """Acquire the lock; see :meth:`Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
-        wait_s = self._patience(self.sleep, blocking, blocking_timeout)
-        if wait_s is None and (mine := self._held_by_caller(self._kept.copy())) is not None:
+        patience = self._patience(blocking, blocking_timeout)
+        if patience == FOR_EVER and (mine := self._held_by_caller(self._kept.copy())) is not None:
             with redis_pys_errors("acquire", self.name):
                 if await mine.owned():
                     raise already_held(self.name)
         if self.polls:
             token = new_token() if token is None else token
             return bool(await super().acquire(blocking, blocking_timeout, token))
-        return await self._attempt(wait_s, token)
+        return await self._attempt(patience, token)
 
-    async def _attempt(self, wait_s: float | None, token: Any) -> bool:
-        engine, (kind, options) = self._engine, self._terms(self.sleep, token is not None)
+    async def _attempt(self, patience: tuple[bool, float | None], token: Any) -> bool:
+        engine, (kind, options) = self._engine, self._terms(self.sleep, token is not None, patience[1])
         grant = AsyncGrant(engine, kind, self._engines_name(), options, None)
-        with redis_pys_errors("acquire", self.name):
-            if not await grant.acquire(wait_s != 0, wait_s, None if token is None else self._encoded(token)):
-                return False
-        self.local.token = self._keep(grant, engine)
-        return True
+        try:
+            with redis_pys_errors("acquire", self.name):
+                if not await grant.acquire(*patience, None if token is None else self._encoded(token)):
+                    return False
+            self.local.token = self._keep(grant, engine)
+            return True
+        except BaseException:
+            grant.give_back()  # see Lock
+            raise
 
     async def do_acquire(self, token: Any) -> bool:
         """Try once, with a token that may be anybody's."""
-        return await self._attempt(0.0, token)
+        return await self._attempt((False, None), token)
 
+    @uninterrupted_start
     async def release(self) -> None:
         """Release the lock. The token stays until that has been done, so a release that was cancelled can be repeated."""
-        token = self.local.token
-        if token is None:
-            raise exceptions.LockError("Cannot release a lock that's not owned or is already unlocked.", self.name)
+        token = None
         try:
+            token = self.local.token
+            if token is None:
+                raise exceptions.LockError("Cannot release a lock that's not owned or is already unlocked.", self.name)
             await self.do_release(token)
         except exceptions.LockNotOwnedError:
             self._drop(token)
             raise
+        except exceptions.RedisError:
+            raise
+        except BaseException:
+            insist(self._let_go, token)
+            raise
         self._drop(token)
+
+    # redis-py's own, but for the interruption at its start.
+    __aexit__: Any = uninterrupted_start(FunctionType(_exit.__code__, _exit.__globals__, "__aexit__"))
+
+    def _let_go(self, token: Any) -> None:
+        """The task was interrupted while releasing: have it done without waiting; None where it had not begun."""
+        token = self.local.token if token is None else token
+        grant = None if token is None else self._own(token)
+        if isinstance(grant, AsyncGrant):
+            grant.unanswered = True
+            grant.give_back()
 
     def _drop(self, token: Any) -> None:
         if self.local.token == token:  # and not yet that of the next grant through this object

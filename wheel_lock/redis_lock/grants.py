@@ -7,7 +7,7 @@ its own here, which the lock object keeps alive: when that is dropped the grant 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,12 @@ from wheel_lock.locks import EVERLASTING
 from wheel_lock.locks.chosen import EVERLASTING_CHOSEN_TOKEN
 
 # After these losses nobody here cares for the key any more, but it may well be there still, with our token.
-_KEY_MAY_BE_LEFT = (LossReason.ABANDONED, LossReason.CONTEXT_CLOSED, LossReason.THREAD_DIED)
+_KEY_MAY_BE_LEFT = (
+    LossReason.ABANDONED,
+    LossReason.CONTEXT_CLOSED,
+    LossReason.THREAD_DIED,
+    LossReason.INTERNAL_ERROR,
+)
 
 
 class Grant(LockHandle):
@@ -31,6 +36,9 @@ class Grant(LockHandle):
 
     def _chosen(self, verb: str) -> Lease | None:
         return self._lease
+
+    def _disown(self, leases: Sequence[Lease] | None) -> None:
+        """Keep it all the same: what becomes of the token is read from it."""
 
     @property
     def lease(self) -> Lease:
@@ -59,17 +67,17 @@ class Grant(LockHandle):
         engine = self._engine
         engine.tell(partial(engine.export, self.lease, Operation(nobody)))
 
-
-class ThreadGrant(Grant, threads.Lock):
-    """A grant to a thread."""
-
-    __slots__ = ()
-
     def give_back(self) -> None:
         """Nobody will know of it: release it, if it was granted at all, without waiting."""
         engine, lease = self._engine, self._lease
         if lease is not None:
             engine.tell(partial(engine.release_many, [lease], Operation(nobody)))
+
+
+class ThreadGrant(Grant, threads.Lock):
+    """A grant to a thread."""
+
+    __slots__ = ()
 
     def let_go(self) -> None:
         """Renew it no more: somebody else releases it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import redis.asyncio
 from redis import exceptions
 
+from wheel_lock.caller import current_owner
 from wheel_lock.context import LockContext
 from wheel_lock.errors import (
     LockAlreadyHeld,
@@ -20,6 +21,7 @@ from wheel_lock.errors import (
     LockUnavailable,
     quoted,
 )
+from wheel_lock.lease import Owner
 from wheel_lock.locks import EVERLASTING, EXCLUSIVE
 from wheel_lock.locks.chosen import CHOSEN_TOKEN, EVERLASTING_CHOSEN_TOKEN
 from wheel_lock.options import MAX_SECONDS, lock_options
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from wheel_lock.options import LockOptions
 
 RENEWED_FROM_S = 0.2  # shorter timeouts are over within 20 ticks: whoever asks for them wants the lock to run out
+FOR_EVER = (True, None)  # how long to wait, where there is no limit
 _SHORTEST_SLEEP_S = 0.01
 _CONNECTION_ERRORS = (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.BusyLoadingError)
 _SERVER_ERRORS: dict[str, type[exceptions.ResponseError]] = {
@@ -40,10 +43,20 @@ _SERVER_ERRORS: dict[str, type[exceptions.ResponseError]] = {
 }
 
 
-class _Local(threading.local):
-    """A token for each thread; None where redis-py's would have no such attribute."""
+class _Local:
+    """A token for each thread, or greenlet; None where redis-py's would have no such attribute."""
 
-    token: Any = None
+    def __init__(self) -> None:
+        self._tokens: weakref.WeakKeyDictionary[Owner, Any] = weakref.WeakKeyDictionary()
+
+    @property
+    def token(self) -> Any:
+        """That of the caller."""
+        return self._tokens.get(current_owner())
+
+    @token.setter
+    def token(self, token: Any) -> None:
+        self._tokens[current_owner()] = token
 
 
 class Renewed:
@@ -102,25 +115,28 @@ class Renewed:
         except UnicodeDecodeError:
             return key
 
-    def _terms(self, sleep: Any, token_given: bool) -> tuple[Kind, LockOptions]:
+    def _terms(self, sleep: Any, token_given: bool, limit_s: float | None) -> tuple[Kind, LockOptions]:
         """The kind of lock, and how to acquire it."""
         timeout, renew = float(self.timeout or MAX_SECONDS), bool(self.timeout) and self.timeout >= RENEWED_FROM_S
         fallback = min(max(float(sleep), _SHORTEST_SLEEP_S), MAX_SECONDS)
-        options = lock_options(timeout, renew=renew, fallback=fallback, thread_local=self.thread_local)
+        # As in redis-py: a wait that could not hold one sleep is not begun.
+        once = 1 if limit_s is not None and sleep > limit_s else None
+        options = lock_options(
+            timeout, renew=renew, fallback=fallback, max_attempts=once, thread_local=self.thread_local
+        )
         if token_given:
             return CHOSEN_TOKEN if self.timeout else EVERLASTING_CHOSEN_TOKEN, options
         return EXCLUSIVE if self.timeout else EVERLASTING, options
 
-    def _patience(self, sleep: Any, blocking: bool | None, blocking_timeout: Any) -> float | None:
-        """How long to wait: 0 for not at all, None for ever."""
+    def _patience(self, blocking: bool | None, blocking_timeout: Any) -> tuple[bool, float | None]:
+        """Whether to wait, and how long the whole call may take, in seconds; None where there is no limit."""
         if blocking_timeout is None:
             blocking_timeout = self.blocking_timeout
         if not (self.blocking if blocking is None else blocking):
-            return 0.0
+            return False, None
         if blocking_timeout is None or blocking_timeout > MAX_SECONDS:
-            return None
-        # As in redis-py: a wait that could not hold one sleep is not begun.
-        return float(blocking_timeout) if sleep <= blocking_timeout else 0.0
+            return FOR_EVER
+        return True, max(float(blocking_timeout), 0.0)
 
     def _held_by_caller(self, candidates: Iterable[Grant | None]) -> Any:
         """The grant for which a caller who waits without limit would wait in vain, because only he would release it."""
@@ -188,7 +204,7 @@ def redis_pys_errors(verb: str, name: Any) -> Iterator[None]:
         kind = type(error.__cause__)
         raise (kind if kind in _CONNECTION_ERRORS else exceptions.ConnectionError)(str(error)) from error
     except LockServerError as error:
-        raise _SERVER_ERRORS.get(str(error).partition(" ")[0], exceptions.ResponseError)(str(error)) from error
+        raise _SERVER_ERRORS.get(error.code, exceptions.ResponseError)(str(error)) from error
 
 
 def already_held(name: Any) -> LockAlreadyHeld:

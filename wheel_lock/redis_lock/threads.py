@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any, Literal
 
 import redis.lock
+from redis.exceptions import RedisError
 from redis.utils import HIREDIS_AVAILABLE
 
+from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.redis_lock.grants import ThreadGrant
-from wheel_lock.redis_lock.renewed import Renewed, already_held, extension, redis_pys_errors
+from wheel_lock.redis_lock.renewed import FOR_EVER, Renewed, already_held, extension, redis_pys_errors
 from wheel_lock.tokens import new_token
+
+_exit = redis.lock.Lock.__exit__
 
 
 class Lock(Renewed, redis.lock.Lock):
@@ -44,22 +49,22 @@ class Lock(Renewed, redis.lock.Lock):
             LockAlreadyHeld: This thread holds it already, and would wait for itself without limit.
         """
         sleep = self.sleep if sleep is None else sleep
-        wait_s = self._patience(sleep, blocking, blocking_timeout)
-        if wait_s is None and (mine := self._held_by_caller((*self._kept.copy(), self._latest()))) is not None:
+        patience = self._patience(blocking, blocking_timeout)
+        if patience == FOR_EVER and (mine := self._held_by_caller((*self._kept.copy(), self._latest()))) is not None:
             with redis_pys_errors("acquire", self.name):
                 if mine.owned():
                     raise already_held(self.name)
         if self.polls:
             token = new_token() if token is None else token
             return bool(super().acquire(sleep, blocking, blocking_timeout, token))
-        return self._attempt(sleep, wait_s, token)
+        return self._attempt(sleep, patience, token)
 
-    def _attempt(self, sleep: Any, wait_s: float | None, token: Any) -> bool:
-        engine, (kind, options) = self._engine, self._terms(sleep, token is not None)
+    def _attempt(self, sleep: Any, patience: tuple[bool, float | None], token: Any) -> bool:
+        engine, (kind, options) = self._engine, self._terms(sleep, token is not None, patience[1])
         grant = ThreadGrant(engine, kind, self._engines_name(), options, None)
         try:
             with redis_pys_errors("acquire", self.name):
-                if not grant.acquire(wait_s != 0, wait_s, None if token is None else self._encoded(token)):
+                if not grant.acquire(*patience, None if token is None else self._encoded(token)):
                     return False
             self.local.token = self._keep(grant, engine)
             return True
@@ -67,9 +72,35 @@ class Lock(Renewed, redis.lock.Lock):
             grant.give_back()  # an interruption on the way back must not leave a key that perhaps never expires
             raise
 
+    @uninterrupted_start
+    def release(self) -> None:
+        """Release the lock. Interrupted (by KeyboardInterrupt, say) it is released all the same, without waiting."""
+        token = None
+        try:
+            token = self.local.token
+            super().release()
+        except RedisError:
+            raise
+        except BaseException:
+            insist(self._let_go, token)
+            raise
+
+    # redis-py's own, but for the interruption at its start.
+    __exit__: Any = uninterrupted_start(FunctionType(_exit.__code__, _exit.__globals__, "__exit__"))
+
+    def _let_go(self, token: Any) -> None:
+        """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
+        token = self.local.token if token is None else token
+        grant = None if token is None else self._own(token)
+        if grant is not None:
+            grant.give_back()
+            self._kept.pop(grant, None)
+        if self.local.token == token:  # and not yet that of the next grant through this object
+            self.local.token = None
+
     def do_acquire(self, token: Any) -> bool:
         """Try once, with a token that may be anybody's."""
-        return self._attempt(self.sleep, 0.0, token)
+        return self._attempt(self.sleep, (False, None), token)
 
     def do_release(self, expected_token: Any) -> None:
         """Release the lease of a token."""

@@ -1,7 +1,9 @@
 -- flags:
 -- Acquire one exclusive lock, or say how long its holder has left: what a waiter asks, and a lock that never expires.
 -- KEYS: name.  ARGV: token, ttl in ms or 0 for none.
--- Reply: 0 (granted), or a list of one: the holder's remaining time in ms, -1 where it does not expire.
+-- Reply: 0 (granted), or a list: the holder's remaining time in ms, -1 where it does not expire, and a type; see parts/held.
+-- include: expiry
+-- include: held
 local ttl = ARGV[2]
 local granted
 if ttl == '0' then
@@ -10,9 +12,10 @@ else
   granted = redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ttl)
 end
 if granted then return 0 end
-if redis.pcall('get', KEYS[1]) == ARGV[1] then
+local value = redis.pcall('get', KEYS[1])
+if value == ARGV[1] then
   -- An earlier try of this very token was granted and its reply was lost.
-  if ttl ~= '0' then redis.call('pexpire', KEYS[1], ttl) end
+  if ttl ~= '0' then prolong(redis.call, KEYS[1], ttl) end
   return 0
 end
-return {redis.call('pttl', KEYS[1])}
+return held(KEYS[1], value)

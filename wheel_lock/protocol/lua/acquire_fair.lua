@@ -3,8 +3,10 @@
 -- KEYS: name, queue, who of it is alive, and a fence key where a fence is asked for.
 -- ARGV: token, ttl in ms, for how long it is alive without a word in ms (0: it does not wait), wake-up channel, ttl of the
 -- fence key in ms.
--- Reply: the fence or 0 (granted), or a list of one: the holder's remaining time in ms for who is first in the queue, -1
--- for the others.
+-- Reply: the fence or 0 (granted), or a list: the holder's remaining time in ms for who is first in the queue, -1 for the
+-- others; or that time for everybody, -1 where it does not expire, and a type; see parts/held.
+-- include: expiry
+-- include: held
 -- include: fence
 -- include: queue
 local name, queue, alive, token, patience = KEYS[1], KEYS[2], KEYS[3], ARGV[1], tonumber(ARGV[3])
@@ -22,21 +24,27 @@ if value == token or (not value and (not first or first == me)) then
   if KEYS[4] then keep_fence(KEYS[4], fence, ARGV[5]) end
   redis.call('zrem', queue, me)
   redis.call('zrem', alive, me)
-  redis.call('set', name, token, 'PX', ARGV[2])
+  if value then
+    prolong(redis.call, name, ARGV[2])
+  else
+    redis.call('set', name, token, 'PX', ARGV[2])
+  end
   return fence
 end
 if patience > 0 then
-  if not redis.call('zscore', queue, me) then
-    local last = redis.call('zrange', queue, -1, -1, 'WITHSCORES')[2]
-    redis.call('zadd', queue, tonumber(last or '0') + 1, me)
+  local ticket = redis.call('zscore', queue, me)
+  if not ticket then
+    ticket = tonumber(redis.call('zrange', queue, -1, -1, 'WITHSCORES')[2] or '0') + 1
     first = first or me
   end
-  redis.call('zadd', alive, now + patience, me)
-  for i = 2, 3 do
-    if redis.call('pttl', KEYS[i]) < patience then redis.call('pexpire', KEYS[i], patience) end
-  end
+  put(queue, patience, 'zadd', ticket, me)
+  put(alive, patience, 'zadd', now + patience, me)
 end
-if value then return {first == me and redis.call('pttl', name) or -1} end
+if value then
+  local reply = held(name, value)
+  if first ~= me and not reply[2] then reply[1] = -1 end
+  return reply
+end
 -- It is free, and the turn is another's, who may have missed the word.
 redis.pcall('publish', ARGV[4], first)
 return {expiry - now}

@@ -4,6 +4,7 @@
 -- KEYS: none.  ARGV: ttl in ms, then name and token of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 1 (taken by another) or the error's text.
 -- One lease: ARGV[1], KEYS[1], ARGV[2]
+-- include: expiry
 -- Locals: a look into a global table costs as much as the compare itself, twice per lease.
 local pcall, argv = redis.pcall, ARGV
 local ttl = argv[1]
@@ -11,15 +12,14 @@ local out, n = {}, 0
 for i = 2, #argv, 2 do
   local done = pcall('set', argv[i], argv[i + 1], 'NX', 'PX', ttl)
   local verdict = nil
-  if type(done) == 'table' and done.err then
-    verdict = done.err
-  elseif not done then
+  if not done then
     if pcall('get', argv[i]) == argv[i + 1] then
-      pcall('pexpire', argv[i], ttl)
+      done = prolong(pcall, argv[i], ttl)
     else
       verdict = 1
     end
   end
+  if type(done) == 'table' and done.err then verdict = done.err end
   if verdict then
     out[n + 1] = i / 2
     out[n + 2] = verdict

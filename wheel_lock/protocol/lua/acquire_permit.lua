@@ -2,7 +2,10 @@
 -- Acquire one permit of a semaphore, if fewer are held than there are.
 -- KEYS: name, the key that holds the number of permits where somebody has set it.
 -- ARGV: member, ttl in ms, the number of permits where nobody has.
--- Reply: 0 (granted), or a list of one: when as many will have expired as must, in ms from now, -1 if none will.
+-- Reply: 0 (granted), or a list: when as many will have expired as must, in ms from now, -1 if none will; or of
+-- another key the time that it has left, -1 where it does not expire, and its type.
+-- include: held
+-- include: unfit
 -- include: holders
 local name, member, ttl = KEYS[1], ARGV[1], ARGV[2]
 local problem = unfit(name)
@@ -20,6 +23,5 @@ if not redis.call('zscore', name, member) then
     return {math.max(tonumber(last[2] or -1) - now, -1)}
   end
 end
-redis.call('zadd', name, now + tonumber(ttl), member)
-keep(name, ttl)
+enter(name, 1, member, ttl)
 return 0

@@ -1,7 +1,10 @@
 -- flags:
 -- Acquire one lock in the layout of Redisson's RLock: a hash with one field, its holder, and how often he holds it.
 -- KEYS: name, and a fence key where a fence is asked for.  ARGV: field, ttl in ms, ttl of the fence key in ms.
--- Reply: the fence or 0 (granted), or a list of one: the holder's remaining time in ms, -1 where it does not expire.
+-- Reply: the fence or 0 (granted), or a list: the holder's remaining time in ms, -1 where it does not expire, and a type;
+-- see parts/held.
+-- include: expiry
+-- include: held
 -- include: fence
 local fence, problem = 0, nil
 if KEYS[2] then
@@ -9,10 +12,13 @@ if KEYS[2] then
   if not fence then return problem end
 end
 -- A field of this very name is an earlier try of the same lease: it was granted and its reply was lost.
-if redis.call('exists', KEYS[1]) == 1 and redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then
-  return {redis.call('pttl', KEYS[1])}
-end
+local there = redis.call('exists', KEYS[1]) == 1
+local mine = redis.pcall('hexists', KEYS[1], ARGV[1])
+if there and mine ~= 1 then return held(KEYS[1], mine) end
 if KEYS[2] then keep_fence(KEYS[2], fence, ARGV[3]) end
-redis.call('hset', KEYS[1], ARGV[1], 1)
-redis.call('pexpire', KEYS[1], ARGV[2])
+if there then
+  prolong(redis.call, KEYS[1], ARGV[2])
+else
+  put(KEYS[1], ARGV[2], 'hset', ARGV[1], 1)
+end
 return fence

@@ -3,8 +3,11 @@
 -- waits leaves word of it, which holds back new readers and expires by itself.
 -- KEYS: name, and a fence key where a fence is asked for.
 -- ARGV: member, ttl in ms, for how long to remember that it waits in ms (0: it does not), ttl of the fence key in ms.
--- Reply: the fence or 0 (granted), or a list of one: when what is in the way will have expired, in ms from now.
+-- Reply: the fence or 0 (granted), or a list: when what is in the way will have expired, in ms from now, or never (-1);
+-- and its type where it is no such lock.
 -- include: fence
+-- include: held
+-- include: unfit
 -- include: holders
 local name, member, ttl, patience = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local intent = waiter('i', member)
@@ -27,15 +30,11 @@ if not redis.call('zscore', name, member) then
   local last = redis.call('zrange', name, -1, -1, 'WITHSCORES')
   if last[2] then until_ms = math.max(until_ms, tonumber(last[2])) end
   if until_ms > 0 then
-    if patience > 0 then
-      redis.call('zadd', name, -(now + patience), intent)
-      keep(name, patience)
-    end
+    if patience > 0 then enter(name, -1, intent, patience) end
     return {until_ms - now}
   end
 end
 if KEYS[2] then keep_fence(KEYS[2], fence, ARGV[4]) end
-redis.call('zadd', name, -(now + tonumber(ttl)), member)
+enter(name, -1, member, ttl)
 redis.call('zrem', name, intent)
-keep(name, ttl)
 return fence

@@ -4,9 +4,10 @@
 -- Reply: 1 (ours now), 0 (gone), -1 (another's token).
 local value = redis.pcall('get', KEYS[1])
 if type(value) == 'table' and not string.find(tostring(value.err), 'WRONGTYPE', 1, true) then return value end
--- Our own token there is an earlier try of this very call, whose reply was lost.
+-- Our own token there is an earlier try of this very call, whose reply was lost. It may have been extended since.
 if value == ARGV[1] or value == ARGV[2] then
-  redis.call('set', KEYS[1], ARGV[2], 'XX', 'PX', ARGV[3])
+  local ttl = math.max(redis.call('pttl', KEYS[1]), tonumber(ARGV[3]))
+  redis.call('set', KEYS[1], ARGV[2], 'XX', 'PX', string.format('%.0f', ttl))
   return 1
 end
 if value then return -1 end

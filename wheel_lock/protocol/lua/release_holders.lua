@@ -5,18 +5,20 @@
 -- One lease: KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 -- include: holders
 -- include: turns
+-- include: foreign
 local argv = ARGV
 -- What is left may end long before the one who has gone would have.
 local function fit(name)
-  local first = tonumber(redis.call('zrange', name, 0, 0, 'WITHSCORES')[2])
-  if not first then return end
-  local left = math.max(-first, tonumber(redis.call('zrange', name, -1, -1, 'WITHSCORES')[2])) - now
-  if redis.call('pttl', name) > left then redis.call('pexpire', name, string.format('%.0f', math.max(left, 0))) end
+  local left, pttl = last(name), redis.call('pttl', name)
+  if left and (pttl > left or pttl == -1) then
+    redis.call('pexpire', name, string.format('%.0f', math.max(left, 0)))
+  end
 end
 local function release(name, member, shared, alone)
   local what = string.sub(member, 1, 1)
   local score = redis.call('zscore', name, member)
   redis.call('zrem', name, member)
+  if is_foreign(name) then return score and math.abs(tonumber(score)) > now end
   if what == 'p' then
     if score then redis.pcall('publish', shared, '0') end
   elseif what == 'r' then

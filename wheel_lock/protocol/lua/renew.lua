@@ -3,6 +3,7 @@
 -- KEYS: none.  ARGV: ttl in ms, then name and token of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's token) or the error's text.
 -- One lease: ARGV[1], KEYS[1], ARGV[2]
+-- include: expiry
 -- Locals: a look into a global table costs as much as the compare itself, twice per lease.
 local pcall, argv = redis.pcall, ARGV
 local ttl = argv[1]
@@ -11,7 +12,7 @@ for i = 2, #argv, 2 do
   local value = pcall('get', argv[i])
   local verdict = nil
   if value == argv[i + 1] then
-    local done = pcall('pexpire', argv[i], ttl)
+    local done = prolong(pcall, argv[i], ttl)
     if type(done) == 'table' then verdict = done.err elseif done ~= 1 then verdict = 0 end
   elseif type(value) == 'table' then
     verdict = value.err

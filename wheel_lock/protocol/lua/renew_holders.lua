@@ -14,14 +14,16 @@ for i = 2, #argv, 2 do
   local verdict = nil
   if type(score) == 'string' then
     score = tonumber(score)
-    if score > now then
-      score = pcall('zadd', name, expiry, argv[i + 1])
-    elseif score < -now then
-      score = pcall('zadd', name, -expiry, argv[i + 1])
+    if math.abs(score) > now then
+      -- The key first: should that be refused, no member has more time than its key.
+      local done = prolong(pcall, name, ttl)
+      if type(done) ~= 'table' and math.abs(score) < expiry then
+        done = pcall('zadd', name, score > 0 and expiry or -expiry, argv[i + 1])
+      end
+      if type(done) == 'table' then verdict = done.err end
     else
       verdict = 0
     end
-    if type(score) == 'table' then verdict = score.err elseif not verdict then keep(name, ttl) end
   elseif type(score) == 'table' then
     verdict = score.err
   else

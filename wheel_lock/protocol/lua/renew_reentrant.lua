@@ -3,6 +3,7 @@
 -- KEYS: none.  ARGV: ttl in ms, then name and field of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's) or the error's text.
 -- One lease: ARGV[1], KEYS[1], ARGV[2]
+-- include: expiry
 local pcall, argv = redis.pcall, ARGV
 local ttl = argv[1]
 local out, n = {}, 0
@@ -10,7 +11,7 @@ for i = 2, #argv, 2 do
   local mine = pcall('hexists', argv[i], argv[i + 1])
   local verdict = nil
   if mine == 1 then
-    local done = pcall('pexpire', argv[i], ttl)
+    local done = prolong(pcall, argv[i], ttl)
     if type(done) == 'table' then verdict = done.err elseif done ~= 1 then verdict = 0 end
   elseif type(mine) == 'table' then
     verdict = mine.err

@@ -14,11 +14,10 @@ end
 local done = redis.call('zscore', name, new)
 if math.abs(tonumber(done or score or '0')) <= now then return 0 end
 -- Added before the other is removed: a key that is empty for a moment is gone where its slot is on its way.
-redis.call('zadd', name, now + tonumber(ttl), new)
+enter(name, 1, new, ttl)
 if not done then
   redis.call('zrem', name, old)
   pass_on(name)
 end
-keep(name, ttl)
 redis.pcall('publish', ARGV[4], '0')
 return 1

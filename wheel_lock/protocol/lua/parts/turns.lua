@@ -8,8 +8,5 @@ end
 -- A writer has gone: if readers wait the turn is theirs, for a moment in which those who were woken come in and no other
 -- writer does. So neither can keep the other out for ever.
 local function pass_on(name)
-  if readers_wait(name) then
-    redis.call('zadd', name, -(now + 100), 't')
-    keep(name, 100)
-  end
+  if readers_wait(name) then enter(name, -1, 't', 100) end
 end

@@ -1,0 +1,107 @@
+"""What users read in the log while a real server is away, refuses, or does not speak the client's language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.redis.support import Background
+from tests.support.logged import Log, logged
+from tests.support.proxy import TcpProxy
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockUnavailable
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 20.0
+NAMES = ["order:42", "order:43"]
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    with logged() as log:
+        yield log
+
+
+@pytest.fixture
+def context(fresh_redis: RedisServer) -> Iterator[LockContext]:
+    with LockContext(redis.Redis(port=fresh_redis.port), close_timeout=0.2) as context:
+        yield context
+
+
+def test_a_server_that_is_killed_and_back(context: LockContext, fresh_redis: RedisServer, log: Log) -> None:
+    locks = context.acquire_many(NAMES, timeout=60.0, renew_every=0.2)
+    fresh_redis.kill()
+    eventually(lambda: log.said("unreachable"), PATIENCE_S)
+    (warning,) = log.said("unreachable")
+    assert f":{fresh_redis.port} has been unreachable for 1." in warning
+    assert "2 locks are held there" in warning
+    assert "refused" in warning
+    fresh_redis.start()
+    eventually(lambda: log.said("well again"), PATIENCE_S)
+    eventually(lambda: all(lock is not None and lock.lost for lock in locks.values()), PATIENCE_S)
+    assert len(log.said("unreachable")) == len(log.said("well again")) == 1
+    assert all(name.startswith("wheel-lock-notifier") for name in log.threads)
+
+
+def test_a_server_that_is_paused(context: LockContext, fresh_redis: RedisServer, log: Log) -> None:
+    with context.lock("order:42", timeout=6.0) as lock:
+        fresh_redis.pause()
+        eventually(lambda: log.said("unreachable"), PATIENCE_S)
+        (warning,) = log.said("unreachable")
+        assert "1 lock is held there" in warning
+        fresh_redis.resume()
+        eventually(lambda: log.said("well again"), PATIENCE_S)
+        assert lock.is_held
+
+
+def test_a_server_that_is_busy(context: LockContext, fresh_redis: RedisServer, log: Log) -> None:
+    locks = context.acquire_many(NAMES, timeout=60.0, renew_every=0.2)
+    fresh_redis.client().config_set("busy-reply-threshold", 50)
+    endless = Background(lambda: fresh_redis.client(socket_timeout=60.0).eval("while true do end", 0))
+    eventually(lambda: log.said("refused to renew"), PATIENCE_S)
+    (warning,) = log.said("refused to renew")
+    assert "2 locks are held there: BUSY" in warning
+    fresh_redis.client().script_kill()
+    with pytest.raises(redis.ResponseError):
+        endless.result()
+    eventually(lambda: log.said("well again"), PATIENCE_S)
+    assert len(log.said("refused to renew")) == 1
+    assert all(lock is not None and lock.is_held for lock in locks.values())
+
+
+def test_a_server_that_speaks_no_tls_any_more(tls_redis: RedisServer, log: Log) -> None:
+    with TcpProxy(tls_redis.tls_port) as proxy:
+        client = redis.Redis(port=proxy.port, ssl=True, ssl_ca_certs=str(tls_redis.tls.ca))
+        with LockContext(client, connect_timeout=0.3, close_timeout=0.2) as context:
+            locks = context.acquire_many(NAMES, timeout=60.0)
+            proxy.lead_to(tls_redis.port)
+            proxy.cut()
+            eventually(lambda: log.said("unreachable"), PATIENCE_S)
+            (warning,) = log.said("unreachable")
+            assert "the client speaks TLS (rediss://), and the server does not at this port" in warning
+            proxy.lead_to(tls_redis.tls_port)
+            eventually(lambda: log.said("well again"), PATIENCE_S)
+            assert all(lock is not None and lock.is_held for lock in locks.values())
+
+
+def test_tls_to_a_port_that_does_not_speak_it(tls_redis: RedisServer) -> None:
+    client = redis.Redis(port=tls_redis.port, ssl=True, ssl_ca_certs=str(tls_redis.tls.ca))
+    with LockContext(client) as context, pytest.raises(LockUnavailable, match="the client speaks TLS"):
+        context.lock("order:42").acquire()
+
+
+def test_plain_text_to_a_port_that_speaks_tls(tls_redis: RedisServer) -> None:
+    client = redis.Redis(port=tls_redis.tls_port)
+    with LockContext(client) as context, pytest.raises(LockUnavailable, match="the server speaks TLS"):
+        context.lock("order:42").acquire(blocking_timeout=2.0)
+
+
+def test_a_certificate_that_is_not_trusted_is_no_question_of_the_port(tls_redis: RedisServer) -> None:
+    client = redis.Redis(port=tls_redis.tls_port, ssl=True)
+    with LockContext(client) as context, pytest.raises(LockUnavailable, match="CERTIFICATE_VERIFY_FAILED") as caught:
+        context.lock("order:42").acquire(blocking_timeout=1.0)
+    assert "does not at this port" not in str(caught.value)

@@ -1,0 +1,147 @@
+"""A caller's time limit bounds the whole call when the server is away: every kind of lock, for threads and for tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+import redis.asyncio
+
+from tests.family.support import KINDS, make
+from tests.redis.support import LONG_S, Background
+from tests.support.redis_server import RedisServer
+from wheel_lock import LockContext, LockTimeout, LockUnavailable
+from wheel_lock.redis_lock import AsyncLock, Lock
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 0.5
+RESPONSE_S = 60.0
+"""What a call would take that does not heed its caller's limit."""
+AWAY = (LockTimeout, LockUnavailable)
+
+away = pytest.mark.parametrize("how", ["killed", "paused"])
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture
+def context(fresh_redis: RedisServer) -> Iterator[LockContext]:
+    """A context whose connection stands."""
+    context = LockContext(redis.Redis(port=fresh_redis.port), response_timeout=RESPONSE_S, close_timeout=0.2)
+    with context:
+        with context.lock("warm-up"):
+            pass
+        yield context
+
+
+def take_away(server: RedisServer, how: str) -> None:
+    if how == "killed":
+        server.kill()
+    else:
+        server.pause()
+
+
+def within_limit(call: Callable[[], object]) -> None:
+    """Call, and see it fail because the server is away, when its time is up."""
+    began = time.monotonic()
+    with pytest.raises((*AWAY, redis.ConnectionError, redis.TimeoutError)):
+        call()
+    assert LIMIT_S - 0.01 <= time.monotonic() - began < LONG_S
+
+
+@away
+@each_kind
+def test_an_acquire_ends_in_time(context: LockContext, fresh_redis: RedisServer, how: str, kind: str) -> None:
+    take_away(fresh_redis, how)
+    within_limit(lambda: make(context, kind).acquire(blocking_timeout=LIMIT_S))
+    within_limit(make(context, kind, blocking_timeout=LIMIT_S).__enter__)
+    assert context.stats().waiting == 0
+    assert context._engine.acquiring == 0
+
+
+@away
+@each_kind
+def test_a_wait_ends_in_time(context: LockContext, fresh_redis: RedisServer, how: str, kind: str) -> None:
+    with LockContext(redis.Redis(port=fresh_redis.port), close_timeout=0.2) as other:
+        holder = make(other, kind if kind != "read" else "write", timeout=60.0)
+        assert holder.acquire()
+        patient = Background(make(context, kind).acquire)
+        waiters = [Background(lambda: make(context, kind).acquire(blocking_timeout=1.5)) for _ in range(4)]
+        take_away(fresh_redis, how)
+        for waiter in waiters:
+            with pytest.raises(AWAY):
+                waiter.result()
+        assert not patient.done
+        if how == "paused":
+            fresh_redis.resume()
+            holder.release()
+            assert patient.result()
+
+
+@away
+@each_kind
+def test_tasks_are_no_different(context: LockContext, fresh_redis: RedisServer, how: str, kind: str) -> None:
+    async def enter() -> None:
+        async with make(context.asyncio, kind, blocking_timeout=LIMIT_S):
+            raise AssertionError("it was granted by a server that is away")
+
+    take_away(fresh_redis, how)
+    within_limit(lambda: asyncio.run(make(context.asyncio, kind).acquire(blocking_timeout=LIMIT_S)))
+    within_limit(lambda: asyncio.run(enter()))
+
+
+@away
+def test_many_at_once(context: LockContext, fresh_redis: RedisServer, how: str) -> None:
+    names = [f"order:{number}" for number in range(3000)]
+
+    async def in_a_task() -> None:
+        await context.asyncio.acquire_many(names, blocking_timeout=LIMIT_S, all_or_nothing=True)
+
+    take_away(fresh_redis, how)
+    within_limit(lambda: context.acquire_many(names, blocking_timeout=LIMIT_S))
+    within_limit(lambda: asyncio.run(in_a_task()))
+    assert context.stats().held == 0
+    assert context._engine.acquiring == 0
+
+
+def test_a_server_of_which_nothing_was_ever_heard(fresh_redis: RedisServer) -> None:
+    fresh_redis.pause()
+    with LockContext(redis.Redis(port=fresh_redis.port), response_timeout=RESPONSE_S, close_timeout=0.2) as context:
+        within_limit(lambda: context.lock("order:42").acquire(blocking_timeout=LIMIT_S))
+
+
+@pytest.mark.parametrize("limit_s", [0, 0.001])
+def test_the_smallest_limits_are_enough_for_a_server_that_is_well(context: LockContext, limit_s: float) -> None:
+    for number in range(100):
+        assert context.lock(f"order:{number}").acquire(blocking_timeout=limit_s)
+    assert not context.lock("order:42").acquire(blocking_timeout=limit_s)
+
+
+def test_what_a_server_grants_too_late_is_released(context: LockContext, fresh_redis: RedisServer) -> None:
+    fresh_redis.pause()
+    within_limit(lambda: context.lock("order:42", timeout=60.0).acquire(blocking_timeout=LIMIT_S))
+    fresh_redis.resume()
+    assert context.lock("order:42").acquire(blocking_timeout=LONG_S)
+
+
+@away
+def test_redis_pys_interface(context: LockContext, fresh_redis: RedisServer, how: str) -> None:
+    client = redis.Redis(port=fresh_redis.port)
+    assert client.lock("warm-up too", lock_class=Lock).acquire()
+    take_away(fresh_redis, how)
+    within_limit(lambda: client.lock("order:42", timeout=30, lock_class=Lock).acquire(blocking_timeout=LIMIT_S))
+    within_limit(lambda: client.lock("order:42", sleep=5, lock_class=Lock).acquire(blocking_timeout=LIMIT_S))
+    LockContext.shared(client).close()
+
+    async def in_a_task() -> None:
+        client = redis.asyncio.Redis(port=fresh_redis.port)
+        try:
+            await client.lock("order:42", timeout=30, lock_class=AsyncLock).acquire(blocking_timeout=LIMIT_S)
+        finally:
+            LockContext.shared(client).close()
+            await client.aclose()
+
+    within_limit(lambda: asyncio.run(in_a_task()))

@@ -1,0 +1,36 @@
+"""A WSGI application for gunicorn: what it has at module level is made before the fork, and before gevent patches."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from wheel_lock import LockContext, LostEvent
+
+context = LockContext.from_url(os.environ["APPLICATION_REDIS_URL"])
+lost: list[str] = []
+before_the_fork = context.lock("before the fork", timeout=60.0)
+before_the_fork.acquire()
+
+
+def on_lost(event: LostEvent) -> None:
+    lost.append(f"{event.name!r}: {event.reason}")
+
+
+def application(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+    path = environ["PATH_INFO"]
+    start_response("200 OK", [("Content-Type", "application/json")])
+    if path == "/report":
+        return [json.dumps([lost, str(before_the_fork.lost), context.stats().held]).encode()]
+    with context.lock(path, timeout=0.6, on_lost=on_lost) as lock:
+        if path == "/busy":
+            until = time.monotonic() + 1.5
+            while time.monotonic() < until:
+                pass  # no other greenlet runs
+        else:
+            time.sleep(0.02)
+        held = lock.is_held
+    return [json.dumps(held).encode()]

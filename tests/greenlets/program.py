@@ -1,0 +1,455 @@
+"""A program under gevent: ``python -m tests.greenlets.program WHEN SCENE URL``. It ends with 0 where the scene was right.
+
+WHEN says when gevent patches: "early" is before all other imports, "late" is after them, "running" is when the engine is
+at work already.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import warnings
+from typing import Any
+
+import gevent
+from gevent import monkey
+
+WHEN, SCENE, URL = sys.argv[1:4]
+faulthandler.dump_traceback_later(60, exit=True)
+
+
+def patch() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", monkey.MonkeyPatchWarning)  # that it is late
+        monkey.patch_all()
+
+
+if WHEN == "early":
+    patch()
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import threading
+import time
+
+import redis
+
+import wheel_lock
+from wheel_lock import LossReason, LostEvent, native
+from wheel_lock.redis_lock import Lock as RedisLock
+
+PATIENCE_S = 20.0
+if WHEN == "running":
+    with wheel_lock.LockContext.from_url(URL) as first, first.lock("first"):
+        pass
+    other = wheel_lock.LockContext.from_url(URL)
+    kept = other.lock("kept", timeout=0.6)
+    kept.acquire()
+made_before_the_patch: Any = redis.Redis.from_url(URL).lock("made before", timeout=30, lock_class=RedisLock)
+if WHEN != "early":
+    patch()
+
+context = wheel_lock.LockContext.from_url(URL)
+made: dict[str, wheel_lock.Lock] = {}  # and kept
+view = redis.Redis.from_url(URL, socket_timeout=PATIENCE_S)
+
+
+def compute(seconds: float) -> None:
+    """Compute without letting any other greenlet of this thread run."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+def eventually(predicate: Any) -> Any:
+    with gevent.Timeout(PATIENCE_S):
+        while not (value := predicate()):
+            gevent.sleep(0.005)
+    return value
+
+
+def finish(*greenlets: Any) -> list[Any]:
+    """Return what they have returned, or raise what they have raised."""
+    gevent.joinall(greenlets, timeout=PATIENCE_S, raise_error=True)
+    assert all(greenlet.ready() for greenlet in greenlets)
+    return [greenlet.value for greenlet in greenlets]
+
+
+def hold(name: str, let_go: Any, **options: Any) -> Any:
+    """Return a greenlet that holds a lock, as soon as it does."""
+    held = gevent.event.Event()
+
+    def holder() -> None:
+        with context.lock(name, **options):
+            held.set()
+            let_go.wait()
+
+    greenlet = gevent.spawn(holder)
+    assert held.wait(PATIENCE_S)
+    return greenlet
+
+
+def nothing_is_left(name: str) -> None:
+    eventually(lambda: context.stats().waiting == 0 and context.stats().held == 0 and not view.exists(name))
+    with context.lock(name, blocking=False):
+        pass
+
+
+# -- scenes ----------------------------------------------------------------------------------------------------------
+
+
+def server_and_transport_do_not_matter() -> None:
+    """For TLS and unix sockets: more data than one read takes, both ways."""
+    locks = context.acquire_many([f"{'long name ' * 40}{number}" for number in range(500)], timeout=2.0)
+    assert all(locks.values())
+    compute(2.5)
+    for client in view.client_list():
+        if client["name"] == "wheel_lock":
+            view.client_kill_filter(_id=client["id"])
+    compute(0.5)
+    assert all(lock is not None and lock.is_held for lock in locks.values())
+    context.release_many(locks.values())
+
+
+def a_lock_outlives_a_greenlet_that_computes() -> None:
+    told: list[LostEvent] = []
+    with context.lock("order", timeout=0.6, on_lost=told.append) as lock:
+        compute(1.5)
+        assert lock.is_held
+        assert lock.renewals >= 2
+        assert view.get("order") == lock.token
+    assert not told
+    assert not view.exists("order")
+    if WHEN == "running":
+        assert kept.is_held
+
+
+def only_the_greenlet_that_waits_is_suspended() -> None:
+    let_go = gevent.event.Event()
+    holder = hold("order", let_go)
+    lock = context.lock("order", thread_local=False)
+    waiter = gevent.spawn(lock.acquire)
+    eventually(lambda: context.stats().waiting == 1)
+    assert not waiter.ready()
+    before = time.monotonic()
+    assert not context.lock("order", blocking_timeout=0.3).acquire()
+    assert time.monotonic() - before >= 0.29
+    let_go.set()
+    assert finish(holder, waiter)[1]
+    lock.release()
+
+
+def a_wait_that_is_cancelled_leaves_nothing() -> None:
+    let_go = gevent.event.Event()
+    holder = hold("order", let_go)
+    ended = []
+
+    def wait() -> None:
+        try:
+            context.lock("order").acquire()
+        except BaseException as error:
+            ended.append(type(error))
+            raise
+
+    def wait_for_a_moment() -> None:
+        with gevent.Timeout(0.05, False):
+            wait()
+
+    finish(gevent.spawn(wait_for_a_moment))
+    killed = [gevent.spawn(wait) for _ in range(5)]
+    eventually(lambda: context.stats().waiting == 5)
+    gevent.killall(killed, timeout=PATIENCE_S)
+    assert ended == [gevent.Timeout] + 5 * [gevent.GreenletExit]
+    let_go.set()
+    finish(holder)
+    nothing_is_left("order")
+
+
+def a_greenlet_is_killed_at_any_moment() -> None:
+    def use() -> None:
+        with context.lock("order") as lock:
+            gevent.sleep(0)
+            lock.raise_if_lost()
+
+    for number in range(100):
+        greenlets = [gevent.spawn(use) for _ in range(3)]
+        gevent.sleep(0.0002 * (number % 10))
+        gevent.killall(greenlets, timeout=PATIENCE_S)
+    nothing_is_left("order")
+
+
+def many_greenlets_take_turns() -> None:
+    inside: dict[str, int] = {}
+    turns = 0
+
+    def take_turns(name: str) -> None:
+        nonlocal turns
+        for _ in range(5):
+            with context.lock(name):
+                inside[name] = inside.get(name, 0) + 1
+                assert inside[name] == 1
+                gevent.sleep(0)
+                inside[name] -= 1
+                turns += 1
+
+    finish(*[gevent.spawn(take_turns, f"order:{number % 10 if number % 2 else 0}") for number in range(100)])
+    assert turns == 500
+
+
+def each_greenlet_is_an_owner() -> None:
+    lock, reentrant = context.lock("order"), context.reentrant_lock("again")
+    with lock, reentrant, reentrant:
+        for method in (lock.release, reentrant.release):
+            try:
+                finish(gevent.spawn(method))
+            except wheel_lock.WrongThread:
+                continue
+            raise AssertionError(method)
+        assert finish(gevent.spawn(lock.acquire, blocking=False), gevent.spawn(reentrant.acquire, blocking=False)) == [
+            False,
+            False,
+        ]
+        assert reentrant.count == 2
+        assert finish(gevent.spawn(lambda: reentrant.count)) == [0]
+    for redis_lock in (made_before_the_patch, redis.Redis.from_url(URL).lock("x", timeout=30, lock_class=RedisLock)):
+        assert redis_lock.acquire()
+        assert redis_lock.owned()
+        assert finish(gevent.spawn(redis_lock.owned), gevent.spawn(lambda its=redis_lock: its.local.token)) == [
+            False,
+            None,
+        ]
+        redis_lock.release()
+
+
+def the_main_greenlet_is_one_owner_before_and_after_there_is_a_hub() -> None:
+    lock = context.lock("order")
+    lock.acquire()
+    gevent.sleep(0)
+    lock.release()
+
+    def in_a_thread() -> bool:
+        with context.lock("order") as lock:
+            gevent.sleep(0.01)  # makes a hub for this thread
+            assert gevent.get_hub() is not main
+            return lock.is_held
+
+    main = gevent.get_hub()
+    assert main.threadpool.apply(in_a_thread)
+
+
+def a_lease_ends_with_its_greenlet() -> None:
+    warnings.simplefilter("ignore", ResourceWarning)
+    told: list[LostEvent] = []
+    lock = context.lock("order", timeout=0.6, on_lost=told.append)
+    finish(gevent.spawn(lock.acquire))
+    eventually(lambda: told)
+    assert told[0].reason is LossReason.ABANDONED
+
+
+def a_loss_is_told_and_wakes_greenlets() -> None:
+    told: list[LostEvent] = []
+    lost = threading.Event()
+
+    def tell(event: LostEvent) -> None:
+        time.sleep(0.01)  # which is gevent's
+        told.append(event)
+        lost.set()
+
+    lock = context.lock("order", timeout=0.6, on_lost=tell)
+    lock.acquire()
+    view.delete("order")
+    assert lost.wait(PATIENCE_S)
+    assert lock.lost is LossReason.KEY_GONE
+    assert len(told) == 1
+
+
+def a_callback_uses_locks() -> None:
+    done = threading.Event()
+
+    def tell(event: LostEvent) -> None:
+        with context.lock("another"):
+            gevent.sleep(0.01)
+        done.set()
+
+    lock = context.lock("order", timeout=0.6, on_lost=tell)
+    lock.acquire()
+    view.delete("order")
+    assert done.wait(PATIENCE_S)
+
+
+def close_ends_the_waits() -> None:
+    lock = context.lock("order")
+    lock.acquire()
+    refused = []
+
+    def wait() -> None:
+        try:
+            context.lock("order").acquire()
+        except wheel_lock.ContextClosed:
+            refused.append(True)
+
+    waiters = [gevent.spawn(wait) for _ in range(3)]
+    eventually(lambda: context.stats().waiting == 3)
+    finish(gevent.spawn(context.close))
+    finish(*waiters)
+    assert len(refused) == 3
+    assert not view.exists("order")
+    context.timer.stop()
+
+
+def several_hubs_wait() -> None:
+    inside = 0
+
+    def take_turns() -> None:
+        nonlocal inside
+        for _ in range(5):
+            with context.lock("order"):
+                inside += 1
+                assert inside == 1
+                gevent.sleep(0.001)
+                inside -= 1
+
+    def in_a_thread() -> int:
+        greenlets = [gevent.spawn(take_turns) for _ in range(5)]
+        finish(*greenlets)
+        return len(greenlets)
+
+    pool = gevent.get_hub().threadpool
+    jobs = [pool.spawn(in_a_thread) for _ in range(3)]
+    in_a_thread()
+    assert [job.get(timeout=PATIENCE_S) for job in jobs] == [5, 5, 5]
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def connections_are_made_anew_while_a_greenlet_computes() -> None:
+    with context.lock("order", timeout=1.0) as lock:
+        many = [context.lock(f"order:{number}", timeout=1.0) for number in range(20)]
+        for other in many:
+            other.acquire()
+        before = 0
+        for number in range(12):
+            for client in view.client_list():
+                if client["name"] == "wheel_lock":
+                    view.client_kill_filter(_id=client["id"])
+            compute(0.2)
+            assert all(each.is_held for each in [lock, *many])
+            if number == 2:
+                before = descriptors()
+        assert descriptors() <= before + 4  # another connection may be on its way
+        for other in many:
+            other.release()
+
+
+def records_are_logged_from_a_thread_and_from_greenlets() -> None:
+    """The handlers' locks are gevent's by now, and the notifier's thread contends for them."""
+    seen: list[str] = []
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            (gevent.sleep if "greenlet" in record.msg else native.sleep)(0.0005)
+            seen.append(record.getMessage())
+
+    logger = logging.getLogger("wheel_lock")
+    logger.addHandler(Slow())
+    logger.setLevel(logging.INFO)
+
+    def from_a_greenlet(name: int) -> None:
+        for number in range(50):
+            logger.info("greenlet %d says %d", name, number)
+
+    def from_the_notifier(number: int) -> None:
+        logger.info("notifier says %d", number)
+
+    greenlets = [gevent.spawn(from_a_greenlet, name) for name in range(3)]
+    for number in range(50):
+        context.timer.new_timeout(lambda timeout, number=number: from_the_notifier(number), 0.001 * number)  # type: ignore[misc]
+        gevent.sleep(0)
+    finish(*greenlets)
+    eventually(lambda: len(seen) == 200)
+    assert [text for text in seen if text.startswith("notifier")] == [f"notifier says {number}" for number in range(50)]
+
+
+def a_forked_child_starts_anew() -> None:
+    lock = context.lock("order", timeout=0.6)
+    lock.acquire()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        try:
+            assert lock.lost is LossReason.FORKED
+            assert not context.lock("order", blocking=False).acquire()
+            with context.lock("child", timeout=0.6) as own:
+                compute(1.0)
+                assert own.is_held
+            os._exit(0)
+        except BaseException:
+            logging.exception("in the child")
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert lock.is_held
+    lock.release()
+
+
+def a_signal_releases_a_lock() -> None:
+    lock = context.lock("order", thread_local=False)
+    lock.acquire()
+    signal.signal(signal.SIGUSR1, lambda number, frame: lock.release())
+    sender = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    sender.start()
+    eventually(lambda: not lock.is_held)
+    assert not view.exists("order")
+    sender.join()
+
+
+def tasks_of_asyncio_wait() -> None:
+    async def use(number: int) -> None:
+        async with context.asyncio.lock("order", timeout=5.0):
+            await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        await asyncio.gather(*(use(number) for number in range(20)))
+
+    asyncio.run(main())
+    nothing_is_left("order")
+
+
+def all_kinds_of_calls() -> None:
+    held = context.acquire_many([f"shard:{number}" for number in range(2000)])
+    assert all(held.values())
+    context.release_many(held.values())
+    with context.rw_lock("table").write(), context.semaphore("seats", 2), context.multi_lock(["a", "b"]):
+        pass
+    lock = context.lock("order")
+    lock.acquire()
+    lock.extend(40.0)
+    text = lock.export()
+    finish(gevent.spawn(lambda: context.adopt(text).release()))
+    assert not lock.locked()
+
+
+def it_ends_while_it_holds() -> None:
+    lock = made.setdefault("order", context.lock("order"))
+    lock.acquire()
+    gevent.spawn(hold, "another", gevent.event.Event())
+    eventually(lambda: context.stats().held == 2)
+    print(time.monotonic(), flush=True)
+
+
+def it_ends_without_its_server() -> None:
+    lock = made.setdefault("order", context.lock("order"))
+    lock.acquire()
+    view.shutdown(nosave=True)
+    gevent.sleep(0.3)
+    print(time.monotonic(), flush=True)
+
+
+globals()[SCENE]()
+if not SCENE.startswith("it_ends"):
+    context.close()

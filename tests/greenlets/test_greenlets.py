@@ -1,0 +1,158 @@
+"""gevent and eventlet as they are: each scene is a program of its own, because what they patch stays patched."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.ports import candidate_port
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+WHENS = ("early", "late", "running")
+SCENES = (
+    "a_lock_outlives_a_greenlet_that_computes",
+    "only_the_greenlet_that_waits_is_suspended",
+    "a_wait_that_is_cancelled_leaves_nothing",
+    "a_greenlet_is_killed_at_any_moment",
+    "many_greenlets_take_turns",
+    "each_greenlet_is_an_owner",
+    "the_main_greenlet_is_one_owner_before_and_after_there_is_a_hub",
+    "a_lease_ends_with_its_greenlet",
+    "a_loss_is_told_and_wakes_greenlets",
+    "a_callback_uses_locks",
+    "close_ends_the_waits",
+    "several_hubs_wait",
+    "connections_are_made_anew_while_a_greenlet_computes",
+    "records_are_logged_from_a_thread_and_from_greenlets",
+    "a_forked_child_starts_anew",
+    "a_signal_releases_a_lock",
+    "tasks_of_asyncio_wait",
+    "all_kinds_of_calls",
+)
+ENDS = ("it_ends_while_it_holds", "it_ends_without_its_server")
+ALLOWED_S = 5.0  # a second by design; the rest is for a busy machine
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed")
+
+
+def run(module: str, *arguments: str) -> tuple[str, float]:
+    """Run a program to its end; what it printed, and when it ended."""
+    command = [sys.executable, "-W", "error", "-m", f"tests.greenlets.{module}", *arguments]
+    result = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100
+    )
+    ended = time.monotonic()
+    assert result.returncode == 0, result.stderr
+    # gevent itself says that in a forked child, from Python 3.13 on, of threads that it has found when it patched.
+    assert "Exception ignored" not in result.stderr.replace("Exception ignored in: <bound method _ForkHooks", "")
+    assert "failed" not in result.stderr.replace("failed with WrongThread", "")
+    return result.stdout, ended
+
+
+@needs("gevent")
+@pytest.mark.parametrize("when", WHENS)
+@pytest.mark.parametrize("scene", SCENES)
+def test_under_gevent(redis_server: RedisServer, scene: str, when: str) -> None:
+    run("program", when, scene, f"redis://localhost:{redis_server.port}/0")
+
+
+@needs("gevent")
+@pytest.mark.parametrize("when", WHENS)
+@pytest.mark.parametrize("scene", ENDS)
+def test_under_gevent_a_program_ends_at_once(fresh_redis: RedisServer, scene: str, when: str) -> None:
+    printed, ended = run("program", when, scene, fresh_redis.url)
+    assert ended - float(printed) < ALLOWED_S
+    if scene == "it_ends_while_it_holds":
+        assert not fresh_redis.client().exists("order", "another")
+
+
+@needs("gevent")
+@pytest.mark.parametrize("when", WHENS)
+@pytest.mark.parametrize("transport", ["unix", "tls"])
+def test_under_gevent_over_other_transports(request: pytest.FixtureRequest, transport: str, when: str) -> None:
+    run("program", when, "server_and_transport_do_not_matter", request.getfixturevalue(f"{transport}_redis").url)
+
+
+@needs("eventlet")
+def test_under_eventlet(redis_server: RedisServer) -> None:
+    run("eventlet_program", redis_server.url)
+
+
+class Gunicorn:
+    """A server of tests/greenlets/application.py with one worker of gevent's, forked from what is loaded already."""
+
+    def __init__(self, redis_url: str, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        options = ["--preload", "-k", "gevent", "-w", "1", "-b", f"127.0.0.1:{port}", "--no-control-socket"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gunicorn", *options, "tests.greenlets.application:application"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "APPLICATION_REDIS_URL": redis_url},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.url}/{path}", timeout=30.0) as response:
+            return json.load(response)
+
+    def is_up(self) -> bool:
+        assert self.process.poll() is None, self.process.communicate()[1]
+        try:
+            self.get("report")
+        except OSError:
+            return False
+        return True
+
+    def end(self) -> str:
+        """Stop it as its users do; return what it has written to stderr."""
+        self.process.terminate()
+        try:
+            return self.process.communicate(timeout=30.0)[1]
+        finally:
+            self.process.kill()
+
+
+@pytest.fixture
+def gunicorn(redis_server: RedisServer) -> Iterator[Gunicorn]:
+    server = Gunicorn(redis_server.url, candidate_port())
+    try:
+        eventually(server.is_up, 30.0, interval_s=0.05)
+        yield server
+    finally:
+        server.end()
+
+
+@needs("gunicorn")
+@needs("gevent")
+def test_gunicorn_serves_requests_that_take_locks_beside_one_that_computes(
+    redis_server: RedisServer, gunicorn: Gunicorn
+) -> None:
+    with ThreadPoolExecutor(16) as requests:
+        busy = requests.submit(gunicorn.get, "busy")
+        answers = list(requests.map(lambda number: gunicorn.get(f"order{number % 20}"), range(200)))
+        assert busy.result()
+    assert answers == [True] * 200
+    assert gunicorn.get("report") == [[], "held by the parent process", 0]
+    assert redis_server.client().exists("before the fork")  # the parent goes on renewing it
+    errors = gunicorn.end()
+    assert "Traceback" not in errors
+    assert "Exception ignored" not in errors

@@ -1,0 +1,121 @@
+"""A key of another type under a lock's name: data is an error, what expires may be another kind of lock."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import redis
+from redis.lock import Lock as RedisPyLock
+
+from tests.redis.support import LONG_S, Backend, Background
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockServerError
+from wheel_lock.notifier import NOTIFIER
+
+DATA: dict[str, Callable[[redis.Redis], Any]] = {
+    "string": lambda view: view.set("a", "value"),
+    "hash": lambda view: view.hset("a", "field", "value"),
+    "list": lambda view: view.rpush("a", "value"),
+    "set": lambda view: view.sadd("a", "value"),
+    "zset": lambda view: view.zadd("a", {"value": 1e15}),
+    "stream": lambda view: view.xadd("a", {"field": "value"}),
+}
+LOCKS: dict[str, tuple[str, Callable[[LockContext], Any]]] = {
+    "exclusive": ("string", lambda context: context.lock("a", timeout=2.0)),
+    "polled": ("string", lambda context: context.lock("a", timeout=2.0, retry_every=0.02)),
+    "fenced": ("string", lambda context: context.lock("a", timeout=2.0, fencing=True)),
+    "fair": ("string", lambda context: context.fair_lock("a", timeout=2.0)),
+    "reentrant": ("hash", lambda context: context.reentrant_lock("a", timeout=2.0)),
+    "read": ("zset", lambda context: context.rw_lock("a", timeout=2.0).read()),
+    "write": ("zset", lambda context: context.rw_lock("a", timeout=2.0).write()),
+    "permit": ("zset", lambda context: context.semaphore("a", 2, timeout=2.0)),
+    "together": ("string", lambda context: context.multi_lock(["0", "a", "z"], timeout=2.0)),
+}
+PAIRS = [(lock, data) for lock, (kept, _) in LOCKS.items() for data in DATA if data != kept]
+
+
+@pytest.mark.parametrize(("lock", "data"), PAIRS)
+def test_data_is_an_error_that_names_its_type(backend: Backend, context: LockContext, lock: str, data: str) -> None:
+    kept, make = LOCKS[lock]
+    DATA[data](backend.view)
+    kind = f"a {data} that does not expire.* a {kept} "
+    with pytest.raises(LockServerError, match=rf"{kind}.*\(lock 'a'\)") as caught:
+        make(context).acquire(blocking_timeout=LONG_S)
+    assert caught.value.code == "WRONGTYPE"
+    assert backend.view.type("a") == data.encode()
+    eventually(lambda: backend.view.keys("*") == [b"a"], LONG_S, "nothing is left of the waiter")
+
+
+OF_USERS: dict[str, dict[str, float]] = {
+    "a score board": {"alice": 10.0, "bob": 20.0},
+    "a list of dates": {"alice": 1.7e15, "bob": 1.8e15},
+    "times in seconds": {"alice": 1.7e9, "p:bob": 1.8e9},
+}
+
+
+@pytest.mark.parametrize("expires", [False, True])
+@pytest.mark.parametrize("data", OF_USERS)
+@pytest.mark.parametrize("lock", ["read", "write", "permit"])
+def test_a_sorted_set_of_a_users_own_is_data_and_stays_as_it_is(
+    backend: Backend, context: LockContext, lock: str, data: str, expires: bool
+) -> None:
+    backend.view.zadd("a", OF_USERS[data])
+    if expires:
+        backend.view.pexpire("a", 3_600_000)
+    with pytest.raises(LockServerError, match="zset of other members") if not expires else nullcontext():
+        assert not LOCKS[lock][1](context).acquire(blocking_timeout=0.3)
+    context.close()  # after whatever cleans up behind it
+    kept: Any = backend.view.zrange("a", 0, -1, withscores=True)
+    assert kept == [(name.encode(), score) for name, score in OF_USERS[data].items()]
+    assert (backend.view.pttl("a") > 3_000_000) if expires else (backend.view.pttl("a") == -1)
+
+
+@pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock not in ("exclusive", "polled")])
+def test_a_script_tells_also_those_who_do_not_wait(backend: Backend, context: LockContext, lock: str) -> None:
+    DATA["list"](backend.view)
+    with pytest.raises(LockServerError, match="list"):
+        LOCKS[lock][1](context).acquire(blocking=False)
+
+
+def test_the_one_try_of_a_plain_lock_is_refused_as_redis_py_is(backend: Backend, context: LockContext) -> None:
+    DATA["list"](backend.view)
+    assert not context.lock("a").acquire(blocking=False)
+    assert context.acquire_many(["a"]) == {"a": None}
+
+
+@pytest.mark.parametrize(("lock", "data"), [pair for pair in PAIRS if pair[1] in ("string", "hash", "list")])
+def test_what_expires_is_waited_for_with_one_warning(
+    backend: Backend, context: LockContext, lock: str, data: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, make = LOCKS[lock]
+    DATA[data](backend.view)
+    backend.view.pexpire("a", 60000)
+    with caplog.at_level(logging.WARNING, logger="wheel_lock"):
+        waiting = Background(make(context).acquire)
+
+        def warnings() -> list[str]:
+            assert NOTIFIER.drain(LONG_S)
+            return [text for text in caplog.messages if "waiting for the lock" in text]
+
+        eventually(warnings, LONG_S)
+        backend.view.pexpire("a", 500)
+        assert waiting.result()
+        found = warnings()
+    assert len(found) == 1
+    assert f"holds a {data}," in found[0]
+    assert f"keeps a {kept}" in found[0]
+
+
+def test_a_lock_of_redis_py_without_a_timeout_is_waited_for(backend: Backend) -> None:
+    other = RedisPyLock(backend.view, "a")
+    assert other.acquire()
+    context = backend.context(fallback_interval=0.05)
+    waiting = Background(context.lock("a", thread_local=False).acquire)
+    eventually(lambda: context.stats().waiting, LONG_S)
+    assert not context.lock("a").acquire(blocking_timeout=0.3)
+    other.release()
+    assert waiting.result()

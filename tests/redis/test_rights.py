@@ -1,0 +1,126 @@
+"""A right that a kind of lock needs and the user lacks: the first acquire is refused, by name, before a grant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.redis.support import LONG_S, Backend
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockServerError
+from wheel_lock.protocol import scripts
+
+
+def acquired(lock: Any, **how: Any) -> object:
+    """The lock, when it is acquired: one that is dropped would be abandoned."""
+    assert lock.acquire(**how)
+    return lock
+
+
+async def _acquire_a(context: LockContext) -> object:
+    async with context.asyncio.lock("a", timeout=2.0) as lock:
+        return lock
+
+
+KINDS: dict[str, Callable[[LockContext], object]] = {
+    "exclusive": lambda context: acquired(context.lock("a", timeout=2.0)),
+    "not waited for": lambda context: acquired(context.lock("a", timeout=2.0), blocking=False),
+    "polled": lambda context: acquired(context.lock("a", timeout=2.0, retry_every=0.05)),
+    "fenced": lambda context: acquired(context.lock("a", timeout=2.0, fencing=True)),
+    "reentrant": lambda context: acquired(context.reentrant_lock("a", timeout=2.0)),
+    "fair": lambda context: acquired(context.fair_lock("a", timeout=2.0)),
+    "read": lambda context: acquired(context.rw_lock("a", timeout=2.0).read()),
+    "write": lambda context: acquired(context.rw_lock("a", timeout=2.0).write()),
+    "permit": lambda context: acquired(context.semaphore("a", 2, timeout=2.0)),
+    "together": lambda context: acquired(context.multi_lock(["a", "b"], timeout=2.0)),
+    "in bulk": lambda context: context.acquire_many(["a", "b"], timeout=2.0),
+    "all or nothing": lambda context: context.acquire_many(["a", "b"], timeout=2.0, all_or_nothing=True),
+    "of asyncio": lambda context: asyncio.run(_acquire_a(context)),
+}
+STRINGS = [
+    "exclusive",
+    "not waited for",
+    "polled",
+    "fenced",
+    "fair",
+    "together",
+    "in bulk",
+    "all or nothing",
+    "of asyncio",
+]
+SETS = ["read", "write", "permit"]
+NEEDS = [
+    *[(kind, command) for kind in KINDS for command in ("evalsha", "pexpire")],
+    *[(kind, command) for kind in STRINGS for command in ("get", "del")],
+    *[("reentrant", command) for command in ("hexists", "hset", "del")],
+    *[(kind, command) for kind in SETS for command in ("zscore", "zadd", "zrem", "time")],
+    *[("fair", command) for command in ("zrem", "zrange")],
+]
+
+
+def context_without(backend: Backend, *commands: str) -> LockContext:
+    """A context of a user who may do everything but call some commands."""
+    rights = [f"-{command}" for command in commands]
+    backend.view.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", *rights)
+    return backend.context_of(backend.client(username="app", password="secret"))
+
+
+def grant_all(backend: Backend) -> None:
+    backend.view.execute_command("ACL", "SETUSER", "app", "+@all")
+
+
+@pytest.mark.parametrize(("kind", "command"), NEEDS)
+def test_what_is_missing_is_named_and_nothing_is_granted(fresh: Backend, kind: str, command: str) -> None:
+    context = context_without(fresh, command)
+    with pytest.raises(LockServerError, match=rf"\b{command.upper()}\b.*\(lock 'a'\)") as caught:
+        KINDS[kind](context)
+    assert caught.value.code == "NOPERM"
+    assert fresh.view.keys("*") == []
+    grant_all(fresh)
+    assert KINDS[kind](context)
+
+
+def test_one_kind_is_refused_and_the_others_are_not(fresh: Backend) -> None:
+    context = context_without(fresh, "hset", "zadd")
+    for kind in ("reentrant", "permit"):
+        with pytest.raises(LockServerError):
+            KINDS[kind](context)
+    assert KINDS["exclusive"](context)
+    with pytest.raises(LockServerError):
+        context.semaphore("permit", 2).acquire()
+
+
+def test_a_lock_that_is_not_renewed_needs_no_right_to_do_so(fresh: Backend) -> None:
+    context = context_without(fresh, "pexpire")
+    with context.lock("a", timeout=2.0, renew=False) as lock:
+        assert lock.is_held
+        with pytest.raises(LockServerError, match="PEXPIRE"):
+            context.lock("b", timeout=2.0).acquire()
+
+
+def test_a_user_whose_scripts_are_loaded_needs_no_eval(fresh: Backend) -> None:
+    context = context_without(fresh, "eval")
+    with context.lock("a", timeout=2.0, renew_every=0.05) as lock:
+        eventually(lambda: lock.renewals, LONG_S)
+    context.close()
+    fresh.view.script_flush()
+    context = context_without(fresh, "eval", "script")
+    with pytest.raises(LockServerError, match=r"\bEVAL\b"):
+        context.lock("a", timeout=2.0).acquire()
+
+
+def test_what_may_not_be_published_or_called_by_type_is_done_without(fresh: Backend) -> None:
+    context = context_without(fresh, "publish", "type")
+    for name in ("exclusive", "fenced", "reentrant", "fair", "permit"):
+        lock = KINDS[name](context)
+        lock.release()  # type: ignore[attr-defined]
+
+
+def test_the_script_that_looks_for_rights_knows_all_commands(backend: Backend) -> None:
+    # And leaves nothing behind, in the form that has to try them out.
+    keys, words = scripts.rights_arguments(keyed=False)
+    assert backend.view.eval(scripts.RIGHTS.plain.source.decode(), keys, *words) == []
+    assert backend.view.keys("*") == []

@@ -1,0 +1,105 @@
+"""Interruptions at chosen places: an exception wherever the interpreter would run a signal's handler.
+
+CPython runs those, and what was given to ``Py_AddPendingCall``, at the same places of the main thread's code. So a call
+that is always pending is made at each of them, and can raise there what a signal's handler would.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import wheel_lock
+
+LIBRARY = str(Path(wheel_lock.__file__).parent)
+
+_kept: list[Interruption] = []  # a pending call must not outlive what it is about
+_pend = ctypes.pythonapi.Py_AddPendingCall
+_pend.argtypes = [ctypes.c_void_p, ctypes.py_object]
+_is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)  # -1 and an exception is what it may return
+
+
+class Struck(Exception):
+    """What is raised: an ordinary exception, as the time limits of job queues are."""
+
+
+class Interruption:
+    """Raises `Struck` at the nth place that the main thread comes by in the library, once it has begun.
+
+    Attributes:
+        where: The places where it has struck, as function and line.
+    """
+
+    def __init__(self, nth: int, *, again_after: int | None = None) -> None:
+        """`again_after` so many further places it raises once more; None for once. With nth=-1 it never strikes."""
+        self.where: list[str] = []
+        self._left = nth
+        self._again_after = again_after
+        self._last: object = None
+        self._on = False
+
+    def begin(self) -> None:
+        """From here on places count; once only, and not at all if it was never meant to strike."""
+        if self._left >= 0 and self not in _kept:
+            _kept.append(self)
+            self._on = True
+            self._call_soon()
+
+    def end(self) -> None:
+        self._on = False
+
+    def _call_soon(self) -> None:
+        _pend(_is_true, self)
+
+    def __bool__(self) -> bool:
+        if not self._on:
+            return False
+        frame = sys._getframe(1)
+        place = id(frame), frame.f_lasti
+        if place != self._last and _counts(frame):  # it is called many times at each place
+            self._last = place
+            self._left -= 1
+            if self._left < 0:
+                self.where.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+                if self._again_after is None:
+                    self._on = False
+                else:
+                    self._left, self._again_after = self._again_after, None
+                    self._call_soon()
+                raise Struck(self.where[-1])
+        self._call_soon()
+        return False
+
+
+def _counts(frame: FrameType | None) -> bool:
+    """Whether it is the library that runs, and not in a finaliser, in which an exception is lost for everybody."""
+    if frame is None or not frame.f_code.co_filename.startswith(LIBRARY):
+        return False
+    while frame is not None and frame.f_code.co_filename.startswith(LIBRARY):
+        if frame.f_code.co_name == "__del__":
+            return False
+        frame = frame.f_back
+    return True
+
+
+def at_every_place(scene: Callable[[Interruption], object], *, again_after: int | None = None) -> Iterator[str]:
+    """Play a scene, which begins the interruption, once for each place that it can strike; tell each time where."""
+    if sys.version_info >= (3, 13):
+        pytest.skip("a pending call that is made pending again in itself is made once only")
+    nth, struck = 0, True
+    while struck:
+        interruption = Interruption(nth, again_after=again_after)
+        try:
+            scene(interruption)
+        except Struck:
+            pass
+        finally:
+            interruption.end()
+        struck = bool(interruption.where)
+        nth += 1
+        yield " and ".join(interruption.where) or f"nowhere any more, after {nth - 1} places"

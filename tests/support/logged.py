@@ -1,0 +1,50 @@
+"""What the library logs, in order, and on which threads: INFO and above."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from wheel_lock.notifier import NOTIFIER
+
+_PATIENCE_S = 10.0
+
+
+class Log(logging.Handler):
+    """What was logged while it was open."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._lines: list[tuple[str, str]] = []
+        self.threads: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.threads.add(threading.current_thread().name)
+        self._lines.append((record.levelname, record.getMessage()))
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """Level and text of each line, those included that are on their way."""
+        assert NOTIFIER.drain(_PATIENCE_S)
+        return list(self._lines)
+
+    def said(self, text: str) -> list[str]:
+        """The lines with a text in them."""
+        return [line for _, line in self.lines if text in line]
+
+
+@contextmanager
+def logged() -> Iterator[Log]:
+    """Listen to the library's logger."""
+    assert NOTIFIER.drain(_PATIENCE_S)  # of what others have left to be logged
+    log, logger = Log(), logging.getLogger("wheel_lock")
+    before = logger.level
+    logger.addHandler(log)
+    logger.setLevel(logging.INFO)
+    try:
+        yield log
+    finally:
+        logger.removeHandler(log)
+        logger.setLevel(before)

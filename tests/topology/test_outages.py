@@ -1,0 +1,63 @@
+"""What users read in the log while one of several servers is away: which, since when, and how many locks are held there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.logged import Log, logged
+from tests.support.waiting import eventually
+from tests.topology.masters import Masters
+from tests.topology.nodes import Nodes
+from tests.topology.watched import SERVICE, Watched
+from wheel_lock import LockContext
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    with logged() as log:
+        yield log
+
+
+def test_one_master_of_a_cluster(nodes: Nodes, context: LockContext, log: Log) -> None:
+    names = [f"order:{number}" for number in range(30)]
+    locks = context.acquire_many(names, timeout=60.0, renew_every=0.5)
+    away = nodes.masters[1]
+    there = away.client().dbsize()
+    assert 1 < there < 30
+    away.kill()
+    eventually(lambda: log.said("unreachable"), PATIENCE_S)
+    (warning,) = log.said("unreachable")
+    assert f":{away.port} has been unreachable" in warning
+    assert f"{there} locks are held there" in warning
+    assert len(locks) == 30
+
+
+def test_one_master_of_a_quorum(masters: Masters, log: Log) -> None:
+    with masters.context(close_timeout=0.5) as context, context.lock("order:42", timeout=9.0) as lock:
+        eventually(lambda: all(node.held == 1 for node in context.node_stats().values()), PATIENCE_S)
+        masters.servers[0].kill()
+        eventually(lambda: log.said("unreachable"), PATIENCE_S)
+        (warning,) = log.said("unreachable")
+        assert f":{masters.servers[0].port} has been unreachable" in warning
+        assert "1 lock is held there" in warning
+        masters.servers[0].start()
+        eventually(lambda: log.said("well again"), PATIENCE_S)
+        assert lock.is_held
+
+
+def test_a_master_that_sentinels_name(log: Log) -> None:
+    with Watched() as watched, LockContext(watched.client(), close_timeout=0.5) as context:
+        lock = context.lock("order:42", timeout=60.0, renew_every=0.5)
+        assert lock.acquire()
+        watched.master.kill()
+        eventually(lambda: log.said("unreachable"), PATIENCE_S)
+        (warning,) = log.said("unreachable")
+        assert f"the master of '{SERVICE}'" in warning
+        assert "1 lock is held there" in warning
+        eventually(lambda: log.said("well again"), PATIENCE_S)

@@ -1,0 +1,65 @@
+"""The codes of error replies, by the literal texts of real servers in error_texts.tsv."""
+
+from __future__ import annotations
+
+import csv
+import pickle
+from pathlib import Path
+
+import pytest
+
+from wheel_lock.errors import LockServerError
+from wheel_lock.protocol.server_errors import ServerError, code_of
+
+TABLE = Path(__file__).with_name("error_texts.tsv")
+ROWS = list(csv.DictReader(TABLE.read_text().splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def error_of(row: dict[str, str]) -> ServerError:
+    return ServerError(row["text"].encode().decode("unicode_escape"))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['servers']}: {row['text']:.80}")
+def test_the_code_is_the_real_one_wherever_it_stands(row: dict[str, str]) -> None:
+    error = error_of(row)
+    assert error.code == code_of(error) == row["code"]
+    assert error.in_script == (row["where"] == "in a script")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['servers']}: {row['text']:.80}")
+def test_no_error_with_a_meaning_of_its_own_is_taken_for_a_wish_for_keys(row: dict[str, str]) -> None:
+    assert error_of(row).wants_keys == (row["code"] == "CROSSSLOT")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array",
+        "ERR wrong number of arguments for 'evalsha' command",
+        "invalid request",
+    ],
+)
+def test_what_services_say_that_want_keys(text: str) -> None:
+    assert ServerError(text).wants_keys
+
+
+@pytest.mark.parametrize("text", ["", "-", "ERR", "no code at all", "ERR MOVEDED 1 2", "@user_script:1: ", "ErR x"])
+def test_a_text_without_a_code_has_the_general_one(text: str) -> None:
+    assert ServerError(text).code == "ERR"
+    assert not ServerError(text).wants_keys
+
+
+@pytest.mark.parametrize("outcome", [None, 0, 1, "READONLY no error", b"READONLY", [], ["READONLY"]], ids=repr)
+def test_what_is_no_error_has_no_code(outcome: object) -> None:
+    assert code_of(outcome) == ""
+
+
+def test_the_code_of_an_exception_of_another_library() -> None:
+    assert code_of(RuntimeError("BUSY Redis is busy running a script.")) == "BUSY"
+
+
+def test_an_exception_for_callers_keeps_its_code_on_its_way_to_another_process() -> None:
+    error = LockServerError("no", "order", code="READONLY")
+    other = pickle.loads(pickle.dumps(error))
+    assert (str(other), other.lock_name, other.code) == ("no", "order", "READONLY")
+    assert LockServerError("no").code == "ERR"

@@ -1,0 +1,7 @@
+-- The reply where the key is no sorted set of holders; nil where it is one, or is not there.
+-- include: foreign
+local function unfit(name)
+  local card = redis.pcall('zcard', name)
+  if type(card) == 'table' then return is_of_other_type(card) and held(name, card) or card end
+  return is_foreign(name) and {redis.call('pttl', name), 'zset of other members'} or nil
+end

@@ -1,0 +1,85 @@
+"""Error replies and what they mean: the one place that reads a server's error texts.
+
+An error reply begins with a code in capitals. Before Redis 7 an error inside a script is wrapped in the script's own, and
+some conditions have no code inside a script in any version. ``code`` is the real one in all of these cases.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+
+NOT_LOCAL = "NOTLOCAL"
+"""The code of a key that lives on another node of the cluster, or on none, as a script finds; servers have none for it."""
+
+_WRAPPED = re.compile(r"ERR Error running script \([^)]*\): ")
+_PLACE = re.compile(r"@?user_script: ?\d+: ")
+_CODE = re.compile(r"[A-Z][A-Z0-9_]+(?= |$)")
+_KNOWN = {
+    *("ASK", "BUSY", "CLUSTERDOWN", "CROSSSLOT", "EXECABORT", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH"),
+    *("NOPERM", "NOREPLICAS", "NOSCRIPT", "NOTBUSY", "OOM", "READONLY", "TRYAGAIN", "UNKILLABLE", "WRONGPASS"),
+    "WRONGTYPE",
+}
+_WITHOUT_CODE = {  # texts of errors inside scripts, from Redis 6.2 to 8.2 and Valkey 9
+    "The user executing the script can't ": "NOPERM",
+    "ACL failure in script": "NOPERM",
+    "non local key": NOT_LOCAL,
+    "slot not served": NOT_LOCAL,
+    "while the cluster is down": "CLUSTERDOWN",
+    "do not hash to the same slot": "CROSSSLOT",
+}
+_FORBIDDEN = re.compile(r"no permissions to run the '([\w|-]+)' command")
+_WANTS_KEYS = re.compile("key|invalid request|wrong number of arguments", re.IGNORECASE)
+
+
+class ServerError(Exception):
+    """An error reply, or an error that a batched script reports about one of its leases."""
+
+    @cached_property
+    def code(self) -> str:
+        """The code, such as ``READONLY``, also where a script's error hides it; ``ERR`` where there is none.
+
+        >>> ServerError("ERR Error running script (call to f_00): @user_script:7: -READONLY You can't write").code
+        'READONLY'
+        """
+        text = str(self)
+        if (wrapped := _WRAPPED.match(text)) is not None:
+            text = text[wrapped.end() :]
+        while (place := _PLACE.match(text)) is not None:
+            text = text[place.end() :]
+        text = text.removeprefix("-")
+        found = _CODE.match(text)
+        if found is not None and found[0] != "ERR":
+            return found[0]
+        within = _CODE.match(text.removeprefix("ERR "))  # as fakeredis puts it
+        if within is not None and within[0] in _KNOWN:
+            return within[0]
+        return next((code for phrase, code in _WITHOUT_CODE.items() if phrase in text), "ERR")
+
+    @property
+    def in_script(self) -> bool:
+        """Whether it arose while a script ran, which may have been carried out up to there."""
+        text = str(self)
+        return not text.startswith(self.code) or "user_script:" in text
+
+    @property
+    def forbidden(self) -> frozenset[str]:
+        """The command that the user may not call, if that is what it says."""
+        return frozenset(_FORBIDDEN.findall(str(self)))
+
+    @property
+    def wants_keys(self) -> bool:
+        """Whether, as the error to a script call without keys, it means that a service needs keys to know where to send it.
+
+        There is no code for that. Proxies and managed services say, for example, ``all the keys that the script uses should
+        be passed using the KEYS array``, ``invalid request`` or ``wrong number of arguments``.
+        """
+        says_something_else = self.code == NOT_LOCAL or self.code in _KNOWN - {"CROSSSLOT"}
+        return not says_something_else and _WANTS_KEYS.search(str(self)) is not None
+
+
+def code_of(outcome: object) -> str:
+    """Return the code of an error of ours or of redis-py's; an empty text for whatever is no error."""
+    if isinstance(outcome, ServerError):
+        return outcome.code
+    return ServerError(str(outcome)).code if isinstance(outcome, Exception) else ""
