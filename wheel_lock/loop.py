@@ -211,13 +211,14 @@ class Loop:
         self._sleeping = False
         self.turns += 1
         self.now = now = self.clock.now()
-        watched = selector.get_map()
-        for key, ready in events:
-            # A handler before this one may have given its socket up, or put another in its place.
-            if len(events) == 1 or watched.get(key.fd) == key:
-                handler, domain = key.data
-                guarded(domain, handler, ready)
+        self._handle(events)
         if now >= self._next_tick_at:
+            # A stopped process sleeps on past its time limits, and then wakes without a look at its sockets: a reply that
+            # was there by `now` is read before `now` says that it did not come.
+            handled = {key.fd for key, _ in events}
+            if late := [event for event in selector.select(0.0) if event[0].fd not in handled]:
+                self.now = self.clock.now()
+                self._handle(late)
             self._advance(now)
         inbox = self._inbox
         until = time.monotonic() + _LONGEST_INBOX_S
@@ -231,6 +232,14 @@ class Loop:
             flushers, self._flushers = self._flushers, []
             for flusher in flushers:
                 guarded(flusher, flusher.flush)
+
+    def _handle(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
+        watched = self._open().get_map()
+        for key, ready in events:
+            # A handler before this one may have given its socket up, or put another in its place.
+            if len(events) == 1 or watched.get(key.fd) == key:
+                handler, domain = key.data
+                guarded(domain, handler, ready)
 
     def _advance(self, now: float) -> None:
         """Advance the wheel over all the ticks that have passed: a thread that was kept from running catches up."""

@@ -67,7 +67,7 @@ def run_crowd(server: RedisServer, directory: Path) -> Crowd:
             file.close()
     assert [process.returncode for process in processes] == [0] * PROCESSES, crowd.said
     for number in range(PROCESSES):
-        _collect(json.loads((directory / f"{number}.json").read_text()), crowd)
+        _collect(json.loads((directory / f"{number}.json").read_text()), crowd, stops)
     for history in crowd.histories.values():
         history.stops = stops
     return crowd
@@ -139,9 +139,12 @@ def _left_over(server: RedisServer) -> list[bytes]:
     return left()
 
 
-def _collect(part: dict[str, Any], crowd: Crowd) -> None:
+def _collect(part: dict[str, Any], crowd: Crowd, stops: list[Stop]) -> None:
     for kind, history in crowd.histories.items():
         crowd.workers.setdefault(kind, []).extend(part["workers"][kind])
         history.claims += [Claim(worker, mode, Belief(*belief)) for worker, mode, belief in part["claims"][kind]]
         history.losses += [Loss(*loss) for loss in part["losses"][kind]]
     crowd.troubles += part["troubles"]
+    for process, since, until, what in part["unanswered"]:
+        if not any(stop.process == process and stop.since < until and since < stop.until for stop in stops):
+            crowd.troubles.append(what)

@@ -31,6 +31,7 @@ class Member:
         self.claims: dict[str, list[Claim]] = {kind: [] for kind in KINDS}
         self.losses: dict[str, list[Loss]] = {kind: [] for kind in KINDS}
         self.troubles: list[str] = []
+        self.unanswered: list[tuple[int, float, float, str]] = []  # process, since, until, what
         self.workers = [kind(self, number) for kind in KINDS.values() for number in range(settings["workers"])]
 
     def run(self) -> None:
@@ -48,6 +49,7 @@ class Member:
             "claims": self.claims,
             "losses": self.losses,
             "troubles": self.troubles,
+            "unanswered": self.unanswered,
         }
 
 

@@ -13,7 +13,7 @@ from tests.crowds.checker import Claim, Mode
 from tests.crowds.faces import done
 from tests.faults.checker import Belief, Ending, Loss
 from tests.faults.holder import to_monotonic
-from wheel_lock import LockLost, LocksLost, LostEvent, UpgradeRefused
+from wheel_lock import LockLost, LocksLost, LockTimeout, LockUnavailable, LostEvent, UpgradeRefused
 
 if TYPE_CHECKING:
     from tests.crowds.member import Member
@@ -74,13 +74,17 @@ class Worker:
 
     async def acquired(self, lock: Any) -> bool:
         """Whether it was granted: some do not wait, some not for long."""
-        how = random.random()
+        how, since = random.random(), now()
         try:
             if how < 0.2:
                 return bool(await done(lock.acquire(blocking=False)))
             if how < 0.4:
                 return await self.face.hasty_acquire(lock, random.uniform(0.0, 0.02))
             return bool(await done(lock.acquire(blocking_timeout=random.uniform(0.5, 2.0))))
+        except (LockTimeout, LockUnavailable) as error:
+            # Right where the process was stopped in the middle of it, which only the one who stopped it knows.
+            self.member.unanswered.append((self.member.number, since, now(), f"{self.holder}: acquire: {error}"))
+            return False
         except LockError as error:
             self.trouble("acquire", error)
             return False

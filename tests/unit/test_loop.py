@@ -349,6 +349,31 @@ def test_a_handler_that_fails_is_logged_and_the_others_are_told(
     assert len(messages(caplog, logging.ERROR)) == 1
 
 
+def test_what_has_arrived_by_a_tick_is_read_before_the_tick_is_over(
+    by_hand: HashedWheelTimer, clock: ManualClock, new_pair: Callable[[], Pair]
+) -> None:
+    """A process that was stopped wakes past its time limits, and the system may not have named every socket."""
+    first, second, seen = new_pair(), new_pair(), list[str]()
+
+    def read_first(events: int) -> None:
+        first.ready(events)
+        second.there.send(b"!")  # it comes after the sockets were looked at
+        seen.append("first")
+
+    def read_second(events: int) -> None:
+        second.ready(events)
+        seen.append("second")
+
+    by_hand.watch(first.here, selectors.EVENT_READ, read_first)
+    by_hand.watch(second.here, selectors.EVENT_READ, read_second)
+    by_hand.call_at(clock.now() + 0.3, lambda now: seen.append("limit"))
+    by_hand.turn()
+    clock.jump(1.0)
+    first.there.send(b"!")
+    by_hand.turn()
+    assert seen == ["first", "second", "limit"]
+
+
 def test_nobody_is_told_of_a_socket_once_it_is_unwatched(
     by_hand: HashedWheelTimer, new_pair: Callable[[], Pair]
 ) -> None:
