@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -347,18 +347,22 @@ class Loop:
         self._close()
         self.wheel.clear()  # so that no entry of it looks scheduled to the next
         self._reset()
+        log = partial(
+            logger.critical,
+            "the thread %s died of %r: every lock that it kept is lost; the next call starts it again",
+            self.name,
+            error,
+        )
+        # The log first: a caller that hears of its loss finds the cause there.
+        calls: Iterator[Callable[[], object]] = itertools.chain(
+            [partial(NOTIFIER.post, log)], (member.thread_died for member in self._members)
+        )
         try:
-            for member in self._members:
+            for call in calls:
                 try:
-                    member.thread_died()
+                    call()
                 except BaseException as another:  # it may be killed once more while it dies
-                    NOTIFIER.post(log_failure, member.thread_died, another)
-            NOTIFIER.post(
-                logger.critical,
-                "the thread %s died of %r: every lock that it kept is lost; the next call starts it again",
-                self.name,
-                error,
-            )
+                    NOTIFIER.post(log_failure, call, another)
         finally:
             self._thread = None  # not earlier: until here nobody may start the next one
             if self._inbox:

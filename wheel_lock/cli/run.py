@@ -127,11 +127,7 @@ class Run:
 
     def begin(self) -> None:
         """Measure the memory, then open the window in which holding is measured."""
-        began = time.monotonic()
-        gc.collect()
         self._rss = resident_bytes()
-        # Collecting has kept the renewals waiting. They catch up about as fast, and are not to be blamed for it.
-        time.sleep(0.05 + 2 * (time.monotonic() - began))
         self._forget_durations()
         self._begin = read(self.context, self.client)
 
