@@ -385,7 +385,8 @@ class Renewer(OverdueLeases):
     def interrupted(self, batch: Batch) -> None:
         """There will be no reply: try again."""
         self.settled(batch)
-        unknown = [lease for lease in batch.leases if lease.state is RENEWING]
+        # A lease that has been let go meanwhile is being renewed by another node, and that renewal is not in doubt.
+        unknown = [lease for lease in batch.leases if lease.state is RENEWING and terms_of(lease).renewer is self]
         self._due_now(batch, unknown)
         self._counters.unknown += 0 if batch.silent else len(unknown)
         for lease in unknown:
