@@ -14,9 +14,10 @@ from wheel_lock.engine.overdue import Overdue
 from wheel_lock.engine.requests import terms_of
 from wheel_lock.engine.telling import log_given_up
 from wheel_lock.engine.verifying import Verification
-from wheel_lock.errors import LockTimeout, LockUnavailable, LossReason
+from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import HELD, OVERDUE, Event, Lease, local_deadline
 from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.server_errors import NOT_NOW
 from wheel_lock.timer import HashedWheelTimer
 
 if TYPE_CHECKING:
@@ -211,9 +212,11 @@ class OverdueLeases:
             then()
             if lease.state is not HELD:
                 return
-            if isinstance(operation.error, (LockUnavailable, LockTimeout)):
+            error = operation.error
+            not_now = isinstance(error, LockServerError) and error.code in NOT_NOW
+            if not_now or isinstance(error, (LockUnavailable, LockTimeout)):
                 self.timer.call_at(self.timer.now + _LOOK_AGAIN_S, look_again, self)
-            elif operation.error is None and not operation.result():
+            elif error is None and not operation.result():
                 self.engine.lose([lease], LossReason.KEY_GONE)
 
         def look_again(now: float) -> None:
