@@ -345,6 +345,12 @@ class Renewer(OverdueLeases):
         self._look_for_master([error])
         self.outage.begin(error)
 
+    def refused_alone(self, batch: Batch, error: ServerError) -> None:
+        """The call about one lease was refused where each has its own: behind a proxy that says nothing of the others."""
+        self.turned_away(batch)
+        self._look_for_master([error])
+        self.outage.begin(error)
+
     def _look_for_master(self, errors: Iterable[ServerError]) -> None:
         if self.engine.cluster is not None:
             self.engine.cluster.refresh()

@@ -123,13 +123,14 @@ class OverdueLeases:
 
     def forget(self, lease: Lease) -> None:
         """The lease has ended: take it off wherever it waits. O(1), O(log n) when it is overdue."""
-        if not self.timer.wheel.cancel(lease) and self.overdue:
-            self.overdue.discard(lease)
+        if not self.timer.wheel.cancel(lease):
             self._resting.discard(lease)
+            if self.overdue:
+                self.overdue.discard(lease)
 
     def drain(self) -> None:
         """Send what is overdue, nearest deadline first, a limited number of calls at a time: each reply makes room."""
-        if not self.node.ready or not self.overdue:
+        if not self.node.ready or len(self.overdue) == len(self._resting):  # nothing that is not resting
             return
         # A thread that was stopped comes here with replies in its hands, before it has looked at the deadlines.
         now = self.timer.clock.now()
