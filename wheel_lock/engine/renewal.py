@@ -341,6 +341,7 @@ class Renewer(OverdueLeases):
         """The server refused the whole call (BUSY, LOADING, READONLY, ...): that proves nothing about any lease."""
         self.interrupted(batch)
         self._sick = True
+        self._refused = batch.terms.kind.renew
         self._retry_later()
         self._look_for_master([error])
         self.outage.begin(error)
