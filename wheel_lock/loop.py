@@ -225,8 +225,9 @@ class Loop:
         for number in range(1, len(inbox) + 1):
             call, domain = inbox.popleft()
             guarded(domain, call)
-            # The rest of a flood waits for the next turn: replies and renewals do not wait for the flood.
-            if number % _INBOX_STEP == 0 and time.monotonic() > until:
+            # The rest of a flood waits for the next turn: replies and renewals do not wait for the flood. Unless the next
+            # turn is the last: then those are behind the flood who are to be told that it is the end.
+            if number % _INBOX_STEP == 0 and not self._stopped and time.monotonic() > until:
                 break
         while self._flushers:
             flushers, self._flushers = self._flushers, []

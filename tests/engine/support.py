@@ -244,7 +244,7 @@ class ScriptedConnector:
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
-        self.refusal: Exception | None = None
+        self.refusal: BaseException | None = None
         self.servers: list[ScriptedServer] = []
         self.sockets: list[_Socket] = []
         self.attempted_at: list[float] = []

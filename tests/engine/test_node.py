@@ -338,3 +338,27 @@ def test_a_server_error_is_a_sign_of_life(rig: Rig) -> None:
     assert not rig.engine.node.ready
     rig.say(error("BUSY no time"))
     assert rig.engine.node.ready
+
+
+class _Struck(BaseException):
+    """What is no Exception: a cancellation, say, that a credential provider lets through."""
+
+
+def test_an_attempt_that_is_ended_by_whatever_is_followed_by_another(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.connector.refusal = _Struck()
+    rig.server.close()
+    rig.go_on(0.5)
+    assert rig.connector.attempts > 2
+    rig.connector.refusal = None
+    rig.go_on(2.0, rig.agree)
+    assert rig.believes(lease)
+    assert lease.renewals
+
+
+def test_a_caller_is_told_what_has_ended_the_attempts(rig: Rig) -> None:
+    rig.connector.refusal = _Struck()
+    attempt = rig.acquire("a")
+    rig.go_on(6.0)
+    assert isinstance(attempt.operation.error, LockUnavailable)
+    assert "_Struck" in str(attempt.operation.error)

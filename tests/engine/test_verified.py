@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.support import NIL, Command, Rig, array
+from tests.engine.support import NIL, Command, Rig, array, error
 from wheel_lock.engine.connect import Connection
 from wheel_lock.errors import LockServerError, LossReason
 from wheel_lock.lease import State
@@ -53,6 +53,36 @@ def test_a_lease_that_is_not_to_be_renewed_is_looked_at_only(rig: Rig, monkeypat
     assert [command.what for command in seen] == ["GET"]
     assert lease.deadline == deadline
     assert rig.reasons == [("a", LossReason.RENEWAL_LIMIT)]
+
+
+@pytest.mark.parametrize("text", ["BUSY Redis is busy", "LOADING Redis is loading", "MASTERDOWN Link is down"])
+def test_a_server_that_cannot_answer_for_the_moment_is_asked_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    lease = rig.hold("a", 9.0, renew=False)
+    rig.go_on(1.0)
+    swap_servers(rig, monkeypatch)
+    rig.go_on(0.1)
+    assert rig.server.one("GET").names == ["a"]
+    rig.say(error(text))
+    rig.go_on(1.1)
+    assert rig.believes(lease)
+    assert rig.server.one("GET").names == ["a"]
+    rig.say(NIL)
+    assert rig.reasons == [("a", LossReason.KEY_GONE)]
+
+
+def test_a_server_that_refuses_the_question_for_good_is_not_asked_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.hold("a", 9.0, renew=False)
+    rig.go_on(1.0)
+    swap_servers(rig, monkeypatch)
+    rig.go_on(0.1)
+    rig.server.one("GET")
+    rig.say(error("NOPERM User app has no permissions to run the 'get' command"))
+    rig.go_on(3.0)
+    assert rig.server.take() == []
 
 
 def test_an_extended_lease_that_the_new_server_does_not_know_is_lost(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

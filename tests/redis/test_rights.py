@@ -10,7 +10,7 @@ import pytest
 
 from tests.redis.support import LONG_S, Backend
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockServerError
+from wheel_lock import LockContext, LockServerError, LostEvent
 from wheel_lock.protocol import scripts
 
 
@@ -91,6 +91,30 @@ def test_one_kind_is_refused_and_the_others_are_not(fresh: Backend) -> None:
     assert KINDS["exclusive"](context)
     with pytest.raises(LockServerError):
         context.semaphore("permit", 2).acquire()
+
+
+def test_a_right_that_is_taken_away_costs_the_kind_of_lock_that_needs_it(fresh: Backend) -> None:
+    told: list[LostEvent] = []
+    renewed: list[bool] = []
+
+    def tell(event: LostEvent) -> None:
+        told.append(event)
+        renewed.append(all(lock.renewals for lock in others))
+
+    with context_without(fresh) as context:
+        # These are due first, so theirs is the nearest deadline whenever there is something to try again.
+        permit = context.semaphore("permit", 2, timeout=3.0, on_lost=tell)
+        others = [context.lock(f"order:{n}", timeout=3.3, on_lost=tell) for n in range(3)]
+        assert permit.acquire()
+        assert all(lock.acquire() for lock in others)
+        fresh.view.execute_command("ACL", "SETUSER", "app", "-time")
+        eventually(lambda: told, LONG_S)
+        assert renewed == [True]
+        renewals = [lock.renewals for lock in others]
+        eventually(lambda: all(lock.renewals > count + 1 for lock, count in zip(others, renewals, strict=True)), LONG_S)
+        assert [event.name for event in told] == ["permit"]
+        for lock in others:
+            lock.release()
 
 
 def test_a_lock_that_is_not_renewed_needs_no_right_to_do_so(fresh: Backend) -> None:

@@ -23,6 +23,7 @@ class KeyedProxy:
     Attributes:
         refused: How many calls were refused.
         passed: How many script calls were passed on.
+        down: How the names begin that live on a shard which is down; None where all are well.
     """
 
     def __init__(self, port: int, refusal: bytes) -> None:
@@ -30,6 +31,7 @@ class KeyedProxy:
         self._refusal = refusal
         self.refused = 0
         self.passed = 0
+        self.down: bytes | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
 
@@ -65,6 +67,8 @@ class KeyedProxy:
         if verb in SCRIPT_CALLS and words[2] == b"0":
             self.refused += 1
             return b"-%b\r\n" % self._refusal
+        if self.down is not None and any(word.startswith(self.down) for word in words):
+            return b"-ERR no upstream host\r\n"
         self.passed += verb in SCRIPT_CALLS
         server.sendall(command(*words))
         received = b""

@@ -546,13 +546,14 @@ def test_users_and_passwords_hold_on_every_node(nodes: Nodes) -> None:
             server.client().acl_deluser("app")
 
 
-def test_credentials_that_cannot_be_had_for_a_moment_are_asked_for_again(nodes: Nodes) -> None:
+@pytest.mark.parametrize("failure", [RuntimeError("the vault does not answer"), asyncio.CancelledError()], ids=repr)
+def test_credentials_that_cannot_be_had_for_a_moment_are_asked_for_again(nodes: Nodes, failure: BaseException) -> None:
     class Provider(CredentialProvider):
         away = False
 
         def get_credentials(self) -> tuple[str, str]:
             if self.away:
-                raise RuntimeError("the vault does not answer")
+                raise failure
             return "app", "secret"
 
     for server in nodes.masters:

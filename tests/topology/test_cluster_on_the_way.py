@@ -9,7 +9,7 @@ import pytest
 from tests.redis.support import Background
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
-from tests.topology.moving import hung, is_renewed, keys_in, names_at, names_in, on_its_way
+from tests.topology.moving import heal, hung, is_renewed, keys_in, names_at, names_in, on_its_way
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from wheel_lock import Lock, LockContext, LockTimeout, LockUnavailable, LostEvent, NotReplicated, WheelLockError
 
@@ -199,6 +199,31 @@ def test_a_renewal_that_is_sent_to_a_node_that_hangs_costs_pauses_only(nodes: No
         assert context.stats().lost == 0
         for each in (lock, *neighbours):
             each.release()
+
+
+def test_what_a_node_left_unanswered_does_not_matter_to_the_renewals_of_the_next(
+    nodes: Nodes, context: LockContext
+) -> None:
+    told: list[LostEvent] = []
+    slot, (source, target) = 205, nodes.masters[:2]
+    lock = context.lock(names_in(slot, 1)[0], timeout=6.0, on_lost=told.append)
+    assert lock.acquire()
+    is_renewed(lock)
+    nodes.move(slot, source, target)
+    try:
+        source.pause()
+        renewals = lock.renewals
+        eventually(lambda: lock.renewals > renewals, LONG_S)  # where it lives now
+        batches = context.stats().batches
+        with hung(target):
+            eventually(lambda: context.stats().batches > batches, LONG_S)
+            source.kill()  # only now is it certain that the call which was sent there is never answered
+        eventually(lambda: told or lock.renewals > renewals + 3, LONG_S)
+        assert told == []
+        assert context.stats().overdue == 0
+    finally:
+        heal(nodes)
+        nodes.move(slot, target, source)
 
 
 def test_acquires_that_are_sent_to_a_dead_node_leave_nothing_behind(nodes: Nodes) -> None:

@@ -86,3 +86,40 @@ def test_a_lost_lock_is_told_also_here(proxy: KeyedProxy, redis_server: RedisSer
         assert [(event.name, event.reason) for event in told] == [("b", LossReason.KEY_GONE)]
         assert context.stats().held == 2
         assert [name for name, lock in locks.items() if lock is not None and lock.is_held] == ["a", "c"]
+
+
+def test_a_shard_behind_the_proxy_that_is_down_costs_its_own_locks_only(redis_server: RedisServer) -> None:
+    told: list[LostEvent] = []
+    renewed: list[bool] = []
+
+    def tell(event: LostEvent) -> None:
+        told.append(event)
+        renewed.append(all(lock.renewals for lock in well))
+
+    with KeyedProxy(redis_server.port, REFUSALS[0]) as proxy, LockContext(client_of(proxy)) as context:
+        # Those of the shard are due first, so theirs are the nearest deadlines whenever there is something to try again.
+        ill = [context.lock(f"ill:{n}", timeout=3.0, on_lost=tell) for n in range(20)]
+        well = [context.lock(f"well:{n}", timeout=3.3, on_lost=tell) for n in range(20)]
+        assert all(lock.acquire() for lock in [*ill, *well])
+        proxy.down = b"ill"
+        eventually(lambda: len(told) >= 20, 10.0)
+        assert renewed[0]  # they did not have to wait until the others were lost
+        renewals = [lock.renewals for lock in well]
+        eventually(lambda: all(lock.renewals > count + 1 for lock, count in zip(well, renewals, strict=True)), 10.0)
+        assert sorted(str(event.name) for event in told) == sorted(lock.name for lock in ill)
+        proxy.down = None
+        assert all(lock.acquire() for lock in ill)
+        context.release_many([*ill, *well])
+
+
+def test_a_shard_behind_the_proxy_that_is_away_for_a_moment_costs_nothing(redis_server: RedisServer) -> None:
+    told: list[LostEvent] = []
+    with KeyedProxy(redis_server.port, REFUSALS[0]) as proxy, LockContext(client_of(proxy)) as context:
+        lock = context.lock("ill", timeout=3.0, on_lost=told.append)
+        assert lock.acquire()
+        proxy.down = b"ill"
+        eventually(lambda: context.stats().overdue == 1)
+        proxy.down = None
+        eventually(lambda: lock.renewals > 1)
+        assert told == []
+        lock.release()

@@ -12,7 +12,7 @@ import redis
 from tests.redis.support import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockUnavailable, NotReplicated
+from wheel_lock import LockContext, LockTimeout, LockUnavailable, NotReplicated
 from wheel_lock.engine.replicas import Replicas
 
 pytestmark = pytest.mark.slow
@@ -78,6 +78,27 @@ def test_a_grant_that_no_replica_has_is_taken_back(pair: Pair) -> None:
         eventually(lambda: pair.client().keys("[a-f]") == [])
         pair.replica.resume()
         eventually(lambda: acquired(context), 10.0)
+
+
+@pytest.mark.parametrize("fencing", [False, True])
+def test_a_grant_under_a_chosen_token_that_no_replica_has_is_taken_back(pair: Pair, fencing: bool) -> None:
+    with LockContext(pair.client(), min_replicas=1, replica_timeout=0.2, response_timeout=1.0) as context:
+        with context.lock("before"):
+            pass
+        pair.replica.pause()
+        with pytest.raises(NotReplicated):
+            context.lock("a", timeout=60.0, fencing=fencing).acquire(token="host-1")
+        eventually(lambda: not pair.client().exists("a"))
+
+
+def test_a_grant_under_a_chosen_token_that_its_caller_did_not_wait_for_is_taken_back(pair: Pair) -> None:
+    with LockContext(pair.client(), min_replicas=1, replica_timeout=2.0) as context:
+        with context.lock("before"):
+            pass
+        pair.replica.pause()
+        with pytest.raises(LockTimeout):
+            context.lock("a", timeout=60.0).acquire(token="host-1", blocking_timeout=0.2)
+        eventually(lambda: not pair.client().exists("a"), 10.0)
 
 
 def acquired(context: LockContext) -> bool:

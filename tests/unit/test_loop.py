@@ -516,6 +516,22 @@ def test_members_are_told_of_the_stop_before_it(timer: HashedWheelTimer) -> None
     assert stopped == [True]  # what a member still had to do has been done
 
 
+def test_members_that_are_told_of_the_stop_behind_a_flood_of_messages_have_their_say(timer: HashedWheelTimer) -> None:
+    stopped: list[bool] = []
+
+    class Watching(Member):
+        def timer_stopped(self) -> None:
+            timer.post(lambda: stopped.append(timer.in_thread))
+
+    member = Watching()
+    timer.attach(member)
+    ask(timer)
+    for _ in range(100):
+        timer.post(lambda: time.sleep(0.001))  # together far more than one turn gives to its messages
+    timer.stop()
+    assert stopped == [True]
+
+
 def test_members_may_come_while_others_are_looked_at(timer: HashedWheelTimer) -> None:
     # Contexts are made on users' threads while the timer's thread, or a test, goes through those that there are.
     members: list[Member] = []

@@ -157,14 +157,21 @@ class Acquire(CallerRequest):
     def _replicated(self, fence: int, error: WheelLockError | None) -> None:
         """Enough replicas have the grant, or it is taken back."""
         if self.finished:
+            self._take_back(fence)
             return
         self.finish()
         if error is None:
             self.take(fence)
         else:
+            self._take_back(fence)
             self._undo(True)
             error.lock_name = self.name  # type: ignore[assignment]  # redis-py annotates str only
             self.operation.fail(error)
+
+    def _take_back(self, fence: int) -> None:
+        """Release what the server has granted for certain, also where others may have chosen the same token."""
+        if not self._kind.own_tokens and self.node.connected:  # else it could have expired before that arrives
+            self._too_late(fence)
 
     def take(self, fence: int) -> None:
         """The server has granted it."""

@@ -129,6 +129,8 @@ class Batch(Request):
         if self.node.learns(error, self.call()):
             self._renewer.interrupted(self)
             self._renewer.drain()
+        elif self.node.one_by_one and len(self.leases) == 1:
+            self._renewer.refused_alone(self, error)
         else:
             self._renewer.failed(self, error)
 

@@ -113,7 +113,7 @@ class Failovers:
         """On a helper thread."""
         try:
             self._connector.ask(self._engine.options.connect_timeout_s)
-        except Exception:
+        except BaseException:
             pass  # none of them knows at present
         finally:
             self._engine.tell(self._looked)

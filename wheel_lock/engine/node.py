@@ -228,8 +228,9 @@ class Node:
         reset_seen = self._backoff  # replaced by a reset, so a late result of another life is recognised
         try:
             connection = self.connector.connect(self._options.connect_timeout_s)
-        except Exception as error:
-            failure = error
+        except BaseException as error:
+            # Users' code runs here, too: a credential provider may be cancelled, and an attempt without an end is the last.
+            failure = error if isinstance(error, Exception) else ConnectionAbortedError(f"it was ended by {error!r}")
             self._timer.post(lambda: self._failed(failure, reset_seen), self.domain)
         else:
             if self._closed or self._timer.stopped:

@@ -47,13 +47,19 @@ class Overdue:
         """Take ``lease`` out if it is in here. O(log n)."""
         self._leases.discard(lease)
 
-    def take(self, most: int, wanted: Callable[[Lease], bool]) -> list[Lease]:
-        """Take out, nearest deadline first, up to ``most`` leases that are ``wanted``. O(most), if most of them are."""
+    def take(self, most: int, wanted: Callable[[Lease], bool], *, among: int | None = None) -> list[Lease]:
+        """Take out, nearest deadline first, up to ``most`` leases that are ``wanted``. O(most), if most of them are.
+
+        Args:
+            most: How many at most.
+            wanted: Which.
+            among: How many are looked at; None for all.
+        """
         first = list(self._leases.islice(0, most))
         if all(map(wanted, first)):
             del self._leases[: len(first)]
             return first
-        taken = list(itertools.islice(filter(wanted, self._leases), most))
+        taken = list(itertools.islice(filter(wanted, self._leases.islice(0, among)), most))
         for lease in taken:
             self._leases.discard(lease)
         return taken

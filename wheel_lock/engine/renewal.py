@@ -341,7 +341,14 @@ class Renewer(OverdueLeases):
         """The server refused the whole call (BUSY, LOADING, READONLY, ...): that proves nothing about any lease."""
         self.interrupted(batch)
         self._sick = True
+        self._refused = batch.terms.kind.renew
         self._retry_later()
+        self._look_for_master([error])
+        self.outage.begin(error)
+
+    def refused_alone(self, batch: Batch, error: ServerError) -> None:
+        """The call about one lease was refused where each has its own: behind a proxy that says nothing of the others."""
+        self.turned_away(batch)
         self._look_for_master([error])
         self.outage.begin(error)
 
@@ -385,7 +392,8 @@ class Renewer(OverdueLeases):
     def interrupted(self, batch: Batch) -> None:
         """There will be no reply: try again."""
         self.settled(batch)
-        unknown = [lease for lease in batch.leases if lease.state is RENEWING]
+        # A lease that has been let go meanwhile is being renewed by another node, and that renewal is not in doubt.
+        unknown = [lease for lease in batch.leases if lease.state is RENEWING and terms_of(lease).renewer is self]
         self._due_now(batch, unknown)
         self._counters.unknown += 0 if batch.silent else len(unknown)
         for lease in unknown:

@@ -186,8 +186,8 @@ class SentinelConnector(RedisPyConnector):
             self.opinions.give(number, self._opinion(self.sentinels[number], timeout_s))
             if over.locked():
                 self._conclude(timeout_s)
-        except Exception as error:
-            answers.put(error)
+        except BaseException as error:  # users' code runs here, too, and may be cancelled
+            answers.put(error if isinstance(error, Exception) else ConnectionAbortedError(f"it was ended by {error!r}"))
         else:
             answers.put(None)
         finally:

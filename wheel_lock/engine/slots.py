@@ -96,7 +96,7 @@ class ClusterConnector:
         for server in places:
             try:
                 told, epoch = self._ask_one(server, timeout_s / min(len(places), _SHARES))
-            except Exception:  # a credential provider's, perhaps: the next node may do better
+            except BaseException:  # a credential provider's, or its cancellation: the next node may do better
                 continue
             if told.ranges and epoch > latest:
                 latest, answer = epoch, told

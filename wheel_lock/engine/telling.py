@@ -51,7 +51,8 @@ class Teller:
         self._timer = timer
         self._callbacks = Notifier()
         self._handing_on = Notifier()
-        self._slow_calls = SlowCalls(timer, self._callbacks)
+        # The second is never slow; but the system may have no thread for it, and then somebody has to try again.
+        self._looks = {notifier: SlowCalls(timer, notifier) for notifier in (self._callbacks, self._handing_on)}
 
     def tell(self, lost: Sequence[Lease]) -> None:
         """Log that leases are lost, warn of those that were abandoned, and have their callbacks called."""
@@ -62,11 +63,10 @@ class Teller:
         for lease in lost:
             if lease.on_lost is not None:
                 (handed_on if isinstance(lease.on_lost, HandedOn) else callbacks).append(lease)
-        if handed_on:
-            self._handing_on.post(_call_back, self._handing_on, handed_on, at)
-        if callbacks:
-            self._callbacks.post(_call_back, self._callbacks, callbacks, at)
-            self._slow_calls.look_later()
+        for notifier, some in ((self._handing_on, handed_on), (self._callbacks, callbacks)):
+            if some:
+                notifier.post(_call_back, notifier, some, at)
+                self._looks[notifier].look_later()
 
 
 def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float) -> None:

@@ -14,19 +14,22 @@ from wheel_lock.engine.overdue import Overdue
 from wheel_lock.engine.requests import terms_of
 from wheel_lock.engine.telling import log_given_up
 from wheel_lock.engine.verifying import Verification
-from wheel_lock.errors import LockTimeout, LockUnavailable, LossReason
+from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import HELD, OVERDUE, Event, Lease, local_deadline
 from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.server_errors import NOT_NOW
 from wheel_lock.timer import HashedWheelTimer
 
 if TYPE_CHECKING:
     from wheel_lock.engine.batches import Batch, RenewalGroup
     from wheel_lock.engine.engine import Engine
     from wheel_lock.engine.replicas import Replicas
+    from wheel_lock.protocol.scripts import Script
 
 _LOOK_AGAIN_S = 1.0
 _DRAIN_LEASES = 1000  # where each has a call of its own
 _DRAIN_CALLS = 64  # under way from the overdue set: 35 ms of a server's time, so that what is due now is not held up
+_LOOKED_AT = 10_000  # leases, for one of another kind than was refused: a few milliseconds
 
 
 class OverdueLeases:
@@ -46,6 +49,9 @@ class OverdueLeases:
         self._drained_in_flight = 0  # of these, those that are about overdue leases
         self._silent: set[Batch] = set()  # batches that were not answered when they should have been
         self._sick = False  # the server answers renewals with an error: one probe at a time
+        self._refused: Script | None = (
+            None  # what it has refused last, perhaps for a reason that is not about the others
+        )
         self._resting: set[Lease] = set()  # renewals that the server refused one by one: not before the next probe
         self._retry: Alarm | None = None
         self._watch: Alarm | None = None
@@ -122,13 +128,14 @@ class OverdueLeases:
 
     def forget(self, lease: Lease) -> None:
         """The lease has ended: take it off wherever it waits. O(1), O(log n) when it is overdue."""
-        if not self.timer.wheel.cancel(lease) and self.overdue:
-            self.overdue.discard(lease)
+        if not self.timer.wheel.cancel(lease):
             self._resting.discard(lease)
+            if self.overdue:
+                self.overdue.discard(lease)
 
     def drain(self) -> None:
         """Send what is overdue, nearest deadline first, a limited number of calls at a time: each reply makes room."""
-        if not self.node.ready or not self.overdue:
+        if not self.node.ready or len(self.overdue) == len(self._resting):  # nothing that is not resting
             return
         # A thread that was stopped comes here with replies in its hands, before it has looked at the deadlines.
         now = self.timer.clock.now()
@@ -139,9 +146,10 @@ class OverdueLeases:
             calls = 0 if self._in_flight or self._retry is not None else 1
         if calls <= 0:
             return
-        size, resting = self.node.batch_size, self._resting
+        size = self.node.batch_size
         by_group: dict[RenewalGroup, list[Lease]] = {}
-        taken = self.overdue.take(calls * size, lambda lease: lease.state is OVERDUE and lease not in resting)
+        taken = self.overdue.take(size, self._is_for_others, among=_LOOKED_AT) if self._sick else []
+        taken = taken or self.overdue.take(calls * size, self._waits)
         self.engine.lose([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
         for lease in taken:
             if lease.state is OVERDUE:
@@ -154,6 +162,13 @@ class OverdueLeases:
                     self._send(group, batch, drained=True)
                 else:
                     self.overdue.add(batch)  # many small groups: the rest waits for replies
+
+    def _waits(self, lease: Lease) -> bool:
+        return lease.state is OVERDUE and lease not in self._resting
+
+    def _is_for_others(self, lease: Lease) -> bool:
+        """Whether it can tell if a refusal concerns the node, or one kind of lock: a right of its own is missing."""
+        return terms_of(lease).kind.renew is not self._refused and self._waits(lease)
 
     def _retry_later(self) -> None:
         if self._retry is None:
@@ -211,9 +226,11 @@ class OverdueLeases:
             then()
             if lease.state is not HELD:
                 return
-            if isinstance(operation.error, (LockUnavailable, LockTimeout)):
+            error = operation.error
+            not_now = isinstance(error, LockServerError) and error.code in NOT_NOW
+            if not_now or isinstance(error, (LockUnavailable, LockTimeout)):
                 self.timer.call_at(self.timer.now + _LOOK_AGAIN_S, look_again, self)
-            elif operation.error is None and not operation.result():
+            elif error is None and not operation.result():
                 self.engine.lose([lease], LossReason.KEY_GONE)
 
         def look_again(now: float) -> None:

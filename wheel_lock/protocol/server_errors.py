@@ -12,6 +12,9 @@ from functools import cached_property
 NOT_LOCAL = "NOTLOCAL"
 """The code of a key that lives on another node of the cluster, or on none, as a script finds; servers have none for it."""
 
+NOT_NOW = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "TRYAGAIN"})
+"""Codes with which a server says that it cannot answer anybody for the moment."""
+
 _WRAPPED = re.compile(r"ERR Error running script \([^)]*\): ")
 _PLACE = re.compile(r"@?user_script: ?\d+: ")
 _CODE = re.compile(r"[A-Z][A-Z0-9_]+(?= |$)")
