@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from wheel_lock.engine.acquiring import Release
 from wheel_lock.engine.batches import RenewalGroup
@@ -127,6 +127,9 @@ class Engine:
         """Like :meth:`submit`, but quiet about a closed context: for finalisers and for giving up."""
         if not self.closed and not self.timer.stopped:
             self.timer.post(work, self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a context, and what it has made, cannot be pickled: each process makes its own")
 
     @property
     def in_use(self) -> bool:
