@@ -29,8 +29,8 @@ def uninterrupted_start(function: F) -> F:
     that a coroutine goes on after an ``await``. So this makes it say that. An interpreter of which this is not known runs
     the function as it is; then there is a gap of one instruction.
 
-    To ``sys.settrace`` and ``sys.setprofile`` such a call looks like any other; ``sys.monitoring`` tells of PY_RESUME, not of
-    PY_START, so what counts on the latter (coverage's "sysmon") misses the bodies of these functions.
+    To ``sys.settrace`` and ``sys.setprofile`` such a call looks like any other; ``sys.monitoring`` tells of PY_RESUME, not
+    of PY_START, so what counts on the latter (coverage's "sysmon") misses the bodies of these functions.
     """
     if isinstance(function, FunctionType) and _RESUME_IS_KNOWN:
         code = function.__code__
