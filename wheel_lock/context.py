@@ -375,9 +375,9 @@ def _at_exit() -> None:
     for engine in engines:
         engine.exiting = True
     for engine in engines:
-        if engine.held and not engine.closed and not engine.timer.stopped:
+        if (engine.held or engine.timer.running) and not engine.closed and not engine.timer.stopped:
             waiting: Waiting[None] = Waiting(engine)
-            engine.tell(partial(engine.close, _EXIT_TIMEOUT_S, waiting, exiting=True))
+            engine.tell(partial(engine.end, _EXIT_TIMEOUT_S, waiting))
             closing.append(waiting)
     for waiting in closing:
         try:

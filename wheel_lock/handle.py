@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import ClassVar, NoReturn, Protocol
 
 from wheel_lock.caller import calling_place, time_limit
 from wheel_lock.engine.batches import RenewalGroup
@@ -375,6 +375,13 @@ class LockHandle:
             reason = self._loss(lease)
             state = f"lost: {reason}" if reason else "not held"
         return f"<{type(self).__name__} {quoted(self.name)} {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        # Not even a shallow copy: two objects would have one lease, and the first to be collected would abandon it.
+        raise TypeError(
+            f"{self!r} cannot be copied or pickled: make another lock of that name, in another process with a context of "
+            "its own, or hand this one over with export() and adopt()"
+        )
 
     def __del__(self) -> None:
         # Collected while held: there is nobody left to release it. May run anywhere, so it takes no lock.

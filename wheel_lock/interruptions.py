@@ -9,6 +9,7 @@ engine, and what comes behind the last call of it cannot be struck any more.
 from __future__ import annotations
 
 import dis
+import functools
 import sys
 from collections.abc import Callable
 from types import FunctionType
@@ -27,6 +28,9 @@ def uninterrupted_start(function: F) -> F:
     The interpreter looks for signals in the instruction RESUME, with which every function starts, but not where it says
     that a coroutine goes on after an ``await``. So this makes it say that. An interpreter of which this is not known runs
     the function as it is; then there is a gap of one instruction.
+
+    To ``sys.settrace`` and ``sys.setprofile`` such a call looks like any other; ``sys.monitoring`` tells of PY_RESUME, not
+    of PY_START, so what counts on the latter (coverage's "sysmon") misses the bodies of these functions.
     """
     if isinstance(function, FunctionType) and _RESUME_IS_KNOWN:
         code = function.__code__
@@ -36,6 +40,22 @@ def uninterrupted_start(function: F) -> F:
             changed[start.offset + 1] = _AFTER_AWAIT
             function.__code__ = code.replace(co_code=bytes(changed))
     return function
+
+
+def uninterrupted_copy(function: F) -> F:
+    """Return a copy of somebody else's function that begins as :func:`uninterrupted_start` has it.
+
+    Where it is not a function of Python's (any more), because something that traces calls has put an object of its own in
+    its place, it is returned as it is.
+    """
+    if not isinstance(function, FunctionType):
+        return function
+    copied = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(copied, function)
+    return uninterrupted_start(copied)  # type: ignore[return-value]  # what is called as ``function`` is
 
 
 @uninterrupted_start

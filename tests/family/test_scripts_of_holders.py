@@ -180,10 +180,13 @@ def test_where_more_are_held_than_there_are_as_many_expiries_make_room(server: S
     assert 19_000 < retry_ms <= 20_000
 
 
-def test_a_permits_key_without_a_number_is_an_error(server: Server) -> None:
-    server.view.set(PERMITS, "plenty")
+@pytest.mark.parametrize("value", ["plenty", "nan"])
+def test_a_permits_key_without_a_number_is_an_error(server: Server, value: str) -> None:
+    server.view.set(PERMITS, value)
     with pytest.raises(redis.ResponseError, match="holds no number"):
         server.permit()
+    with pytest.raises(redis.ResponseError, match="holds no number"):
+        server.call(scripts.LOOK_HOLDERS, [NAME, PERMITS], b"")
     assert server.members() == set()
 
 
@@ -498,9 +501,10 @@ def test_fences_grow_and_outlive_their_key(server: Server, kind: str) -> None:
     assert fences == sorted(set(fences))
 
 
+@pytest.mark.parametrize("value", ["something else", "nan"])
 @pytest.mark.parametrize("kind", ["write", "fair", "reentrant"])
-def test_a_fence_key_of_no_use_means_no_grant(server: Server, kind: str) -> None:
-    server.view.set(FENCE, "something else")
+def test_a_fence_key_of_no_use_means_no_grant(server: Server, kind: str, value: str) -> None:
+    server.view.set(FENCE, value)
     acquire: dict[str, Callable[[], object]] = {
         "write": lambda: server.write(fenced=True),
         "fair": lambda: server.fair(b"1" * 44, fenced=True),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.redis.support import LONG_S, Backend
+from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
@@ -107,6 +108,46 @@ ready()
     assert real.view.exists("order:42")
     check_quiet_end(script)
     assert not real.view.exists("order:42")
+
+
+def test_what_is_about_to_be_granted_to_a_daemon_thread_is_released(real: Backend, proxy: TcpProxy) -> None:
+    proxy.to_client.delay_s = 0.1
+    script = Script(
+        proxy.port,
+        """
+with context.lock('order:41'): pass  # so that there is a connection
+threading.Thread(target=context.lock('order:42').acquire, daemon=True).start()
+while not context._engine.acquiring: time.sleep(0.001)
+ready = lambda: (print("ready", flush=True), print(time.monotonic(), flush=True))  # the end comes at once
+ready()
+""",
+    )
+    check_quiet_end(script)
+    assert real.view.keys() == []
+
+
+def test_a_daemon_thread_acquires_nothing_after_what_is_held_was_released(real: Backend) -> None:
+    script = Script(
+        real.port,
+        """
+def work():
+    ended.wait()
+    with context.lock('order:42'): time.sleep(60)
+def go_on():
+    ended.set()
+    time.sleep(0.2)
+ended = threading.Event()
+with context.lock('order:41'): pass  # so that there is a connection
+threading.Thread(target=work, daemon=True).start()
+import atexit, wheel_lock.context
+atexit.unregister(wheel_lock.context._at_exit)
+atexit.register(go_on)
+atexit.register(wheel_lock.context._at_exit)  # which comes first, then
+ready()
+""",
+    )
+    check_quiet_end(script)
+    assert real.view.keys() == []
 
 
 def test_a_thread_that_waits_for_a_lock_does_not_keep_the_interpreter(real: Backend) -> None:

@@ -54,6 +54,8 @@ OF_USERS: dict[str, dict[str, float]] = {
     "a score board": {"alice": 10.0, "bob": 20.0},
     "a list of dates": {"alice": 1.7e15, "bob": 1.8e15},
     "times in seconds": {"alice": 1.7e9, "p:bob": 1.8e9},
+    "one letter": {"t": 3.0},
+    "what looks like a waiter": {"i:0123456789abcdefghijkl": 3.0},
 }
 
 
@@ -74,6 +76,42 @@ def test_a_sorted_set_of_a_users_own_is_data_and_stays_as_it_is(
     kept: Any = backend.view.zrange("a", 0, -1, withscores=True)
     assert kept == [(name.encode(), score) for name, score in OF_USERS[data].items()]
     assert (backend.view.pttl("a") > 3_000_000) if expires else (backend.view.pttl("a") == -1)
+
+
+HASHES: dict[str, dict[Any, Any]] = {
+    "a record": {"name": "Alice", "born": "1990"},
+    "one field": {"name": "Alice"},
+    "a field with a colon": {"cart:open": "1"},
+}
+
+
+@pytest.mark.parametrize("data", HASHES)
+@pytest.mark.parametrize("fencing", [False, True])
+def test_a_hash_of_a_users_own_is_data_to_a_reentrant_lock(
+    backend: Backend, context: LockContext, data: str, fencing: bool
+) -> None:
+    backend.view.hset("a", mapping=HASHES[data])
+    lock = context.reentrant_lock("a", fencing=fencing)
+    for waits in (True, False):
+        with pytest.raises(LockServerError, match="a hash of other fields that does not expire"):
+            lock.acquire(blocking=waits)
+    kept: Any = backend.view.hgetall("a")
+    assert kept == {field.encode(): value.encode() for field, value in HASHES[data].items()}
+
+
+def test_a_hash_of_a_users_own_that_expires_is_waited_for(backend: Backend, context: LockContext) -> None:
+    backend.view.hset("a", mapping=HASHES["a record"])
+    backend.view.pexpire("a", 300)
+    assert context.reentrant_lock("a").acquire()
+
+
+@pytest.mark.parametrize("field", ["8743c9c0-0795-4907-87fd-6c719a6b4586:1", "l0Wz8i+RWNaVuY6Mkl7iwg:140133"])
+def test_a_reentrant_lock_that_has_lost_its_expiry_is_waited_for(
+    backend: Backend, context: LockContext, field: str
+) -> None:
+    backend.view.hset("a", field, 1)
+    assert not context.reentrant_lock("a").acquire(blocking_timeout=0.3)
+    assert backend.view.hexists("a", field)
 
 
 @pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock not in ("exclusive", "polled")])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -491,3 +493,25 @@ def test_an_interrupted_wait_with_a_chosen_token_leaves_its_namesake_alone(conte
         waiter = context.lock("order:42", timeout=30.0, thread_local=False, blocking_timeout=0.05)
         assert not waiter.acquire(token="host-1")
         assert holder.owned()
+
+
+# Copies
+
+
+@pytest.mark.parametrize("face", ["threads", "tasks", "reentrant", "permit"])
+def test_a_lock_can_be_neither_copied_nor_pickled(backend: Backend, context: LockContext, face: str) -> None:
+    make: dict[str, Callable[[], Any]] = {
+        "threads": lambda: context.lock("order:42"),
+        "tasks": lambda: context.asyncio.lock("order:42"),
+        "reentrant": lambda: context.reentrant_lock("order:42"),
+        "permit": lambda: context.semaphore("order:42", 2),
+    }
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"'order:42'.* cannot be copied or pickled"):
+            copied(make[face]())
+
+
+def test_what_makes_locks_cannot_be_pickled(context: LockContext) -> None:
+    for whole in (context, context.asyncio, context.rw_lock("order:42"), context.multi_lock(["a", "b"])):
+        with pytest.raises(TypeError, match="cannot be pickled: each process"):
+            pickle.dumps(whole)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +23,8 @@ from tests.support.ids import case_id
 from tests.support.waiting import eventually
 from wheel_lock import LockAlreadyHeld, LockContext
 from wheel_lock.redis_lock import Lock
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -264,3 +270,36 @@ def test_many_threads_count_without_a_slip(client: redis.Redis, real: Backend) -
         one.result(60.0)
     assert count == [200]
     assert not real.view.exists(NAME)
+
+
+def test_it_can_be_imported_where_redis_pys_methods_have_been_wrapped(real: Backend) -> None:
+    # As libraries do that trace calls.
+    program = """
+import asyncio, functools, sys
+import redis, redis.asyncio
+def traced(function):
+    @functools.wraps(function)
+    def inner(*arguments):
+        return function(*arguments)
+    return inner
+redis.lock.Lock.__exit__ = traced(redis.lock.Lock.__exit__)
+redis.asyncio.lock.Lock.__aexit__ = functools.partialmethod(redis.asyncio.lock.Lock.__aexit__)
+from wheel_lock.redis_lock import AsyncLock, Lock
+with Lock(redis.Redis(port=int(sys.argv[1])), "a", timeout=30) as lock:
+    assert lock.owned()
+async def main():
+    async with redis.asyncio.Redis(port=int(sys.argv[1])) as client, AsyncLock(client, "b", timeout=30) as lock:
+        assert await lock.owned()
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(real.port)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60.0,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert real.view.keys() == []

@@ -148,3 +148,12 @@ def test_the_script_that_looks_for_rights_knows_all_commands(backend: Backend) -
     keys, words = scripts.rights_arguments(keyed=False)
     assert backend.view.eval(scripts.RIGHTS.plain.source.decode(), keys, *words) == []
     assert backend.view.keys("*") == []
+
+
+def test_without_the_right_to_look_into_a_hash_it_counts_as_held_by_another(fresh: Backend) -> None:
+    context = context_without(fresh, "hlen", "hkeys")
+    fresh.view.hset("a", mapping={"name": "Alice", "born": "1990"})
+    assert not context.reentrant_lock("a").acquire(blocking_timeout=0.2)
+    with context.reentrant_lock("b") as lock:
+        assert not context_without(fresh, "hkeys").reentrant_lock("b").acquire(blocking=False)
+        assert lock.is_held

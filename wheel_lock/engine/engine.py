@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from wheel_lock.engine.acquiring import Release
 from wheel_lock.engine.batches import RenewalGroup
@@ -117,8 +117,9 @@ class Engine:
         Raises:
             ContextClosed: The context, or its timer, is closed.
         """
+        if self.exiting:
+            end_quietly(True)  # what a daemon thread would acquire now could be left behind
         if self.closed or self.timer.stopped:
-            end_quietly(self.exiting)
             raise ContextClosed("The context has been closed")
         self.timer.post(work, self)
 
@@ -126,6 +127,14 @@ class Engine:
         """Like :meth:`submit`, but quiet about a closed context: for finalisers and for giving up."""
         if not self.closed and not self.timer.stopped:
             self.timer.post(work, self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a context, and what it has made, cannot be pickled: each process makes its own")
+
+    @property
+    def in_use(self) -> bool:
+        """Whether something is held, asked for or waited for."""
+        return bool(self.held or self.acquiring or self.lines or self.busy)
 
     @property
     def busy(self) -> bool:
@@ -338,6 +347,13 @@ class Engine:
             exiting: The interpreter ends, so whoever waits for a lock is not told: he would only be in the way.
         """
         self._ending.close(timeout_s, operation, exiting)
+
+    def end(self, timeout_s: float, operation: Operation[None]) -> None:
+        """The interpreter ends: close, unless that would change nothing. Here it is seen what was posted before, too."""
+        if self.in_use:
+            self.close(timeout_s, operation, exiting=True)
+        else:
+            operation.complete(None)
 
     def retire(self) -> None:
         """The context object is gone: hang up as soon as nothing is held."""

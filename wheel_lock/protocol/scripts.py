@@ -23,7 +23,7 @@ COMMANDS = frozenset({
     *("del", "exists", "get", "hexists", "hset", "pexpire", "pttl", "set", "time"),
     *("zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zscore"),
 })  # fmt: skip
-"""All commands that scripts cannot do without. They do without PUBLISH and TYPE where the user may not call them."""
+"""All commands that scripts cannot do without; not so PUBLISH, TYPE, HLEN and HKEYS, where the user may not call them."""
 
 
 class ScriptForm:

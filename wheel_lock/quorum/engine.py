@@ -80,6 +80,10 @@ class QuorumEngine(Engine):
         ENGINES.add(self)  # behind the engines of its nodes, which the end of the interpreter closes first
 
     @property
+    def in_use(self) -> bool:
+        return bool(self.held or self.acquiring or self.contests)
+
+    @property
     def busy(self) -> bool:
         """Whether it waits for something: never, but the engines of its nodes may."""
         return False

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from types import FunctionType
 from typing import Any, Literal
 
 import redis.asyncio.lock
 from redis import exceptions
 
 from wheel_lock.errors import LockNotHeld
-from wheel_lock.interruptions import insist, uninterrupted_start
+from wheel_lock.interruptions import insist, uninterrupted_copy, uninterrupted_start
 from wheel_lock.redis_lock.grants import AsyncGrant
 from wheel_lock.redis_lock.renewed import FOR_EVER, Renewed, already_held, extension, redis_pys_errors
 from wheel_lock.tokens import new_token
 
 _LOOK_AGAIN_S = 0.01
-
-
-_exit = redis.asyncio.lock.Lock.__aexit__
 
 
 class AsyncLock(Renewed, redis.asyncio.lock.Lock):
@@ -80,7 +76,7 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
         self._drop(token)
 
     # redis-py's own, but for the interruption at its start.
-    __aexit__: Any = uninterrupted_start(FunctionType(_exit.__code__, _exit.__globals__, "__aexit__"))
+    __aexit__: Any = uninterrupted_copy(redis.asyncio.lock.Lock.__aexit__)
 
     def _let_go(self, token: Any) -> None:
         """The task was interrupted while releasing: have it done without waiting; None where it had not begun."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from types import FunctionType
 from typing import Any, Literal
 
 import redis.lock
 from redis.exceptions import RedisError
 from redis.utils import HIREDIS_AVAILABLE
 
-from wheel_lock.interruptions import insist, uninterrupted_start
+from wheel_lock.interruptions import insist, uninterrupted_copy, uninterrupted_start
 from wheel_lock.redis_lock.grants import ThreadGrant
 from wheel_lock.redis_lock.renewed import FOR_EVER, Renewed, already_held, extension, redis_pys_errors
 from wheel_lock.tokens import new_token
-
-_exit = redis.lock.Lock.__exit__
 
 
 class Lock(Renewed, redis.lock.Lock):
@@ -86,7 +83,7 @@ class Lock(Renewed, redis.lock.Lock):
             raise
 
     # redis-py's own, but for the interruption at its start.
-    __exit__: Any = uninterrupted_start(FunctionType(_exit.__code__, _exit.__globals__, "__exit__"))
+    __exit__: Any = uninterrupted_copy(redis.lock.Lock.__exit__)
 
     def _let_go(self, token: Any) -> None:
         """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""

@@ -14,7 +14,7 @@ purge(name)
 -- A member of this very name is an earlier try of the same lease: it was granted and its reply was lost.
 if not redis.call('zscore', name, member) then
   local permits = tonumber(redis.pcall('get', KEYS[2]) or ARGV[3])
-  if not permits then return redis.error_reply('ERR the permits key of this semaphore holds no number') end
+  if not permits or permits ~= permits then return redis.error_reply('ERR the permits key of this semaphore holds no number') end
   local held = redis.call('zcard', name)
   if held >= permits or redis.call('zcount', name, '-inf', '(0') > 0 then
     -- Where there are fewer permits than there were, more than one has to expire.

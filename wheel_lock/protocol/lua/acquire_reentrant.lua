@@ -6,6 +6,13 @@
 -- include: expiry
 -- include: held
 -- include: fence
+-- Whether the key is a hash of somebody's own: a lock's has one field, that ends with a number. (False where one may not ask.)
+local function is_foreign(name)
+  local fields = redis.pcall('hlen', name)
+  if fields == 1 then fields = redis.pcall('hkeys', name) end
+  if type(fields) ~= 'table' then return true end
+  return not fields.err and not string.find(fields[1], ':%d+$')
+end
 local fence, problem = 0, nil
 if KEYS[2] then
   fence, problem = draw_fence(KEYS[2])
@@ -14,7 +21,11 @@ end
 -- A field of this very name is an earlier try of the same lease: it was granted and its reply was lost.
 local there = redis.call('exists', KEYS[1]) == 1
 local mine = redis.pcall('hexists', KEYS[1], ARGV[1])
-if there and mine ~= 1 then return held(KEYS[1], mine) end
+if there and mine ~= 1 then
+  local reply = held(KEYS[1], mine)
+  if mine == 0 and is_foreign(KEYS[1]) then reply[2] = 'hash of other fields' end
+  return reply
+end
 if KEYS[2] then keep_fence(KEYS[2], fence, ARGV[3]) end
 if there then
   prolong(redis.call, KEYS[1], ARGV[2])

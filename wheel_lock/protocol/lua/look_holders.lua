@@ -12,5 +12,5 @@ for i = 1, #others do
 end
 local mine = math.abs(tonumber(redis.call('zscore', name, ARGV[1]) or '0')) > now
 local permits = KEYS[2] and tonumber(redis.pcall('get', KEYS[2]) or '-1')
-if KEYS[2] and not permits then return redis.error_reply('ERR the permits key of this semaphore holds no number') end
+if KEYS[2] and (not permits or permits ~= permits) then return redis.error_reply('ERR the permits key of this semaphore holds no number') end
 return {redis.call('zcount', name, '(' .. now, '+inf'), alone, mine and 1 or 0, permits or -1}
