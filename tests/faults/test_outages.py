@@ -60,7 +60,7 @@ def test_a_server_that_is_paused(context: LockContext, fresh_redis: RedisServer,
 
 def test_a_server_that_is_busy(context: LockContext, fresh_redis: RedisServer, log: Log) -> None:
     locks = context.acquire_many(NAMES, timeout=60.0, renew_every=0.2)
-    fresh_redis.client().config_set("busy-reply-threshold", 50)
+    fresh_redis.client().config_set("lua-time-limit", 50)  # all servers know the old name
     endless = Background(lambda: fresh_redis.client(socket_timeout=60.0).eval("while true do end", 0))
     eventually(lambda: log.said("refused to renew"), PATIENCE_S)
     (warning,) = log.said("refused to renew")

@@ -191,7 +191,7 @@ def test_a_renewal_that_is_sent_to_a_node_that_hangs_costs_pauses_only(nodes: No
             eventually(lambda: context.stats().overdue == 1, LONG_S)
             for _ in range(3):
                 is_renewed(*neighbours)
-            assert toll.a_second < MOST_A_SECOND * 2  # with the renewals of its neighbours
+            assert toll.a_second < MOST_A_SECOND * 4  # with the renewals of its neighbours
             count = lock.renewals
         is_renewed(lock)
         assert count < lock.renewals

@@ -72,15 +72,15 @@ def test_with_two_hung_nothing_is_delayed(masters: Masters, context: QuorumConte
         for number in range(5):
             with context.lock(f"order:{number}", timeout=5.0):
                 pass
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 1.5
         time.sleep(2.0)
         assert lock.is_held
         assert lock.locked()
         assert context.lock("order:42").acquire(blocking=False) is False
-    assert time.monotonic() - began < 3.5
+    assert time.monotonic() - began < 5.0
     living = [stats for server, stats in zip(masters.servers, context.node_stats().values(), strict=True)
               if server not in (masters.servers[1], masters.servers[3])]  # fmt: skip
-    assert max(stats.renewal_lag_max_s for stats in living) < 0.3
+    assert max(stats.renewal_lag_max_s for stats in living) < 0.6
     masters.servers[1].resume()
     masters.servers[3].resume()
     eventually(lambda: masters.count("order:42") == 0, timeout_s=LONG_S)
