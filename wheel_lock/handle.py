@@ -295,9 +295,10 @@ class LockHandle:
         raise LockNotHeld(f"Cannot {verb} the lock {quoted(self.name)}: it is not held", self.name)
 
     def _believed(self, lease: Lease) -> bool:
+        granted = lease.state is not State.PENDING  # asked first: a grant that comes meanwhile is no lapse
         if lease.believed(self._engine.timer.clock.now()):
             return True
-        if lease.state <= EXTENDING and lease.group.alive and lease.loss is None:
+        if granted and lease.state <= EXTENDING and lease.group.alive and lease.loss is None:
             lease.see_lapse()  # written down first, so that nobody who looks later sees it held again
             self._engine.tell(lambda: self._engine.lapse_seen(lease))
         return False
