@@ -53,6 +53,8 @@ if hasattr(os, "register_at_fork"):
 
 OnLost = Callable[[LostEvent], object]
 
+_LOST = (State.LOST, State.REFUSED)  # the latter where it was to take the place of one that was lost
+
 
 class Wait(Protocol):
     """A caller's wait for a lock, on the timer's thread."""
@@ -286,7 +288,7 @@ class LockHandle:
     def _usable(self, lease: Lease | None, verb: str) -> Lease:
         """The lease, if it can be changed."""
         if lease is not None:
-            if lease.state is State.LOST or not lease.group.alive:
+            if lease.state in _LOST or not lease.group.alive:
                 raise self._lost(lease)
             if lease.state <= EXTENDING:
                 return lease
@@ -295,9 +297,10 @@ class LockHandle:
         raise LockNotHeld(f"Cannot {verb} the lock {quoted(self.name)}: it is not held", self.name)
 
     def _believed(self, lease: Lease) -> bool:
+        granted = lease.state is not State.PENDING  # asked first: a grant that comes meanwhile is no lapse
         if lease.believed(self._engine.timer.clock.now()):
             return True
-        if lease.state <= EXTENDING and lease.group.alive and lease.loss is None:
+        if granted and lease.state <= EXTENDING and lease.group.alive and lease.loss is None:
             lease.see_lapse()  # written down first, so that nobody who looks later sees it held again
             self._engine.tell(lambda: self._engine.lapse_seen(lease))
         return False

@@ -290,13 +290,14 @@ def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits:
     deadline = local_deadline(sent_at, timeout_s)
     if limits is not None:
         deadline = min(deadline, limits.hold_until)
-    granted, all_pending = Event.GRANTED, True
+    granted, pending, all_pending = Event.GRANTED, State.PENDING, True
     for lease in leases:
-        if lease.move(granted):
+        if lease.state is pending:
+            # Before it is held: another thread that looks at it meanwhile must not find it held and past its deadline.
             lease.acquired_at = sent_at
             lease.limits = limits
             lease.deadline = deadline
-        else:
+        if not lease.move(granted):
             all_pending = False
     return all_pending
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from tests.family.support import KINDS, NAME, make, traces, zmembers
-from tests.redis.support import LONG_S, Backend, Background, interrupted
+from tests.redis.support import LONG_S, Backend, Background, Losses, interrupted
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockNotHeld
+from wheel_lock.family.holds import Hold
 from wheel_lock.family.read_write import WriteHandle
+from wheel_lock.lease import Lease
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -84,13 +86,21 @@ def test_an_interrupted_downgrade_keeps_nothing(real: Backend, proxy: TcpProxy, 
     assert lock.write().acquire(blocking=False)
 
 
-def test_who_is_interrupted_before_he_knows_that_he_only_reads_keeps_nothing(
-    real: Backend, far: LockContext, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("strikes", [1, 2])
+def test_who_is_interrupted_before_he_knows_that_he_only_reads_reads_on_all_the_same(
+    real: Backend, far: LockContext, monkeypatch: pytest.MonkeyPatch, strikes: int
 ) -> None:
-    def strike(*arguments: object) -> None:
-        raise KeyboardInterrupt
+    downgraded, left = WriteHandle._downgraded, strikes
 
-    lock = far.rw_lock(NAME)
+    def strike(hold: Hold, lease: Lease, reads: int) -> None:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise KeyboardInterrupt
+        downgraded(hold, lease, reads)
+
+    losses = Losses()
+    lock = far.rw_lock(NAME, on_lost=losses)
     writer, reader = lock.write(), lock.read()
     writer.acquire()
     reader.acquire()
@@ -98,27 +108,34 @@ def test_who_is_interrupted_before_he_knows_that_he_only_reads_keeps_nothing(
     with pytest.raises(KeyboardInterrupt):
         writer.release()
     monkeypatch.undo()
-    eventually(lambda: traces(real) == [], LONG_S)
-    assert not reader.is_held
-    for half in (writer, reader):
-        with pytest.raises((LockLost, LockNotHeld)):
-            half.release()
+    eventually(lambda: reader.is_held, LONG_S)
+    assert (writer.count, reader.count) == (0, 1)
+    assert not writer.is_held
+    assert zmembers(real) == [reader.token]
+    with pytest.raises(LockNotHeld):
+        writer.release()
+    assert reader.release() is True
+    assert losses.all_told() == []
     assert lock.write().acquire(blocking=False)
 
 
 def test_who_is_interrupted_while_he_stops_writing_reads_on(real: Backend, proxy: TcpProxy, far: LockContext) -> None:
-    lock = far.rw_lock(NAME)
+    losses = Losses()
+    lock = far.rw_lock(NAME, on_lost=losses)
     writer, reader = lock.write(), lock.read()
     writer.acquire()
     reader.acquire()
     proxy.to_client.delay_s = math.inf
     with interrupted(lambda: zmembers(real)[0].startswith(b"r:")):
         writer.release()
+    assert not reader.is_held  # the server has not confirmed it yet
     proxy.to_client.delay_s = 0.0
     eventually(lambda: reader.is_held, LONG_S)
     assert (writer.count, reader.count) == (0, 1)
     assert not writer.is_held
     assert reader.owned()
+    assert zmembers(real) == [reader.token]
     assert reader.release() is True
     assert traces(real) == []
+    assert losses.all_told() == []
     assert lock.write().acquire(blocking=False)

@@ -35,9 +35,15 @@ class Interruption:
         where: The places where it has struck, as function and line.
     """
 
-    def __init__(self, nth: int, *, again_after: int | None = None) -> None:
-        """`again_after` so many further places it raises once more; None for once. With nth=-1 it never strikes."""
+    def __init__(
+        self, nth: int, *, again_after: int | None = None, meanwhile: Callable[[], object] = lambda: None
+    ) -> None:
+        """`again_after` so many further places it raises once more; None for once. With nth=-1 it never strikes.
+
+        `meanwhile` is called right before: what happens elsewhere while the main thread is kept from running there.
+        """
         self.where: list[str] = []
+        self._meanwhile = meanwhile
         self._left = nth
         self._again_after = again_after
         self._last: object = None
@@ -71,6 +77,7 @@ class Interruption:
                 else:
                     self._left, self._again_after = self._again_after, None
                     self._call_soon()
+                self._meanwhile()
                 raise Struck(self.where[-1])
         self._call_soon()
         return False
@@ -87,13 +94,18 @@ def _counts(frame: FrameType | None) -> bool:
     return True
 
 
-def at_every_place(scene: Callable[[Interruption], object], *, again_after: int | None = None) -> Iterator[str]:
+def at_every_place(
+    scene: Callable[[Interruption], object],
+    *,
+    again_after: int | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Iterator[str]:
     """Play a scene, which begins the interruption, once for each place that it can strike; tell each time where."""
     if sys.version_info >= (3, 13):
         pytest.skip("a pending call that is made pending again in itself is made once only")
     nth, struck = 0, True
     while struck:
-        interruption = Interruption(nth, again_after=again_after)
+        interruption = Interruption(nth, again_after=again_after, meanwhile=meanwhile)
         try:
             scene(interruption)
         except Struck:

@@ -120,6 +120,22 @@ def test_one_grant_may_be_of_many_leases() -> None:
     assert [(lease.state, lease.deadline) for lease in leases] == [(State.HELD, local_deadline(100.0, 10.0))] * 3
 
 
+def test_what_is_seen_of_a_grant_in_the_middle_of_it_is_no_lapse() -> None:
+    seen: list[bool] = []
+
+    class Watched(Lease):
+        def __setattr__(self, attribute: str, value: object) -> None:
+            super().__setattr__(attribute, value)
+            if hasattr(self, "place"):  # the last one that a new lease gets
+                seen.append(self.state <= State.EXTENDING and not self.believed(100.0))
+
+    lease = Watched("order:42", fragment(b"order:42", b"token"), Terms())
+    grant_all([lease], 100.0, 10.0, None)
+    assert lease.believed(100.0)
+    assert len(seen) > 1
+    assert not any(seen)
+
+
 @pytest.mark.parametrize("state", State, ids=lambda state: str(state.name))
 def test_only_four_states_are_believed_in(state: State) -> None:
     lease = granted(100.0)

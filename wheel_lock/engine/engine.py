@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from wheel_lock.engine.acquiring import Release
 from wheel_lock.engine.batches import RenewalGroup
@@ -46,6 +46,9 @@ from wheel_lock.protocol.scripts import Call
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.weak import WeakRegistry
 
+if TYPE_CHECKING:
+    from wheel_lock.engine.swapping import Swap
+
 _UNDONE = (
     LossReason.NOT_CONFIRMED,
     LossReason.RENEWAL_LIMIT,
@@ -81,6 +84,7 @@ class Engine:
         self.tell_lost: Callable[[Sequence[Lease]], object] = Teller(timer).tell
         self.counters = Counters()
         self.held: dict[Lease, None] = {}
+        self.swaps: dict[Lease, Swap] = {}  # those in flight, by what is to take the place of a held lease
         self.acquiring = 0
         self.deaths = 0
         self.closed = False
@@ -216,7 +220,7 @@ class Engine:
         if lease.state <= EXTENDING and not lease.believed(self.timer.clock.now()):
             self.lose([lease])
             self.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
-        if lease.state is State.LOST:
+        if lease.state is State.LOST or lease.loss is not None:
             return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
         if lease.state > EXTENDING:
             return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
@@ -228,6 +232,8 @@ class Engine:
         if error is None:
             Release(self, lease, operation).start()
             self.lines.ended(lease)  # who waits in this process asks right behind the release, in the same write
+        elif lease in self.swaps:
+            self.swaps[lease].release(operation)
         else:
             operation.fail(error)
 
@@ -401,6 +407,7 @@ class Engine:
         """In the child: hold nothing, and let nobody wait for what only the parent will hear."""
         self.deaths += 1
         self.held.clear()
+        self.swaps.clear()
         self.acquiring = 0
         for renewer in self.renewers:
             renewer.start_empty()

@@ -1,4 +1,8 @@
-"""Swap: another lease in the place of a held one, without a gap in which somebody else could come in."""
+"""Swap: another lease in the place of a held one, without a gap in which somebody else could come in.
+
+Its caller may be interrupted at any moment, and then still has what comes of it: so it may be begun twice, and the new
+lease may be released before the server has confirmed it.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +30,10 @@ class Swap(CallerRequest):
 
     Attributes:
         lease: What is held.
-        new: What takes its place.
+        new: What takes its place. Where it never does, it says for what reason the old one was lost.
     """
 
-    __slots__ = ("_engine", "_operation", "_options", "lease", "new")
+    __slots__ = ("_begun", "_engine", "_operation", "_options", "_releases", "lease", "new")
 
     def __init__(
         self, engine: Engine, lease: Lease, new: Lease, options: LockOptions, operation: Operation[None]
@@ -38,18 +42,33 @@ class Swap(CallerRequest):
         self._engine = engine
         self._operation = operation
         self._options = options
+        self._begun = False
+        self._releases: list[Operation[None]] = []
         self.lease = lease
         self.new = new
 
     def begin(self) -> None:
-        """Send it, if the old lease is still held."""
+        """Send it, if the old lease is still held. A second time it does nothing: who was interrupted asks for it again."""
+        if self._begun or self.finished:
+            return
+        self._begun = True
         error = self._engine.let_go(self.lease)
         if error is None:
+            self._engine.swaps[self.new] = self
             self.start()
         else:
             self.finished = True
             self._engine.turn_down([self.new], False)
-            self._operation.fail(error)
+            self.new.loss = self.lease.loss
+            self._fail(error)
+
+    def release(self, operation: Operation[None]) -> None:
+        """Release the new lease as soon as the server has confirmed it: nothing can be said of it before."""
+        self._releases.append(operation)
+
+    def finish(self) -> None:
+        super().finish()
+        self._engine.swaps.pop(self.new, None)
 
     @property
     def subjects(self) -> Sequence[Lease]:
@@ -69,10 +88,12 @@ class Swap(CallerRequest):
             engine.freed([self.lease])
             engine.lines.ended(self.lease)
             self._operation.complete(None)
+            for operation in self._releases:
+                engine.release(self.new, operation)
             return
         engine.turn_down([self.new], reason is None)
-        engine.lose([self.lease], reason or LossReason.NOT_CONFIRMED)
-        self._operation.fail(LockLost(self.lease.name, self.lease.loss or LossReason.NOT_CONFIRMED))
+        self._lose(reason or LossReason.NOT_CONFIRMED)
+        self._fail(LockLost(self.lease.name, self.lease.loss or LossReason.NOT_CONFIRMED))
 
     def _terms(self) -> LockOptions:
         """The options, with what is left of the old lease's limits."""
@@ -85,13 +106,33 @@ class Swap(CallerRequest):
 
     def failed(self, error: WheelLockError) -> None:
         self._end(self.tries > 0)
+        self._fail(error)
+
+    def _fail(self, error: WheelLockError) -> None:
+        """Tell whoever waits."""
         self._operation.fail(error)
+        for operation in self._releases:
+            operation.fail(error)
 
     def _end(self, clean_up: bool) -> None:
         """End both; ``clean_up`` where the new one may be there."""
         self._engine.turn_down([self.new], clean_up)
-        self._engine.lose([self.lease], LossReason.NOT_CONFIRMED)
+        if self._releases:
+            self._engine.unreleased([self.lease])  # nothing is lost for who has let go of it
+        else:
+            self._lose(LossReason.NOT_CONFIRMED)
         self._engine.clean_up([self.lease])
+
+    def _lose(self, reason: LossReason) -> None:
+        """Tell that it is lost. Whoever does not wait for this looks at the new lease, perhaps when he is told."""
+        self.new.loss = self.new.loss or self.lease.loss or reason
+        self._engine.lose([self.lease], reason)
+
+    def crashed(self, error: Exception) -> None:
+        if self.new.state > EXTENDING:
+            # Else only who waits for this would hear of it, and whoever was interrupted does not.
+            self._lose(LossReason.INTERNAL_ERROR)
+        super().crashed(error)
 
     def give_up(self) -> None:
         """The caller never hears: keep neither."""

@@ -106,11 +106,7 @@ class WriteLock(WriteHandle, ReentrantLock):
             raise
         if swap is None:
             return await ReentrantLock.release(self)
-        try:
-            await awaiting
-        except WheelLockError:
-            hold.lease = swap.lease  # which is lost, and says why
-            raise
+        await awaiting
         return True
 
     @uninterrupted_start
@@ -132,8 +128,10 @@ class WriteLock(WriteHandle, ReentrantLock):
             await awaiting
             self._read_on(hold, swap.new, reader)
             return reader
+        except WheelLockError:
+            raise
         except BaseException:
-            insist(engine.tell, swap.give_up)
+            insist(self._undo_downgrade, hold)
             raise
 
 

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from wheel_lock.engine.kind import Kind
-from wheel_lock.errors import LockAlreadyHeld, UpgradeRefused, WheelLockError, quoted
-from wheel_lock.handle import LockHandle, Wait
-from wheel_lock.lease import Lease, Owner
+from wheel_lock.engine.swapping import Swap
+from wheel_lock.errors import LockAlreadyHeld, LockUnavailable, UpgradeRefused, WheelLockError, quoted
+from wheel_lock.handle import LockHandle
+from wheel_lock.lease import Lease, Owner, State
 from wheel_lock.options import LockOptions, lock_name
 
 ALONE = "alone"
@@ -30,7 +31,7 @@ class Hold:
         alone: How often it was acquired for itself alone.
         shared: How often it was acquired together with others.
         downgraded: Whether it was held alone, and is so no more.
-        swap: What has put another lease in the place of the first, when its owner went on reading; else None.
+        swap: What puts another lease in the place of the first, when its owner goes on reading; else None.
     """
 
     __slots__ = ("alone", "downgraded", "lease", "options", "shared", "swap")
@@ -41,7 +42,7 @@ class Hold:
         self.alone = 0
         self.shared = 0
         self.downgraded = False
-        self.swap: Wait | None = None
+        self.swap: Swap | None = None
 
     def add(self, half: str, times: int) -> None:
         """Count one acquire, or release, of a half. Whoever is interrupted in here has not counted it."""
@@ -59,6 +60,11 @@ class Hold:
     def over(self) -> bool:
         """Whether it was released as often as it was acquired."""
         return self.alone + self.shared == 0
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether its owner was interrupted when he went on reading, and the server has not confirmed that yet."""
+        return self.lease.state is State.PENDING and self.lease.group.alive
 
 
 class ReentrantHandle(LockHandle):
@@ -108,6 +114,7 @@ class ReentrantHandle(LockHandle):
 
         Raises:
             LockLost: It was lost since; each acquire of it has still to be released.
+            LockUnavailable: Whether it is held is not known yet: the caller was interrupted when he went on reading.
             UpgradeRefused: It is held for reading, and wanted for writing.
             LockAlreadyHeld: It is held without a fence, and wanted with one.
         """
@@ -122,6 +129,11 @@ class ReentrantHandle(LockHandle):
             raise UpgradeRefused(
                 f"The lock {quoted(self.name)} is held for reading by this caller, and cannot be acquired for writing: two "
                 "who did that would wait for each other for ever. Release it first, or acquire it for writing at once",
+                self.name,
+            )
+        if hold.in_flight:
+            raise LockUnavailable(
+                f"The server has not confirmed yet that the lock {quoted(self.name)} is held for reading only",
                 self.name,
             )
         if not self._believed(hold.lease):
@@ -165,14 +177,15 @@ class ReentrantHandle(LockHandle):
         The last one is counted when it is on its way, and any other behind all that can be interrupted.
         """
         if hold.alone + hold.shared == 1:
+            if hold.in_flight:
+                return hold.lease  # which the engine releases as soon as the server has confirmed it
             try:
                 return self._usable(hold.lease, "release")
             except WheelLockError:
-                self._give_swap_up(hold)
                 self._drop(owner)
                 raise
         error = None
-        if not self._believed(hold.lease):
+        if not (hold.in_flight or self._believed(hold.lease)):
             error = self._lost(hold.lease)
         hold.add(self._half, -1)
         if error is not None:
@@ -187,14 +200,8 @@ class ReentrantHandle(LockHandle):
             if hold.alone + hold.shared > 1:
                 hold.add(self._half, -1)
                 return
-            self._give_swap_up(hold)
             lease = hold.lease
         super()._let_go(lease)
-
-    def _give_swap_up(self, hold: Hold) -> None:
-        """Who went on reading was interrupted, and has nothing yet to release: the server has not confirmed it."""
-        if hold.swap is not None:
-            self._engine.tell(hold.swap.give_up)
 
     def _released(self, lease: Lease) -> None:
         self._count_off(lease)

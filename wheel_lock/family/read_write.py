@@ -8,7 +8,7 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.engine.swapping import Swap
-from wheel_lock.errors import LockAlreadyHeld, WheelLockError, quoted
+from wheel_lock.errors import ContextClosed, LockAlreadyHeld, WheelLockError, quoted
 from wheel_lock.family.holds import ALONE, SHARED, Hold, ReentrantHandle
 from wheel_lock.handle import LockHandle, OnLost
 from wheel_lock.interruptions import insist, uninterrupted_start
@@ -66,28 +66,45 @@ class WriteHandle(ReentrantHandle):
         key, options = lock_name(self.name), hold.options
         group = self._engine.group(key, READ, options)
         reader = Lease(self.name, fragment(key, READ.token()), group, writer.owner, writer.on_lost, writer.place)
-        return hold, Swap(self._engine, writer, reader, options, operation)
+        hold.swap = swap = Swap(self._engine, writer, reader, options, operation)
+        return hold, swap
 
     @uninterrupted_start
     def _stop_writing(self, hold: Hold, swap: Swap) -> None:
         """Begin to go on as a reader: from here on its lease is what is held, whatever interrupts the caller."""
         try:
-            hold.swap = swap
             self._engine.submit(swap.begin)
             self._downgraded(hold, swap.new, 0)
-        except BaseException as error:
-            hold.lease = swap.lease
-            if not isinstance(error, WheelLockError):
-                hold.alone = 0  # interrupted: it has been released, and what is read goes with it
-            insist(self._engine.tell, swap.give_up)
+        except WheelLockError:
             raise
+        except BaseException:
+            insist(self._only_read, hold)
+            raise
+
+    def _only_read(self, hold: Hold) -> None:
+        """The caller was interrupted while he stopped writing: have it done, or the rest of it, without waiting."""
+        swap = hold.swap
+        assert swap is not None
+        lease = swap.new
+        try:
+            self._engine.submit(swap.begin)
+        except ContextClosed:
+            lease = swap.lease  # which is lost, and says why
+        self._downgraded(hold, lease, 0)
 
     def _let_go(self, lease: Lease | None) -> None:
         if lease is None and self._keeps_reading:
-            hold, swap = self._new_swap(Operation(nobody))
-            self._stop_writing(hold, swap)
+            hold, _ = self._new_swap(Operation(nobody))
+            insist(self._only_read, hold)
         else:
             super()._let_go(lease)
+
+    def _undo_downgrade(self, hold: Hold) -> None:
+        """The caller was interrupted, and has not got the new reader: only what he read before is held on."""
+        if hold.shared:
+            self._only_read(hold)
+        elif hold.swap is not None:
+            self._engine.tell(hold.swap.give_up)
 
     @staticmethod
     def _downgraded(hold: Hold, lease: Lease, reads: int) -> None:
@@ -98,8 +115,8 @@ class WriteHandle(ReentrantHandle):
     def _read_on(self, hold: Hold, lease: Lease, reader: ReadHandle) -> None:
         """Its owner only reads, and will release that through ``reader``. Whoever is interrupted in here has neither."""
         reader._look_at(hold)
-        self._downgraded(hold, lease, 1)
         reader._lease = lease
+        self._downgraded(hold, lease, 1)
 
     def _as_reader(self) -> tuple[Any, ...]:
         """What the object for the other half is made of."""

@@ -110,11 +110,7 @@ class WriteLock(WriteHandle, ReentrantLock):
             raise
         if swap is None:
             return ReentrantLock.release(self)
-        try:
-            waiting.result()
-        except WheelLockError:
-            hold.lease = swap.lease  # which is lost, and says why
-            raise
+        waiting.result()
         return True
 
     @uninterrupted_start
@@ -150,8 +146,10 @@ class WriteLock(WriteHandle, ReentrantLock):
             waiting.result()
             self._read_on(hold, swap.new, reader)
             return reader
+        except WheelLockError:
+            raise
         except BaseException:
-            insist(engine.tell, swap.give_up)
+            insist(self._undo_downgrade, hold)
             raise
 
 

@@ -1,0 +1,493 @@
+"""Interruptions while a writer becomes a reader: wherever they strike, and however far the server is by then.
+
+Each scene is played once for every place in the library at which the interpreter would run a signal's handler. There the
+caller is kept from running while the timer's thread and the server go on, and is interrupted then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.aio.support import Run, until
+from tests.family.support import NAME, traces, zmembers
+from tests.redis.support import LONG_S, Backend, Background, Losses, interrupted, without_collection
+from tests.support.interruptions import Interruption, Struck, at_every_place
+from tests.support.proxy import TcpProxy
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockLost, LockNotHeld, LockUnavailable, LossReason, WheelLockError
+from wheel_lock.family.read_write import WriteHandle
+from wheel_lock.lease import Lease
+
+# An interruption that strikes a finaliser is swallowed by the interpreter: then the program just goes on.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+TIMEOUT_S = 60.0  # so what is left behind is there for long
+RECONNECTED_S = 2 * LONG_S
+
+
+@pytest.fixture(autouse=True)
+def _no_collection() -> Iterator[None]:
+    with without_collection():
+        yield
+
+
+class Scene:
+    """A caller who writes and reads, and what happens while he is kept from running."""
+
+    def __init__(self, real: Backend, proxy: TcpProxy, context: LockContext) -> None:
+        self.real = real
+        self.proxy = proxy
+        self.context = context
+        self.losses = Losses()
+
+    @property
+    def reads(self) -> bool:
+        """Whether the server knows of a reader."""
+        return any(member.startswith(b"r:") for member in zmembers(self.real))
+
+    @property
+    def idle(self) -> bool:
+        """Whether the timer's thread has done whatever it was asked for, and waits for no reply."""
+        self.context.timer.wake()  # the caller may be kept from running right before he wakes it
+        return not self.context.timer.busy
+
+    # -- meanwhile ---------------------------------------------------------------------------------------------------
+
+    def nothing(self) -> None:
+        """He is not kept from running."""
+
+    def no_reply(self) -> None:
+        """The server does what it was asked for, and its reply is on its way."""
+        self.proxy.to_client.delay_s = math.inf
+        eventually(lambda: self.reads or self.idle, LONG_S)
+
+    def all_of_it(self) -> None:
+        """The server does what it was asked for, and its reply is read."""
+        eventually(lambda: self.idle, LONG_S)
+
+    def once_more(self) -> None:
+        """The server does what it was asked for, the connection breaks, and the call is repeated."""
+        self.no_reply()
+        self.proxy.cut()
+        self.proxy.to_client.delay_s = 0.0
+        eventually(lambda: self.idle, RECONNECTED_S)
+
+    def the_end(self) -> None:
+        """The context is closed."""
+        self.context.close()
+
+    # -- what is true then -------------------------------------------------------------------------------------------
+
+    def assert_reading(self, writer: Any, reader: Any, where: str) -> None:
+        """It is held for reading, and no more for writing, as soon as the server's reply is there."""
+        assert (writer.count, reader.count) == (0, 1), where
+        assert not writer.is_held, where
+        self.proxy.to_client.delay_s = 0.0
+        eventually(lambda: reader.is_held, LONG_S, f"he reads on, interrupted at {where}")
+        assert reader.lost is None
+        assert zmembers(self.real) == [reader.token], where
+
+    def assert_nothing(self, where: str) -> None:
+        self.proxy.to_client.delay_s = 0.0
+        eventually(lambda: traces(self.real) == [], LONG_S, f"no key is left, interrupted at {where}")
+        assert self.context.stats().held == 0, where
+
+
+@pytest.fixture
+def scene(real: Backend, proxy: TcpProxy, far: LockContext) -> Scene:
+    return Scene(real, proxy, far)
+
+
+MEANWHILE: dict[str, Callable[[Scene], None]] = {
+    "nothing": Scene.nothing,
+    "no reply": Scene.no_reply,
+    "all of it": Scene.all_of_it,
+    "once more": Scene.once_more,
+}
+meanwhiles = pytest.mark.parametrize("meanwhile", MEANWHILE)
+
+
+def begin_late(monkeypatch: pytest.MonkeyPatch) -> list[Interruption]:
+    """Places count from where the change is about to be begun; return where to put the interruption."""
+    new_swap, waiting = WriteHandle._new_swap, list[Interruption]()
+
+    def count_from_here(self: Any, operation: Any) -> Any:
+        made = new_swap(self, operation)
+        if waiting:
+            waiting.pop().begin()
+        return made
+
+    monkeypatch.setattr(WriteHandle, "_new_swap", count_from_here)
+    return waiting
+
+
+@meanwhiles
+def test_who_is_interrupted_anywhere_while_he_stops_writing_reads_on(scene: Scene, meanwhile: str) -> None:
+    places = 0
+
+    def play(interruption: Interruption) -> None:
+        lock = scene.context.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+        writer, reader = lock.write(), lock.read()
+        writer.acquire()
+        reader.acquire()
+        interruption.begin()
+        try:
+            writer.release()
+        except Struck:
+            pass
+        interruption.end()
+        scene.assert_reading(writer, reader, str(interruption.where))
+        assert reader.release() is True
+        assert traces(scene.real) == []
+
+    play(Interruption(-1))
+    for _ in at_every_place(play, meanwhile=lambda: MEANWHILE[meanwhile](scene)):
+        places += 1
+    assert places > 20
+    assert scene.losses.all_told() == []
+
+
+@meanwhiles
+def test_a_task_that_is_interrupted_anywhere_while_it_stops_writing_reads_on(scene: Scene, meanwhile: str) -> None:
+    places = 0
+
+    async def main(interruption: Interruption) -> None:
+        lock = scene.context.asyncio.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+        writer, reader = lock.write(), lock.read()
+        await writer.acquire()
+        await reader.acquire()
+        interruption.begin()
+        try:
+            await writer.release()
+        except Struck:
+            pass
+        interruption.end()
+        scene.assert_reading(writer, reader, str(interruption.where))
+        assert await reader.release() is True
+        assert traces(scene.real) == []
+
+    with asyncio.Runner() as runner:
+        runner.get_loop().set_exception_handler(lambda loop, details: None)  # it may strike the loop's own steps
+        runner.run(main(Interruption(-1)))
+        for _ in at_every_place(lambda it: runner.run(main(it)), meanwhile=lambda: MEANWHILE[meanwhile](scene)):
+            places += 1
+    assert places > 20
+    assert scene.losses.all_told() == []
+
+
+@pytest.mark.parametrize("again_after", [0, 1, 2, 3])
+@meanwhiles
+def test_a_second_interruption_of_what_deals_with_the_first_changes_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, meanwhile: str, again_after: int
+) -> None:
+    waiting = begin_late(monkeypatch)
+
+    def play(interruption: Interruption) -> None:
+        lock = scene.context.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+        writer, reader = lock.write(), lock.read()
+        writer.acquire()
+        reader.acquire()
+        waiting.append(interruption)
+        try:
+            writer.release()
+        except Struck:
+            pass
+        interruption.end()
+        scene.assert_reading(writer, reader, str(interruption.where))
+        assert reader.release() is True
+
+    for _ in at_every_place(play, again_after=again_after, meanwhile=lambda: MEANWHILE[meanwhile](scene)):
+        pass
+    assert scene.losses.all_told() == []
+
+
+@meanwhiles
+def test_who_is_interrupted_anywhere_in_a_downgrade_keeps_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    waiting = begin_late(monkeypatch)
+    places = 0
+
+    def play(interruption: Interruption) -> None:
+        writer = scene.context.rw_lock(NAME, TIMEOUT_S).write()
+        with suppress(Struck), writer:
+            waiting.append(interruption)
+            try:
+                reader = writer.downgrade()
+            finally:
+                interruption.end()
+                scene.proxy.to_client.delay_s = 0.0
+            reader.release()
+        assert writer.count == 0, interruption.where
+
+    for where in at_every_place(play, meanwhile=lambda: MEANWHILE[meanwhile](scene)):
+        scene.assert_nothing(where)
+        places += 1
+    assert places > 5
+
+
+@pytest.mark.parametrize("face", ["threads", "tasks"])
+@meanwhiles
+def test_who_is_interrupted_anywhere_in_a_downgrade_goes_on_with_what_he_read_before(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, meanwhile: str, face: str
+) -> None:
+    waiting = begin_late(monkeypatch)
+    places = 0
+
+    async def main(interruption: Interruption) -> None:
+        context: Any = scene.context if face == "threads" else scene.context.asyncio
+
+        async def done(outcome: Any) -> Any:
+            return await outcome if asyncio.iscoroutine(outcome) else outcome
+
+        lock = context.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+        writer, reader = lock.write(), lock.read()
+        await done(writer.acquire())
+        await done(reader.acquire())
+        waiting.append(interruption)
+        try:
+            another = await done(writer.downgrade())
+        except Struck:
+            interruption.end()
+            scene.proxy.to_client.delay_s = 0.0
+            if writer.count:  # it was not even begun
+                assert reader.is_held
+                assert await done(writer.release()) is True
+        else:
+            interruption.end()
+            assert await done(another.release()) is False
+        scene.assert_reading(writer, reader, str(interruption.where))
+        assert await done(reader.release()) is True
+        assert traces(scene.real) == []
+
+    with asyncio.Runner() as runner:
+        runner.get_loop().set_exception_handler(lambda loop, details: None)
+        for _ in at_every_place(lambda it: runner.run(main(it)), meanwhile=lambda: MEANWHILE[meanwhile](scene)):
+            places += 1
+    assert places > 5
+    assert scene.losses.all_told() == []
+
+
+# While the reply is on its way
+
+
+def let_through(scene: Scene) -> None:
+    """Let replies come as soon as somebody waits for the release of what is not confirmed yet."""
+    engine = scene.context._engine
+    eventually(lambda: any(swap._releases for swap in list(engine.swaps.values())), LONG_S)
+    scene.proxy.to_client.delay_s = 0.0
+
+
+def struck_in_flight(scene: Scene, writer: Any) -> None:
+    """Interrupt the release of the writer while its reply is on its way."""
+    scene.proxy.to_client.delay_s = math.inf
+    with interrupted(lambda: scene.reads):
+        writer.release()
+
+
+def test_what_is_not_confirmed_yet_is_not_held_and_can_be_released(scene: Scene) -> None:
+    lock = scene.context.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+    writer, reader = lock.write(), lock.read()
+    writer.acquire()
+    reader.acquire()
+    reader.acquire()
+    struck_in_flight(scene, writer)
+    assert (writer.count, reader.count) == (0, 2)
+    assert not reader.is_held
+    assert reader.lost is None
+    assert reader.token is None
+    with pytest.raises(LockUnavailable, match="not confirmed yet"):
+        reader.acquire()
+    with pytest.raises(LockNotHeld):
+        reader.extend(1.0)
+    assert reader.release() is False
+    coming = Background(lambda: let_through(scene))
+    assert reader.release() is True
+    coming.result()
+    assert traces(scene.real) == []
+    assert scene.losses.all_told() == []
+    assert lock.write().acquire(blocking=False)
+
+
+def test_a_look_at_the_moment_of_the_confirmation_is_no_loss(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    believed, caller, looks = Lease.believed, threading.get_ident(), []
+
+    def believed_and_granted_then(lease: Lease, now: float) -> bool:
+        answer = believed(lease, now)
+        if threading.get_ident() == caller:
+            scene.proxy.to_client.delay_s = 0.0
+            eventually(lambda: believed(lease, now), LONG_S)
+            looks.append(answer)
+        return answer
+
+    lock = scene.context.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+    writer, reader = lock.write(), lock.read()
+    writer.acquire()
+    reader.acquire()
+    struck_in_flight(scene, writer)
+    with monkeypatch.context() as patch:
+        patch.setattr(Lease, "believed", believed_and_granted_then)
+        assert not reader.is_held
+    assert looks == [False]
+    assert reader.is_held
+    assert reader.release() is True
+    assert scene.losses.all_told() == []
+
+
+def test_a_task_that_was_cancelled_can_release_what_is_not_confirmed_yet(run: Run, scene: Scene) -> None:
+    async def main() -> None:
+        lock = scene.context.asyncio.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+        writer, reader = lock.write(), lock.read()
+        await writer.acquire()
+        await reader.acquire()
+        scene.proxy.to_client.delay_s = math.inf
+        itself = asyncio.current_task()
+        assert itself is not None
+
+        async def cancel() -> None:
+            await until(lambda: scene.reads)
+            itself.cancel()
+
+        cancelling = asyncio.create_task(cancel())
+        with pytest.raises(asyncio.CancelledError):
+            await writer.release()
+        itself.uncancel()
+        await cancelling
+        assert (writer.count, reader.count) == (0, 1)
+        assert not reader.is_held
+        with pytest.raises(LockUnavailable, match="not confirmed yet"):
+            await reader.acquire()
+        coming = Background(lambda: let_through(scene))
+        assert await reader.release() is True
+        coming.result()
+        assert traces(scene.real) == []
+
+    run(main())
+    assert scene.losses.all_told() == []
+
+
+def test_a_block_that_is_left_by_the_interruption_releases_what_is_not_confirmed_yet(scene: Scene) -> None:
+    lock = scene.context.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+
+    def read_and_write() -> None:
+        with lock.write() as writer, lock.read():
+            struck_in_flight(scene, writer)
+            raise Struck
+
+    coming = Background(lambda: let_through(scene))
+    with pytest.raises(Struck) as caught:
+        read_and_write()
+    coming.result()
+    assert not hasattr(caught.value, "__notes__")  # which would tell of a release that failed
+    assert traces(scene.real) == []
+    assert scene.losses.all_told() == []
+
+
+def test_an_interrupted_release_of_what_is_not_confirmed_yet_is_carried_out(scene: Scene) -> None:
+    def play(interruption: Interruption) -> None:
+        lock = scene.context.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+        writer, reader = lock.write(), lock.read()
+        writer.acquire()
+        reader.acquire()
+        struck_in_flight(scene, writer)
+        coming = Background(lambda: let_through(scene))
+        interruption.begin()
+        try:
+            reader.release()
+        finally:
+            interruption.end()
+            coming.result()
+            assert reader.count == 0, interruption.where
+
+    for where in at_every_place(play):
+        scene.assert_nothing(where)
+    assert scene.losses.all_told() == []
+
+
+# Where it cannot be kept
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_what_is_never_confirmed_is_lost_and_that_is_told(real: Backend, proxy: TcpProxy, released: bool) -> None:
+    context = real.context_through(proxy, timer=real.timer(), response_timeout=0.3)
+    context.lock("warm-up").acquire()
+    scene = Scene(real, proxy, context)
+    lock = context.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+    writer, reader = lock.write(), lock.read()
+    writer.acquire()
+    reader.acquire()
+    struck_in_flight(scene, writer)
+    if released:
+        with pytest.raises(WheelLockError):
+            reader.release()
+        reasons = []  # he has let go of it
+    else:
+        eventually(lambda: reader.lost is LossReason.NOT_CONFIRMED, LONG_S)
+        with pytest.raises(LockLost) as caught:
+            reader.release()
+        assert caught.value.reason is LossReason.NOT_CONFIRMED
+        reasons = [LossReason.NOT_CONFIRMED]
+    assert [event.reason for event in scene.losses.all_told()] == reasons
+    assert reader.count == 0
+    assert not reader.is_held
+    proxy.to_client.delay_s = 0.0
+    eventually(lambda: traces(real) == [], LONG_S, "it is undone when the server can be asked again")
+    assert [event.reason for event in scene.losses.all_told()] == reasons
+
+
+def test_a_swap_of_what_is_gone_is_told_to_who_was_interrupted(scene: Scene) -> None:
+    lock = scene.context.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+    writer, reader = lock.write(), lock.read()
+    writer.acquire()
+    reader.acquire()
+    scene.real.view.delete(NAME)
+    scene.proxy.to_server.delay_s = math.inf
+    with interrupted(lambda: bool(scene.context._engine.swaps)):
+        writer.release()
+    assert (writer.count, reader.count) == (0, 1)
+    scene.proxy.to_server.delay_s = 0.0
+    eventually(lambda: reader.lost is LossReason.KEY_GONE, LONG_S)
+    assert [event.reason for event in scene.losses.all_told()] == [LossReason.KEY_GONE]
+    with pytest.raises(LockLost):
+        reader.release()
+    assert reader.count == 0
+    assert traces(scene.real) == []
+
+
+def test_a_context_that_is_closed_meanwhile_hides_no_interruption(
+    real: Backend, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = begin_late(monkeypatch)
+    scenes: list[Scene] = []
+
+    def play(interruption: Interruption) -> None:
+        scene = Scene(real, proxy, real.context_through(proxy, timer=real.timer()))
+        scenes.append(scene)
+        lock = scene.context.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+        writer, reader = lock.write(), lock.read()
+        writer.acquire()
+        reader.acquire()
+        waiting.append(interruption)
+        try:
+            writer.release()
+        except Struck:
+            pass
+        interruption.end()
+        assert (writer.count, reader.count) == (0, 1)
+        scene.context.close()
+        assert not reader.is_held
+        assert isinstance(reader.lost, LossReason), interruption.where
+        with pytest.raises(LockLost):
+            reader.release()
+        assert reader.count == 0
+
+    for where in at_every_place(play, meanwhile=lambda: scenes[-1].the_end()):
+        eventually(lambda: traces(real) == [], LONG_S, f"no key is left, interrupted at {where}")
+        assert len(scenes[-1].losses.all_told()) == 1, where
