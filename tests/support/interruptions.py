@@ -35,9 +35,13 @@ class Interruption:
         where: The places where it has struck, as function and line.
     """
 
-    def __init__(self, nth: int, *, again_after: int | None = None) -> None:
-        """`again_after` so many further places it raises once more; None for once. With nth=-1 it never strikes."""
+    def __init__(self, nth: int, *, again_after: int | None = None, act: Callable[[], object] | None = None) -> None:
+        """`again_after` so many further places it raises once more; None for once. With nth=-1 it never strikes.
+
+        With `act` it does that instead of raising anything, as most handlers of signals do.
+        """
         self.where: list[str] = []
+        self._act = act
         self._left = nth
         self._again_after = again_after
         self._last: object = None
@@ -66,6 +70,10 @@ class Interruption:
             self._left -= 1
             if self._left < 0:
                 self.where.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+                if self._act is not None:
+                    self._on = False
+                    self._act()
+                    return False
                 if self._again_after is None:
                     self._on = False
                 else:
@@ -87,13 +95,18 @@ def _counts(frame: FrameType | None) -> bool:
     return True
 
 
-def at_every_place(scene: Callable[[Interruption], object], *, again_after: int | None = None) -> Iterator[str]:
+def at_every_place(
+    scene: Callable[[Interruption], object],
+    *,
+    again_after: int | None = None,
+    act: Callable[[], object] | None = None,
+) -> Iterator[str]:
     """Play a scene, which begins the interruption, once for each place that it can strike; tell each time where."""
     if sys.version_info >= (3, 13):
         pytest.skip("a pending call that is made pending again in itself is made once only")
     nth, struck = 0, True
     while struck:
-        interruption = Interruption(nth, again_after=again_after)
+        interruption = Interruption(nth, again_after=again_after, act=act)
         try:
             scene(interruption)
         except Struck:
