@@ -17,7 +17,7 @@ from wheel_lock.alarms import Alarm
 from wheel_lock.engine.channel import Channel, NodeRequest
 from wheel_lock.engine.connect import PLAIN, Connection, Connector, Server, is_fatal
 from wheel_lock.failures import FailureDomain, guarded
-from wheel_lock.greenlets import new_thread
+from wheel_lock.greenlets import start_soon
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
@@ -58,8 +58,12 @@ class Backoff:
 
 
 def start_helper_thread(attempt: Callable[[], None]) -> None:
-    """Run one attempt to connect on a short-lived daemon thread."""
-    new_thread(attempt, "wheel-lock-connect").start()
+    """Run one attempt to connect on a short-lived daemon thread. Does not wait until that runs.
+
+    Raises:
+        RuntimeError: The system has no thread for us.
+    """
+    start_soon(attempt, "wheel-lock-connect")
 
 
 class Node:
