@@ -177,12 +177,13 @@ class _UnpatchedThread:
     def start(self) -> None:
         self._alive = True
         try:
-            start_new_thread(self._run, ())
+            start_new_thread(self.run, ())
         except BaseException:
             self._alive = False
             raise
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Be that thread."""
         self.ident = get_ident()
         threading.current_thread().name = self.name  # for log records
         try:
@@ -217,6 +218,26 @@ def new_thread(target: Callable[[], object], name: str) -> SystemThread:
     if threads_are_patched():
         return _UnpatchedThread(target, name)
     return threading.Thread(target=_run, args=(target,), name=name, daemon=True)
+
+
+def start_soon(target: Callable[[], object], name: str) -> None:
+    """Start a daemon thread of the system without waiting until it runs, which takes long where others compute.
+
+    Raises:
+        RuntimeError: The system has no thread for us.
+    """
+    start_new_thread(_start, (target, name))  # because threading.Thread.start() waits
+
+
+def _start(target: Callable[[], object], name: str) -> None:
+    if threads_are_patched():
+        _UnpatchedThread(target, name).run()
+        return
+    thread = new_thread(target, name)
+    try:
+        thread.start()
+    except RuntimeError:
+        target()  # the system has no second one, but this will do
 
 
 def run_among_greenlets(call: Callable[[], object]) -> None:

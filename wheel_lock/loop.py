@@ -34,13 +34,14 @@ from wheel_lock.wheel import TickScale, Wheel
 logger = logging.getLogger("wheel_lock")
 
 _numbers = itertools.count(1)
+_RUNS, _GIVEN_UP = "runs", "given up"  # what becomes of a thread that is started; what is said first holds
 _LONGEST_INBOX_S = 0.01
 _INBOX_STEP = 16  # messages between two looks at the clock
 _LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
 
 
 def _new_lock() -> Any:  # typeshed calls RLock a function or a class, depending on its age
-    """Return the lock that guards the start of the thread, and what timer.py says. Held for moments only.
+    """Return the lock that guards the start of the thread, and what timer.py says. The thread itself never waits for it.
 
     Reentrant, because a finaliser may run anywhere, also while its own thread holds the lock, and post or cancel.
     """
@@ -68,6 +69,7 @@ class Loop:
         self._threaded = threaded
         self._members: WeakRegistry[Member] = WeakRegistry()
         self._thread: SystemThread | None = None
+        self._fate: dict[None, str] = {}  # of that thread
         self._lock = _new_lock()
         self._stopped = False
         self._selector: selectors.BaseSelector | None = None
@@ -299,14 +301,19 @@ class Loop:
         with self._lock:
             if self._stopped or self._thread is not None:
                 return
-            # Noted before it runs: it knows itself at once, and a finaliser which posts meanwhile starts no other.
+            fate: dict[None, str] = {}
             thread = new_thread(partial(run, [self]), self.name)
+            if self._thread is not None:
+                return  # a finaliser, or a signal's handler, has posted meanwhile
+            # Noted before it runs: it knows itself at once, and a finaliser which posts from here on starts no other.
+            self._fate = fate
+            self._thread = thread
             try:
-                self._thread = thread
                 # Not start() here: a KeyboardInterrupt while that waits can keep the thread from ever running its target.
                 native.start_new_thread(self._launch, (thread,))
             except BaseException:
-                self._thread = None  # should it begin all the same, it finds itself given up
+                if fate.setdefault(None, _GIVEN_UP) is _GIVEN_UP:
+                    self._thread = None
                 raise
 
     def _launch(self, thread: SystemThread) -> None:
@@ -319,9 +326,11 @@ class Loop:
     def _main(self) -> Asleep | None:
         """Turn until there is nothing more to do; return what to sleep on then, or None when this thread is over."""
         try:
-            with self._lock:  # not while whoever starts it may still give it up: there would be two
-                if not self.in_thread:
-                    return None
+            # Whoever starts it may have given it up, and there would be two. It must not wait for him: he holds the lock,
+            # and a signal's handler that has interrupted him may wait for what this thread is to do.
+            fate = self._fate  # looked up first: where the next line says that it is the thread, this is its own
+            if not self.in_thread or fate.setdefault(None, _RUNS) is not _RUNS:
+                return None
             self.turn()  # what has come while it slept
             while not self._stopped:
                 if self._idle:

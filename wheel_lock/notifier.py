@@ -67,6 +67,7 @@ class Notifier:
         self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]] = native.SimpleQueue()
         self._thread: SystemThread | None = None
         self._starting = native.allocate_lock()
+        self._refused: str | None = None  # why there was no thread when one was wanted
         self.running: Running | None = None
 
     @property
@@ -110,8 +111,8 @@ class Notifier:
 
     def _given_up(self, error: BaseException) -> None:
         """The system has no thread for us, or the interpreter is shutting down: the next post tries again."""
+        self._refused = repr(error)  # not logged here: who posts may be the timer's thread, and handlers have locks
         self._thread = None
-        logger.debug("%d notifications wait for a thread: %r", self._calls.qsize(), error)
 
     def _run(self) -> None:
         me = self._thread  # noted before it was started
@@ -122,12 +123,19 @@ class Notifier:
                 except queue.Empty:
                     return
                 run_among_greenlets(partial(self.run, call, *arguments))
+                self._say_why_late()
                 # The references must go before the next, possibly long wait: a callback may be all that keeps a lock alive.
                 del call, arguments
         finally:
             if self._thread is me:
                 self._thread = None  # from here on a post starts the next; what came just before is looked for here
                 self._start()
+
+    def _say_why_late(self) -> None:
+        """Log why there was no thread for a while. On its own thread, behind what was late already."""
+        why, self._refused = self._refused, None
+        if why is not None:
+            run_among_greenlets(partial(self.run, logger.debug, "notifications had to wait for a thread: %s", why))
 
     def run(self, call: Callable[..., object], *arguments: object) -> None:
         """Call ``call(*arguments)``, one of many in a call that was posted; a failure is logged. On its own thread."""

@@ -179,9 +179,13 @@ class HashedWheelTimer(Loop):
             member.timer_stopped()
         with self._lock:
             self._stopped = True
-            unprocessed = set(self._pending)
-            self._pending.clear()
             thread = self._thread
+        unprocessed: set[Timeout] = set()
+        while self._pending:
+            try:
+                unprocessed.add(self._pending.pop())
+            except KeyError:
+                break  # the last one has just been settled
         if thread is not None and thread.is_alive():
             self.wake()
             thread.join(timeout=5.0)
@@ -208,13 +212,17 @@ class HashedWheelTimer(Loop):
         return cls.shared() if timer is None else timer
 
     def settle(self, timeout: Timeout, state: TimeoutState) -> bool:
-        """Take a pending timeout to ``state``; False if it was not pending. The one place that decides races."""
-        with self._lock:
-            if timeout.state is not TimeoutState.PENDING or timeout not in self._pending:
-                return False
-            timeout.state = state
+        """Take a pending timeout to ``state``; False if it was not pending. The one place that decides races.
+
+        One step of the interpreter decides, and no lock: a caller that a signal's handler has interrupted while he holds
+        one may be waiting for this thread.
+        """
+        try:
             self._pending.remove(timeout)
-            return True
+        except KeyError:
+            return False
+        timeout.state = state
+        return True
 
     def cancel_timeout(self, timeout: Timeout) -> bool:
         """See :meth:`Timeout.cancel`."""
@@ -229,8 +237,7 @@ class HashedWheelTimer(Loop):
 
     def _died(self, error: BaseException) -> None:
         # Users' timeouts outlive the thread: they leave its wheel and go into that of the next.
-        with self._lock:
-            pending = list(self._pending)
+        pending = self._pending.copy()
         for timeout in pending:
             timeout.tick = -1
         super()._died(error)

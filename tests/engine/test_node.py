@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
 from collections.abc import Callable
 
 import pytest
 import redis
 
 from tests.engine.support import FINE, OK, START, TICK_S, Rig, error, integer
+from tests.unit.support import PATIENCE_S
+from wheel_lock.engine.node import start_helper_thread
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import State
@@ -259,6 +263,20 @@ def test_a_helper_thread_that_cannot_be_started_is_one_failed_attempt(rig: Rig) 
     rig.go_on(2.0)
     assert failures == 0
     assert rig.connector.attempts == 2, "a node that has once failed to start a helper thread never connects again"
+
+
+def test_a_helper_thread_is_started_without_waiting_for_it() -> None:
+    returned, ran = threading.Event(), threading.Event()
+
+    def start() -> None:
+        start_helper_thread(ran.set)
+        returned.set()
+
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]  # so that no thread of that module's can begin
+        _thread.start_new_thread(start, ())
+        assert returned.wait(PATIENCE_S)
+        assert not ran.is_set()
+    assert ran.wait(PATIENCE_S)
 
 
 def test_a_slow_attempt_is_not_joined_by_a_second_one(rig: Rig) -> None:

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tests.greenlets.beside import Beside
 from wheel_lock import LockContext, LostEvent
 
 context = LockContext.from_url(os.environ["APPLICATION_REDIS_URL"])
 lost: list[str] = []
 before_the_fork = context.lock("before the fork", timeout=60.0)
 before_the_fork.acquire()
+beside: list[Beside] = []  # one, from the first request on
 
 
 def on_lost(event: LostEvent) -> None:
@@ -22,9 +24,13 @@ def on_lost(event: LostEvent) -> None:
 
 def application(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
     path = environ["PATH_INFO"]
+    if not beside:
+        beside.append(Beside())
     start_response("200 OK", [("Content-Type", "application/json")])
     if path == "/report":
         return [json.dumps([lost, str(before_the_fork.lost), context.stats().held]).encode()]
+    if path == "/starved":
+        return [json.dumps(beside[0].starved).encode()]
     with context.lock(path, timeout=0.6, on_lost=on_lost) as lock:
         if path == "/busy":
             until = time.monotonic() + 1.5

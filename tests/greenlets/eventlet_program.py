@@ -6,6 +6,8 @@ import faulthandler
 import sys
 import warnings
 
+from tests.greenlets.beside import Beside
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # eventlet says that it is deprecated
     import eventlet
@@ -48,7 +50,7 @@ assert turns == 100
 
 lock = context.lock("order", timeout=0.6, on_lost=told.append)
 again = context.reentrant_lock("again")
-with lock, again, again:
+with Beside(), lock, again, again:
     assert not eventlet.spawn(lock.acquire, blocking=False).wait()
     assert not eventlet.spawn(again.acquire, blocking=False).wait()
     before = ticks

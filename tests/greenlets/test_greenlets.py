@@ -8,14 +8,17 @@ import os
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.greenlets.beside import BUSY
 from tests.support.ports import candidate_port
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -38,6 +41,9 @@ SCENES = (
     "close_ends_the_waits",
     "several_hubs_wait",
     "connections_are_made_anew_while_a_greenlet_computes",
+    "a_connection_ends_beside_a_greenlet_that_computes_with_what_its_end_waits_for",
+    "an_attempt_at_a_connection_is_ended_by_a_time_limit",
+    "the_one_thread_runs_nothing_that_waits",
     "records_are_logged_from_a_thread_and_from_greenlets",
     "a_forked_child_starts_anew",
     "a_signal_releases_a_lock",
@@ -46,19 +52,27 @@ SCENES = (
 )
 ENDS = ("it_ends_while_it_holds", "it_ends_without_its_server")
 ALLOWED_S = 5.0  # a second by design; the rest is for a busy machine
+TRIES = 8  # of a program that the machine keeps from running
 
 
 def needs(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed")
 
 
-def run(module: str, *arguments: str) -> tuple[str, float]:
-    """Run a program to its end; what it printed, and when it ended."""
+def run(server: RedisServer, module: str, *arguments: str) -> tuple[str, float]:
+    """Run a program to its end; what it printed, and when it ended.
+
+    It is run again where the machine has kept every thread of it from running, which says nothing about ours.
+    """
     command = [sys.executable, "-W", "error", "-m", f"tests.greenlets.{module}", *arguments]
-    result = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100
-    )
-    ended = time.monotonic()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for _ in range(TRIES):
+        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+        ended = time.monotonic()
+        if result.returncode != BUSY:
+            break
+        with server.client() as client:
+            client.flushall()
     assert result.returncode == 0, result.stderr
     # gevent itself says that in a forked child, from Python 3.13 on, of threads that it has found when it patched.
     assert "Exception ignored" not in result.stderr.replace("Exception ignored in: <bound method _ForkHooks", "")
@@ -70,14 +84,14 @@ def run(module: str, *arguments: str) -> tuple[str, float]:
 @pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("scene", SCENES)
 def test_under_gevent(redis_server: RedisServer, scene: str, when: str) -> None:
-    run("program", when, scene, f"redis://localhost:{redis_server.port}/0")
+    run(redis_server, "program", when, scene, f"redis://localhost:{redis_server.port}/0")
 
 
 @needs("gevent")
 @pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("scene", ENDS)
 def test_under_gevent_a_program_ends_at_once(fresh_redis: RedisServer, scene: str, when: str) -> None:
-    printed, ended = run("program", when, scene, fresh_redis.url)
+    printed, ended = run(fresh_redis, "program", when, scene, fresh_redis.url)
     assert ended - float(printed) < ALLOWED_S
     if scene == "it_ends_while_it_holds":
         assert not fresh_redis.client().exists("order", "another")
@@ -87,12 +101,13 @@ def test_under_gevent_a_program_ends_at_once(fresh_redis: RedisServer, scene: st
 @pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("transport", ["unix", "tls"])
 def test_under_gevent_over_other_transports(request: pytest.FixtureRequest, transport: str, when: str) -> None:
-    run("program", when, "server_and_transport_do_not_matter", request.getfixturevalue(f"{transport}_redis").url)
+    server: RedisServer = request.getfixturevalue(f"{transport}_redis")
+    run(server, "program", when, "server_and_transport_do_not_matter", server.url)
 
 
 @needs("eventlet")
 def test_under_eventlet(redis_server: RedisServer) -> None:
-    run("eventlet_program", redis_server.url)
+    run(redis_server, "eventlet_program", redis_server.url)
 
 
 class Gunicorn:
@@ -131,7 +146,7 @@ class Gunicorn:
             self.process.kill()
 
 
-@pytest.fixture
+@contextmanager
 def gunicorn(redis_server: RedisServer) -> Iterator[Gunicorn]:
     server = Gunicorn(redis_server.url, candidate_port())
     try:
@@ -143,16 +158,26 @@ def gunicorn(redis_server: RedisServer) -> Iterator[Gunicorn]:
 
 @needs("gunicorn")
 @needs("gevent")
-def test_gunicorn_serves_requests_that_take_locks_beside_one_that_computes(
-    redis_server: RedisServer, gunicorn: Gunicorn
-) -> None:
+def test_gunicorn_serves_requests_that_take_locks_beside_one_that_computes(redis_server: RedisServer) -> None:
+    for tries_left in reversed(range(TRIES)):
+        with gunicorn(redis_server) as server:
+            try:
+                compute_beside_requests(server)
+            except (AssertionError, urllib.error.HTTPError):
+                if tries_left and server.get("starved"):
+                    continue  # the machine has kept every thread of it from running
+                raise
+            assert redis_server.client().exists("before the fork")  # the parent goes on renewing it
+            errors = server.end()
+            assert "Traceback" not in errors
+            assert "Exception ignored" not in errors
+            return
+
+
+def compute_beside_requests(server: Gunicorn) -> None:
     with ThreadPoolExecutor(16) as requests:
-        busy = requests.submit(gunicorn.get, "busy")
-        answers = list(requests.map(lambda number: gunicorn.get(f"order{number % 20}"), range(200)))
+        busy = requests.submit(server.get, "busy")
+        answers = list(requests.map(lambda number: server.get(f"order{number % 20}"), range(200)))
         assert busy.result()
     assert answers == [True] * 200
-    assert gunicorn.get("report") == [[], "held by the parent process", 0]
-    assert redis_server.client().exists("before the fork")  # the parent goes on renewing it
-    errors = gunicorn.end()
-    assert "Traceback" not in errors
-    assert "Exception ignored" not in errors
+    assert server.get("report") == [[], "held by the parent process", 0]

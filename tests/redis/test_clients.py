@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -122,6 +124,33 @@ def test_a_database_that_is_not_there_is_reported(real: Backend) -> None:
 
 
 # Passwords
+
+
+def test_a_connection_class_that_waits_when_it_disconnects_delays_no_renewal(real: Backend) -> None:
+    guard = threading.Lock()
+    disconnected: list[str] = []
+
+    class Waits(redis.Connection):
+        def disconnect(self, *args: Any, **kwargs: Any) -> None:
+            with guard:
+                disconnected.append(threading.current_thread().name)
+                super().disconnect(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    pool = redis.ConnectionPool(connection_class=Waits, port=real.port)
+    context = real.context_of(redis.Redis.from_pool(pool))
+    with context.lock("order:42", timeout=LONG_S, renew_every=0.1) as lock:
+
+        def goes_on(connects: int, renewals: int) -> bool:
+            return context.stats().connects > connects and lock.renewals > renewals + 1
+
+        for _ in range(3):
+            with guard:
+                before = context.stats().connects, lock.renewals
+                real.view.client_kill_filter(_type="normal", skipme=True)
+                eventually(partial(goes_on, *before), LONG_S)
+    context.close()
+    eventually(lambda: len(disconnected) >= 4)  # and redis-py has counted each
+    assert context.timer.name not in disconnected
 
 
 @pytest.fixture

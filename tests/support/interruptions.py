@@ -36,14 +36,21 @@ class Interruption:
     """
 
     def __init__(
-        self, nth: int, *, again_after: int | None = None, meanwhile: Callable[[], object] = lambda: None
+        self,
+        nth: int,
+        *,
+        again_after: int | None = None,
+        meanwhile: Callable[[], object] = lambda: None,
+        raises: bool = True,
     ) -> None:
         """`again_after` so many further places it raises once more; None for once. With nth=-1 it never strikes.
 
-        `meanwhile` is called right before: what happens elsewhere while the main thread is kept from running there.
+        `meanwhile` is called right before: what happens elsewhere while the main thread is kept from running there. With
+        `raises=False` that is all, as with most handlers of signals.
         """
         self.where: list[str] = []
         self._meanwhile = meanwhile
+        self._raises = raises
         self._left = nth
         self._again_after = again_after
         self._last: object = None
@@ -78,7 +85,9 @@ class Interruption:
                     self._left, self._again_after = self._again_after, None
                     self._call_soon()
                 self._meanwhile()
-                raise Struck(self.where[-1])
+                if self._raises:
+                    raise Struck(self.where[-1])
+                return False
         self._call_soon()
         return False
 
@@ -99,13 +108,14 @@ def at_every_place(
     *,
     again_after: int | None = None,
     meanwhile: Callable[[], object] = lambda: None,
+    raises: bool = True,
 ) -> Iterator[str]:
     """Play a scene, which begins the interruption, once for each place that it can strike; tell each time where."""
     if sys.version_info >= (3, 13):
         pytest.skip("a pending call that is made pending again in itself is made once only")
     nth, struck = 0, True
     while struck:
-        interruption = Interruption(nth, again_after=again_after, meanwhile=meanwhile)
+        interruption = Interruption(nth, again_after=again_after, meanwhile=meanwhile, raises=raises)
         try:
             scene(interruption)
         except Struck:

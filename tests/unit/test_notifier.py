@@ -24,6 +24,7 @@ from tests.unit.support import (
     messages,
     with_garbage_at_every_allocation,
 )
+from wheel_lock import native
 from wheel_lock.notifier import NOTIFIER, Notifier
 
 
@@ -199,6 +200,31 @@ def test_a_log_handler_that_fails_does_not_keep_the_next_call_from_running() -> 
             NOTIFIER.post(logging.getLogger("wheel_lock").warning, "lost 1 lock(s)")
             NOTIFIER.post(told.set)
         assert told.wait(2.0), "what was posted after a failure to log was never run"
+
+
+def test_where_the_system_has_no_thread_a_post_logs_nothing_by_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Whoever posts may be the thread that renews the locks, and a handler may wait, for its lock if for nothing else.
+    caplog.set_level(logging.DEBUG, "wheel_lock")
+    notifier = Notifier()
+    seen: list[str] = []
+
+    def no_thread(*arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "start_new_thread", no_thread)
+        notifier.post(seen.append, "first")
+        assert caplog.records == []
+        assert seen == []
+    notifier.post(seen.append, "second")
+    assert notifier.drain(PATIENCE_S)
+    assert seen == ["first", "second"]
+    (record,) = caplog.records
+    assert record.getMessage() == """notifications had to wait for a thread: RuntimeError("can't start new thread")"""
+    assert record.threadName is not None
+    assert record.threadName.startswith("wheel-lock-notifier-")
 
 
 def test_a_call_may_post_and_is_run_to_its_end_first() -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.interruptions import Interruption, at_every_place
 from tests.support.waiting import eventually
 from tests.unit.conftest import NewTimer
 from tests.unit.support import (
@@ -599,3 +600,49 @@ def test_nothing_of_a_timeout_that_is_over_is_kept(timer: HashedWheelTimer, cloc
     eventually(
         lambda: not [item for item in gc.get_objects() if issubclass(type(item), Timeout) and item.timer is timer]
     )
+
+
+# Handlers of signals: they run in the middle of whatever the main thread does, and may wait for the timer's
+
+
+def test_a_handler_that_waits_for_the_thread_is_served_wherever_it_strikes_the_start_of_that(
+    new_timer: NewTimer,
+) -> None:
+    timers: list[HashedWheelTimer] = []
+    served: list[bool] = []
+
+    def start(interruption: Interruption) -> None:
+        timers.append(new_timer())
+        interruption.begin()
+        timers[-1].post(lambda: None)
+
+    def wait() -> None:
+        reply = threading.Event()
+        timers[-1].post(reply.set)
+        served.append(reply.wait(PATIENCE_S))
+
+    for where in at_every_place(start, meanwhile=wait, raises=False):
+        assert all(served), where
+        assert len([thread for thread in threading.enumerate() if thread.name == timers[-1].name]) <= 1, where
+    assert len(served) > 5
+
+
+@pytest.mark.parametrize("what", ["new_timeout", "cancel"])
+def test_a_handler_that_waits_for_a_task_is_served_wherever_it_strikes(new_timer: NewTimer, what: str) -> None:
+    timer = new_timer()
+    ran: list[threading.Event] = []
+    served: list[bool] = []
+
+    def interrupted(interruption: Interruption) -> None:
+        ran.append(reply := threading.Event())
+        later = timer.new_timeout(nothing, 60.0)
+        timer.new_timeout(lambda timeout: reply.set(), 0.02)
+        interruption.begin()
+        if what == "cancel":
+            later.cancel()
+        else:
+            timer.new_timeout(nothing, 60.0)
+
+    for where in at_every_place(interrupted, meanwhile=lambda: served.append(ran[-1].wait(PATIENCE_S)), raises=False):
+        assert all(served), where
+    assert len(served) > 5

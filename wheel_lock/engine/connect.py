@@ -23,6 +23,7 @@ from redis.retry import Retry
 
 from wheel_lock.engine.encryption import disagreement, may_disagree
 from wheel_lock.native import without_hub
+from wheel_lock.notifier import NOTIFIER
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.server_errors import ServerError, code_of
 
@@ -89,15 +90,26 @@ class RedisPyConnection:
         server: Server,
         missing_rights: frozenset[str] = frozenset(),
     ) -> None:
-        self._connection = connection
+        self._connection: AbstractConnection | None = connection
         self.missing_rights = missing_rights
         self.sock = sock
         self.level = level
         self.server = server
 
     def close(self) -> None:
-        """Close it."""
-        self._connection.disconnect()
+        """Close its socket, at once. Harmless when closed already.
+
+        What else belongs to a disconnect of redis-py's may wait for locks - it is counted where metrics are collected, and
+        the class may be a user's - so a notifier's thread sees to that.
+        """
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                self.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it is gone already
+            self.sock.close()
+            NOTIFIER.post(connection.disconnect)
 
     def forget(self) -> None:
         """In a forked child: close the child's copy of the descriptor without a word to the server."""

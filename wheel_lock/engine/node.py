@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+import traceback
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from wheel_lock.alarms import Alarm
 from wheel_lock.engine.channel import Channel, NodeRequest
 from wheel_lock.engine.connect import PLAIN, Connection, Connector, Server, is_fatal
 from wheel_lock.failures import FailureDomain, guarded
-from wheel_lock.greenlets import new_thread
+from wheel_lock.greenlets import start_soon
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
@@ -57,9 +58,24 @@ class Backoff:
         self._next_s = self._first_s
 
 
+def _forget_locals(error: BaseException) -> None:
+    """Have an error, and those behind it, keep their places, but nothing that was at hand there.
+
+    That would go when the timer's thread lets go of the error; and the finaliser of a connection may be a user's.
+    """
+    errors = [error]
+    for each in errors:
+        traceback.clear_frames(each.__traceback__)
+        errors += [one for one in (each.__cause__, each.__context__) if one is not None and one not in errors]
+
+
 def start_helper_thread(attempt: Callable[[], None]) -> None:
-    """Run one attempt to connect on a short-lived daemon thread."""
-    new_thread(attempt, "wheel-lock-connect").start()
+    """Run one attempt to connect on a short-lived daemon thread. Does not wait until that runs.
+
+    Raises:
+        RuntimeError: The system has no thread for us.
+    """
+    start_soon(attempt, "wheel-lock-connect")
 
 
 class Node:
@@ -231,6 +247,7 @@ class Node:
         except BaseException as error:
             # Users' code runs here, too: a credential provider may be cancelled, and an attempt without an end is the last.
             failure = error if isinstance(error, Exception) else ConnectionAbortedError(f"it was ended by {error!r}")
+            _forget_locals(failure)
             self._timer.post(lambda: self._failed(failure, reset_seen), self.domain)
         else:
             if self._closed or self._timer.stopped:
