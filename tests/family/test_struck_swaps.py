@@ -83,6 +83,11 @@ class Scene:
         """The context is closed."""
         self.context.close()
 
+    def all_of_it_and_the_end(self) -> None:
+        """The server does what it was asked for, its reply is read, and the context is closed."""
+        self.all_of_it()
+        self.the_end()
+
     # -- what is true then -------------------------------------------------------------------------------------------
 
     def assert_reading(self, writer: Any, reader: Any, where: str) -> None:
@@ -461,8 +466,9 @@ def test_a_swap_of_what_is_gone_is_told_to_who_was_interrupted(scene: Scene) -> 
     assert traces(scene.real) == []
 
 
+@pytest.mark.parametrize("meanwhile", [Scene.the_end, Scene.all_of_it_and_the_end])
 def test_a_context_that_is_closed_meanwhile_hides_no_interruption(
-    real: Backend, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+    real: Backend, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Scene], None]
 ) -> None:
     waiting = begin_late(monkeypatch)
     scenes: list[Scene] = []
@@ -488,6 +494,6 @@ def test_a_context_that_is_closed_meanwhile_hides_no_interruption(
             reader.release()
         assert reader.count == 0
 
-    for where in at_every_place(play, meanwhile=lambda: scenes[-1].the_end()):
+    for where in at_every_place(play, meanwhile=lambda: meanwhile(scenes[-1])):
         eventually(lambda: traces(real) == [], LONG_S, f"no key is left, interrupted at {where}")
         assert len(scenes[-1].losses.all_told()) == 1, where

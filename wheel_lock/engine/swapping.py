@@ -29,11 +29,12 @@ class Swap(CallerRequest):
     outcome is not known both are over, as after a release of which that is so, and both are cleaned up.
 
     Attributes:
+        begun: Whether it has been begun.
         lease: What is held.
         new: What takes its place. Where it never does, it says for what reason the old one was lost.
     """
 
-    __slots__ = ("_begun", "_engine", "_operation", "_options", "_releases", "lease", "new")
+    __slots__ = ("_engine", "_operation", "_options", "_releases", "begun", "lease", "new")
 
     def __init__(
         self, engine: Engine, lease: Lease, new: Lease, options: LockOptions, operation: Operation[None]
@@ -42,16 +43,16 @@ class Swap(CallerRequest):
         self._engine = engine
         self._operation = operation
         self._options = options
-        self._begun = False
+        self.begun = False
         self._releases: list[Operation[None]] = []
         self.lease = lease
         self.new = new
 
     def begin(self) -> None:
         """Send it, if the old lease is still held. A second time it does nothing: who was interrupted asks for it again."""
-        if self._begun or self.finished:
+        if self.begun or self.finished:
             return
-        self._begun = True
+        self.begun = True
         error = self._engine.let_go(self.lease)
         if error is None:
             self._engine.swaps[self.new] = self

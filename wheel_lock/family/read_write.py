@@ -89,7 +89,8 @@ class WriteHandle(ReentrantHandle):
         try:
             self._engine.submit(swap.begin)
         except ContextClosed:
-            lease = swap.lease  # which is lost, and says why
+            if not swap.begun:
+                lease = swap.lease  # which is lost, and says why
         self._downgraded(hold, lease, 0)
 
     def _let_go(self, lease: Lease | None) -> None:
