@@ -48,7 +48,7 @@ class Face:
         """How long a close may take; None where there is nothing to close any more."""
         engine = self._engine
         limit_s = engine.options.close_timeout_s if timeout is None else seconds("timeout", timeout, above=0.0)
-        return None if engine.closed or engine.timer.stopped else limit_s
+        return None if engine.over else limit_s
 
 
 class ThreadFace(Face):

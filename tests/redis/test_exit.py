@@ -150,6 +150,28 @@ ready()
     assert real.view.keys() == []
 
 
+def test_a_finaliser_that_runs_when_the_threads_have_ended_does_not_keep_the_interpreter(real: Backend) -> None:
+    script = Script(
+        real.port,
+        """
+from wheel_lock import ContextClosed
+class Late:
+    def __init__(self, lock): self.lock = lock
+    def __del__(self, closed=ContextClosed, context=context):
+        try:
+            self.lock.acquire()
+        except closed:
+            pass  # any other error is shown
+        context.close()
+late = Late(context.lock('order:42'))
+with context.lock('order:41'): pass  # so that the thread has run; nothing is held at the end
+ready()
+""",
+    )
+    check_quiet_end(script)
+    assert real.view.keys() == []
+
+
 def test_a_thread_that_waits_for_a_lock_does_not_keep_the_interpreter(real: Backend) -> None:
     real.view.set("order:42", "theirs")
     script = Script(

@@ -28,7 +28,7 @@ from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from tests.topology.watched import Watched
-from wheel_lock import LockContext, LockTimeout, LockUnavailable, LossReason, LostEvent
+from wheel_lock import HashedWheelTimer, LockContext, LockLost, LockTimeout, LockUnavailable, LossReason, LostEvent
 from wheel_lock.engine.slots import ClusterConnector
 from wheel_lock.protocol.names import SLOTS, hash_slot
 
@@ -336,6 +336,52 @@ def test_a_lock_whose_keys_are_torn_apart_is_waited_for(nodes: Nodes, context: L
     fence: Any = target.client().get(next(iter(target.client().scan_iter(f"wheel_lock:fence:*{name}"))))
     assert int(fence) > first
     nodes.move(slot, target, source)
+
+
+@contextmanager
+def refusing(nodes: Nodes, number: int) -> Iterator[None]:
+    """One of the masters says CLUSTERDOWN, because it knows of no owner of one slot."""
+    server, slot = nodes.masters[number], number * SLOTS // MASTERS + 1
+    client = server.client()
+    client.config_set("cluster-require-full-coverage", "yes")
+    client.execute_command("CLUSTER", "DELSLOTS", slot)
+    try:
+        eventually(lambda: nodes.info(server)["cluster_state"] == "fail", LONG_S)
+        yield
+    finally:
+        client.execute_command("CLUSTER", "ADDSLOTS", slot)
+        client.config_set("cluster-require-full-coverage", "no")
+
+
+def test_who_reads_on_unconfirmed_when_the_thread_dies_is_told_and_does_not_wait_for_ever(nodes: Nodes) -> None:
+    told: list[LostEvent] = []
+    name = names_at(0, 1)[0]
+    timer = HashedWheelTimer()
+
+    def die() -> None:
+        raise SystemExit
+
+    def is_on_the_wheel_alone() -> bool:
+        return swap.tick >= 0 and not swap.sends and not any(node.busy for node in engine.nodes)
+
+    with LockContext(nodes.client(), timer=timer, close_timeout=0.5) as context:
+        engine = context._engine
+        lock = context.rw_lock(name, timeout=LONG_S, on_lost=told.append)
+        writer, reader = lock.write(), lock.read()
+        assert writer.acquire()
+        assert reader.acquire()
+        with refusing(nodes, 0):
+            writer._let_go(None)  # as release() does for who is interrupted
+            (swap,) = eventually(lambda: list(engine.swaps.values()))
+            eventually(is_on_the_wheel_alone)  # it is sent again after a pause
+            timer.post(die)
+            eventually(lambda: timer.deaths)
+            with pytest.raises(LockLost):
+                reader.release()
+            assert engine.swaps == {}
+            eventually(lambda: told)
+        assert len(told) == 1
+    timer.stop()
 
 
 def test_locks_on_their_way_to_a_master_that_owns_nothing_yet_stay_held(nodes: Nodes) -> None:

@@ -123,3 +123,29 @@ def test_a_shard_behind_the_proxy_that_is_away_for_a_moment_costs_nothing(redis_
         eventually(lambda: lock.renewals > 1)
         assert told == []
         lock.release()
+
+
+def test_what_is_refused_to_very_many_does_not_keep_the_others_from_their_turn(fresh_redis: RedisServer) -> None:
+    """More are refused, and have nearer deadlines, than are asked about at a time."""
+    told: list[LostEvent] = []
+    admin = fresh_redis.client()
+    admin.execute_command("ACL", "SETUSER", "us", "reset", "on", ">secret", "~*", "&*", "+@all")
+    client = redis.Redis(port=fresh_redis.port, username="us", password="secret")
+    with LockContext(client, declare_keys=True, response_timeout=60.0) as context:
+        refused = context.acquire_many(
+            [f"theirs:{n}" for n in range(2500)], timeout=60.0, renew_every=0.3, on_lost=told.append
+        )
+        ours = context.acquire_many([f"ours:{n}" for n in range(5)], timeout=60.0, renew_every=2.0, on_lost=told.append)
+        assert all(refused.values())
+        admin.execute_command("ACL", "SETUSER", "us", "resetkeys", "~ours:*")
+        fresh_redis.pause()
+        try:
+            # Behind as many of the others as may be under way.
+            eventually(
+                lambda: sum(one.overdue for one in context.held() if str(one.name).startswith("ours")) == 5, 20.0
+            )
+        finally:
+            fresh_redis.resume()
+        eventually(lambda: all(lock is not None and lock.remaining() > 57.5 for lock in ours.values()), 20.0)
+        assert told == []
+        admin.execute_command("ACL", "SETUSER", "us", "~*")

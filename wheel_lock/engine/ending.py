@@ -82,6 +82,9 @@ class Ending:
         engine.deaths += 1
         engine.lose(list(engine.held), reason)
         steps: list[Callable[[], object]] = [partial(node.restart, error) for node in engine.nodes]
+        # What a node keeps is refused by now. Others wait for an alarm, which is gone, and perhaps nobody waits for them
+        # yet: who was interrupted, and releases later.
+        steps.extend(partial(swap.refused, error) for swap in tuple(engine.swaps.values()))
         steps.append(partial(engine.lines.fail, LockUnavailable(told)))
         steps.append(partial(engine.listen_anew, lambda wakeups: wakeups.restart(error)))
         steps.extend(renewer.restart for renewer in engine.renewers)

@@ -6,6 +6,7 @@ Everything here runs on the timer's thread, except :meth:`Engine.submit`, which 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -119,18 +120,25 @@ class Engine:
         """Have ``work()`` done on the timer's thread. From any thread.
 
         Raises:
-            ContextClosed: The context, or its timer, is closed.
+            ContextClosed: The context, or its timer, is closed, or the interpreter has ended all threads but this.
         """
         if self.exiting:
             end_quietly(True)  # what a daemon thread would acquire now could be left behind
+            if sys.is_finalizing():
+                raise ContextClosed("The interpreter has ended, and with it the thread that keeps the locks")
         if self.closed or self.timer.stopped:
             raise ContextClosed("The context has been closed")
         self.timer.post(work, self)
 
     def tell(self, work: Callable[[], object]) -> None:
         """Like :meth:`submit`, but quiet about a closed context: for finalisers and for giving up."""
-        if not self.closed and not self.timer.stopped:
+        if not self.over:
             self.timer.post(work, self)
+
+    @property
+    def over(self) -> bool:
+        """Whether it does nothing for anybody any more. From any thread."""
+        return self.closed or self.timer.stopped or (self.exiting and sys.is_finalizing())
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a context, and what it has made, cannot be pickled: each process makes its own")

@@ -140,8 +140,7 @@ class OverdueLeases:
         # A thread that was stopped comes here with replies in its hands, before it has looked at the deadlines.
         now = self.timer.clock.now()
         self.engine.lose(self.overdue.pop_until(now))
-        most = _DRAIN_LEASES if self.node.one_by_one else _DRAIN_CALLS
-        calls = min(most, self._options.max_calls_in_flight) - self._in_flight
+        calls = self._room
         if self._sick:
             calls = 0 if self._in_flight or self._retry is not None else 1
         if calls <= 0:
@@ -163,6 +162,12 @@ class OverdueLeases:
                 else:
                     self.overdue.add(batch)  # many small groups: the rest waits for replies
 
+    @property
+    def _room(self) -> int:
+        """How many more calls may be under way from the overdue set."""
+        most = _DRAIN_LEASES if self.node.one_by_one else _DRAIN_CALLS
+        return min(most, self._options.max_calls_in_flight) - self._in_flight
+
     def _waits(self, lease: Lease) -> bool:
         return lease.state is OVERDUE and lease not in self._resting
 
@@ -178,8 +183,13 @@ class OverdueLeases:
 
     def _retry_now(self, now: float) -> None:
         self._retry = None
-        self._resting.clear()
+        # In turn: those that were refused have the nearest deadlines, perhaps, and would be all that is ever asked about.
         self.drain()
+        if self._room > 0:
+            self._resting.clear()
+            self.drain()
+        elif self._resting:
+            self._retry_later()
 
     def node_ready(self) -> None:
         """There is a connection that answers: whatever is overdue goes out at once."""
