@@ -7,7 +7,9 @@ each command by the server's wall clock.
 
 from __future__ import annotations
 
+import itertools
 import re
+import secrets
 import socket
 import threading
 import time
@@ -26,8 +28,10 @@ class Monitor:
     """Records all commands that a server runs. Use it in a `with`; then ask for the tenures."""
 
     def __init__(self, server: RedisServer) -> None:
+        self._server = server
         self._socket = socket.create_connection(("127.0.0.1", server.port))
         self._lines: list[bytes] = []
+        self._end = secrets.token_hex().encode()
         self._thread = threading.Thread(target=self._read, daemon=True)
 
     def __enter__(self) -> Self:
@@ -39,20 +43,26 @@ class Monitor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
+        # All that the server has run before this is read first: what is left in the socket would be missing at the end.
+        self._server.client().echo(self._end)
         self._thread.join()
         self._socket.close()
 
     def _read(self) -> None:
         with self._socket.makefile("rb") as lines:
-            self._lines.extend(lines)
+            for line in lines:
+                self._lines.append(line)
+                if self._end in line:
+                    return
 
     def tenures(self, names: list[str]) -> list[Tenure]:
         """All tenures of these fenced locks, on CLOCK_MONOTONIC. Their names must be plain text."""
         shift = time.monotonic() - time.time()
         fences = {fence_key(name.encode()): name for name in names}
         ended: list[Tenure] = []
-        current: dict[str, Tenure] = {}
+        # A tenure for each fence that was drawn under the holder's token: where the connection of an acquire was replaced,
+        # both its tries may arrive, in either order, and the holder has the fence of one of them.
+        current: dict[str, list[Tenure]] = {}
         drawn: dict[str, str] = {}
         called_at = 0.0
         for line in self._lines:
@@ -69,15 +79,15 @@ class Monitor:
             if verb == b"set" and words[1] in fences:
                 drawn[fences[words[1]]] = words[2].decode()  # the grant comes next
             elif verb == b"set" and name in names:
-                if name in current:
-                    ended.append(current.pop(name))
-                current[name] = Tenure(name, drawn.pop(name), called_at, called_at + int(words[4]) / 1000)
+                ended += current.pop(name, [])
+                current[name] = [Tenure(name, drawn.pop(name), called_at, called_at + int(words[4]) / 1000)]
             elif verb == b"pexpire" and name in current:
-                until = max(current[name].until, called_at + int(words[2]) / 1000)  # no script shortens an expiry here
-                if name in drawn:  # an earlier try of the same acquire was granted; from here on it has another fence
-                    ended.append(current.pop(name))
-                    current[name] = Tenure(name, drawn.pop(name), called_at, until)
-                current[name] = current[name]._replace(until=until)
+                until = max(
+                    current[name][0].until, called_at + int(words[2]) / 1000
+                )  # no script shortens an expiry here
+                if name in drawn:
+                    current[name].append(Tenure(name, drawn.pop(name), called_at, until))
+                current[name] = [tenure._replace(until=until) for tenure in current[name]]
             elif verb == b"del" and name in current:
-                ended.append(current.pop(name)._replace(until=float(stamp) + shift))
-        return [*ended, *current.values()]
+                ended += [tenure._replace(until=float(stamp) + shift) for tenure in current.pop(name)]
+        return [*ended, *itertools.chain.from_iterable(current.values())]

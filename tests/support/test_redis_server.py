@@ -75,7 +75,7 @@ def test_kill_and_start_again(fresh_redis: RedisServer) -> None:
 
 
 def test_pause_and_resume(fresh_redis: RedisServer) -> None:
-    client = fresh_redis.client(socket_timeout=0.05)
+    client = fresh_redis.client(socket_timeout=0.5)
     assert client.ping()
     fresh_redis.pause()
     with pytest.raises(redis.TimeoutError):
