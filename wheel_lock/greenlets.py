@@ -7,17 +7,21 @@ never imports it.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
 from collections.abc import Callable
 from sys import modules
+from time import monotonic
 from typing import Any, Protocol
 
 from wheel_lock.lease import Owner
-from wheel_lock.native import RLock, allocate_lock, get_ident, start_new_thread, threads_are_patched
+from wheel_lock.native import RLock, allocate_lock, get_ident, sleep, start_new_thread, threads_are_patched
 
 _LOOK_AROUND_S = 1.0
+_EXIT_S = 0.5
+_GLANCE_S = 0.002
 
 _sending = RLock()  # held for moments: what wakes a hub is not closed while another thread is at it
 _main_hub: weakref.ref[Any] | None = None  # once it has been seen
@@ -27,6 +31,7 @@ def _after_fork() -> None:
     global _sending, _main_hub
     _sending = RLock()
     _main_hub = None  # the thread that forks may have been another
+    _with_hubs.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -229,15 +234,35 @@ def start_soon(target: Callable[[], object], name: str) -> None:
     start_new_thread(_start, (target, name))  # because threading.Thread.start() waits
 
 
+_with_hubs: set[_UnpatchedThread] = set()  # threads that run for a moment, and wait in the way of gevent meanwhile
+
+
 def _start(target: Callable[[], object], name: str) -> None:
     if threads_are_patched():
-        _UnpatchedThread(target, name).run()
+        alone = _UnpatchedThread(target, name)
+        _with_hubs.add(alone)
+        try:
+            alone.run()
+        finally:
+            _with_hubs.discard(alone)
         return
     thread = new_thread(target, name)
     try:
         thread.start()
     except RuntimeError:
         target()  # the system has no second one, but this will do
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Give the threads with hubs a moment to end.
+
+    A thread that wakes up while the interpreter ends is ended in the middle of its stack. Where greenlets have stacks of
+    their own there, that crashes the process.
+    """
+    until = monotonic() + _EXIT_S
+    while _with_hubs and monotonic() < until:
+        sleep(_GLANCE_S)
 
 
 def run_among_greenlets(call: Callable[[], object]) -> None:

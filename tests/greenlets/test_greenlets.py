@@ -50,7 +50,7 @@ SCENES = (
     "tasks_of_asyncio_wait",
     "all_kinds_of_calls",
 )
-ENDS = ("it_ends_while_it_holds", "it_ends_without_its_server")
+ENDS = ("it_ends_while_it_holds", "it_ends_without_its_server", "it_ends_while_a_thread_clears_up")
 ALLOWED_S = 5.0  # a second by design; the rest is for a busy machine
 TRIES = 8  # of a program that the machine keeps from running
 
