@@ -79,6 +79,11 @@ class Connector(Protocol):
     def describe(self) -> str: ...
 
 
+def _disconnect(connections: list[AbstractConnection]) -> None:
+    """Disconnect the one in the list, and have it go on this thread: it has a finaliser, which disconnects, too."""
+    connections.pop().disconnect()
+
+
 class RedisPyConnection:
     """A redis-py connection whose socket now belongs to a channel."""
 
@@ -90,7 +95,7 @@ class RedisPyConnection:
         server: Server,
         missing_rights: frozenset[str] = frozenset(),
     ) -> None:
-        self._connection: AbstractConnection | None = connection
+        self._ours = [connection]  # emptied by whoever ends it
         self.missing_rights = missing_rights
         self.sock = sock
         self.level = level
@@ -102,14 +107,14 @@ class RedisPyConnection:
         What else belongs to a disconnect of redis-py's may wait for locks - it is counted where metrics are collected, and
         the class may be a user's - so a notifier's thread sees to that.
         """
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        ours, self._ours = self._ours, []
+        if ours:
             try:
                 self.sock.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # it is gone already
             self.sock.close()
-            NOTIFIER.post(connection.disconnect)
+            NOTIFIER.post(_disconnect, ours)
 
     def forget(self) -> None:
         """In a forked child: close the child's copy of the descriptor without a word to the server."""
