@@ -17,11 +17,11 @@ import pytest
 
 from tests.aio.support import Run, until
 from tests.family.support import NAME, traces, zmembers
-from tests.redis.support import LONG_S, Backend, Background, Losses, interrupted, without_collection
+from tests.redis.support import LONG_S, Backend, Background, Clock, Losses, interrupted, without_collection
 from tests.support.interruptions import Interruption, Struck, at_every_place
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockLost, LockNotHeld, LockUnavailable, LossReason, WheelLockError
+from wheel_lock import LockContext, LockLost, LockNotHeld, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.family.read_write import WriteHandle
 from wheel_lock.lease import Lease
 
@@ -87,6 +87,10 @@ class Scene:
         """The server does what it was asked for, its reply is read, and the context is closed."""
         self.all_of_it()
         self.the_end()
+
+    def beside(self, loop: object, details: object) -> None:
+        """It has struck a step of the event loop, and not the task that waits: that goes on waiting for the reply."""
+        self.proxy.to_client.delay_s = 0.0
 
     # -- what is true then -------------------------------------------------------------------------------------------
 
@@ -179,7 +183,7 @@ def test_a_task_that_is_interrupted_anywhere_while_it_stops_writing_reads_on(sce
         assert traces(scene.real) == []
 
     with asyncio.Runner() as runner:
-        runner.get_loop().set_exception_handler(lambda loop, details: None)  # it may strike the loop's own steps
+        runner.get_loop().set_exception_handler(scene.beside)
         runner.run(main(Interruption(-1)))
         for _ in at_every_place(lambda it: runner.run(main(it)), meanwhile=lambda: MEANWHILE[meanwhile](scene)):
             places += 1
@@ -273,7 +277,7 @@ def test_who_is_interrupted_anywhere_in_a_downgrade_goes_on_with_what_he_read_be
         assert traces(scene.real) == []
 
     with asyncio.Runner() as runner:
-        runner.get_loop().set_exception_handler(lambda loop, details: None)
+        runner.get_loop().set_exception_handler(scene.beside)
         for _ in at_every_place(lambda it: runner.run(main(it)), meanwhile=lambda: MEANWHILE[meanwhile](scene)):
             places += 1
     assert places > 5
@@ -283,10 +287,14 @@ def test_who_is_interrupted_anywhere_in_a_downgrade_goes_on_with_what_he_read_be
 # While the reply is on its way
 
 
+def release_waits(scene: Scene) -> bool:
+    """Whether somebody waits for the release of what is not confirmed yet."""
+    return any(swap._releases for swap in list(scene.context._engine.swaps.values()))
+
+
 def let_through(scene: Scene) -> None:
     """Let replies come as soon as somebody waits for the release of what is not confirmed yet."""
-    engine = scene.context._engine
-    eventually(lambda: any(swap._releases for swap in list(engine.swaps.values())), LONG_S)
+    eventually(lambda: release_waits(scene), LONG_S)
     scene.proxy.to_client.delay_s = 0.0
 
 
@@ -421,29 +429,41 @@ def test_an_interrupted_release_of_what_is_not_confirmed_yet_is_carried_out(scen
 
 @pytest.mark.parametrize("released", [False, True])
 def test_what_is_never_confirmed_is_lost_and_that_is_told(real: Backend, proxy: TcpProxy, released: bool) -> None:
-    context = real.context_through(proxy, timer=real.timer(), response_timeout=0.3)
-    context.lock("warm-up").acquire()
-    scene = Scene(real, proxy, context)
-    lock = context.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
+    clock = Clock()
+    scene = Scene(real, proxy, real.context_through(proxy, timer=real.timer(clock)))
+    engine = scene.context._engine
+    lock = scene.context.rw_lock(NAME, TIMEOUT_S, on_lost=scene.losses)
     writer, reader = lock.write(), lock.read()
     writer.acquire()
     reader.acquire()
     struck_in_flight(scene, writer)
+
+    def too_long() -> None:
+        eventually(lambda: not released or release_waits(scene), LONG_S)
+        clock.advance(engine.options.response_timeout_s + 1.0)
+
+    waiting = Background(too_long)
     if released:
-        with pytest.raises(WheelLockError):
+        with pytest.raises((LockTimeout, LockUnavailable)):
             reader.release()
-        reasons = []  # he has let go of it
+        reasons = []  # he has let go of it, and is told so
     else:
         eventually(lambda: reader.lost is LossReason.NOT_CONFIRMED, LONG_S)
         with pytest.raises(LockLost) as caught:
             reader.release()
         assert caught.value.reason is LossReason.NOT_CONFIRMED
         reasons = [LossReason.NOT_CONFIRMED]
+    waiting.result()
     assert [event.reason for event in scene.losses.all_told()] == reasons
     assert reader.count == 0
     assert not reader.is_held
     proxy.to_client.delay_s = 0.0
-    eventually(lambda: traces(real) == [], LONG_S, "it is undone when the server can be asked again")
+
+    def undone() -> bool:
+        clock.advance(0.1)  # so that it is connected to again
+        return traces(real) == []
+
+    eventually(undone, LONG_S, "it is undone when the server can be asked again")
     assert [event.reason for event in scene.losses.all_told()] == reasons
 
 
