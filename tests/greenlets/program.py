@@ -380,7 +380,7 @@ def a_connection_ends_beside_a_greenlet_that_computes_with_what_its_end_waits_fo
                 super().disconnect(*arguments, **options)  # type: ignore[no-untyped-call]
 
         def __del__(self) -> None:
-            """Not redis-py's, which disconnects: the collector runs finalisers on any thread, that of the engine included."""
+            """Not redis-py's, which disconnects: the collector runs finalisers on any thread, the engine's too."""
 
         def on_connect_check_health(self, *arguments: Any, **options: Any) -> None:
             nonlocal refusals
