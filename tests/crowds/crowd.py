@@ -32,6 +32,7 @@ class Crowd:
     histories: dict[str, History]
     workers: dict[str, list[str]] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)  # acquires whose time was over, but not by a stop
     begin: float = 0.0
     quiet: float = 0.0  # from here on nothing disturbed them
     until: float = 0.0
@@ -147,4 +148,4 @@ def _collect(part: dict[str, Any], crowd: Crowd, stops: list[Stop]) -> None:
     crowd.troubles += part["troubles"]
     for process, since, until, what in part["unanswered"]:
         if not any(stop.process == process and stop.since < until and since < stop.until for stop in stops):
-            crowd.troubles.append(what)
+            crowd.unanswered.append(what)

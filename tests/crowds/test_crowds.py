@@ -59,6 +59,8 @@ def test_the_stops_cost_some_their_locks(crowd: Crowd) -> None:
 
 def test_no_call_failed_but_for_losses(crowd: Crowd) -> None:
     assert crowd.troubles == []
+    # 48 workers of each process are as many as the machine can bear; now and then an answer takes longer than they wait.
+    assert len(crowd.unanswered) <= sum(len(history.claims) for history in crowd.histories.values()) // 100
     assert crowd.said == []
 
 
