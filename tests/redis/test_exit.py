@@ -330,6 +330,7 @@ def work(number):
             time.sleep(0.001)
 """,
     "timers": """
+logging.getLogger("wheel_lock").setLevel(logging.ERROR)  # that there are many may be said
 def work(number):
     while True:
         context.timer.new_timeout(lambda timeout: None, 0.001)
