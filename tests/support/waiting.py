@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def eventually(
-    predicate: Callable[[], T], timeout_s: float = 5.0, message: str = "", *, interval_s: float = 0.002
+    predicate: Callable[[], T], timeout_s: float = 30.0, message: str = "", *, interval_s: float = 0.002
 ) -> T:
     """Call predicate until it returns something true, and return that; AssertionError after timeout_s.
 
