@@ -35,6 +35,7 @@ class Nodes:
         self._node_timeout_ms = node_timeout_ms
         self._stack = ExitStack()
         self.servers: list[RedisServer] = []
+        self._admins: dict[RedisServer, redis.Redis] = {}  # kept: a move of a slot takes a dozen commands
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -81,9 +82,14 @@ class Nodes:
         """Those that were masters at first."""
         return self.servers[:MASTERS]
 
+    def _admin(self, server: RedisServer) -> redis.Redis:
+        if server not in self._admins:
+            self._admins[server] = server.client()
+        return self._admins[server]
+
     def info(self, server: RedisServer) -> dict[str, Any]:
         """CLUSTER INFO of one node."""
-        text = server.client().execute_command("CLUSTER", "INFO")
+        text = self._admin(server).execute_command("CLUSTER", "INFO")
         if isinstance(text, dict):
             return {key: int(value) if str(value).isdigit() else value for key, value in text.items()}
         pairs = [line.split(":") for line in text.decode().split()]
@@ -91,7 +97,7 @@ class Nodes:
 
     def id_of(self, server: RedisServer) -> str:
         """The id that the others know a node by."""
-        found = server.client().execute_command("CLUSTER", "MYID")
+        found = self._admin(server).execute_command("CLUSTER", "MYID")
         return str(found.decode() if isinstance(found, bytes) else found)
 
     def client(self, **settings: Any) -> redis.RedisCluster:
@@ -106,12 +112,12 @@ class Nodes:
 
     def begin_move(self, slot: int, source: RedisServer, target: RedisServer) -> None:
         """Have both sides know that a slot is on its way."""
-        target.client().execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
-        source.client().execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
+        self._admin(target).execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
+        self._admin(source).execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
 
     def move_keys(self, slot: int, source: RedisServer, target: RedisServer) -> None:
         """Move the keys of a slot."""
-        client = source.client()
+        client = self._admin(source)
         while keys := client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
             client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
 
@@ -120,4 +126,4 @@ class Nodes:
         new = self.id_of(target)
         for server in [target, *self.masters]:
             if server.alive:
-                server.client().execute_command("CLUSTER", "SETSLOT", slot, "NODE", new)
+                self._admin(server).execute_command("CLUSTER", "SETSLOT", slot, "NODE", new)

@@ -9,7 +9,7 @@ import pytest
 from tests.redis.support import Background
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
-from tests.topology.moving import heal, hung, is_renewed, keys_in, names_at, names_in, on_its_way
+from tests.topology.moving import heal, hung, is_connected, is_renewed, keys_in, names_at, names_in, on_its_way
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from wheel_lock import Lock, LockContext, LockTimeout, LockUnavailable, LostEvent, NotReplicated, WheelLockError
 
@@ -230,8 +230,7 @@ def test_acquires_that_are_sent_to_a_dead_node_leave_nothing_behind(nodes: Nodes
     slot = 180
     names = names_in(slot, 2)
     with LockContext(nodes.client(), response_timeout=0.3) as context:
-        with context.lock(names_at(0, 1)[0]) as lock:
-            assert lock.is_held
+        eventually(lambda: is_connected(context, names_at(0, 1)[0]), LONG_S)
         with on_its_way(nodes, slot) as (source, target):
             target.kill()
             try:
@@ -253,6 +252,7 @@ def test_an_extension_that_is_sent_on_after_its_time_leaves_the_lock_to_its_rene
     told: list[LostEvent] = []
     with LockContext(nodes.client(), response_timeout=0.5) as context:
         lock = context.lock(names_in(slot, 1)[0], timeout=60.0, renew_every=20.0, on_lost=told.append)
+        eventually(lambda: is_connected(context, lock.name), LONG_S)
         assert lock.acquire()
         with on_its_way(nodes, slot) as (source, target):
             nodes.move_keys(slot, source, target)

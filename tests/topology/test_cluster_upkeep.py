@@ -14,7 +14,7 @@ from redis.asyncio.cluster import ClusterNode
 from tests.redis.support import Background, believes_no_longer_than_the_server
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
-from tests.topology.moving import hung, is_renewed, names_at, names_in, on_its_way
+from tests.topology.moving import hung, is_renewed, is_replicated, names_at, names_in, on_its_way
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from tests.topology.tellers import Teller
 from wheel_lock import LockContext, LockUnavailable, LostEvent
@@ -43,8 +43,7 @@ def owner_and_heir(nodes: Nodes) -> tuple[RedisServer, RedisServer]:
 
 def take_over(owner: RedisServer, heir: RedisServer) -> None:
     """Have a replica that knows everything take over."""
-    written = owner.client().info("replication")["master_repl_offset"]
-    eventually(lambda: heir.client().info("replication")["slave_repl_offset"] >= written, LONG_S)
+    is_replicated(owner, heir)
     heir.client().execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
     eventually(lambda: is_master(heir) and not is_master(owner), LONG_S)
 
@@ -377,7 +376,10 @@ def test_a_waiter_listens_where_acquires_are_replicated_as_well(nodes: Nodes) ->
         waiter.release()
 
 
-def test_bulk_work_that_waits_for_the_first_map_ends_with_the_context(nodes: Nodes) -> None:
+def test_bulk_work_that_waits_for_the_first_map_ends_with_the_context(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wheel_lock.engine.cluster._PATIENCE_S", LONG_S)
     context = LockContext(nodes.client(), close_timeout=0.5)
     with hung(*nodes.servers):
         acquiring = Background(lambda: context.acquire_many([f"order:{n}" for n in range(30)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -36,7 +37,8 @@ def client_of(proxy: KeyedProxy) -> redis.Redis:
 def test_the_refusal_itself_switches_to_one_lease_a_call(proxy: KeyedProxy) -> None:
     told: list[LostEvent] = []
     with LockContext(client_of(proxy)) as context:
-        locks = context.acquire_many([f"order:{n}" for n in range(200)], timeout=1.0, on_lost=told.append)
+        names = [f"order:{n}" for n in range(200)]
+        locks = context.acquire_many(names, timeout=10.0, renew_every=0.3, on_lost=told.append)
         assert all(locks.values())
         eventually(lambda: all(lock is not None and lock.renewals > 2 for lock in locks.values()))
         refused = proxy.refused
@@ -50,7 +52,7 @@ def test_the_refusal_itself_switches_to_one_lease_a_call(proxy: KeyedProxy) -> N
 def test_with_the_option_nothing_is_ever_refused(proxy: KeyedProxy) -> None:
     with LockContext(client_of(proxy), declare_keys=True) as context:
         before = proxy.refused
-        locks = context.acquire_many([f"order:{n}" for n in range(50)], timeout=0.5)
+        locks = context.acquire_many([f"order:{n}" for n in range(50)], timeout=10.0, renew_every=0.2)
         eventually(lambda: all(lock is not None and lock.renewals for lock in locks.values()))
         context.release_many(locks.values())
         # Each connection asks which form of a script the server knows.
@@ -58,21 +60,22 @@ def test_with_the_option_nothing_is_ever_refused(proxy: KeyedProxy) -> None:
 
 
 def test_every_kind_of_lock_works(proxy: KeyedProxy) -> None:
+    terms: dict[str, Any] = {"timeout": 10.0, "renew_every": 0.2}
     with LockContext(client_of(proxy), fallback_interval=0.3) as context:
-        with context.lock("a", timeout=0.5, fencing=True) as lock:
+        with context.lock("a", **terms, fencing=True) as lock:
             eventually(lambda: lock.renewals)
-        with context.reentrant_lock("b", timeout=0.5) as reentrant:
+        with context.reentrant_lock("b", **terms) as reentrant:
             eventually(lambda: reentrant.renewals)
-        with context.rw_lock("c", timeout=0.5).write() as writer:
+        with context.rw_lock("c", **terms).write() as writer:
             eventually(lambda: writer.renewals)
             writer.downgrade().release()
-        with context.fair_lock("d", timeout=0.5) as fair:
-            waiting = Background(context.fair_lock("d", timeout=0.5, thread_local=False).acquire)
+        with context.fair_lock("d", **terms) as fair:
+            waiting = Background(context.fair_lock("d", **terms, thread_local=False).acquire)
             eventually(lambda: fair.renewals)
         assert waiting.result()
-        with context.semaphore("e", 2, timeout=0.5) as permit:
+        with context.semaphore("e", 2, **terms) as permit:
             eventually(lambda: permit.renewals)
-        with context.multi_lock(["f", "g", "h"], timeout=0.5) as together:
+        with context.multi_lock(["f", "g", "h"], **terms) as together:
             assert together.is_held
             assert not context.multi_lock(["x", "h"]).acquire(blocking=False)
             assert context.lock("x").acquire(blocking=False)
@@ -81,7 +84,7 @@ def test_every_kind_of_lock_works(proxy: KeyedProxy) -> None:
 def test_a_lost_lock_is_told_also_here(proxy: KeyedProxy, redis_server: RedisServer) -> None:
     told: list[LostEvent] = []
     with LockContext(client_of(proxy)) as context:
-        locks = context.acquire_many(["a", "b", "c"], timeout=1.0, on_lost=told.append)
+        locks = context.acquire_many(["a", "b", "c"], timeout=10.0, renew_every=0.3, on_lost=told.append)
         redis_server.client().delete("b")
         eventually(lambda: told)
         assert [(event.name, event.reason) for event in told] == [("b", LossReason.KEY_GONE)]
@@ -116,7 +119,7 @@ def test_a_shard_behind_the_proxy_that_is_down_costs_its_own_locks_only(redis_se
 def test_a_shard_behind_the_proxy_that_is_away_for_a_moment_costs_nothing(redis_server: RedisServer) -> None:
     told: list[LostEvent] = []
     with KeyedProxy(redis_server.port, REFUSALS[0]) as proxy, LockContext(client_of(proxy)) as context:
-        lock = context.lock("ill", timeout=3.0, on_lost=told.append)
+        lock = context.lock("ill", timeout=10.0, renew_every=0.5, on_lost=told.append)
         assert lock.acquire()
         proxy.down = b"ill"
         eventually(lambda: context.stats().overdue == 1)
