@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,9 @@ from tests.redis.support import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.keyed import KeyedProxy
-from wheel_lock import LockContext, LossReason, LostEvent
+from tests.topology.moving import granted
+from wheel_lock import HashedWheelTimer, LockContext, LossReason, LostEvent
+from wheel_lock.testing import ManualClock
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +50,46 @@ def test_the_refusal_itself_switches_to_one_lease_a_call(proxy: KeyedProxy) -> N
         assert told == []
         assert proxy.refused == refused  # it is not asked in that way again
         assert all(context.acquire_many(locks).values())
+
+
+def test_calls_that_are_under_way_when_the_first_is_refused_are_sent_in_the_other_way_too(proxy: KeyedProxy) -> None:
+    with LockContext(client_of(proxy), batch_size=50) as context:
+        before = proxy.refused
+        locks = granted(context.acquire_many([f"order:{n}" for n in range(300)]))
+        assert proxy.refused > before + 1
+        context.release_many(locks)
+
+
+def test_callers_whose_calls_are_refused_together_are_all_served(proxy: KeyedProxy) -> None:
+    with LockContext(client_of(proxy)) as context:
+        permits = [context.semaphore("pool", 5, thread_local=False) for _ in range(5)]
+        assert all(permit.acquire() for permit in permits)
+        refused, timer, gate = proxy.refused, context._engine.timer, threading.Event()
+        timer.post(gate.wait)
+        try:
+            releasing = [Background(permit.release) for permit in permits]
+            eventually(lambda: len(timer._inbox) == 5)
+        finally:
+            gate.set()
+        for each in releasing:
+            each.result()
+        assert proxy.refused == refused + 5
+
+
+def test_renewals_that_are_refused_together_do_not_hold_each_other_up(proxy: KeyedProxy) -> None:
+    clock = ManualClock()
+    timer = HashedWheelTimer(clock=clock)
+    with LockContext(client_of(proxy), timer=timer) as context:
+        ill = [context.lock(f"ill:{n}", timeout=20.0, renew_every=1.0) for n in range(3)]
+        well = [context.lock(f"well:{n}", timeout=20.5, renew_every=1.0) for n in range(3)]  # other terms, another call
+        assert all(lock.acquire() for lock in [*ill, *well])
+        refused, proxy.down = proxy.refused, b"ill"
+        clock.jump(2.0)
+        eventually(lambda: all(lock.renewals for lock in well))
+        assert proxy.refused == refused + 2
+        proxy.down = None
+        context.release_many([*ill, *well])
+    timer.stop()
 
 
 def test_with_the_option_nothing_is_ever_refused(proxy: KeyedProxy) -> None:

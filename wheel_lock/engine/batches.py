@@ -126,7 +126,7 @@ class Batch(Request):
             if error.code not in ("MOVED", "ASK"):
                 self._renewer.outage.begin(error)
             return
-        if self.node.learns(error, self.call()):
+        if self.node.learns(error, self.declared):
             self._renewer.interrupted(self)
             self._renewer.drain()
         elif self.node.one_by_one and len(self.leases) == 1:

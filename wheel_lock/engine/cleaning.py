@@ -84,7 +84,7 @@ class CleanUp(Request):
     def error_reply(self, error: ServerError) -> None:
         if self.node.cluster is not None and self.node.cluster.redirects(self, error):
             return
-        if self.node.learns(error, self.call()):
+        if self.node.learns(error, self.declared):
             self.finish()
             CleanUp(self.timer, self.node, self._kind, self._leases, self._until).start()
         else:

@@ -23,7 +23,6 @@ from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import error_text
-from wheel_lock.protocol.scripts import Call
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.timer import HashedWheelTimer
 
@@ -156,12 +155,20 @@ class Node:
         """How many calls it takes for as many leases as usually share one."""
         return self._options.batch_size if self.one_by_one else 1
 
-    def learns(self, error: ServerError, call: Call) -> bool:
-        """Whether an error tells that calls without declared keys are refused here; they are not sent any more then."""
-        if self.one_by_one or call.keys or call.script is None or not error.wants_keys:
+    def learns(self, error: ServerError, declared: bool) -> bool:
+        """Whether an error tells that calls without declared keys are refused here; they are not sent any more then.
+
+        Several may be under way by then: what the first one tells is true of the others, too.
+
+        Args:
+            error: What was said to a call.
+            declared: Whether that had declared its keys, or was none of a script.
+        """
+        if declared or not error.wants_keys:
             return False
-        self.one_by_one = True
-        NOTIFIER.post(logger.info, "%s wants keys to be declared: %s", self.connector.describe(), error_text(error))
+        if not self.one_by_one:
+            self.one_by_one = True
+            NOTIFIER.post(logger.info, "%s wants keys to be declared: %s", self.connector.describe(), error_text(error))
         return True
 
     @property

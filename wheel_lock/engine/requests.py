@@ -81,13 +81,14 @@ class Request(WheelEntry):
 
     Attributes:
         asked: It has gone to a node that does not own its slot yet, because the owner has said so.
+        declared: As it was last sent, it declared its keys, or was no call of a script.
         finished: Nobody waits for its reply any more.
         in_full: Its script is sent as text because the server did not know its SHA-1.
         sends: How often it has been sent.
         sent_at: When it was last about to be sent, in seconds of the timer's clock.
     """
 
-    __slots__ = ("asked", "finished", "group", "in_full", "node", "sends", "sent_at", "timer")
+    __slots__ = ("asked", "declared", "finished", "group", "in_full", "node", "sends", "sent_at", "timer")
 
     def __init__(self, timer: HashedWheelTimer, node: Node) -> None:
         self.tick = -1
@@ -95,6 +96,7 @@ class Request(WheelEntry):
         self.timer = timer
         self.node = node
         self.asked = False
+        self.declared = False
         self.finished = False
         self.in_full = False
         self.sends = 0
@@ -110,6 +112,7 @@ class Request(WheelEntry):
         call = self.call()
         if self.node.declares:
             call = call.declared()  # then a node of a cluster that does not own it says who does
+        self.declared = call.keys > 0 or call.script is None
         self.sends += 1
         return call.encode(level, self.in_full)
 
@@ -224,6 +227,7 @@ class CallerRequest(Request):
         self.timer = timer
         self.node = node
         self.asked = False
+        self.declared = False
         self.finished = False
         self.in_full = False
         self.sends = 0
@@ -274,7 +278,7 @@ class CallerRequest(Request):
         """The server's error is the caller's, unless another server is to be asked."""
         if self.goes_elsewhere(error):
             return
-        if self.node.learns(error, self.call()):
+        if self.node.learns(error, self.declared):
             self.sends -= 1  # it was not carried out
             self.one_by_one()
         elif not self.finished:
