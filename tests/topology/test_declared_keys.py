@@ -64,8 +64,14 @@ def test_callers_whose_calls_are_refused_together_are_all_served(proxy: KeyedPro
     with LockContext(client_of(proxy)) as context:
         permits = [context.semaphore("pool", 5, thread_local=False) for _ in range(5)]
         assert all(permit.acquire() for permit in permits)
-        refused, timer, gate = proxy.refused, context._engine.timer, threading.Event()
-        timer.post(gate.wait)
+        refused, timer, waits, gate = proxy.refused, context._engine.timer, threading.Event(), threading.Event()
+
+        def wait() -> None:
+            waits.set()
+            gate.wait()
+
+        timer.post(wait)
+        waits.wait()
         try:
             releasing = [Background(permit.release) for permit in permits]
             eventually(lambda: len(timer._inbox) == 5)
