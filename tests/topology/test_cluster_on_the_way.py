@@ -206,7 +206,7 @@ def test_what_a_node_left_unanswered_does_not_matter_to_the_renewals_of_the_next
 ) -> None:
     told: list[LostEvent] = []
     slot, (source, target) = 205, nodes.masters[:2]
-    lock = context.lock(names_in(slot, 1)[0], timeout=6.0, on_lost=told.append)
+    lock = context.lock(names_in(slot, 1)[0], timeout=6.0, renew_every=0.5, on_lost=told.append)
     assert lock.acquire()
     is_renewed(lock)
     nodes.move(slot, source, target)
