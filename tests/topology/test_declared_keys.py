@@ -155,10 +155,10 @@ def test_a_shard_behind_the_proxy_that_is_down_costs_its_own_locks_only(redis_se
         well = [context.lock(f"well:{n}", timeout=3.3, on_lost=tell) for n in range(20)]
         assert all(lock.acquire() for lock in [*ill, *well])
         proxy.down = b"ill"
-        eventually(lambda: len(told) >= 20, 10.0)
+        eventually(lambda: len(told) >= 20)
         assert renewed[0]  # they did not have to wait until the others were lost
         renewals = [lock.renewals for lock in well]
-        eventually(lambda: all(lock.renewals > count + 1 for lock, count in zip(well, renewals, strict=True)), 10.0)
+        eventually(lambda: all(lock.renewals > count + 1 for lock, count in zip(well, renewals, strict=True)))
         assert sorted(str(event.name) for event in told) == sorted(lock.name for lock in ill)
         proxy.down = None
         assert all(lock.acquire() for lock in ill)
@@ -194,11 +194,9 @@ def test_what_is_refused_to_very_many_does_not_keep_the_others_from_their_turn(f
         fresh_redis.pause()
         try:
             # Behind as many of the others as may be under way.
-            eventually(
-                lambda: sum(one.overdue for one in context.held() if str(one.name).startswith("ours")) == 5, 20.0
-            )
+            eventually(lambda: sum(one.overdue for one in context.held() if str(one.name).startswith("ours")) == 5)
         finally:
             fresh_redis.resume()
-        eventually(lambda: all(lock is not None and lock.remaining() > 57.5 for lock in ours.values()), 20.0)
+        eventually(lambda: all(lock is not None and lock.remaining() > 57.5 for lock in ours.values()))
         assert told == []
         admin.execute_command("ACL", "SETUSER", "us", "~*")
