@@ -45,8 +45,8 @@ def test_fault_09_a_forked_child_holds_nothing_and_its_parent_is_unaffected(
     parent is unaffected."""
     client = fresh_redis.client()
     with Holder(network.url, forks=1) as parent:
-        token = parent.acquire(NAME, timeout=1.0, renew_every=0.1, fencing=True).result["token"]
-        assert parent.ask("acquire_many", prefix="many:", count=20, timeout=1.0, renew_every=0.1).result == 20
+        token = parent.acquire(NAME, timeout=3.0, renew_every=0.1, fencing=True).result["token"]
+        assert parent.ask("acquire_many", prefix="many:", count=20, timeout=3.0, renew_every=0.1).result == 20
         before = connections(fresh_redis)
         forked_at = time.monotonic()
         child = parent.fork(how)
@@ -64,7 +64,7 @@ def test_fault_09_a_forked_child_holds_nothing_and_its_parent_is_unaffected(
         assert connections(fresh_redis) == before  # none of that was worth a connection
 
         # The context is as good as new: a connection and a thread of the child's own.
-        own = child.acquire("child", timeout=1.0, renew_every=0.1)
+        own = child.acquire("child", timeout=3.0, renew_every=0.1)
         assert len(connections(fresh_redis)) == 2
         assert set(before) <= set(connections(fresh_redis))
         goes_on(child, "child")
@@ -104,7 +104,7 @@ def test_fault_09_a_child_may_acquire_through_the_parents_lock_object(redis_serv
     """9. The lock object is shared like the context is; each process has its own lease through it."""
     client = redis_server.client()
     with Holder(redis_server.url, forks=1) as parent:
-        first = parent.acquire(NAME, timeout=1.0, renew_every=0.1, fencing=True, blocking_timeout=10.0).result
+        first = parent.acquire(NAME, timeout=3.0, renew_every=0.1, fencing=True, blocking_timeout=10.0).result
         child = parent.fork()
         child.order("acquire", name=NAME)
         goes_on(parent, NAME)
@@ -126,7 +126,7 @@ def test_fault_09_a_child_that_holds_locks_takes_only_its_own_with_it(redis_serv
     """9. Child exit does not disturb the parent, whether the child's interpreter finalises everything or nothing."""
     client = redis_server.client()
     with Holder(redis_server.url, forks=1) as parent:
-        parent.acquire(NAME, timeout=1.0, renew_every=0.1)
+        parent.acquire(NAME, timeout=3.0, renew_every=0.1)
         child = parent.fork(tidy=tidy)
         child.acquire("child", timeout=0.5)
         assert parent.reap(child) == 0
@@ -169,7 +169,7 @@ def test_fault_09_a_fork_while_an_acquire_is_unanswered(redis_server: RedisServe
     with Holder(proxy.url, forks=1) as parent:
         parent.acquire("own", timeout=10.0)
         proxy.to_client.delay_s = float("inf")
-        parent.ask("acquire_in_thread", name=NAME, timeout=2.0)
+        parent.ask("acquire_in_thread", name=NAME, timeout=10.0)
         eventually(lambda: client.get(NAME))
         child = parent.fork()
         assert child.ask("held").result == []
@@ -214,16 +214,18 @@ def test_fault_10_a_context_made_before_the_fork_serves_every_worker(fresh_redis
     """10. Context created before fork (gunicorn preload, Celery prefork), used after: renewed in the child."""
     client = fresh_redis.client()
     with Holder(fresh_redis.url, forks=3) as master:
-        master.ask("prepare", name="prepared", timeout=1.0)
+        master.ask("prepare", name="prepared", timeout=2.0, renew_every=0.2)
         workers = [master.fork(how) for how in WAYS]
         assert connections(fresh_redis) == []
         tokens = {}
         for number, worker in enumerate(workers):
-            tokens[f"worker:{number}"] = worker.acquire(f"worker:{number}", timeout=1.0).result["token"]
+            tokens[f"worker:{number}"] = worker.acquire(f"worker:{number}", timeout=2.0, renew_every=0.2).result[
+                "token"
+            ]
         tokens["prepared"] = workers[0].acquire("prepared").result["token"]
-        tokens["master"] = master.acquire("master", timeout=1.0).result["token"]
+        tokens["master"] = master.acquire("master", timeout=2.0, renew_every=0.2).result["token"]
         assert len(connections(fresh_redis)) == 4
-        until = time.monotonic() + 1.2
+        until = time.monotonic() + 2.2
         eventually(lambda: time.monotonic() > until)
         for number, worker in enumerate(workers):
             look = worker.ask("look", name=f"worker:{number}").result

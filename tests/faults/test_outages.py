@@ -48,7 +48,7 @@ def test_a_server_that_is_killed_and_back(context: LockContext, fresh_redis: Red
 
 
 def test_a_server_that_is_paused(context: LockContext, fresh_redis: RedisServer, log: Log) -> None:
-    with context.lock("order:42", timeout=6.0) as lock:
+    with context.lock("order:42", timeout=8.0, renew_every=1.0) as lock:
         fresh_redis.pause()
         eventually(lambda: log.said("unreachable"), PATIENCE_S)
         (warning,) = log.said("unreachable")
@@ -103,5 +103,5 @@ def test_plain_text_to_a_port_that_speaks_tls(tls_redis: RedisServer) -> None:
 def test_a_certificate_that_is_not_trusted_is_no_question_of_the_port(tls_redis: RedisServer) -> None:
     client = redis.Redis(port=tls_redis.tls_port, ssl=True)
     with LockContext(client) as context, pytest.raises(LockUnavailable, match="CERTIFICATE_VERIFY_FAILED") as caught:
-        context.lock("order:42").acquire(blocking_timeout=1.0)
+        context.lock("order:42").acquire(blocking_timeout=2.0)
     assert "does not at this port" not in str(caught.value)
