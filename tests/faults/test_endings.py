@@ -200,7 +200,7 @@ def test_fault_12_nothing_is_sent_for_a_token_after_its_release_returned(
     released: list[tuple[bytes, float]] = []
     with own_context(proxy.url) as context:
         for turn in range(120):
-            lock = context.lock(f"race:{turn % 3}", timeout=3.0, renew_every=0.01)
+            lock = context.lock(f"race:{turn % 3}", timeout=10.0, renew_every=0.01)
             lock.acquire()
             token = lock.token
             assert token is not None
