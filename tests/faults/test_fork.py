@@ -85,7 +85,7 @@ def test_fault_09_a_forked_child_holds_nothing_and_its_parent_is_unaffected(
         goes_on(parent, NAME)
         assert len(parent.ask("held").result) == 21
         assert parent.ask("stats").result["connects"] == 1
-        assert connections(fresh_redis) == before
+        eventually(lambda: connections(fresh_redis) == before, message="the child's connection has gone, and no other")
         assert client.get(NAME) == token.encode()
         assert (parent.told, child.told) == ([], [])
         assert parent.ask("release", name=NAME).error == ""
