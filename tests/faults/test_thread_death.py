@@ -239,7 +239,7 @@ def stage(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> Iterat
     contexts: list[LockContext] = []
 
     def make() -> LockContext:
-        contexts.append(LockContext.from_url(redis_server.url, timer=HashedWheelTimer(), response_timeout=1.0))
+        contexts.append(LockContext.from_url(redis_server.url, timer=HashedWheelTimer(), response_timeout=2.0))
         with contexts[-1].lock("warm up"):
             pass
         return contexts[-1]
