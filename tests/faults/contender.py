@@ -18,8 +18,9 @@ from typing import Any
 import redis
 from redis.exceptions import LockError
 
-from tests.faults.checker import Belief, Loss, Write
+from tests.faults.checker import Belief, Loss, Stop, Write
 from tests.faults.holder import to_monotonic
+from tests.faults.pulse import Pulse
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LockLost, LostEvent
 
 # What the locks protect: takes no smaller fence than it has seen, and numbers what it takes.
@@ -42,6 +43,7 @@ class Contender:
         self.beliefs: list[Belief] = []
         self.losses: list[Loss] = []
         self.writes: list[Write] = []
+        self.pulse = Pulse()
 
     def told(self, event: LostEvent) -> None:
         deadline = event.deadline + to_monotonic()
@@ -97,6 +99,11 @@ class Contender:
         if number:
             self.writes.append(Write(name, int(str(number)), fence))
 
+    def stops(self) -> list[Stop]:
+        """When it was stopped, by whom ever."""
+        shift, stalls = to_monotonic(), self.pulse.stalls()
+        return [Stop(os.getpid(), since + shift, until + shift) for since, until in stalls if until - since > 0.1]
+
     def run(self, threads: int) -> None:
         workers = [threading.Thread(target=self.contend) for _ in range(threads)]
         for worker in workers:
@@ -109,7 +116,9 @@ class Contender:
 if __name__ == "__main__":
     settings = json.loads(sys.argv[1])
     contender = Contender(settings)
-    contender.run(settings["threads"])
-    time.sleep(0.3)  # for the last callbacks
-    history = {"beliefs": contender.beliefs, "losses": contender.losses, "writes": contender.writes}
+    with contender.pulse:
+        contender.run(settings["threads"])
+        time.sleep(0.3)  # for the last callbacks
+        stops = contender.stops()
+    history = {"beliefs": contender.beliefs, "losses": contender.losses, "writes": contender.writes, "stops": stops}
     Path(settings["path"]).write_text(json.dumps(history))

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.faults.pulse import Pulse
 from wheel_lock import Lock, LockContext, LockLost, LostEvent
 
 now = time.monotonic
@@ -53,6 +54,7 @@ class Program:
         self.processes: dict[int, multiprocessing.process.BaseProcess] = {}
         self.pipes = deque(Pipe(*pair) for pair in settings["pipes"])
         self.pipe = self.pipes[0]
+        self.pulse = Pulse()
 
     def serve(self) -> None:
         pipe = self.pipe = self.pipes.popleft()
@@ -151,6 +153,14 @@ class Program:
             "deaths": timer.deaths,
             "thread": timer.running,
         }
+
+    def do_watch(self) -> None:
+        """From now on notice when the machine keeps this process from running."""
+        self.pulse.__enter__()
+
+    def do_stalled(self, since: float) -> float:
+        """For how many seconds it was kept from running, from a reading of CLOCK_MONOTONIC on."""
+        return self.pulse.stalled_s(since - to_monotonic())
 
     # Forks
 

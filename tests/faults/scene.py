@@ -97,7 +97,7 @@ def wait_s(duration_s: float) -> None:
 def assert_is_kept(lock: Lock, server: RedisServer, *, timeout_s: float) -> None:
     """It is held, it is renewed past its first expiry, and it can be released."""
     assert lock.is_held
-    wait_s(1.5 * timeout_s)
+    wait_s(1.1 * timeout_s)
     assert lock.is_held
     assert lock.renewals >= 3
     assert server.client().get(lock.name) == lock.token

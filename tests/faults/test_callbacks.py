@@ -40,7 +40,7 @@ def lose_at_the_server(server: RedisServer, *names: str) -> None:
 def bystander(context: LockContext) -> Iterator[Callable[[], None]]:
     """A lease that nothing may happen to. What it yields waits until it has been renewed thrice more."""
     losses = Losses()
-    lock = context.lock("bystander", timeout=2.0, renew_every=0.05, on_lost=losses)
+    lock = context.lock("bystander", timeout=3.0, renew_every=0.05, on_lost=losses)
     lock.acquire()
 
     def goes_on() -> None:
@@ -69,7 +69,7 @@ def test_fault_06_a_callback_that_raises_harms_nobody_else(
     with own_context(redis_server) as context, bystander(context):
         locks = []
         for name, callback in (("bad", misbehave), ("good", losses), ("worse", misbehave), ("better", losses)):
-            lock = context.lock(name, timeout=1.0, renew_every=0.1, on_lost=callback)
+            lock = context.lock(name, timeout=3.0, renew_every=0.1, on_lost=callback)
             lock.acquire()
             locks.append(lock)
         lose_at_the_server(redis_server, "bad", "good", "worse", "better")
@@ -107,7 +107,7 @@ def test_fault_06_a_callback_that_sleeps_delays_no_tick(redis_server: RedisServe
 
     with own_context(redis_server) as context, bystander(context) as goes_on:
         try:
-            sleepy = context.lock("sleepy", timeout=1.0, renew_every=0.1, on_lost=sleep)
+            sleepy = context.lock("sleepy", timeout=3.0, renew_every=0.1, on_lost=sleep)
             sleepy.acquire()
             lose_at_the_server(redis_server, "sleepy")
             assert asleep.wait(5.0)
@@ -115,7 +115,7 @@ def test_fault_06_a_callback_that_sleeps_delays_no_tick(redis_server: RedisServe
             for number in range(10):
                 with context.lock(f"quick:{number}"):
                     pass
-            lost_meanwhile = context.lock(NAME, timeout=1.0, renew_every=0.1, on_lost=losses)
+            lost_meanwhile = context.lock(NAME, timeout=3.0, renew_every=0.1, on_lost=losses)
             lost_meanwhile.acquire()
             lose_at_the_server(redis_server, NAME)
             wait_for_end(lost_meanwhile)
@@ -138,7 +138,7 @@ def test_fault_06_a_loss_is_told_although_the_system_had_no_thread_for_that_at_f
         raise RuntimeError("can't start new thread")
 
     async def lose(context: LockContext, thread: Lock) -> None:
-        task = context.asyncio.lock("task", 2.0, renew_every=0.1, on_lost=lambda event: told.append(event.name))
+        task = context.asyncio.lock("task", 3.0, renew_every=0.1, on_lost=lambda event: told.append(event.name))
         await task.acquire()
         with monkeypatch.context() as patch:
             patch.setattr(native, "start_new_thread", refuse)
@@ -149,7 +149,7 @@ def test_fault_06_a_loss_is_told_although_the_system_had_no_thread_for_that_at_f
             await asyncio.sleep(0.01)
 
     with own_context(redis_server) as context:
-        thread = context.lock("thread", timeout=2.0, renew_every=0.1, on_lost=lambda event: told.append(event.name))
+        thread = context.lock("thread", timeout=3.0, renew_every=0.1, on_lost=lambda event: told.append(event.name))
         thread.acquire()
         asyncio.run(asyncio.wait_for(lose(context, thread), 20.0))
         assert sorted(map(str, told)) == ["task", "thread"]
@@ -166,7 +166,7 @@ def test_fault_55_a_callback_that_sleeps_delays_no_other_context_and_no_task(red
 
     async def hold(context: LockContext) -> float:
         told: list[LostEvent] = []
-        lock = context.asyncio.lock("task", 2.0, renew_every=0.1, cancel_on_lost=True, on_lost=told.append)
+        lock = context.asyncio.lock("task", 3.0, renew_every=0.1, cancel_on_lost=True, on_lost=told.append)
 
         async def work() -> None:
             async with lock:
@@ -182,9 +182,9 @@ def test_fault_55_a_callback_that_sleeps_delays_no_other_context_and_no_task(red
     with own_context(redis_server) as context, own_context(redis_server) as another:
         try:
             names = ["sleepy", "first", "second", "third"]
-            locks = [context.lock("sleepy", timeout=1.0, renew_every=0.1, on_lost=sleep)]
-            locks += [context.lock(name, timeout=1.0, renew_every=0.1, on_lost=behind) for name in names[1:]]
-            locks.append(another.lock("beside", timeout=1.0, renew_every=0.1, on_lost=beside))
+            locks = [context.lock("sleepy", timeout=3.0, renew_every=0.1, on_lost=sleep)]
+            locks += [context.lock(name, timeout=3.0, renew_every=0.1, on_lost=behind) for name in names[1:]]
+            locks.append(another.lock("beside", timeout=3.0, renew_every=0.1, on_lost=beside))
             for lock in locks:
                 lock.acquire()
             for lock in locks[:-1]:
@@ -214,7 +214,7 @@ def test_fault_55_log_handlers_that_sleep_delay_no_callback(redis_server: RedisS
     logger.addHandler(handler)
     try:
         with own_context(redis_server) as context:
-            lock = context.lock(NAME, timeout=1.0, renew_every=0.1, on_lost=losses)
+            lock = context.lock(NAME, timeout=3.0, renew_every=0.1, on_lost=losses)
             lock.acquire()
             lose_at_the_server(redis_server, NAME)
             eventually(lambda: losses)
@@ -231,7 +231,7 @@ def test_fault_55_the_threads_of_contexts_that_are_gone_end(redis_server: RedisS
     for number in range(10):
         with own_context(redis_server) as context:
             lock = context.lock(
-                NAME, 1.0, renew_every=0.1, on_lost=lambda event: threads.append(threading.current_thread())
+                NAME, 3.0, renew_every=0.1, on_lost=lambda event: threads.append(threading.current_thread())
             )
             lock.acquire()
             if number % 2:
@@ -255,7 +255,7 @@ def test_fault_06_a_callback_may_use_the_library(redis_server: RedisServer) -> N
         lock.release()
 
     with own_context(redis_server) as context, bystander(context):
-        lock = context.lock(NAME, timeout=1.0, renew_every=0.1, thread_local=False, on_lost=call_back)
+        lock = context.lock(NAME, timeout=3.0, renew_every=0.1, thread_local=False, on_lost=call_back)
         lock.acquire()
         lose_at_the_server(redis_server, NAME)
         eventually(lambda: len(seen) == 4)
@@ -279,7 +279,7 @@ def test_fault_06_a_log_handler_that_raises_does_not_swallow_a_loss(redis_server
     try:
         with own_context(redis_server) as context, bystander(context):
             for name in ("first", "second"):
-                lock = context.lock(name, timeout=1.0, renew_every=0.1, on_lost=losses)
+                lock = context.lock(name, timeout=3.0, renew_every=0.1, on_lost=losses)
                 lock.acquire()
                 lose_at_the_server(redis_server, name)
                 wait_for_end(lock)

@@ -24,10 +24,10 @@ def test_fault_43_ten_thousand_leases_due_at_once_are_drained(redis_server: Redi
     client = redis_server.client()
     losses = Losses()
     with own_context(proxy.url) as context:
-        bystander = context.lock("bystander", timeout=2.0, renew_every=0.2, on_lost=losses)
+        bystander = context.lock("bystander", timeout=5.0, renew_every=0.2, on_lost=losses)
         bystander.acquire()
         names = [f"many:{number}" for number in range(10_000)]
-        locks = held(context.acquire_many(names, 3.0, on_lost=losses))
+        locks = held(context.acquire_many(names, 5.0, renew_every=1.0, on_lost=losses))
         # Nothing can run until every one of them is due, so all are due in the same step.
         hold_the_interpreter(1.4)
         batches = context.stats().batches
@@ -58,8 +58,8 @@ def test_fault_43_ten_thousand_leases_lost_at_once_are_told_once_each(redis_serv
         bystander = context.lock("bystander", timeout=30.0, renew_every=0.1)
         bystander.acquire()
         names = [f"many:{number}" for number in range(10_000)]
-        locks = held(context.acquire_many(names, 1.0, on_lost=losses))
-        hold_the_interpreter(1.5)
+        locks = held(context.acquire_many(names, 2.0, on_lost=losses))
+        hold_the_interpreter(2.5)
         assert not any(lock.is_held for lock in locks)
         eventually(lambda: len(losses) == 10_000)
         wait_for_renewals(bystander, 3)

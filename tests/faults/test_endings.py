@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.faults.holders import Holder
+from tests.faults.pulse import Pulse
 from tests.faults.scene import Losses, held, now, own_context, recorded_warnings, wait_for_renewals
 from tests.faults.wire import commands, of_kind
 from tests.support.proxy import TcpProxy
@@ -24,10 +25,11 @@ pytestmark = pytest.mark.slow
 NAME = "order:42"
 
 
-def assert_free_within(server: RedisServer, timeout_s: float, *, since: float) -> None:
+def assert_free_within(server: RedisServer, timeout_s: float, *, since: float, pulse: Pulse) -> None:
     client = server.client()
     eventually(lambda: client.get(NAME) is None, timeout_s=timeout_s + 5.0)
-    assert now() <= since + timeout_s + 0.5  # half a second for a machine that is busy; a renewal adds more
+    # Half a second for a machine that is busy; a renewal adds more.
+    assert now() <= since + timeout_s + 0.5 + pulse.stalled_s(since)
 
 
 # 11: vanished holders
@@ -35,12 +37,12 @@ def assert_free_within(server: RedisServer, timeout_s: float, *, since: float) -
 
 @pytest.mark.parametrize("cycle", [False, True], ids=["last reference goes", "garbage collector"])
 def test_fault_11_a_lock_object_that_is_collected_is_renewed_no_more(
-    redis_server: RedisServer, proxy: TcpProxy, cycle: bool
+    redis_server: RedisServer, proxy: TcpProxy, pulse: Pulse, cycle: bool
 ) -> None:
     """11. The lock object is collected, unreleased: renewal stops, the name is free within L, ResourceWarning."""
     losses = Losses()
     with own_context(proxy.url, track_acquisitions=True) as context, recorded_warnings() as warned:
-        lock = context.lock(NAME, timeout=1.0, on_lost=losses)
+        lock = context.lock(NAME, timeout=1.5, renew_every=0.3, on_lost=losses)
         lock.acquire()
         token = lock.token
         assert token is not None
@@ -52,9 +54,10 @@ def test_fault_11_a_lock_object_that_is_collected_is_renewed_no_more(
         del lock
         gc.collect()
         gone_at, stamp = now(), time.monotonic()
-        assert_free_within(redis_server, 1.0, since=gone_at)
+        assert_free_within(redis_server, 1.5, since=gone_at, pulse=pulse)
         # One that was under way when the lock went may have arrived a moment later.
-        assert not of_kind("renew", commands(proxy, since=stamp + 0.1, mentioning=token))
+        moment_s = 0.1 + pulse.stalled_s(gone_at)
+        assert not of_kind("renew", commands(proxy, since=stamp + moment_s, mentioning=token))
         [text] = eventually(lambda: warned)
         assert "'order:42' was abandoned" in text
         assert "test_endings.py" in text  # where it was acquired
@@ -64,12 +67,12 @@ def test_fault_11_a_lock_object_that_is_collected_is_renewed_no_more(
         assert context.timer.deaths == 0
 
 
-def test_fault_11_a_lock_that_was_never_kept_is_abandoned_at_once(redis_server: RedisServer) -> None:
+def test_fault_11_a_lock_that_was_never_kept_is_abandoned_at_once(redis_server: RedisServer, pulse: Pulse) -> None:
     """11. The mistake that is easiest to make: nobody keeps the object whose acquire succeeded."""
     with own_context(redis_server) as context, recorded_warnings() as warned:
-        assert context.lock(NAME, timeout=1.0).acquire()
+        assert context.lock(NAME, timeout=1.5).acquire()
         gone_at = now()
-        assert_free_within(redis_server, 1.0, since=gone_at)
+        assert_free_within(redis_server, 1.5, since=gone_at, pulse=pulse)
         eventually(lambda: warned)
         assert len(warned) == 1
 
@@ -82,14 +85,14 @@ def in_a_thread(call: Callable[[], object]) -> float:
     return now()
 
 
-def test_fault_11_a_lock_whose_thread_ends_is_renewed_no_more(redis_server: RedisServer) -> None:
+def test_fault_11_a_lock_whose_thread_ends_is_renewed_no_more(redis_server: RedisServer, pulse: Pulse) -> None:
     """11. The owning thread ends: renewal stops, the name is free within L, ResourceWarning."""
     losses = Losses()
     with own_context(redis_server) as context, recorded_warnings() as warned:
-        lock = context.lock(NAME, timeout=1.0, on_lost=losses)
-        process_wide = context.lock("process-wide", timeout=1.0, thread_local=False)
+        lock = context.lock(NAME, timeout=1.5, renew_every=0.3, on_lost=losses)
+        process_wide = context.lock("process-wide", timeout=1.5, renew_every=0.3, thread_local=False)
         ended_at = in_a_thread(lambda: lock.acquire() and process_wide.acquire())
-        assert_free_within(redis_server, 1.0, since=ended_at)
+        assert_free_within(redis_server, 1.5, since=ended_at, pulse=pulse)
         assert not lock.is_held
         assert lock.lost is LossReason.ABANDONED
         assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
@@ -103,7 +106,7 @@ def test_fault_11_a_lock_whose_thread_ends_is_renewed_no_more(redis_server: Redi
         lock.release()
 
 
-def test_fault_11_a_bulk_of_locks_whose_thread_ends_is_renewed_no_more(redis_server: RedisServer) -> None:
+def test_fault_11_a_bulk_of_locks_whose_thread_ends_is_renewed_no_more(redis_server: RedisServer, pulse: Pulse) -> None:
     """11. The same for acquire_many(), and each of them is told once."""
     client = redis_server.client()
     losses = Losses()
@@ -111,21 +114,23 @@ def test_fault_11_a_bulk_of_locks_whose_thread_ends_is_renewed_no_more(redis_ser
     names = [f"many:{number}" for number in range(50)]
     with own_context(redis_server) as context, recorded_warnings() as warned:
         ended_at = in_a_thread(
-            lambda: locks.extend(held(context.acquire_many(names, 1.0, thread_local=True, on_lost=losses)))
+            lambda: locks.extend(held(context.acquire_many(names, 1.5, thread_local=True, on_lost=losses)))
         )
         eventually(lambda: not client.exists(*names))
-        assert now() <= ended_at + 1.5
+        assert now() <= ended_at + 2.0 + pulse.stalled_s(ended_at)
         eventually(lambda: len(warned) == 50)
         assert sorted(map(str, losses.names)) == sorted(names)
         assert {lock.lost for lock in locks} == {LossReason.ABANDONED}
 
 
-def test_fault_11_a_thread_that_ends_while_its_lease_is_overdue(redis_server: RedisServer, proxy: TcpProxy) -> None:
+def test_fault_11_a_thread_that_ends_while_its_lease_is_overdue(
+    redis_server: RedisServer, proxy: TcpProxy, pulse: Pulse
+) -> None:
     """11. Renewal stops also for a lease that waits for the server to come back."""
     losses = Losses()
     acquired, end = threading.Event(), threading.Event()
     with own_context(proxy.url) as context, recorded_warnings() as warned:
-        lock = context.lock(NAME, timeout=2.0, on_lost=losses)
+        lock = context.lock(NAME, timeout=3.0, renew_every=0.3, on_lost=losses)
 
         def own() -> None:
             lock.acquire()
@@ -147,7 +152,7 @@ def test_fault_11_a_thread_that_ends_while_its_lease_is_overdue(redis_server: Re
         eventually(lambda: losses)
         assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
         assert not of_kind("renew", commands(proxy, since=stamp, mentioning=token))
-        assert_free_within(redis_server, 2.0, since=ended_at)
+        assert_free_within(redis_server, 3.0, since=ended_at, pulse=pulse)
         eventually(lambda: warned)
         assert len(warned) == 1
 
@@ -161,7 +166,7 @@ def test_fault_12_a_release_while_a_renewal_is_unanswered(redis_server: RedisSer
     client = redis_server.client()
     losses = Losses()
     with own_context(proxy.url) as context, ThreadPoolExecutor(1) as owner:
-        lock = context.lock(NAME, timeout=1.5, renew_every=0.2, on_lost=losses)
+        lock = context.lock(NAME, timeout=4.0, renew_every=0.2, on_lost=losses)
         owner.submit(lock.acquire).result()
         first = lock.token
         assert first is not None
@@ -178,7 +183,8 @@ def test_fault_12_a_release_while_a_renewal_is_unanswered(redis_server: RedisSer
         second = lock.token
         assert second is not None
         assert second != first
-        assert lock.renewals == 0
+        renewals = lock.renewals  # looked at before the log: it counts none but its own
+        assert renewals <= len(of_kind("renew", commands(proxy, mentioning=second)))
         wait_for_renewals(lock, 3)
         assert client.get(NAME) == second
         assert not commands(proxy, since=released_at, mentioning=first)
@@ -194,7 +200,7 @@ def test_fault_12_nothing_is_sent_for_a_token_after_its_release_returned(
     released: list[tuple[bytes, float]] = []
     with own_context(proxy.url) as context:
         for turn in range(120):
-            lock = context.lock(f"race:{turn % 3}", timeout=0.5, renew_every=0.01)
+            lock = context.lock(f"race:{turn % 3}", timeout=10.0, renew_every=0.01)
             lock.acquire()
             token = lock.token
             assert token is not None
@@ -221,7 +227,7 @@ def test_fault_12_a_grant_that_nobody_waits_for_is_released_at_once(
     released at once, not left to expire."""
     client = redis_server.client()
     losses = Losses()
-    with own_context(proxy.url, response_timeout=0.3) as context:
+    with own_context(proxy.url, response_timeout=1.0) as context:
         with context.lock("warm up"):
             pass
         lock = context.lock(NAME, timeout=30.0, fencing=fencing, on_lost=losses)
@@ -245,7 +251,7 @@ def test_fault_12_a_bulk_that_nobody_waits_for_is_released_at_once(redis_server:
     """12. The same for acquire_many()."""
     client = redis_server.client()
     names = [f"many:{number}" for number in range(1200)]
-    with own_context(proxy.url, response_timeout=0.3) as context:
+    with own_context(proxy.url, response_timeout=1.0) as context:
         with context.lock("warm up"):
             pass
         proxy.to_client.delay_s = float("inf")
@@ -254,7 +260,7 @@ def test_fault_12_a_bulk_that_nobody_waits_for_is_released_at_once(redis_server:
         proxy.to_client.delay_s = 0.0
         eventually(lambda: not client.exists(*names))
         assert context.stats().held == 0
-        assert all(context.acquire_many(names, 1.0).values())
+        assert all(context.acquire_many(names, 5.0).values())
 
 
 def test_fault_12_a_grant_to_an_interrupted_caller_is_released_at_once(
@@ -290,7 +296,7 @@ def test_fault_12_a_grant_that_outlived_its_own_lease_is_not_believed(
         lock = context.lock(NAME, timeout=1.0, max_attempts=1)
         acquiring = other.submit(lock.acquire)
         eventually(lambda: client.get(NAME))
-        theirs = contender.lock(NAME, timeout=2.0)
+        theirs = contender.lock(NAME, timeout=5.0)
         theirs.acquire()
         proxy.to_client.delay_s = 0.0
         assert not acquiring.result()

@@ -16,6 +16,8 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.slow
 
 NAME = "order:42"
+# Where it is known how many connections there are, leases last 10 s: a silence of less than a sixth of that, while the
+# network stands still, is no reason to make another.
 WAYS = ["fork", "thread", "multiprocessing"]
 
 
@@ -45,8 +47,8 @@ def test_fault_09_a_forked_child_holds_nothing_and_its_parent_is_unaffected(
     parent is unaffected."""
     client = fresh_redis.client()
     with Holder(network.url, forks=1) as parent:
-        token = parent.acquire(NAME, timeout=1.0, renew_every=0.1, fencing=True).result["token"]
-        assert parent.ask("acquire_many", prefix="many:", count=20, timeout=1.0, renew_every=0.1).result == 20
+        token = parent.acquire(NAME, timeout=10.0, renew_every=0.1, fencing=True).result["token"]
+        assert parent.ask("acquire_many", prefix="many:", count=20, timeout=10.0, renew_every=0.1).result == 20
         before = connections(fresh_redis)
         forked_at = time.monotonic()
         child = parent.fork(how)
@@ -64,7 +66,7 @@ def test_fault_09_a_forked_child_holds_nothing_and_its_parent_is_unaffected(
         assert connections(fresh_redis) == before  # none of that was worth a connection
 
         # The context is as good as new: a connection and a thread of the child's own.
-        own = child.acquire("child", timeout=1.0, renew_every=0.1)
+        own = child.acquire("child", timeout=10.0, renew_every=0.1)
         assert len(connections(fresh_redis)) == 2
         assert set(before) <= set(connections(fresh_redis))
         goes_on(child, "child")
@@ -83,7 +85,7 @@ def test_fault_09_a_forked_child_holds_nothing_and_its_parent_is_unaffected(
         goes_on(parent, NAME)
         assert len(parent.ask("held").result) == 21
         assert parent.ask("stats").result["connects"] == 1
-        assert connections(fresh_redis) == before
+        eventually(lambda: connections(fresh_redis) == before, message="the child's connection has gone, and no other")
         assert client.get(NAME) == token.encode()
         assert (parent.told, child.told) == ([], [])
         assert parent.ask("release", name=NAME).error == ""
@@ -104,7 +106,7 @@ def test_fault_09_a_child_may_acquire_through_the_parents_lock_object(redis_serv
     """9. The lock object is shared like the context is; each process has its own lease through it."""
     client = redis_server.client()
     with Holder(redis_server.url, forks=1) as parent:
-        first = parent.acquire(NAME, timeout=1.0, renew_every=0.1, fencing=True, blocking_timeout=10.0).result
+        first = parent.acquire(NAME, timeout=10.0, renew_every=0.1, fencing=True, blocking_timeout=10.0).result
         child = parent.fork()
         child.order("acquire", name=NAME)
         goes_on(parent, NAME)
@@ -126,7 +128,7 @@ def test_fault_09_a_child_that_holds_locks_takes_only_its_own_with_it(redis_serv
     """9. Child exit does not disturb the parent, whether the child's interpreter finalises everything or nothing."""
     client = redis_server.client()
     with Holder(redis_server.url, forks=1) as parent:
-        parent.acquire(NAME, timeout=1.0, renew_every=0.1)
+        parent.acquire(NAME, timeout=10.0, renew_every=0.1)
         child = parent.fork(tidy=tidy)
         child.acquire("child", timeout=0.5)
         assert parent.reap(child) == 0
@@ -145,8 +147,8 @@ def test_fault_09_a_fork_while_another_thread_is_inside_acquire(redis_server: Re
     client = redis_server.client()
     client.set(NAME, "somebody else")
     with Holder(proxy.url, forks=1) as parent:
-        parent.acquire("own", timeout=2.0)
-        parent.ask("acquire_in_thread", name=NAME, timeout=2.0, retry_every=0.01)
+        parent.acquire("own", timeout=10.0)
+        parent.ask("acquire_in_thread", name=NAME, timeout=10.0, retry_every=0.01)
         eventually(lambda: len(commands(proxy, mentioning=NAME)) >= 3)
         child = parent.fork()
         assert child.ask("held").result == []
@@ -169,7 +171,7 @@ def test_fault_09_a_fork_while_an_acquire_is_unanswered(redis_server: RedisServe
     with Holder(proxy.url, forks=1) as parent:
         parent.acquire("own", timeout=10.0)
         proxy.to_client.delay_s = float("inf")
-        parent.ask("acquire_in_thread", name=NAME, timeout=2.0)
+        parent.ask("acquire_in_thread", name=NAME, timeout=10.0)
         eventually(lambda: client.get(NAME))
         child = parent.fork()
         assert child.ask("held").result == []
@@ -185,7 +187,7 @@ def test_fault_09_a_fork_while_an_acquire_is_unanswered(redis_server: RedisServe
 def test_fault_09_forks_while_the_wheel_thread_is_busy(redis_server: RedisServer) -> None:
     """9. Whatever the wheel's thread is doing at that moment, each of many children can use the context."""
     with Holder(redis_server.url) as parent:
-        assert parent.ask("acquire_many", prefix="many:", count=3000, timeout=3.0, renew_every=0.05).result == 3000
+        assert parent.ask("acquire_many", prefix="many:", count=3000, timeout=10.0, renew_every=0.05).result == 3000
         renewed = parent.ask("stats").result["renewed"]
         assert parent.ask("fork_often", times=20).result == [0] * 20
         eventually(lambda: parent.ask("stats").result["renewed"] >= renewed + 3 * 3000)
@@ -213,17 +215,18 @@ def test_fault_09_a_fork_while_a_connection_is_being_made(redis_server: RedisSer
 def test_fault_10_a_context_made_before_the_fork_serves_every_worker(fresh_redis: RedisServer) -> None:
     """10. Context created before fork (gunicorn preload, Celery prefork), used after: renewed in the child."""
     client = fresh_redis.client()
+    terms = {"timeout": 2.0, "renew_every": 0.2}
     with Holder(fresh_redis.url, forks=3) as master:
-        master.ask("prepare", name="prepared", timeout=1.0)
+        master.ask("prepare", name="prepared", **terms)
         workers = [master.fork(how) for how in WAYS]
         assert connections(fresh_redis) == []
         tokens = {}
         for number, worker in enumerate(workers):
-            tokens[f"worker:{number}"] = worker.acquire(f"worker:{number}", timeout=1.0).result["token"]
+            tokens[f"worker:{number}"] = worker.acquire(f"worker:{number}", **terms).result["token"]
         tokens["prepared"] = workers[0].acquire("prepared").result["token"]
-        tokens["master"] = master.acquire("master", timeout=1.0).result["token"]
+        tokens["master"] = master.acquire("master", **terms).result["token"]
         assert len(connections(fresh_redis)) == 4
-        until = time.monotonic() + 1.2
+        until = time.monotonic() + 2.2
         eventually(lambda: time.monotonic() > until)
         for number, worker in enumerate(workers):
             look = worker.ask("look", name=f"worker:{number}").result

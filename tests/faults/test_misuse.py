@@ -263,7 +263,7 @@ def test_fault_41_nothing_can_be_done_with_a_lost_lock(
     """41. Extend after loss: a clear error before any I/O, and the next holder's time-to-live is its own."""
     client = redis_server.client()
     losses = Losses()
-    lock = context.lock(NAME, timeout=1.0, renew_every=0.1, on_lost=losses)
+    lock = context.lock(NAME, timeout=3.0, renew_every=0.1, on_lost=losses)
     lock.acquire()
     client.set(NAME, "another", px=60_000)
     eventually(lambda: losses)

@@ -75,7 +75,7 @@ def test_fault_42_a_hostile_name_is_sent_as_exactly_its_bytes(
     losses = Losses()
     with own_context(redis_server) as context:
         for fencing, companions in ((False, set()), (True, {fence_key(key)})):
-            lock = context.lock(name, timeout=1.0, renew_every=0.02, fencing=fencing, on_lost=losses)
+            lock = context.lock(name, timeout=3.0, renew_every=0.02, fencing=fencing, on_lost=losses)
             assert lock.acquire()
             assert set(client.keys()) == {b"canary", key, *companions}
             assert client.get(key) == lock.token
@@ -87,13 +87,13 @@ def test_fault_42_a_hostile_name_is_sent_as_exactly_its_bytes(
             lock.release()
             assert client.get(key) is None
 
-        bulk = context.acquire_many([name, b"canary"], 1.0)
+        bulk = context.acquire_many([name, b"canary"], 3.0)
         assert bulk[b"canary"] is None
         assert bulk[name] is not None
         context.release_many(bulk.values())
 
         # A loss, which is where names get into messages and logs.
-        lock = context.lock(name, timeout=1.0, renew_every=0.02, on_lost=losses)
+        lock = context.lock(name, timeout=3.0, renew_every=0.02, on_lost=losses)
         lock.acquire()
         token = lock.token
         assert token is not None
@@ -165,7 +165,7 @@ def test_fault_42_a_hostile_token_is_stored_as_exactly_its_bytes(redis_server: R
     client = redis_server.client()
     with own_context(redis_server) as context:
         for token in (b"\r\n", b"\0", b"\xff" * 512, b"$-1\r\n"):
-            lock = context.lock(NAME, timeout=1.0, renew_every=0.05)
+            lock = context.lock(NAME, timeout=3.0, renew_every=0.05)
             assert lock.acquire(token=token)
             assert client.get(NAME) == token
             wait_for_renewals(lock, 2)
@@ -178,7 +178,7 @@ def test_fault_42_all_hostile_names_in_one_batch(redis_server: RedisServer) -> N
     client = redis_server.client()
     losses = Losses()
     with own_context(redis_server) as context:
-        found = context.acquire_many(HOSTILE.values(), 1.0, renew_every=0.05, on_lost=losses)
+        found = context.acquire_many(HOSTILE.values(), 3.0, renew_every=0.05, on_lost=losses)
         locks = {name: lock for name, lock in found.items() if lock is not None}
         assert len(locks) == len(HOSTILE)
         eventually(lambda: all(lock.renewals >= 3 for lock in locks.values()))

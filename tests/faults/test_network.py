@@ -26,7 +26,7 @@ from tests.faults.arena import (
 from tests.faults.network import MeddlingProxy
 from tests.faults.scene import LATE_S, FencedRegister, now
 from tests.faults.wire import commands, of_kind
-from tests.redis.support import Background
+from tests.redis.support import Background, believes_no_longer_than_the_server
 from tests.support.proxy import Direction
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -62,6 +62,13 @@ def await_sent(network: MeddlingProxy, what: str, times: int = 1, *, after: floa
     eventually(lambda: len(of_kind(what, commands(network, since=after))) >= times, LONG_S, f"{what} is sent")
 
 
+def expiry(view: redis.Redis, name: str) -> tuple[float, float]:
+    """When the key expires, between two bounds."""
+    before = now()
+    left_s = view.pttl(name) / 1000
+    return before + left_s, now() + left_s
+
+
 def await_reconnected(context: LockContext, before: int) -> None:
     eventually(lambda: context.stats().connects > before, LONG_S, "there is another connection")
 
@@ -80,7 +87,7 @@ def test_a_black_hole_ends_a_lease_by_its_deadline(
 
     with Onlooker(held, view):
         network.blackhole()
-        other = arena.context(redis_server).lock("job", timeout=1.0, fencing=True, retry_every=0.01)
+        other = arena.context(redis_server).lock("job", timeout=5.0, fencing=True, retry_every=0.01)
         assert other.acquire(blocking_timeout=LONG_S)
         assert not held.lock.is_held
         assert register.write(other.fence)
@@ -98,7 +105,7 @@ def test_a_black_hole_ends_a_lease_by_its_deadline(
 
 def test_a_black_hole_tells_each_loss_no_later_than_its_deadline(arena: Arena, network: MeddlingProxy) -> None:
     """21. Black hole: lost by V."""
-    context, clock = arena.stepped_context(network, connect_timeout=0.1)
+    context, clock = arena.stepped_context(network, connect_timeout=1.0)
     helds = []
     for timeout in (3.0, 5.0):
         helds.append(arena.hold(context, [f"{timeout:g} s, {number}" for number in range(40)], timeout))
@@ -122,11 +129,11 @@ def test_a_black_hole_tells_each_loss_no_later_than_its_deadline(arena: Arena, n
 def test_a_black_hole_for_half_a_timeout_loses_nothing(arena: Arena, network: MeddlingProxy, view: redis.Redis) -> None:
     """21. Black hole: lost by V, and so not lost where it ends before."""
     context = arena.context(network)
-    held = arena.hold(context, ["a", "b", "c"], timeout=2.0)
+    held = arena.hold(context, ["a", "b", "c"], timeout=3.0, renew_every=0.3)
     with Onlooker(held, view):
         held.await_renewal()
         network.blackhole()
-        time.sleep(1.0)
+        time.sleep(1.5)
         network.heal()
         held.await_renewal()
         held.assert_all_held()
@@ -136,8 +143,8 @@ def test_nothing_is_sent_for_a_lock_whose_release_was_swallowed(
     arena: Arena, network: MeddlingProxy, view: redis.Redis
 ) -> None:
     """21. Black hole around a release: once that has raised, no renewal and no release of the lease is tried again."""
-    context = arena.context(network, response_timeout=0.4)
-    held = arena.hold(context, ["kept", "released"], timeout=2.0, renew_every=0.2)
+    context = arena.context(network, response_timeout=1.0)
+    held = arena.hold(context, ["kept", "released"], timeout=5.0, renew_every=0.2)
     token = held.tokens["released"]
     assert token is not None
     held.await_renewal()
@@ -162,12 +169,12 @@ def test_a_renewal_whose_reply_is_lost_moves_no_deadline_and_is_tried_again(
 ) -> None:
     """22. Reply dropped after execution: V unchanged, retry is idempotent."""
     context = arena.context(network)
-    held = arena.hold(context, ["job"], timeout=2.0)
+    held = arena.hold(context, ["job"], timeout=4.0, renew_every=0.4)
     held.await_renewal()
     network.drop_replies()
     _, latest = believed_until(held.lock)
-    eventually(lambda: view.pttl("job") < 1600, LONG_S, "time goes by")
-    eventually(lambda: view.pttl("job") > 1600, LONG_S, "a renewal is executed")
+    _, expires = expiry(view, "job")
+    eventually(lambda: expiry(view, "job")[0] > expires, LONG_S, "a renewal is executed")
 
     earliest, _ = believed_until(held.lock)
     assert earliest <= latest
@@ -176,7 +183,7 @@ def test_a_renewal_whose_reply_is_lost_moves_no_deadline_and_is_tried_again(
         held.await_renewal()
         held.assert_all_held()
     assert view.get("job") == held.tokens["job"]
-    assert 0 < view.pttl("job") <= 2000
+    assert 0 < view.pttl("job") <= 4000
 
 
 @pytest.mark.parametrize("fencing", [False, True], ids=["plain", "fenced"])
@@ -195,7 +202,7 @@ def test_an_acquire_whose_reply_is_lost_recognises_its_own_token(
     assert acquiring.result()
     assert lock.is_held
     assert lock.token == token == view.get("job")
-    assert lock.remaining() * 1000 <= view.pttl("job")
+    assert believes_no_longer_than_the_server(lock, view)
     lock.release()
 
 
@@ -282,7 +289,7 @@ def test_extend_whose_reply_is_lost_does_not_add_twice_and_changes_no_deadline(
 ) -> None:
     """22. Reply dropped after execution: V unchanged."""
     context = arena.context(network)
-    held = arena.hold(context, ["job"], timeout=2.0)
+    held = arena.hold(context, ["job"], timeout=5.0, renew_every=0.5)
     _, latest = believed_until(held.lock)
     with Onlooker(held, view):
         network.drop_replies()
@@ -293,7 +300,7 @@ def test_extend_whose_reply_is_lost_does_not_add_twice_and_changes_no_deadline(
             extending.result()
         earliest, _ = believed_until(held.lock)
         assert earliest <= latest or held.lock.renewals > 0
-        assert view.pttl("job") <= 32_000
+        assert view.pttl("job") <= 35_000
         held.await_renewal()
         held.assert_all_held()
 
@@ -306,7 +313,7 @@ def test_a_renewal_that_arrives_after_the_loss_brings_nothing_back(
 ) -> None:
     """23. Request delayed past V: no resurrection. A late success on a lost lease is followed by a release."""
     context = arena.context(network)
-    held = arena.hold(context, ["job"], timeout=1.0)
+    held = arena.hold(context, ["job"], timeout=1.5)
     with Onlooker(held, view):
         held.await_renewal()
         began = time.monotonic()
@@ -325,7 +332,7 @@ def test_a_renewal_that_arrives_after_the_loss_spares_who_came_next(
 ) -> None:
     """23. Request delayed past V: no resurrection. No other owner's token is extended."""
     context = arena.context(network)
-    held = arena.hold(context, ["job"], timeout=1.0)
+    held = arena.hold(context, ["job"], timeout=1.5)
     with Onlooker(held, view):
         began = time.monotonic()
         network.to_server.delay_s = math.inf
@@ -342,7 +349,7 @@ def test_a_delayed_acquire_leaves_an_orphan_for_at_most_a_timeout(
     arena: Arena, network: MeddlingProxy, view: redis.Redis, fencing: bool
 ) -> None:
     """23. A delayed acquire leaves an orphan for at most L."""
-    context = arena.context(network, response_timeout=0.3)
+    context = arena.context(network, response_timeout=1.0)
     arena.assert_alive(context)
     lock = context.lock("job", timeout=1.0, fencing=fencing)
     network.to_server.delay_s = math.inf
@@ -353,7 +360,7 @@ def test_a_delayed_acquire_leaves_an_orphan_for_at_most_a_timeout(
     healed_at = now()
     arena.assert_alive(context)
     take_over(view, "job", lock)
-    assert now() - healed_at < 1.0 + 5 * LATE_S
+    assert now() - healed_at - arena.pulse.stalled_s(healed_at) < 1.0 + 5 * LATE_S
     arena.assert_alive(context)
     assert_stranger_untouched(view, "job")
 
@@ -362,14 +369,13 @@ def test_a_grant_that_takes_longer_than_it_lasts_is_not_believed(
     arena: Arena, network: MeddlingProxy, view: redis.Redis
 ) -> None:
     """23. Request delayed past V: no resurrection. Its orphan is released at once."""
-    context = arena.context(network)
-    arena.assert_alive(context)
+    context, clock = arena.stepped_context(network, response_timeout=60.0)
+    arena.hold(context, ["warm-up"], timeout=60.0)
     network.to_client.delay_s = math.inf
-    lock = context.lock("job", timeout=0.3, thread_local=False)
+    lock = context.lock("job", timeout=5.0, thread_local=False)
     acquiring = Background(lambda: lock.acquire(blocking=False))
     eventually(lambda: view.exists("job"), LONG_S, "the acquire is executed")
-    view.pexpire("job", 60_000)
-    time.sleep(0.35)
+    clock.advance(5.1)
     network.to_client.delay_s = 0.0
 
     assert not acquiring.result()
@@ -385,11 +391,13 @@ def test_latency_shortens_what_is_believed_and_never_lengthens_it(
     arena: Arena, network: MeddlingProxy, view: redis.Redis
 ) -> None:
     """24. Latency 0.3 L with jitter: V shrinks accordingly, never grows."""
-    L = 1.2
+    L = 2.4
+    context = arena.context(network)
+    arena.assert_alive(context)
     for faults in (network.to_server, network.to_client):
         faults.delay_s, faults.jitter_s = 0.1 * L, 0.1 * L
     at_most = L * 0.99 - 0.2 * L  # the deadline counts from before the request, and the answer takes its time
-    held = arena.hold(arena.context(network), ["a", "b", "c"], L)
+    held = arena.hold(context, ["a", "b", "c"], L, renew_every=0.2)
     with Onlooker(held, view) as onlooker:
         eventually(lambda: held.renewals() >= 2, LONG_S, "all have been renewed twice")
     held.assert_all_held()
@@ -480,7 +488,7 @@ def test_resets_at_random_bytes_of_a_large_pipeline_lose_nothing(
     context = arena.context(network)
     arena.assert_alive(context)
     network.cut_after_bytes(_random.randrange(100_000), "to_server")
-    held = arena.hold(context, names, timeout=2.0)
+    held = arena.hold(context, names, timeout=4.0, renew_every=0.6)
     for direction in ("to_server", "to_client", "to_server", "to_client", "to_server"):
         before = context.stats().connects
         size = 100_000 if direction == "to_server" else 20  # a reply to many renewals that all went well is short
@@ -497,7 +505,7 @@ def test_killed_connections_lose_nothing_and_confuse_nobody(arena: Arena, fresh_
     """25. CLIENT KILL: each entry unknown, no reply goes to the wrong command."""
     view = fresh_redis.client()
     context = arena.context(fresh_redis)
-    held = arena.hold(context, [f"job {number}" for number in range(500)], timeout=2.0)
+    held = arena.hold(context, [f"job {number}" for number in range(500)], timeout=4.0, renew_every=0.6)
     inside = itertools.count()
     owners: list[int] = []
     over = False
@@ -531,7 +539,7 @@ def test_an_extend_that_is_cut_off_behind_a_silent_renewal_leaves_the_lease_rene
 ) -> None:
     """25. RST in the middle of a pipeline: each entry unknown, so each is tried again, or told of as lost by V."""
     context = arena.context(network)
-    held = arena.hold(context, ["job"], timeout=2.0, renew_every=0.3)
+    held = arena.hold(context, ["job"], timeout=4.0, renew_every=0.3)
     network.blackhole()
     eventually(lambda: context.stats().overdue, LONG_S, "the renewal has been silent for too long")
     extending = Background(lambda: held.lock.extend(1.0))
@@ -549,7 +557,7 @@ def test_nothing_is_sent_for_a_released_lock_after_a_reset_behind_a_silent_renew
 ) -> None:
     """25. RST in the middle of a pipeline that holds a renewal and a release: the former is not tried again."""
     context = arena.context(network)
-    held = arena.hold(context, ["kept", "released"], timeout=2.0, renew_every=0.3)
+    held = arena.hold(context, ["kept", "released"], timeout=4.0, renew_every=0.3)
     token = held.tokens["released"]
     assert token is not None
     held.await_renewal()
@@ -575,36 +583,36 @@ def test_a_half_open_connection_is_noticed_by_a_renewal_within_a_sixth_of_the_ti
     arena: Arena, network: MeddlingProxy, view: redis.Redis
 ) -> None:
     """26. Half-open idle connection: noticed within L/6."""
-    L = 2.0
+    L = 3.0
     context = arena.context(network)
     held = arena.hold(context, ["a", "b"], timeout=L, renew_every=0.3)
     with Onlooker(held, view):
         held.await_renewal()
         connects, last = context.stats().connects, network.accepted
         network.strand()
-        stranded_at = time.monotonic()
+        stranded_at, since = time.monotonic(), now()
         await_reconnected(context, connects)
         held.await_renewal()
         held.assert_all_held()
     renewal = of_kind("renew", commands(network, since=stranded_at))[0]
     noticed_at = next(entry.time for entry in network.log if entry.connection > last)
-    assert noticed_at - renewal.time <= L / 6 + LATE_S
+    assert noticed_at - renewal.time - arena.pulse.stalled_s(since) <= L / 6 + LATE_S
 
 
 def test_a_half_open_connection_is_noticed_by_an_acquire_within_a_sixth_of_the_timeout(
     arena: Arena, network: MeddlingProxy
 ) -> None:
     """26. Half-open idle connection: noticed within L/6, also where nothing is held that would have to be renewed."""
-    L = 1.5
+    L = 2.4
     context = arena.context(network)
     arena.assert_alive(context)
     last = network.accepted
     network.strand()
-    stranded_at = time.monotonic()
+    stranded_at, since = time.monotonic(), now()
     lock = context.lock("job", timeout=L)
     assert lock.acquire(blocking=False)
     noticed_at = next(entry.time for entry in network.log if entry.connection > last)
-    assert noticed_at - stranded_at <= L / 6 + LATE_S
+    assert noticed_at - stranded_at - arena.pulse.stalled_s(since) <= L / 6 + LATE_S
     lock.release()
 
 
@@ -614,7 +622,7 @@ def test_a_half_open_connection_is_noticed_by_an_acquire_within_a_sixth_of_the_t
 def test_renewal_goes_on_when_the_server_takes_no_more_clients(arena: Arena, fresh_redis: RedisServer) -> None:
     """27. maxclients reached: the renewal connection is its own and goes on."""
     view = fresh_redis.client()
-    held = arena.hold(arena.context(fresh_redis), ["a", "b"], timeout=2.0, renew_every=0.2)
+    held = arena.hold(arena.context(fresh_redis), ["a", "b"], timeout=3.0, renew_every=0.2)
     view.config_set("maxclients", 1)
     with pytest.raises(redis.ConnectionError), fresh_redis.client() as late_comer:
         late_comer.ping()
@@ -630,7 +638,7 @@ def test_a_connection_lost_while_the_server_is_full_is_replaced_when_it_is_not(
     view = fresh_redis.client()
     network = arena.proxy(fresh_redis)
     context = arena.context(network)
-    held = arena.hold(context, ["a", "b"], timeout=2.0)
+    held = arena.hold(context, ["a", "b"], timeout=5.0, renew_every=0.5)
     held.await_renewal()
     view.config_set("maxclients", 1)
     network.cut()
@@ -649,7 +657,7 @@ def test_renewal_goes_on_when_the_users_pool_is_exhausted(
     """27. The user's pool exhausted: the renewal connection is its own and goes on."""
     pool = pool_class(host="127.0.0.1", port=redis_server.port, max_connections=1)
     only = pool.get_connection()
-    held = arena.hold(arena.context(redis.Redis(connection_pool=pool)), ["a", "b"], timeout=2.0, renew_every=0.2)
+    held = arena.hold(arena.context(redis.Redis(connection_pool=pool)), ["a", "b"], timeout=3.0, renew_every=0.2)
     held.await_renewal()
     held.assert_all_held()
     pool.release(only)
@@ -701,7 +709,7 @@ def test_nonsense_in_answer_to_a_renewal_costs_the_connection_and_no_lease(
 ) -> None:
     """44. Malformed or hostile server replies: the channel is dropped, every entry unknown, the thread lives."""
     context = arena.context(network)
-    held = arena.hold(context, ["a", "b"], timeout=2.0, renew_every=0.05)
+    held = arena.hold(context, ["a", "b"], timeout=3.0, renew_every=0.05)
     held.await_renewal()
     before = context.stats().connects
     network.say_instead(words)
@@ -727,7 +735,7 @@ def test_nonsense_in_answer_to_a_renewal_costs_the_connection_and_no_lease(
 def test_any_error_in_answer_to_a_renewal_proves_nothing(arena: Arena, network: MeddlingProxy, text: bytes) -> None:
     """44. Malformed or hostile server replies: every entry unknown, the thread lives."""
     context = arena.context(network)
-    held = arena.hold(context, ["a", "b"], timeout=2.0, renew_every=0.05)
+    held = arena.hold(context, ["a", "b"], timeout=3.0, renew_every=0.05)
     for words in (b"-%b\r\n" % text, b"*2\r\n:1\r\n-%b\r\n" % text, b"*2\r\n:2\r\n$%d\r\n%b\r\n" % (len(text), text)):
         held.await_renewal()
         network.say_instead(words)

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.faults.checker import Belief, History, check
-from tests.faults.holders import Holder, Report
+from tests.faults.holders import Holder, Report, Told
+from tests.faults.pulse import Pulse
 from tests.faults.scene import (
     LATE_S,
     POLL_S,
@@ -41,15 +42,22 @@ def belief(report: Report, last_look: Report | None = None) -> Belief:
     return Belief(NAME, report.result["token"], 0, report.after, until, report.result["fence"], "running")
 
 
+def assert_told_at_once(holder: Holder, told: Told, resumed_at: float, resumed_by: float) -> None:
+    """A holder that was stopped has told of a loss as soon as it ran again, somewhere between these two."""
+    assert told.told <= resumed_by + LATE_S + holder.ask("stalled", since=resumed_at).result
+
+
 # 1: SIGKILL
 
 
-def test_fault_01_a_killed_holders_lock_is_free_when_the_server_says_so(redis_server: RedisServer) -> None:
+def test_fault_01_a_killed_holders_lock_is_free_when_the_server_says_so(
+    redis_server: RedisServer, pulse: Pulse
+) -> None:
     """1. Holder SIGKILLed: a waiter gets the lock no later than L + its fallback poll, never before the server's
     expiry."""
     client = redis_server.client()
     with Holder(redis_server.url) as holder, own_context(redis_server) as context, ThreadPoolExecutor(1) as waiter:
-        first = holder.acquire(NAME, timeout=1.0, fencing=True)
+        first = holder.acquire(NAME, timeout=1.5, fencing=True)
         lock = context.lock(NAME, timeout=1.0, fencing=True, blocking_timeout=10.0)
 
         def wait() -> tuple[bool, float, int | None]:
@@ -63,13 +71,15 @@ def test_fault_01_a_killed_holders_lock_is_free_when_the_server_says_so(redis_se
         holder.kill()
         # Only when the server has noticed, too, is it sure that no renewal is on its way.
         eventually(lambda: "holder" not in [other["name"] for other in client.client_list()])
+        since = now()
         before, left_ms, after = time.monotonic(), client.pttl(NAME), time.monotonic()
         assert isinstance(left_ms, int)
-        assert left_ms <= 1000
+        assert left_ms <= 1500
         granted, granted_at, fence = waiting.result()
         assert granted
         assert granted_at >= before + left_ms / 1000 - 0.002
-        assert granted_at <= after + left_ms / 1000 + POLL_S + 1.0  # a second for a machine that is busy
+        busy_s = 1.0 + pulse.stalled_s(since)  # a second for a machine that is busy
+        assert granted_at <= after + left_ms / 1000 + POLL_S + busy_s
         assert fence is not None
         assert fence > first.result["fence"]
 
@@ -81,13 +91,13 @@ def test_fault_02_a_holder_stopped_for_half_its_lease_loses_nothing(redis_server
     """2. Holder SIGSTOPped 0.5 L: nothing lost."""
     client = redis_server.client()
     with Holder(redis_server.url) as holder:
-        token = holder.acquire(NAME, timeout=2.0).result["token"]
-        assert holder.ask("acquire_many", prefix="many:", count=20, timeout=2.0).result == 20
+        token = holder.acquire(NAME, timeout=3.2, renew_every=0.3).result["token"]
+        assert holder.ask("acquire_many", prefix="many:", count=20, timeout=3.2, renew_every=0.3).result == 20
         everything = sorted([NAME, *[f"many:{number}" for number in range(20)]])
         eventually(lambda: holder.ask("stats").result["renewed"] >= 21)
         holder.pause()
         holder.order("held")
-        time.sleep(1.0)
+        time.sleep(1.6)
         holder.resume()
         assert holder.answer().result == everything  # the first thing it does when it runs again
         renewed = holder.ask("stats").result["renewed"]
@@ -106,20 +116,22 @@ def test_fault_03_a_holder_stopped_longer_than_its_lease_knows_at_its_first_look
     client = redis_server.client()
     register = FencedRegister()
     with Holder(proxy.url) as holder, Holder(redis_server.url) as contender:
-        first = holder.acquire(NAME, timeout=1.0, fencing=True)
+        holder.ask("watch")
+        first = holder.acquire(NAME, timeout=1.5, renew_every=0.3, fencing=True)
         holder.acquire("other", timeout=30.0, renew_every=0.2)
         assert register.write(first.result["fence"])
         last_look = holder.ask("look", name=NAME)
         assert last_look.result["held"]
         stopped_at = time.monotonic()
         holder.pause()
-        second = contender.acquire(NAME, timeout=1.0, fencing=True, blocking_timeout=10.0)
+        second = contender.acquire(NAME, timeout=3.0, fencing=True, blocking_timeout=10.0)
         assert register.write(second.result["fence"])
-        time.sleep(max(0.0, stopped_at + 1.5 - time.monotonic()))
+        time.sleep(max(0.0, stopped_at + 2.25 - time.monotonic()))
         holder.order("look", name=NAME)
         holder.order("release", name=NAME)
         resumed_at = time.monotonic()
         holder.resume()
+        resumed_by = time.monotonic()
 
         look, release = holder.answer(), holder.answer()
         assert look.before >= resumed_at
@@ -127,7 +139,7 @@ def test_fault_03_a_holder_stopped_longer_than_its_lease_knows_at_its_first_look
         assert look.result["lost"] == "NOT_CONFIRMED"
         assert release.error == "LockLost"
         [told] = eventually(lambda: holder.told_of(NAME))
-        assert told.told <= resumed_at + LATE_S
+        assert_told_at_once(holder, told, resumed_at, resumed_by)
         assert not register.write(first.result["fence"])
 
         # The other lease goes on, on the same thread; nothing is renewed for the one that was lost.
@@ -152,21 +164,23 @@ def test_fault_03_a_confirmation_that_waited_in_the_socket_does_not_revive_it(
     """3. As above, and a renewal was answered just before the stop: the reply is the first thing that is read."""
     client = redis_server.client()
     with Holder(proxy.url) as holder, Holder(redis_server.url) as contender:
-        first = holder.acquire(NAME, timeout=1.0)
+        holder.ask("watch")
+        first = holder.acquire(NAME, timeout=1.5, renew_every=0.3)
         proxy.to_client.delay_s = float("inf")
         eventually(lambda: of_kind("renew", commands(proxy, mentioning=first.result["token"])))
         holder.pause()
         proxy.to_client.delay_s = 0.0
         stopped_at = time.monotonic()
-        second = contender.acquire(NAME, timeout=1.0, blocking_timeout=10.0)
-        time.sleep(max(0.0, stopped_at + 1.5 - time.monotonic()))
+        second = contender.acquire(NAME, timeout=3.0, blocking_timeout=10.0)
+        time.sleep(max(0.0, stopped_at + 2.25 - time.monotonic()))
         holder.order("look", name=NAME)
         resumed_at = time.monotonic()
         holder.resume()
+        resumed_by = time.monotonic()
         assert not holder.answer().result["held"]
         [told] = eventually(lambda: holder.told_of(NAME))
         assert told.reason == "NOT_CONFIRMED"
-        assert told.told <= resumed_at + LATE_S
+        assert_told_at_once(holder, told, resumed_at, resumed_by)
         assert not holder.ask("look", name=NAME).result["held"]
         assert holder.ask("release", name=NAME).error == "LockLost"
         # Answered on the same connection, so the owner-checked release that follows a late success has been, too.
@@ -184,6 +198,7 @@ def test_fault_03_a_success_that_is_read_after_v_is_given_back(
     the same, whoever comes first, and the key is given back at once."""
     client = redis_server.client()
     with Holder(proxy.url) as holder:
+        holder.ask("watch")
         first = holder.acquire(NAME, timeout=1.5)
         token = first.result["token"]
         proxy.to_client.delay_s = float("inf")
@@ -195,13 +210,14 @@ def test_fault_03_a_success_that_is_read_after_v_is_given_back(
             holder.order("look", name=NAME)
         resumed_at = time.monotonic()
         holder.resume()
+        resumed_by = time.monotonic()
         if first_look_after_s:
             time.sleep(first_look_after_s)
             holder.order("look", name=NAME)
         assert not holder.answer().result["held"]
         [told] = eventually(lambda: holder.told_of(NAME))
         assert told.reason == "NOT_CONFIRMED"
-        assert told.told <= resumed_at + LATE_S
+        assert_told_at_once(holder, told, resumed_at, resumed_by)
         eventually(lambda: client.get(NAME) is None)
         assert of_kind("release_many", commands(proxy, since=resumed_at, mentioning=token))
         assert not holder.ask("look", name=NAME).result["held"]
@@ -215,9 +231,11 @@ def test_fault_04_an_interpreter_held_for_half_a_lease_loses_nothing(redis_serve
     """4. GIL held in C for 0.5 L: as 2."""
     losses = Losses()
     with own_context(redis_server) as context:
-        locks = held(context.acquire_many([f"many:{number}" for number in range(50)], 2.0, on_lost=losses))
+        locks = held(
+            context.acquire_many([f"many:{number}" for number in range(50)], 3.2, renew_every=0.3, on_lost=losses)
+        )
         eventually(lambda: all(lock.renewals for lock in locks))
-        hold_the_interpreter(1.0)
+        hold_the_interpreter(1.6)
         assert all(lock.is_held for lock in locks)
         renewals = {lock: lock.renewals for lock in locks}
         eventually(lambda: all(lock.renewals > renewals[lock] for lock in locks))
@@ -227,7 +245,9 @@ def test_fault_04_an_interpreter_held_for_half_a_lease_loses_nothing(redis_serve
         context.release_many(locks)
 
 
-def test_fault_04_an_interpreter_held_longer_than_a_lease_knows_at_its_first_look(redis_server: RedisServer) -> None:
+def test_fault_04_an_interpreter_held_longer_than_a_lease_knows_at_its_first_look(
+    redis_server: RedisServer, pulse: Pulse
+) -> None:
     """4. GIL held in C for 1.5 L: as 3."""
     client = redis_server.client()
     register = FencedRegister()
@@ -238,7 +258,7 @@ def test_fault_04_an_interpreter_held_longer_than_a_lease_knows_at_its_first_loo
         lock.acquire()
         other.acquire()
         assert register.write(lock.fence)
-        contender.order("acquire", name=NAME, timeout=1.0, fencing=True, blocking_timeout=10.0)
+        contender.order("acquire", name=NAME, timeout=3.0, fencing=True, blocking_timeout=10.0)
         hold_the_interpreter(1.5)
         held_at_first_look, resumed_at = lock.is_held, now()
         assert not held_at_first_look
@@ -246,7 +266,8 @@ def test_fault_04_an_interpreter_held_longer_than_a_lease_knows_at_its_first_loo
         with pytest.raises(LockLost):
             lock.release()
         eventually(lambda: losses)
-        assert losses.told_at[0] <= resumed_at + LATE_S
+        [told_at] = losses.told_at
+        assert told_at <= resumed_at + LATE_S + pulse.stalled_s(resumed_at, told_at)
         theirs = contender.answer().result
         assert theirs["granted"]
         assert register.write(theirs["fence"])
@@ -273,17 +294,17 @@ def test_fault_04_four_spinning_threads_lose_nothing_and_the_lag_heals(redis_ser
             pass
 
     with own_context(redis_server) as context:
-        locks = held(context.acquire_many([f"many:{number}" for number in range(200)], 2.0, on_lost=losses))
+        locks = held(context.acquire_many([f"many:{number}" for number in range(200)], 3.0, on_lost=losses))
         spinners = [threading.Thread(target=spin) for _ in range(4)]
         for spinner in spinners:
             spinner.start()
-        time.sleep(2.5)  # longer than a lease, so each of them must have been renewed
+        time.sleep(3.2)  # longer than a lease, so each of them must have been renewed
         assert all(lock.is_held for lock in locks)
         stop.set()
         for spinner in spinners:
             spinner.join()
         # Renewed every third of the timeout, a lease never has less than 0.65 of it left.
-        eventually(lambda: all(lock.remaining() > 0.6 * 2.0 for lock in locks))
-        assert context.stats().overdue == 0
+        eventually(lambda: all(lock.remaining() > 0.6 * 3.0 for lock in locks))
+        eventually(lambda: context.stats().overdue == 0)
         assert not losses
         context.release_many(locks)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import wheel_lock
+from tests.faults.pulse import Pulse
 from tests.faults.scene import (
     LATE_S,
     Losses,
@@ -80,11 +81,11 @@ def test_fault_07_the_death_of_the_thread_is_told_and_the_next_call_works(
     """7. The wheel thread killed: not held by V, CRITICAL in the log, next call works."""
     losses = Losses()
     with own_context(redis_server) as context, own_context(redis_server) as untouched:
-        survivor = untouched.lock("survivor", timeout=1.0)
+        survivor = untouched.lock("survivor", timeout=5.0)
         survivor.acquire()
         sibling = LockContext.from_url(redis_server.url, timer=context.timer)
-        locks = held(context.acquire_many([f"many:{number}" for number in range(20)], 1.0, on_lost=losses))
-        locks.append(sibling.lock("sibling", timeout=1.0, on_lost=losses))
+        locks = held(context.acquire_many([f"many:{number}" for number in range(20)], 2.0, on_lost=losses))
+        locks.append(sibling.lock("sibling", timeout=2.0, on_lost=losses))
         locks[-1].acquire()
         kill_timer_thread(context.timer)
         assert not any(lock.is_held for lock in locks)
@@ -96,10 +97,10 @@ def test_fault_07_the_death_of_the_thread_is_told_and_the_next_call_works(
         with pytest.raises(LockLost):
             locks[0].release()
 
-        again = context.lock(NAME, timeout=1.0)
+        again = context.lock(NAME, timeout=1.5, renew_every=0.2)
         assert again.acquire()
-        assert_is_kept(again, redis_server, timeout_s=1.0)
-        with sibling.lock("sibling", timeout=1.0, blocking_timeout=5.0) as lock:
+        assert_is_kept(again, redis_server, timeout_s=1.5)
+        with sibling.lock("sibling", timeout=2.0, blocking_timeout=5.0) as lock:
             assert lock.is_held
         assert len(losses) == 21
         assert survivor.is_held
@@ -115,16 +116,16 @@ def test_fault_07_a_lock_acquired_while_the_thread_dies_is_kept_or_refused(redis
             pass
         eventually(lambda: context.timer.next_due_at() is None)
         raise_in(timer_thread(context.timer), SystemExit)
-        lock = context.lock(NAME, timeout=1.0, max_attempts=1)
+        lock = context.lock(NAME, timeout=1.5, renew_every=0.2, max_attempts=1)
         try:
             granted = lock.acquire()
         except WheelLockError:
             granted = False
         assert context.timer.deaths == 1
         if granted:
-            assert_is_kept(lock, redis_server, timeout_s=1.0)
+            assert_is_kept(lock, redis_server, timeout_s=1.5)
         # Whatever it said, nobody holds the lock now, so nobody may keep it alive.
-        eventually(lambda: client.get(NAME) is None, timeout_s=3.0, message="the name is free within its timeout")
+        eventually(lambda: client.get(NAME) is None, timeout_s=10.0, message="the name is free within its timeout")
 
 
 def test_fault_07_the_cap_on_held_locks_outlives_the_thread(redis_server: RedisServer, proxy: TcpProxy) -> None:
@@ -152,10 +153,10 @@ def test_fault_07_timeouts_of_users_outlive_the_thread(redis_server: RedisServer
 
     with own_context(redis_server) as context:
         for number in range(5):
-            context.timer.new_timeout(partial(note, number), 0.3)
+            context.timer.new_timeout(partial(note, number), 1.2)
         kill_timer_thread(context.timer)
         assert context.timer.pending == 5
-        eventually(lambda: sorted(expired) == list(range(5)), timeout_s=3.0)
+        eventually(lambda: sorted(expired) == list(range(5)))
         assert context.timer.pending == 0
 
 
@@ -173,7 +174,7 @@ def test_fault_07_threads_that_use_the_context_while_it_dies_again_and_again(
         number = 0
         while not stop.is_set():
             number += 1
-            lock = context.lock(f"{prefix}:{number}", timeout=1.0)
+            lock = context.lock(f"{prefix}:{number}", timeout=2.0)
             try:
                 if lock.acquire():
                     reasons.append(lock.lost)
@@ -184,7 +185,7 @@ def test_fault_07_threads_that_use_the_context_while_it_dies_again_and_again(
                 strange.append(error)
 
     with own_context(redis_server, response_timeout=1.0) as context:
-        many = held(context.acquire_many([f"many:{number}" for number in range(2000)], 1.0))
+        many = held(context.acquire_many([f"many:{number}" for number in range(2000)], 2.0))
         users = [threading.Thread(target=use, args=[context, f"user:{number}"]) for number in range(4)]
         for user in users:
             user.start()
@@ -201,7 +202,7 @@ def test_fault_07_threads_that_use_the_context_while_it_dies_again_and_again(
         assert set(reasons) <= {None, LossReason.THREAD_DIED}
         assert {lock.lost for lock in many} == {LossReason.THREAD_DIED}
         # Nobody holds anything now.
-        eventually(lambda: client.keys() == [], timeout_s=3.0, message="all names are free within their timeout")
+        eventually(lambda: client.keys() == [], timeout_s=10.0, message="all names are free within their timeout")
         assert context.stats().held == 0
         with context.lock(NAME) as lock:
             assert lock.is_held
@@ -238,7 +239,7 @@ def stage(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> Iterat
     contexts: list[LockContext] = []
 
     def make() -> LockContext:
-        contexts.append(LockContext.from_url(redis_server.url, timer=HashedWheelTimer(), response_timeout=1.0))
+        contexts.append(LockContext.from_url(redis_server.url, timer=HashedWheelTimer(), response_timeout=2.0))
         with contexts[-1].lock("warm up"):
             pass
         return contexts[-1]
@@ -266,7 +267,7 @@ def finishes(call: Callable[[], object], *, within_s: float) -> bool:
 
 @STRUCK_IN_A_FINALISER
 def test_fault_07_an_error_anywhere_on_the_thread_ends_no_lease_in_silence(
-    redis_server: RedisServer, stage: Callable[[], LockContext]
+    redis_server: RedisServer, stage: Callable[[], LockContext], pulse: Pulse
 ) -> None:
     """7. The exception may be any, and may strike anywhere in what the thread does about a renewal: each lease is then
     renewed on, or it is lost and that is told by V."""
@@ -281,7 +282,9 @@ def test_fault_07_an_error_anywhere_on_the_thread_ends_no_lease_in_silence(
     wait_s(2.0)
     silent = []
     for lock, losses, strike in held_on:
-        told_in_time = len(losses) == 1 and losses.events[0].at <= losses.events[0].deadline + LATE_S
+        told_in_time = len(losses) == 1 and all(
+            event.at <= event.deadline + LATE_S + pulse.stalled_s(event.deadline, event.at) for event in losses.events
+        )
         if not told_in_time and (losses or lock.renewals < 2 or client.get(lock.name) != lock.token):
             silent.append(strike.where)
     assert not silent, f"nobody was told after an error in {', '.join(silent)}"
@@ -307,7 +310,7 @@ def test_fault_07_an_error_anywhere_on_the_thread_keeps_no_caller_waiting(
         caller = threading.Thread(target=use, args=[context.lock(f"place:{nth}", timeout=1.0)], daemon=True)
         caller.start()
         callers.append((caller, strike))
-    until = now() + 4.0
+    until = now() + 10.0
     for caller, _ in callers:
         caller.join(max(0.0, until - now()))
     stuck = [strike.where for caller, strike in callers if caller.is_alive()]
