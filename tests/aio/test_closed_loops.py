@@ -72,7 +72,10 @@ def stopped(new_loop: NewLoop) -> Stopped:
 
 @pytest.fixture
 def context(real: Backend) -> LockContext:
-    return real.context(timer=real.timer(), response_timeout=0.5)
+    """Its requests leave the wheel soon, and what they refer to with them."""
+    context = real.context(timer=real.timer(), response_timeout=1.2)
+    assert not context.lock("warm-up").locked()  # the connection stands
+    return context
 
 
 async def hold(lock: Lock) -> None:

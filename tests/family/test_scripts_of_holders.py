@@ -36,10 +36,12 @@ from tests.family.scripted import (
     Server,
 )
 from tests.family.support import NAME
-from tests.redis.support import Backend
+from tests.redis.support import LONG_S, Backend
 from tests.support.waiting import eventually
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.scripts import Script
+
+END = b"the end"
 
 
 @pytest.fixture
@@ -51,16 +53,17 @@ def heard(backend: Backend, *channels: bytes) -> Any:
     """A subscription to channels."""
     subscription = backend.view.pubsub(ignore_subscribe_messages=True)
     subscription.subscribe(*channels)
-    subscription.get_message(timeout=1.0)
-    for _ in channels[1:]:
-        subscription.get_message(timeout=1.0)
+    for _ in channels:
+        subscription.get_message(timeout=LONG_S)
     return subscription
 
 
 def messages(subscription: Any) -> list[tuple[bytes, bytes]]:
     """What has been published on them."""
-    found = []
-    while (message := subscription.get_message(timeout=0.1)) is not None:
+    found: list[tuple[bytes, bytes]] = []
+    channel = next(iter(subscription.channels))
+    redis.Redis(connection_pool=subscription.connection_pool).publish(channel, END)  # which comes behind all of them
+    while (message := subscription.get_message(timeout=LONG_S))["data"] != END:
         found.append((message["channel"], message["data"]))
     subscription.close()
     return found
