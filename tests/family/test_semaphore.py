@@ -140,7 +140,7 @@ def test_one_who_goes_by_more_permits_does_not_wait_for_one_who_goes_by_fewer(
         many.release()
         elsewhere, many = new_thread(), waiter.semaphore(NAME, 2)
         future = elsewhere.submit(lambda: many.acquire(blocking_timeout=LONG_S))
-        eventually(future.done, 0.5)
+        eventually(future.done, LONG_S, "it does not wait")
         assert elsewhere.do(many.release)
     finally:
         held.release()
