@@ -58,10 +58,12 @@ def watched_run(new_loop: NewLoop) -> Run:
 async def until(predicate: Callable[[], T], timeout_s: float = LONG_S, message: str = "") -> T:
     """Let other tasks run until `predicate` returns something true, and return that."""
     deadline = time.monotonic() + timeout_s
-    while not (value := predicate()):
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {message} (last seen: {value!r})"
+    while True:
+        last = time.monotonic() >= deadline
+        if value := predicate():
+            return value
+        assert not last, f"not within {timeout_s} s: {message} (last seen: {value!r})"
         await asyncio.sleep(0.001)
-    return value
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from wheel_lock.asyncio import Lock
 from wheel_lock.notifier import NOTIFIER
 
 NAME = "order:42"
+RESPONSE_S = 1.2
 
 
 class Stopped:
@@ -53,7 +54,9 @@ class Stopped:
 
     def forget(self) -> None:
         """Let go of the loop and of its tasks, and have them collected. An error in a finaliser is a failure."""
-        references = [weakref.ref(task) for task in self._tasks]
+        references: list[weakref.ref[Any]] = [weakref.ref(task) for task in self._tasks]
+        if not self._loop.is_closed():
+            references.append(weakref.ref(self._loop))  # it warns that it was not, so that must not come later
         self._tasks.clear()
         del self._loop
 
@@ -72,7 +75,10 @@ def stopped(new_loop: NewLoop) -> Stopped:
 
 @pytest.fixture
 def context(real: Backend) -> LockContext:
-    return real.context(timer=real.timer(), response_timeout=0.5)
+    """Its requests leave the wheel soon, and what they refer to with them."""
+    context = real.context(timer=real.timer(), response_timeout=RESPONSE_S)
+    assert not context.lock("warm-up").locked()  # the connection stands
+    return context
 
 
 async def hold(lock: Lock) -> None:
@@ -109,23 +115,29 @@ def test_a_grant_that_finds_the_loop_closed_is_released(
     assert logged(caplog).count("an event loop was closed before the result of its task arrived") == 3
 
 
-def test_a_task_whose_loop_is_closed_waits_no_longer_than_it_wanted_to(
-    real: Backend, context: LockContext, stopped: Stopped
-) -> None:
+def test_a_task_whose_loop_is_closed_waits_no_longer_than_it_wanted_to(real: Backend, stopped: Stopped) -> None:
+    context, clock = real.stepped_context()
     real.view.set(NAME, "somebody")
     stopped.start(*[context.asyncio.lock(NAME, blocking_timeout=0.1).acquire() for _ in range(3)])
     eventually(lambda: context.stats().waiting == 3)
     stopped.close()
+    clock.advance(0.2)
     eventually(lambda: context.stats().waiting == 0)
+    clock.advance(LONG_S)  # until their requests leave the wheel
     stopped.forget()
     assert real.view.get(NAME) == b"somebody"
 
 
 @pytest.mark.parametrize("thread_local", [True, False])
 def test_a_grant_that_nobody_has_fetched_is_released_with_its_task(
-    real: Backend, context: LockContext, stopped: Stopped, thread_local: bool
+    real: Backend, stopped: Stopped, thread_local: bool
 ) -> None:
+    proxy = real.proxy()
+    context = real.context_through(proxy, timer=real.timer(), response_timeout=RESPONSE_S)
+    assert not context.lock("warm-up").locked()
+    proxy.to_client.delay_s = math.inf
     stopped.start(context.asyncio.lock(NAME, thread_local=thread_local).acquire())
+    proxy.to_client.delay_s = 0.0
     eventually(lambda: context.stats().held == 1)  # the loop does not turn meanwhile
     settled(context)
     stopped.close()
@@ -274,7 +286,7 @@ def test_a_context_whose_block_is_thrown_away_is_closed(real: Backend, stopped: 
             await asyncio.sleep(math.inf)
 
     stopped.start(use())
-    stopped.turn_until(lambda: context.stats().held == 1)
+    stopped.turn_until(lambda: held)
     stopped.turn()
     stopped.close()
     stopped.forget()

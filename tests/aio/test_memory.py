@@ -24,7 +24,9 @@ OURS = ("wheel_lock.", "_asyncio", "asyncio.")
 @pytest.fixture
 def context(real: Backend) -> LockContext:
     """Its requests leave the wheel soon, and what they refer to with them."""
-    return real.context(timer=real.timer(), response_timeout=0.2)
+    context = real.context(timer=real.timer(), response_timeout=1.2)
+    assert not context.lock("warm-up").locked()  # the connection stands
+    return context
 
 
 @pytest.fixture(autouse=True)

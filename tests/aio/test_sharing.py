@@ -12,6 +12,7 @@ import pytest
 from tests.aio.support import NewLoop, Run, at_once, nothing_is_left, until, waiting
 from tests.redis.support import Backend, Background, in_thread
 from tests.support.ports import candidate_port
+from tests.support.steady_clock import SteadyClock
 from wheel_lock import (
     LockAlreadyHeld,
     LockContext,
@@ -309,7 +310,8 @@ def test_a_server_that_is_not_there_is_an_error(run: Run) -> None:
     run(main())
 
 
-def test_a_waiter_is_served_by_a_release_in_another_process(run: Run, real: Backend, context: LockContext) -> None:
+def test_a_waiter_is_served_by_a_release_in_another_process(run: Run, real: Backend) -> None:
+    context = real.context(timer=real.timer(SteadyClock()))
     real.view.set("order:42", "somebody", px=60_000)
 
     async def main() -> None:

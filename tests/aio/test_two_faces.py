@@ -10,6 +10,7 @@ import pytest
 
 from tests.aio.support import Run
 from tests.redis.support import Backend
+from tests.support.steady_clock import SteadyClock
 from wheel_lock import LockContext
 
 NAME = "order:42"
@@ -134,7 +135,7 @@ STORIES: dict[str, tuple[dict[str, Any], list[Step]]] = {
 
 @pytest.mark.parametrize("story", STORIES)
 def test_both_faces_tell_the_same_story(run: Run, backend: Backend, story: str) -> None:
-    context = backend.context()
+    context = backend.context(timer=backend.timer(SteadyClock()))
     terms, steps = STORIES[story]
     by_thread = in_thread(context, backend, steps, **terms)
     backend.view.flushall()

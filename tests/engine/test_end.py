@@ -195,6 +195,18 @@ def test_a_stopped_timer_ends_every_lease(rig: Rig) -> None:
     assert rig.server.hung_up
 
 
+def test_a_stopped_timer_hangs_up_where_a_close_is_under_way(rig: Rig) -> None:
+    lease = rig.hold("a")
+    operation = close(rig)
+    assert rig.server.one("release_many").pairs == [(lease.key, lease.token)]
+    assert not operation.done
+    rig.engine.timer_stopped()
+    rig.turn()
+    assert rig.server.take() == []
+    assert rig.server.hung_up
+    assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
+
+
 # A context that nobody refers to any more
 
 

@@ -14,6 +14,7 @@ from tests.unit.support import PATIENCE_S
 from wheel_lock.engine.node import start_helper_thread
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockUnavailable
+from wheel_lock.failures import FailureDomain
 from wheel_lock.lease import State
 
 REFUSED = ConnectionRefusedError("nobody listens")
@@ -296,6 +297,25 @@ def test_a_connection_that_comes_after_the_end_is_closed(rig: Rig) -> None:
         attempt.operation.result()
     rig.launch.go_on()
     rig.turn()
+    assert rig.server.take() == []
+    assert rig.server.hung_up
+
+
+def test_a_connection_that_comes_when_the_timer_has_taken_its_last_turn_is_closed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.launch.slow = True
+    rig.acquire("a")
+    post = rig.timer.post
+
+    def be_kept_from_running(call: Callable[[], object], domain: FailureDomain | None = None) -> None:
+        monkeypatch.undo()
+        rig.timer.stop()
+        rig.turn()
+        post(call, domain)
+
+    monkeypatch.setattr(rig.timer, "post", be_kept_from_running)
+    rig.launch.go_on()
     assert rig.server.take() == []
     assert rig.server.hung_up
 

@@ -93,6 +93,12 @@ class Server:
         assert score is not None
         return abs(float(score)) - self.now
 
+    def prolong(self, member: bytes, ttl: int) -> None:
+        """Have a member last for ttl ms from now on, however short a time the script has given it."""
+        score = self.view.zscore(NAME, member)
+        assert score is not None
+        self.view.zadd(NAME, {member: (1 if score > 0 else -1) * (self.now + ttl)})
+
     def expire(self, *members: bytes) -> None:
         """Have the time of members come, while the key goes on."""
         for member in members:

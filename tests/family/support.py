@@ -6,10 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from tests.redis.support import LONG_S, Backend, Clock
+from tests.redis.support import LONG_S, Backend, Background, Clock
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 from wheel_lock.asyncio import AsyncContext
+from wheel_lock.testing import settle
 
 T = TypeVar("T")
 
@@ -41,6 +42,19 @@ class Elsewhere(ThreadPoolExecutor):
 
 
 NewThread = Callable[[], Elsewhere]
+
+
+def waited_in_vain(context: LockContext, clock: Clock, wait_s: float, call: Callable[[], T]) -> T:
+    """Have a call wait for a lock, for so long by the clock of its context; return what it returns, or raise that."""
+    before = context.stats().waiting
+    waiter = Background(call)
+    eventually(lambda: context.stats().waiting > before or waiter.done, LONG_S, "it waits")
+    settle(context.timer)
+    eventually(lambda: not context.timer.busy, LONG_S, "it has been refused")
+    assert not waiter.done
+    clock.advance(wait_s)
+    return waiter.result()
+
 
 KINDS: dict[str, Callable[[Any, str, dict[str, Any]], Any]] = {
     "exclusive": lambda face, name, terms: face.lock(name, **terms),

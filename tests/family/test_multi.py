@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.aio.support import Run, ended, raising, until, waiting
-from tests.family.support import NewThread, deaf, listening
+from tests.family.support import NewThread, deaf, listening, waited_in_vain
 from tests.redis.support import LONG_S, Backend, Background, Losses, in_thread
 from tests.support.waiting import eventually
 from wheel_lock import (
@@ -48,13 +48,19 @@ def test_all_are_held_inside_with_and_free_after_it(backend: Backend, context: L
 
 
 @pytest.mark.parametrize("taken", NAMES)
-def test_none_is_acquired_where_one_is_taken(backend: Backend, context: LockContext, taken: str) -> None:
+def test_none_is_acquired_where_one_is_taken(backend: Backend, taken: str) -> None:
+    context, clock = backend.stepped_context()
+
+    def enter() -> None:
+        with context.multi_lock(NAMES, blocking_timeout=0.05):
+            pytest.fail("the block must not run")
+
     backend.view.set(taken, "somebody")
     lock = context.multi_lock(NAMES)
     assert not lock.acquire(blocking=False)
-    assert not lock.acquire(blocking_timeout=0.05)
-    with pytest.raises(LockNotAcquired), context.multi_lock(NAMES, blocking_timeout=0.05):
-        pytest.fail("the block must not run")
+    assert not waited_in_vain(context, clock, 0.05, lambda: lock.acquire(blocking_timeout=0.05))
+    with pytest.raises(LockNotAcquired):
+        waited_in_vain(context, clock, 0.05, enter)
     assert backend.view.keys() == [taken.encode()]
     assert backend.view.get(taken) == b"somebody"
     assert context.stats().held == 0

@@ -22,6 +22,9 @@ from wheel_lock import (
     WrongThread,
 )
 
+TURN_S = 0.1
+"""For how long the turn is the readers' who have waited while somebody wrote."""
+
 
 def members(backend: Backend) -> list[bytes]:
     """What kinds of members the sorted set has."""
@@ -83,7 +86,7 @@ def test_what_finds_data_under_its_name_is_refused_and_says_that_it_is_locked(
     with pytest.raises(LockServerError, match="string"):
         lock.acquire(blocking=False)
     with pytest.raises(LockServerError, match="string"):
-        lock.acquire(blocking_timeout=0.05)
+        lock.acquire(blocking_timeout=LONG_S)
     assert lock.count == 0
     assert backend.view.get(NAME) == b"something else"
     assert lock.locked()
@@ -441,14 +444,15 @@ def test_a_crashed_reader_keeps_writers_out_for_no_longer_than_its_own_timeout(
     backend: Backend, context: LockContext
 ) -> None:
     crashed, _ = backend.stepped_context()  # whose clock stands still: it renews nothing
-    long, short = context.rw_lock(NAME, timeout=30.0).read(), crashed.rw_lock(NAME, timeout=0.3).read()
-    short.acquire()
+    long, short = context.rw_lock(NAME, timeout=30.0).read(), crashed.rw_lock(NAME, timeout=1.0).read()
+    assert not short.locked()  # its connection stands
     long.acquire()
+    short.acquire()
     long.release()
-    assert 0 < backend.view.pttl(NAME) <= 30_000
+    assert 0 < backend.view.pttl(NAME) <= 1_000
     began = time.monotonic()
     with context.rw_lock(NAME, blocking_timeout=LONG_S).write():
-        assert time.monotonic() - began < 0.3 + 1.0
+        assert time.monotonic() - began < 1.0 + 2.0
 
 
 def test_one_reader_that_is_lost_leaves_the_others_alone(
@@ -491,9 +495,11 @@ def test_readers_and_writers_take_turns(backend: Backend, new_thread: NewThread)
     """While a writer holds it, another writer and a reader wait. The readers come first, then the writer."""
     context = backend.context()
     order: list[str] = []
+    came_in_at: dict[str, float] = {}
 
     def take_turn(what: str, lock: Callable[[], object]) -> None:
         with lock():  # type: ignore[attr-defined]
+            came_in_at[what] = time.monotonic()
             order.append(what)
 
     first = context.rw_lock(NAME).write()
@@ -505,10 +511,12 @@ def test_readers_and_writers_take_turns(backend: Backend, new_thread: NewThread)
     behind = third.rw_lock(NAME, blocking_timeout=LONG_S)
     reading = new_thread().begin(third, lambda: take_turn("reader", behind.read))
     eventually(lambda: b"q" in members(backend))
+    released_at = time.monotonic()
     first.release()
     writing.result(LONG_S)
     reading.result(LONG_S)
-    assert order == ["reader", "writer"]
+    # The turn is the readers' for so long: if none was able to run by then, anybody may be the first.
+    assert order == ["reader", "writer"] or came_in_at["writer"] - released_at >= TURN_S
 
 
 def test_neither_side_starves(backend: Backend, new_thread: NewThread) -> None:

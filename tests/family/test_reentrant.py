@@ -304,7 +304,7 @@ def test_a_name_that_holds_data_is_refused_and_left_alone(backend: Backend, cont
     lock = context.reentrant_lock(NAME)
     with pytest.raises(LockServerError, match="list"):
         lock.acquire(blocking=False)
-    with pytest.raises(LockServerError, match="list"), context.reentrant_lock(NAME, blocking_timeout=0.05):
+    with pytest.raises(LockServerError, match="list"), context.reentrant_lock(NAME, blocking_timeout=LONG_S):
         pytest.fail("the block must not run")
     assert backend.view.lrange(NAME, 0, -1) == [b"something", b"else"]
     assert lock.count == 0
@@ -345,7 +345,7 @@ def test_it_is_not_released_in_bulk_and_neither_is_what_comes_with_it(
 
 def test_a_lock_whose_thread_has_ended_is_renewed_no_more(backend: Backend, context: LockContext) -> None:
     losses = Losses()
-    lock = context.reentrant_lock(NAME, timeout=0.5, renew_every=0.05, on_lost=losses)
+    lock = context.reentrant_lock(NAME, timeout=1.2, renew_every=0.05, on_lost=losses)
     with pytest.warns(ResourceWarning, match="was abandoned"):
         in_thread(lambda: (lock.acquire(), lock.acquire()))
         eventually(losses.all_told, LONG_S)

@@ -116,7 +116,7 @@ def test_a_lock_whose_task_has_ended_is_renewed_no_more(
 
     async def main() -> None:
         lock = context.asyncio.reentrant_lock(
-            NAME, timeout=0.5, renew_every=0.05, on_lost=lambda event: losses.append(event.reason)
+            NAME, timeout=1.2, renew_every=0.05, on_lost=lambda event: losses.append(event.reason)
         )
 
         async def acquire() -> None:

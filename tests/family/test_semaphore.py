@@ -140,7 +140,7 @@ def test_one_who_goes_by_more_permits_does_not_wait_for_one_who_goes_by_fewer(
         many.release()
         elsewhere, many = new_thread(), waiter.semaphore(NAME, 2)
         future = elsewhere.submit(lambda: many.acquire(blocking_timeout=LONG_S))
-        eventually(future.done, 0.5)
+        eventually(future.done, LONG_S, "it does not wait")
         assert elsewhere.do(many.release)
     finally:
         held.release()
@@ -227,7 +227,7 @@ def test_the_number_is_kept_for_later_and_bad_numbers_are_refused(backend: Backe
 def test_what_finds_data_under_its_name_is_refused(backend: Backend, context: LockContext) -> None:
     backend.view.set(NAME, "something else")
     semaphore = context.semaphore(NAME, 5)
-    for patience in ({"blocking": False}, {"blocking_timeout": 0.05}):
+    for patience in ({"blocking": False}, {"blocking_timeout": LONG_S}):
         with pytest.raises(LockServerError, match="string"):
             semaphore.acquire(**patience)
     assert semaphore.locked()
@@ -239,8 +239,9 @@ def test_what_finds_data_under_its_name_is_refused(backend: Backend, context: Lo
 
 def test_a_crashed_holders_permit_comes_back_after_its_timeout(backend: Backend, context: LockContext) -> None:
     crashed, _ = backend.stepped_context()  # whose clock stands still: it renews nothing
-    assert crashed.semaphore(NAME, 1, timeout=0.3).acquire()
-    semaphore = context.semaphore(NAME, 1)
+    dead, semaphore = crashed.semaphore(NAME, 1, timeout=1.0), context.semaphore(NAME, 1)
+    assert (dead.locked(), semaphore.locked()) == (False, False)  # the connections stand
+    assert dead.acquire()
     assert not semaphore.acquire(blocking=False)
     assert semaphore.acquire(blocking_timeout=LONG_S)
     assert backend.view.zcard(NAME) == 1
@@ -268,13 +269,13 @@ def test_an_object_that_is_dropped_gives_back_what_every_thread_holds_through_it
     backend: Backend, context: LockContext, new_thread: NewThread
 ) -> None:
     there, losses = new_thread(), Losses()
-    semaphores = [context.semaphore(NAME, 3, timeout=0.5, renew_every=0.05, on_lost=losses)]
+    semaphores = [context.semaphore(NAME, 3, timeout=20.0, renew_every=0.05, on_lost=losses)]
     semaphores[0].acquire()
     there.do(lambda: semaphores[0].acquire())
     with pytest.warns(ResourceWarning, match="was abandoned"):
         semaphores.clear()
         gc.collect()
-        eventually(lambda: len(losses.all_told()) == 2, 2.0, "both are told")
+        eventually(lambda: len(losses.all_told()) == 2, LONG_S, "both are told")
     assert {event.reason for event in losses.events} == {LossReason.ABANDONED}
     assert context.stats().held == 0
 
@@ -356,13 +357,13 @@ def test_a_permit_whose_task_has_ended_is_not_stuck_until_the_loop_ends(
     run: Run, backend: Backend, context: LockContext
 ) -> None:
     async def main() -> None:
-        semaphore = context.asyncio.semaphore(NAME, 1, timeout=0.5, renew_every=0.05)
+        semaphore = context.asyncio.semaphore(NAME, 1, timeout=20.0, renew_every=0.05)
         task = asyncio.create_task(semaphore.acquire())
         await ended(task)
         try:
             await semaphore.release()
         except WrongThread:
             # Then it must end with its task, because nobody else may release it.
-            await until(lambda: not semaphore.is_held, 2.0, "it is renewed no more")
+            await until(lambda: not semaphore.is_held, message="it is renewed no more")
 
     run(main())

@@ -177,7 +177,8 @@ def test_a_hold_limit_ends_it(backend: Backend, kind: str) -> None:
 def test_a_lock_that_is_renewed_outlives_its_timeout_and_one_that_is_not_does_not(
     backend: Backend, context: LockContext, kind: str
 ) -> None:
-    kept, dropped = make(context, kind, "kept", timeout=0.8), make(context, kind, "dropped", timeout=0.8, renew=False)
+    kept = make(context, kind, "kept", timeout=1.2, renew_every=0.2)
+    dropped = make(context, kind, "dropped", timeout=1.2, renew=False)
     kept.acquire()
     dropped.acquire()
     eventually(lambda: dropped.lost is LossReason.RENEWAL_LIMIT, LONG_S)

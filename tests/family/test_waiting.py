@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 
 from tests.aio.support import Run, ended, until, waiting
-from tests.family.support import EXCLUDING, KINDS, NAME, WAKING, NewThread, deaf, listening, make, traces, zmembers
+from tests.family.support import (
+    EXCLUDING,
+    KINDS,
+    NAME,
+    WAKING,
+    NewThread,
+    deaf,
+    listening,
+    make,
+    traces,
+    waited_in_vain,
+    zmembers,
+)
 from tests.redis.support import LONG_S, Backend
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, LockContext, LockNotAcquired, TooManyLocks
@@ -98,15 +110,21 @@ def test_a_close_of_the_holders_context_wakes_the_waiter(
 
 @pairs
 def test_who_gives_up_when_the_time_is_up_leaves_nothing(
-    backend: Backend, context: LockContext, other: LockContext, holder: str, waiter: str
+    backend: Backend, context: LockContext, holder: str, waiter: str
 ) -> None:
+    other, clock = backend.stepped_context()
     held, lock = make(context, holder), make(other, waiter)
+
+    def enter() -> None:
+        with make(other, waiter, blocking_timeout=0.01):
+            pytest.fail("the block must not run")
+
     held.acquire()
-    assert lock.acquire(blocking_timeout=0.15) is False
+    assert waited_in_vain(other, clock, 0.15, lambda: lock.acquire(blocking_timeout=0.15)) is False
     assert other.stats().waiting == 0
     eventually(lambda: nothing_but_the_holder(backend, holder), LONG_S)
-    with pytest.raises(LockNotAcquired), make(other, waiter, blocking_timeout=0.01):
-        pytest.fail("the block must not run")
+    with pytest.raises(LockNotAcquired):
+        waited_in_vain(other, clock, 0.02, enter)
     eventually(lambda: nothing_but_the_holder(backend, holder), LONG_S)
     held.release()
     assert lock.acquire(blocking_timeout=LONG_S)
@@ -152,9 +170,9 @@ def test_a_task_that_is_cancelled_leaves_nothing_and_lets_those_behind_it_go_on(
 
 
 def test_a_writer_that_gives_up_lets_the_readers_in_that_it_held_back(
-    backend: Backend, context: LockContext, other: LockContext, new_thread: NewThread
+    backend: Backend, context: LockContext, new_thread: NewThread
 ) -> None:
-    waits, _ = deaf(backend)
+    (waits, _), (other, clock) = deaf(backend), deaf(backend)
     writing, reading = new_thread(), new_thread()
     reader = make(waits, "read")
     with make(context, "read"):
@@ -162,6 +180,7 @@ def test_a_writer_that_gives_up_lets_the_readers_in_that_it_held_back(
         eventually(lambda: any(member.startswith(b"i:") for member in zmembers(backend)))
         held_back = reading.begin(waits, lambda: reader.acquire(blocking_timeout=LONG_S))
         assert not held_back.done()
+        clock.advance(0.4)
         assert impatient.result(LONG_S) is False
         assert held_back.result(LONG_S), "while the other one still reads"
     reading.do(reader.release)
@@ -224,7 +243,7 @@ def test_two_reentrant_locks_whose_waiters_are_woken_on_one_channel_are_still_tw
     if crowded:
         waiting = there.begin(context, plain.acquire)
     tagged = context.reentrant_lock("{x}")
-    assert elsewhere.do(lambda: tagged.acquire(blocking_timeout=0.5)), "it is free"
+    assert elsewhere.do(lambda: tagged.acquire(blocking_timeout=LONG_S / 2)), "it is free"
     assert not tagged.acquire(blocking=False)
     second = new_thread().begin(context, lambda: tagged.acquire(blocking_timeout=LONG_S))
     assert elsewhere.do(tagged.release)

@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from tests.support.proxy import TcpProxy
+from tests.support.steady_clock import SteadyClock
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LostEvent
 from wheel_lock.notifier import NOTIFIER
@@ -58,7 +59,7 @@ class Backend:
         clock = Clock()
         return self.context(timer=self.timer(clock), **options), clock
 
-    def timer(self, clock: Clock | None = None) -> HashedWheelTimer:
+    def timer(self, clock: Clock | SteadyClock | None = None) -> HashedWheelTimer:
         """A timer of its own, stopped with the test."""
         timer = HashedWheelTimer(clock=clock)
         self._cleanup.callback(timer.stop)

@@ -199,7 +199,7 @@ def test_a_log_handler_that_fails_does_not_keep_the_next_call_from_running() -> 
             NOTIFIER.post(Fails(ValueError()))
             NOTIFIER.post(logging.getLogger("wheel_lock").warning, "lost 1 lock(s)")
             NOTIFIER.post(told.set)
-        assert told.wait(2.0), "what was posted after a failure to log was never run"
+        assert told.wait(PATIENCE_S), "what was posted after a failure to log was never run"
 
 
 def test_where_the_system_has_no_thread_a_post_logs_nothing_by_itself(

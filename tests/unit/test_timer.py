@@ -540,9 +540,9 @@ def test_a_post_from_a_finaliser_in_the_middle_of_a_post_is_dealt_with() -> None
         )
         gc.collect()
         timer.post(lambda: None)
-        eventually(lambda: seen.count("finaliser") == seen.count("call") == ALLOCATIONS, 5.0)
+        eventually(lambda: seen.count("finaliser") == seen.count("call") == ALLOCATIONS, PATIENCE_S)
 
-    in_a_fork(check, 5.0)
+    in_a_fork(check)
 
 
 def test_a_post_from_a_finaliser_while_the_thread_is_being_started_does_not_block() -> None:
@@ -558,9 +558,9 @@ def test_a_post_from_a_finaliser_while_the_thread_is_being_started_does_not_bloc
 
         with_garbage_at_every_allocation(lambda: timers[-1].post(from_call), new_garbage)
         gc.collect()
-        eventually(lambda: seen.count("finaliser") == seen.count("call") == ALLOCATIONS, 5.0)
+        eventually(lambda: seen.count("finaliser") == seen.count("call") == ALLOCATIONS, PATIENCE_S)
 
-    in_a_fork(check, 5.0)
+    in_a_fork(check)
 
 
 def test_a_timeout_may_be_cancelled_in_a_finaliser_wherever_that_runs() -> None:
@@ -584,7 +584,7 @@ def test_a_timeout_may_be_cancelled_in_a_finaliser_wherever_that_runs() -> None:
         with_garbage_at_every_allocation(lambda: timer.pending, new_garbage)
         with_garbage_at_every_allocation(timer.stop, lambda: Garbage(lambda: timeout.cancel()))
 
-    in_a_fork(check, 5.0)
+    in_a_fork(check)
 
 
 def test_nothing_of_a_timeout_that_is_over_is_kept(timer: HashedWheelTimer, clock: ManualClock) -> None:

@@ -152,7 +152,7 @@ def test_a_second_death_while_the_first_is_being_told_of_is_survived_too(timer: 
     eventually(lambda: timer.name not in [thread.name for thread in threading.enumerate()], PATIENCE_S)
     done = threading.Event()
     timer.post(done.set)
-    assert done.wait(2.0), "the timer is dead for good"
+    assert done.wait(PATIENCE_S), "the timer is dead for good"
     assert all(member.told for member in members)
 
 
@@ -192,7 +192,7 @@ def test_a_thread_that_dies_before_the_call_that_starts_it_returns_is_started_ag
     eventually(lambda: timer.deaths == 1, PATIENCE_S)
     done = threading.Event()
     timer.post(done.set)
-    assert done.wait(2.0), "the timer is dead for good"
+    assert done.wait(PATIENCE_S), "the timer is dead for good"
 
 
 def test_what_is_posted_by_others_while_it_dies_is_not_lost(new_timer: NewTimer) -> None:

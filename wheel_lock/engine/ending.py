@@ -73,8 +73,8 @@ class Ending:
             engine.lines.fail(stopped)
             engine.lose(list(engine.held), LossReason.CONTEXT_CLOSED)
             engine.listen_anew(lambda wakeups: wakeups.close(stopped))
-            for node in engine.nodes:
-                node.close(stopped)
+        for node in engine.nodes:
+            node.close(stopped)  # also where a close is under way: it does not come to this any more
 
     def begin_anew(self, reason: LossReason, error: Exception, told: str) -> None:
         """Lose everything for ``reason`` and start empty; requests end with ``error``, waiters are told ``told``."""

@@ -68,6 +68,14 @@ def _forget_locals(error: BaseException) -> None:
         errors += [one for one in (each.__cause__, each.__context__) if one is not None and one not in errors]
 
 
+def _taken(arrived: list[Connection]) -> Connection | None:
+    """Take out what is in the list, unless another thread has. One step of the interpreter decides."""
+    try:
+        return arrived.pop()
+    except IndexError:
+        return None
+
+
 def start_helper_thread(attempt: Callable[[], None]) -> None:
     """Run one attempt to connect on a short-lived daemon thread. Does not wait until that runs.
 
@@ -260,7 +268,15 @@ class Node:
             if self._closed or self._timer.stopped:
                 connection.close()  # nobody may be left to read the message below
             else:
-                self._timer.post(lambda: self._connected(connection, reset_seen), self.domain)
+                arrived = [connection]  # emptied by whoever sees to it
+                self._timer.post(lambda: self._arrived(arrived, reset_seen), self.domain)
+                if self._timer.stopped and (left := _taken(arrived)) is not None:
+                    left.close()  # it may have been posted behind the last turn
+
+    def _arrived(self, arrived: list[Connection], life: Backoff) -> None:
+        connection = _taken(arrived)
+        if connection is not None:
+            self._connected(connection, life)
 
     def _connected(self, connection: Connection, life: Backoff) -> None:
         if life is not self._backoff or self._closed or self.ready:
