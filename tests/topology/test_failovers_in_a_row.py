@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 LONG_S = 40.0
 """A bound that only a bug or a hopelessly busy machine exceeds: a failover is in it, and what follows."""
-TIMEOUT_S = 4.0
+TIMEOUT_S = 30.0
 TURN_S = 2.0  # what a master that is killed had not passed on is waited for so long
 RACE_S = 1.0
 REFUSALS = (LockLost, LockTimeout, LockUnavailable)
@@ -281,7 +281,7 @@ def test_what_races_a_failover_leaves_nothing_that_nobody_holds(watched: Watched
         try:
             eventually(lambda: all(racer.done > 5 for racer in racers), LONG_S)
             old = watched.master
-            given_up = hasty.lock("given up", timeout=RACE_S)
+            given_up = hasty.lock("given up", timeout=3 * RACE_S)
             assert given_up.acquire()
             assert given_up.extend(60.0, replace_ttl=True)
             eventually(lambda: watched.replica.client().pttl("given up") > 50_000, LONG_S)
