@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 import redis
 
+from tests.redis.support import Clock
 from tests.support.redis_server import RedisServer
-from wheel_lock import LockContext
+from tests.support.waiting import eventually
+from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.quorum.context import QuorumContext
+from wheel_lock.quorum.lease import QuorumLease
+from wheel_lock.quorum.locks import QuorumLock
 
-LONG_S = 10.0
+LONG_S = 30.0
 """A bound that only a bug or a hopelessly busy machine exceeds."""
+UNHURRIED_S = 1.0
+"""What a master may take to answer an acquire where a test is about something else, however short the lock's timeout."""
 
 
 class Masters:
@@ -43,6 +50,24 @@ class Masters:
     def context(self, **options: Any) -> QuorumContext:
         return LockContext.quorum([redis.Redis(port=server.port) for server in self.servers], **options)
 
+    @contextmanager
+    def connected(self, **options: Any) -> Iterator[QuorumContext]:
+        """A context that has a connection to each of them, so no time limit of a test counts for connecting."""
+        with self.context(**options) as context:
+            connect(context)
+            yield context
+
+    @contextmanager
+    def stepped(self, **options: Any) -> Iterator[tuple[QuorumContext, Clock]]:
+        """The same, living by a clock that is moved by hand. Keys on the servers still expire in real time."""
+        clock = Clock()
+        timer = HashedWheelTimer(clock=clock)
+        with self.connected(timer=timer, **options) as context:
+            try:
+                yield context, clock
+            finally:
+                timer.stop()  # first: a time limit of close() would never be over
+
     def holders(self, name: str) -> list[bytes | None]:
         """What each of those that run knows of a lock."""
         found = []
@@ -54,3 +79,33 @@ class Masters:
 
     def count(self, name: str) -> int:
         return sum(value is not None for value in self.holders(name))
+
+
+def connect(context: QuorumContext) -> None:
+    """Have a context connected to each of its masters, all of which run. Nothing but its connections is counted by that."""
+    engines = context._engine.engines
+
+    def done() -> bool:
+        for engine in engines:
+            engine.timer.post(engine.node.connect)
+        return all(engine.node.ready for engine in engines)
+
+    eventually(done, LONG_S, "a connection to each master", interval_s=0.01)
+
+
+def held_by(lock: QuorumLock) -> QuorumLease:
+    """The lease that a lock has."""
+    lease = lock._lease
+    assert isinstance(lease, QuorumLease)
+    return lease
+
+
+def is_voted_for(lock: QuorumLock) -> bool:
+    """Whether a master may still answer in time to what it was asked for."""
+    return any(vote.asking is not None for vote in held_by(lock).votes)
+
+
+def all_grant(lock: QuorumLock) -> bool:
+    """Whether each master grants what is held, and its grant counts."""
+    lease = held_by(lock)
+    return len(lease.support(lease.terms.engine.timer.clock.now())) == len(lease.votes)

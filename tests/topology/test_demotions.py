@@ -79,7 +79,7 @@ def test_it_is_carried_out_when_there_is_a_master_again(
 ) -> None:
     master = watched.master.client()
     master.flushall()
-    with LockContext(watched.client(), close_timeout=0.5) as context:
+    with LockContext(watched.client()) as context:
         work = begin(context)
         assert not context.lock("connected").locked()
         master.replicaof("127.0.0.1", "1")

@@ -39,7 +39,7 @@ def test_one_master_of_a_cluster(nodes: Nodes, context: LockContext, log: Log) -
 
 
 def test_one_master_of_a_quorum(masters: Masters, log: Log) -> None:
-    with masters.context(close_timeout=0.5) as context, context.lock("order:42", timeout=9.0) as lock:
+    with masters.connected(close_timeout=0.5) as context, context.lock("order:42", timeout=15.0) as lock:
         eventually(lambda: all(node.held == 1 for node in context.node_stats().values()), PATIENCE_S)
         masters.servers[0].kill()
         eventually(lambda: log.said("unreachable"), PATIENCE_S)

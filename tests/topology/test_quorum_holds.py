@@ -19,7 +19,7 @@ from tests.faults.wire import commands
 from tests.redis.support import Background, Losses, token_of
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
-from tests.topology.masters import Masters
+from tests.topology.masters import UNHURRIED_S, Masters, connect
 from tests.unit.support import in_a_fork
 from wheel_lock import LockContext, LockLost, LockNotHeld, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.quorum.context import QuorumContext
@@ -29,7 +29,8 @@ pytestmark = pytest.mark.slow
 
 LONG_S = 30.0
 """A bound that only a bug or a hopelessly busy machine exceeds."""
-TIMEOUT_S = 0.8
+TIMEOUT_S = 2.0
+SHORT: dict[str, Any] = {"timeout": TIMEOUT_S, "renew_every": 0.25}
 LATE_S = 1.0  # what a busy machine may make of a tick
 
 forks = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs os.fork")
@@ -37,18 +38,14 @@ forks = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", 
 
 @pytest.fixture
 def context(masters: Masters) -> Iterator[QuorumContext]:
-    with masters.context(close_timeout=1.0, response_timeout=0.5) as context:
-        with context.lock("warm", timeout=TIMEOUT_S):
-            eventually(lambda: masters.count("warm") == 5)  # all are connected to, and known
+    with masters.connected(close_timeout=1.0, node_timeout=UNHURRIED_S, response_timeout=1.0) as context:
         yield context
 
 
 @pytest.fixture
 def rival(masters: Masters) -> Iterator[QuorumContext]:
     """A context that stands for another process."""
-    with masters.context(close_timeout=1.0) as context:
-        with context.lock("warm too", timeout=TIMEOUT_S):
-            eventually(lambda: masters.count("warm too") == 5)
+    with masters.connected(close_timeout=1.0, node_timeout=UNHURRIED_S) as context:
         yield context
 
 
@@ -85,7 +82,7 @@ def test_nested_holds_outlive_two_masters_and_end_with_the_outermost(
     masters: Masters, context: QuorumContext, rival: QuorumContext, ways: tuple[str, str]
 ) -> None:
     told = Losses()
-    terms: dict[str, Any] = {"timeout": TIMEOUT_S, "on_lost": told}
+    terms: dict[str, Any] = {**SHORT, "on_lost": told}
     with context.reentrant_lock("order:42", **terms) as outer:
         eventually(lambda: masters.count("order:42") == 5)
         strike(masters, 0, ways[0])
@@ -130,7 +127,7 @@ def test_with_the_third_master_every_hold_is_told_lost_and_comes_back_after_heal
     inside: list[str] = []
 
     def hold(name: str) -> QuorumReentrantLock:
-        return context.reentrant_lock(name, timeout=TIMEOUT_S, on_lost=lost[name])
+        return context.reentrant_lock(name, **SHORT, on_lost=lost[name])
 
     def in_thread() -> None:
         lock = hold("thread")
@@ -141,7 +138,7 @@ def test_with_the_third_master_every_hold_is_told_lost_and_comes_back_after_heal
         comes_back(lock, 2)
 
     async def in_task() -> None:
-        lock = context.asyncio.reentrant_lock("task", timeout=TIMEOUT_S, on_lost=lost["task"])
+        lock = context.asyncio.reentrant_lock("task", **SHORT, on_lost=lost["task"])
         assert await lock.acquire()
         assert await lock.acquire()
         inside.append("task")
@@ -245,7 +242,8 @@ def test_a_forked_child_has_nothing_of_a_quorum_and_its_parent_goes_on(masters: 
     with contextlib.ExitStack() as stack:
         proxies = [stack.enter_context(TcpProxy(server.port)) for server in masters.servers]
         context = stack.enter_context(LockContext.quorum([redis.Redis(port=proxy.port) for proxy in proxies]))
-        terms: dict[str, Any] = {"timeout": 6.0, "renew_every": 0.1, "on_lost": told}
+        connect(context)
+        terms: dict[str, Any] = {"timeout": 30.0, "renew_every": 0.1, "on_lost": told}
         plain, nested = context.lock("plain", **terms), context.reentrant_lock("nested", **terms)
         for lock in (plain, nested, nested):
             assert lock.acquire()
@@ -278,12 +276,12 @@ def test_a_forked_child_has_nothing_of_a_quorum_and_its_parent_goes_on(masters: 
                 with pytest.raises((LockLost, LockNotHeld)):
                     lock.extend(60.0)
                 assert not lock.acquire(blocking=False)
-            with context.reentrant_lock("child", timeout=6.0, renew_every=0.1) as own, own:
+            with context.reentrant_lock("child", timeout=30.0, renew_every=0.1) as own, own:
                 assert own.count == 2
                 renewed_again(own, 5)
-            with context.lock("child", timeout=6.0):
+            with context.lock("child", timeout=30.0):
                 pass
-            assert context.lock("child's last", timeout=6.0).acquire()
+            assert context.lock("child's last", timeout=30.0).acquire()
             context.close()
 
         in_a_fork(child, LONG_S)

@@ -17,6 +17,9 @@ from wheel_lock.engine.replicas import Replicas
 
 pytestmark = pytest.mark.slow
 
+LONG_S = 4.0
+"""What a replica may take to confirm a grant where a test is about something else."""
+
 
 class Pair:
     """A master and its replica."""
@@ -49,8 +52,20 @@ def acknowledged(client: redis.Redis) -> bool:
     return bool(client.wait(1, 200) == 1)
 
 
+def acquired(context: LockContext) -> bool:
+    """Whether a lock is granted, and confirmed in whatever time the context allows for that."""
+    try:
+        with context.lock("again"):
+            return True
+    except NotReplicated:
+        return False
+
+
 def test_a_grant_that_a_replica_has_counts(pair: Pair) -> None:
-    with LockContext(pair.client(), min_replicas=1) as context, context.lock("order:42", timeout=1.0) as lock:
+    with (
+        LockContext(pair.client(), min_replicas=1, replica_timeout=LONG_S) as context,
+        context.lock("order:42", timeout=10.0, renew_every=0.2) as lock,
+    ):
         assert pair.replica.client().get("order:42") == lock.token
         eventually(lambda: lock.renewals > 2)
         with context.reentrant_lock("r"), context.rw_lock("t").write(), context.fair_lock("f"):
@@ -61,14 +76,13 @@ def test_a_grant_that_a_replica_has_counts(pair: Pair) -> None:
 
 def test_a_grant_that_no_replica_has_is_taken_back(pair: Pair) -> None:
     with LockContext(pair.client(), min_replicas=1, replica_timeout=0.2) as context:
-        with context.lock("before"):
-            pass
+        eventually(lambda: acquired(context))
         pair.replica.pause()
         for acquire in (
-            context.lock("a", timeout=5.0).acquire,
-            context.reentrant_lock("b", timeout=5.0).acquire,
-            lambda: context.acquire_many(["c", "d"], timeout=5.0),
-            context.multi_lock(["e", "f"], timeout=5.0).acquire,
+            context.lock("a", timeout=60.0).acquire,
+            context.reentrant_lock("b", timeout=60.0).acquire,
+            lambda: context.acquire_many(["c", "d"], timeout=60.0),
+            context.multi_lock(["e", "f"], timeout=60.0).acquire,
         ):
             with pytest.raises(NotReplicated, match=r"Only 0 replicas .* of 1"):
                 acquire()
@@ -77,14 +91,13 @@ def test_a_grant_that_no_replica_has_is_taken_back(pair: Pair) -> None:
         assert context.stats().held == 0
         eventually(lambda: pair.client().keys("[a-f]") == [])
         pair.replica.resume()
-        eventually(lambda: acquired(context), 10.0)
+        eventually(lambda: acquired(context))
 
 
 @pytest.mark.parametrize("fencing", [False, True])
 def test_a_grant_under_a_chosen_token_that_no_replica_has_is_taken_back(pair: Pair, fencing: bool) -> None:
-    with LockContext(pair.client(), min_replicas=1, replica_timeout=0.2, response_timeout=1.0) as context:
-        with context.lock("before"):
-            pass
+    with LockContext(pair.client(), min_replicas=1, replica_timeout=0.2, response_timeout=3.0) as context:
+        eventually(lambda: acquired(context))
         pair.replica.pause()
         with pytest.raises(NotReplicated):
             context.lock("a", timeout=60.0, fencing=fencing).acquire(token="host-1")
@@ -98,25 +111,18 @@ def test_a_grant_under_a_chosen_token_that_its_caller_did_not_wait_for_is_taken_
         pair.replica.pause()
         with pytest.raises(LockTimeout):
             context.lock("a", timeout=60.0).acquire(token="host-1", blocking_timeout=0.2)
-        eventually(lambda: not pair.client().exists("a"), 10.0)
-
-
-def acquired(context: LockContext) -> bool:
-    try:
-        return context.lock("again").acquire(blocking=False)
-    except NotReplicated:
-        return False
+        eventually(lambda: not pair.client().exists("a"))
 
 
 def test_what_is_held_is_renewed_while_acquires_wait_for_a_replica(pair: Pair) -> None:
     with (
-        LockContext(pair.client(), min_replicas=1, replica_timeout=2.0) as context,
-        context.lock("held", timeout=0.6) as lock,
+        LockContext(pair.client(), min_replicas=1, replica_timeout=LONG_S) as context,
+        context.lock("held", timeout=10.0, renew_every=0.2) as lock,
     ):
         pair.replica.pause()
-        waiting = Background(context.lock("new", timeout=5.0).acquire)
+        waiting = Background(context.lock("new", timeout=30.0).acquire)
         renewals = lock.renewals
-        eventually(lambda: lock.renewals >= renewals + 4, 3.0)
+        eventually(lambda: lock.renewals >= renewals + 4)
         assert not waiting.done
         pair.replica.resume()
         assert waiting.result()
@@ -127,7 +133,7 @@ def test_a_replica_may_take_its_time_as_long_as_was_said(pair: Pair) -> None:
         with context.lock("before"):
             pass
         pair.replica.pause()
-        waiting = Background(context.lock("order:42", timeout=3.0, thread_local=False).acquire)
+        waiting = Background(context.lock("order:42", timeout=4.0, thread_local=False).acquire)
         time.sleep(1.0)  # and the connection is not suspected meanwhile
         pair.replica.resume()
         assert waiting.result()
@@ -137,8 +143,7 @@ def test_a_replica_may_take_its_time_as_long_as_was_said(pair: Pair) -> None:
 def test_each_caller_is_told_of_his_own_lock(pair: Pair) -> None:
     async def main() -> None:
         with LockContext(pair.client(), min_replicas=1, replica_timeout=0.3) as context:
-            async with context.asyncio.lock("before"):
-                pass
+            await asyncio.to_thread(eventually, lambda: acquired(context))
             pair.replica.pause()
             locks = [context.asyncio.lock(f"order:{n}") for n in range(5)]
             errors = await asyncio.gather(*[lock.acquire() for lock in locks], return_exceptions=True)
@@ -154,7 +159,7 @@ def test_replicas_are_not_asked_on_another_connection_than_the_grant_came_on(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a new master WAIT would confirm what that has never seen."""
-    with LockContext(pair.client(), min_replicas=1) as context:
+    with LockContext(pair.client(), min_replicas=1, replica_timeout=LONG_S) as context:
         with context.lock("before"):
             pass
         ask = Replicas._wait
@@ -174,7 +179,7 @@ def test_replicas_are_not_asked_on_another_connection_than_the_grant_came_on(
 
 def test_many_acquires_share_one_wait(pair: Pair) -> None:
     async def main() -> None:
-        with LockContext(pair.client(), min_replicas=1) as context:
+        with LockContext(pair.client(), min_replicas=1, replica_timeout=LONG_S) as context:
             async with context.asyncio.lock("first"):
                 pass
             locks = [context.asyncio.lock(f"order:{n}") for n in range(500)]
@@ -192,9 +197,9 @@ def test_a_caller_who_gives_up_meanwhile_leaves_nothing(pair: Pair) -> None:
             pair.replica.pause()
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
-                    await context.asyncio.lock("order:42").acquire()
+                    await context.asyncio.lock("order:42", timeout=60.0).acquire()
             pair.replica.resume()
-            await asyncio.to_thread(eventually, lambda: not pair.client().exists("order:42"), 10.0)
+            await asyncio.to_thread(eventually, lambda: not pair.client().exists("order:42"))
             assert context.stats().held == 0
 
     asyncio.run(main())

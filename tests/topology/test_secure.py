@@ -31,14 +31,14 @@ def watched(tls_files: TlsFiles) -> Iterator[redis.Redis]:
         with RedisServer(*lines, tls=tls_files, password=SECRET, sentinel=True) as sentinel:
             secure = {"ssl": True, "ssl_ca_certs": str(tls_files.ca), "password": SECRET}
             asking = Sentinel([("127.0.0.1", sentinel.tls_port)], sentinel_kwargs=secure, **secure)
-            eventually(lambda: asking.discover_master("locks")[1] == master.tls_port, 10.0)
+            eventually(lambda: asking.discover_master("locks")[1] == master.tls_port)
             client: redis.Redis = asking.master_for("locks")
             yield client
 
 
 def test_a_master_that_sentinels_watch(watched: redis.Redis) -> None:
     with LockContext(watched, fallback_interval=60.0) as context:
-        lock = context.lock("order:42", timeout=0.6, thread_local=False)
+        lock = context.lock("order:42", timeout=10.0, renew_every=0.2, thread_local=False)
         assert lock.acquire()
         eventually(lambda: lock.renewals > 2)
         waiting = Background(context.lock("order:42", thread_local=False).acquire)
@@ -52,12 +52,12 @@ def test_a_cluster(tls_files: TlsFiles) -> None:
     lines = ("cluster-enabled yes", "tls-cluster yes", "tls-replication yes")
     with RedisServer(*lines, tls=tls_files, password=SECRET) as server:
         server.client().execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-        eventually(lambda: b"cluster_state:ok" in raw(server), 10.0)
+        eventually(lambda: b"cluster_state:ok" in raw(server))
         client = redis.RedisCluster(
             host="127.0.0.1", port=server.tls_port, ssl=True, ssl_ca_certs=str(tls_files.ca), password=SECRET
         )
         with LockContext(client, fallback_interval=60.0) as context:
-            lock = context.lock("order:42", timeout=0.6, thread_local=False)
+            lock = context.lock("order:42", timeout=10.0, renew_every=0.2, thread_local=False)
             assert lock.acquire()
             eventually(lambda: lock.renewals > 2)
             waiting = Background(context.lock("order:42", thread_local=False).acquire)

@@ -17,6 +17,9 @@ from wheel_lock import LockContext, LossReason, LostEvent
 
 pytestmark = pytest.mark.slow
 
+UNHURRIED_S = 300.0
+"""A lock of that is not due within any bound here, so a renewal is the look at what a new master knows."""
+
 
 @pytest.fixture
 def watched() -> Iterator[Watched]:
@@ -69,11 +72,11 @@ def test_passwords_hold_for_servers_and_sentinels_alike() -> None:
 def test_what_the_new_master_has_stays_held_and_what_it_has_not_is_told_lost(watched: Watched) -> None:
     told: list[LostEvent] = []
     with LockContext(watched.client()) as context:
-        kept = context.acquire_many([f"kept:{n}" for n in range(1000)], timeout=10.0, on_lost=told.append)
-        missing = context.acquire_many([f"missing:{n}" for n in range(10)], timeout=10.0, on_lost=told.append)
+        kept = context.acquire_many([f"kept:{n}" for n in range(1000)], timeout=60.0, on_lost=told.append)
+        missing = context.acquire_many([f"missing:{n}" for n in range(10)], timeout=60.0, on_lost=told.append)
         # Those that are not to be renewed are verified all the same.
-        kept |= context.acquire_many(["limited:kept"], timeout=30.0, renew=False, on_lost=told.append)
-        missing |= context.acquire_many(["limited:missing"], timeout=30.0, renew=False, on_lost=told.append)
+        kept |= context.acquire_many(["limited:kept"], timeout=60.0, renew=False, on_lost=told.append)
+        missing |= context.acquire_many(["limited:missing"], timeout=60.0, renew=False, on_lost=told.append)
         eventually(lambda: replicated(watched))
         watched.replica.client().replicaof("NO", "ONE")  # it forgets what has not come to it
         watched.replica.client().delete(*missing)
@@ -90,19 +93,17 @@ def test_what_the_new_master_has_stays_held_and_what_it_has_not_is_told_lost(wat
 
 def test_every_held_lock_is_verified_at_the_new_master_at_once(watched: Watched) -> None:
     with LockContext(watched.client()) as context:
-        locks = context.acquire_many([f"n:{n}" for n in range(100)], timeout=60.0)  # due in 20 s
+        locks = context.acquire_many([f"n:{n}" for n in range(100)], timeout=UNHURRIED_S)
         eventually(lambda: replicated(watched))
         watched.fail_over()
-        eventually(lambda: all(lock is not None and lock.renewals == 1 for lock in locks.values()), 10.0)
+        eventually(lambda: all(lock is not None and lock.renewals == 1 for lock in locks.values()), FAILOVER_S)
 
 
 def test_an_old_master_that_goes_on_answering_is_left_when_the_sentinels_say_so(watched: Watched) -> None:
-    with LockContext(watched.client()) as context, context.lock("order:42", timeout=30.0) as lock:
+    with LockContext(watched.client()) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
         eventually(lambda: replicated(watched))
         watched.fail_over()
-        began = time.monotonic()
-        eventually(lambda: lock.renewals, 8.0)  # its renewal would have been due after 10 s
-        assert time.monotonic() - began < 8.0
+        eventually(lambda: lock.renewals, FAILOVER_S)
         assert watched.master.client().get("order:42") == lock.token
 
 
@@ -119,16 +120,16 @@ def test_acquires_and_releases_go_on_at_the_new_master(watched: Watched) -> None
 
 def test_a_waiter_is_woken_at_the_new_master(watched: Watched) -> None:
     with LockContext(watched.client(), fallback_interval=60.0) as holding, LockContext(watched.client()) as other:
-        lock = holding.lock("order:42", timeout=10.0, thread_local=False)
+        lock = holding.lock("order:42", timeout=60.0, thread_local=False)
         assert lock.acquire()
-        waiter = other.lock("order:42", timeout=10.0, thread_local=False)
+        waiter = other.lock("order:42", timeout=60.0, thread_local=False)
         waiting = Background(waiter.acquire)
         eventually(lambda: other.stats().waiting == 1)
         eventually(lambda: replicated(watched))
         watched.fail_over()
-        eventually(lambda: lock.renewals, 10.0)
+        eventually(lambda: lock.renewals, FAILOVER_S)
         lock.release()
-        assert waiting.result()
+        assert waiting.result(FAILOVER_S)
         waiter.release()
 
 
@@ -139,7 +140,7 @@ def test_no_lock_is_believed_in_after_its_deadline_while_there_is_no_master(watc
         assert lock.acquire()
         for server in watched.servers:
             server.pause()
-        eventually(lambda: told, 5.0)
+        eventually(lambda: told)
         assert not lock.is_held
         assert told[0].reason is LossReason.NOT_CONFIRMED
         for server in watched.servers:

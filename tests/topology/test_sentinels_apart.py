@@ -225,7 +225,7 @@ def test_sentinels_that_see_too_few_others_are_not_believed(watched: Watched) ->
     with LockContext(client_of(watched, min_other_sentinels=2)) as context, context.lock("order:42") as lock:
         assert lock.is_held
     with (
-        LockContext(client_of(watched, min_other_sentinels=3), response_timeout=0.5) as context,
+        LockContext(client_of(watched, min_other_sentinels=3), response_timeout=1.5) as context,
         pytest.raises(Exception, match="name no master of 'locks'"),
     ):
         context.lock("order:42").acquire()

@@ -39,9 +39,7 @@ def name_on(nodes: Nodes, server: RedisServer) -> str:
 
 
 def test_a_majority_that_is_away(masters: Masters) -> None:
-    with masters.context(response_timeout=RESPONSE_S, close_timeout=0.2) as context:
-        with context.lock("warm-up"):
-            pass
+    with masters.connected(response_timeout=RESPONSE_S, close_timeout=0.2) as context:
         for server in masters.servers[:3]:
             server.pause()
         # One of so long a timeout would let each master take ten seconds.

@@ -12,7 +12,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 SERVICE = "locks"
-FAILOVER_S = 20.0
+FAILOVER_S = 30.0
 
 
 class Watched:
@@ -30,7 +30,7 @@ class Watched:
         self,
         replicas: int = 1,
         *,
-        down_after_ms: int = 300,
+        down_after_ms: int = 1200,
         password: str | None = None,
         failover_timeout_ms: int = 3000,
         one_choice: bool = False,
@@ -56,7 +56,7 @@ class Watched:
                     following.append("replica-priority 0")
                 replica = RedisServer(*following, password=self._password)
                 self.servers.append(stack.enter_context(replica))
-            eventually(lambda: master.client().info("replication")["connected_slaves"] == self._replicas, 10.0)
+            eventually(lambda: master.client().info("replication")["connected_slaves"] == self._replicas)
             watching = [
                 f"sentinel monitor {SERVICE} 127.0.0.1 {master.port} 2",
                 f"sentinel down-after-milliseconds {SERVICE} {self._down_after_ms}",
@@ -68,7 +68,7 @@ class Watched:
                 sentinel = RedisServer(*watching, password=self._password, sentinel=True)
                 self.sentinels.append(stack.enter_context(sentinel))
             for sentinel in self.sentinels:
-                eventually(lambda: self._knows_all(sentinel), 10.0, message="the Sentinels know each other")  # noqa: B023
+                eventually(lambda: self._knows_all(sentinel), message="the Sentinels know each other")  # noqa: B023
             self._stack = stack.pop_all()
         return self
 
