@@ -14,7 +14,7 @@ import redis
 
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
-from wheel_lock import HashedWheelTimer, Lock, LockContext, LostEvent
+from wheel_lock import HashedWheelTimer, Lock, LockContext, LockTimeout, LockUnavailable, LostEvent
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.testing import ManualClock
 
@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 LONG_S = 10.0
 """A bound that only a bug or a hopelessly busy machine exceeds."""
+
+REFUSED_S = 0.8
+"""A limit on waiting in vain: the answer comes within it although a process stands still for a while."""
 
 
 class Clock(ManualClock):
@@ -204,6 +207,20 @@ def interrupt_after(delay_s: float, call: Callable[[], object]) -> bool:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     return False
+
+
+def connected(context: LockContext) -> LockContext:
+    """Return the context when it has a connection: its time limit may be shorter than what that takes."""
+
+    def answers() -> bool:
+        try:
+            context.lock("warm-up").locked()
+        except (LockTimeout, LockUnavailable):
+            return False
+        return True
+
+    eventually(answers)
+    return context
 
 
 def token_of(lock: Lock) -> bytes:

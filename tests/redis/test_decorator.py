@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.redis.support import Backend, Background
+from tests.redis.support import REFUSED_S, Backend, Background
 from tests.support.waiting import eventually
 from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LockNotAcquired
 from wheel_lock.decorator import _calls
@@ -236,7 +236,7 @@ def test_a_function_that_turns_out_to_return_a_coroutine_is_an_error(backend: Ba
 def test_what_is_not_acquired_in_time_does_not_run(backend: Backend, context: LockContext) -> None:
     backend.view.set("work", "somebody", px=60_000)
 
-    @context.locked("work", blocking_timeout=0.02)
+    @context.locked("work", blocking_timeout=REFUSED_S)
     def work() -> None:
         pytest.fail("it runs")
 

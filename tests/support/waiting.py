@@ -14,14 +14,16 @@ def eventually(
 ) -> T:
     """Call predicate until it returns something true, and return that; AssertionError after timeout_s.
 
+    It is called once more when the time is up: a process that stands still meanwhile has missed nothing.
     An exception in predicate is not swallowed: a condition that may not be askable yet says so itself.
     """
     deadline = time.monotonic() + timeout_s
     while True:
+        last = time.monotonic() >= deadline
         value = predicate()
         if value:
             return value
-        if time.monotonic() >= deadline:
+        if last:
             what = message or getattr(predicate, "__name__", "the condition")
             raise AssertionError(f"not within {timeout_s} s: {what} (last seen: {value!r})")
         time.sleep(interval_s)
