@@ -16,7 +16,7 @@ from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LockTimeout, LockUnavailable, LostEvent
 from wheel_lock.notifier import NOTIFIER
-from wheel_lock.testing import ManualClock
+from wheel_lock.testing import ManualClock, settle
 
 T = TypeVar("T")
 
@@ -28,11 +28,22 @@ REFUSED_S = 0.8
 
 
 class Clock(ManualClock):
-    """A manual clock that can also move behind the backs of its timers."""
+    """A manual clock that waits longer for replies, and that can also move behind the backs of its timers."""
+
+    _silent = False
 
     def leap(self, seconds: float) -> None:
         """Move it without waking anybody, as if every thread but the caller's had been kept from running."""
         self._now += seconds
+
+    def _settle(self) -> None:
+        # A server may stand still for a while, and time must not pass meanwhile; but one that is silent is waited for once.
+        for loop in self._loops:
+            for _ in range(1 if self._silent else 8):
+                settle(loop)
+                if not loop.busy:
+                    break
+            self._silent = loop.busy
 
 
 class Backend:
