@@ -16,6 +16,8 @@ from wheel_lock import LockContext
 from wheel_lock.redis_lock import AsyncLock, Lock
 
 NAME = "order:42"
+SLEEP_S = 0.2
+"""How often those look who are woken by nobody. A context that is not told so looks every five seconds."""
 Scene = Callable[[redis.asyncio.Redis], Coroutine[Any, Any, None]]
 
 

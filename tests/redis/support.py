@@ -15,22 +15,36 @@ import redis
 from tests.support.proxy import TcpProxy
 from tests.support.steady_clock import SteadyClock
 from tests.support.waiting import eventually
-from wheel_lock import HashedWheelTimer, Lock, LockContext, LostEvent
+from wheel_lock import HashedWheelTimer, Lock, LockContext, LockTimeout, LockUnavailable, LostEvent
 from wheel_lock.notifier import NOTIFIER
-from wheel_lock.testing import ManualClock
+from wheel_lock.testing import ManualClock, settle
 
 T = TypeVar("T")
 
 LONG_S = 10.0
 """A bound that only a bug or a hopelessly busy machine exceeds."""
 
+REFUSED_S = 0.8
+"""A limit on waiting in vain: the answer comes within it although a process stands still for a while."""
+
 
 class Clock(ManualClock):
-    """A manual clock that can also move behind the backs of its timers."""
+    """A manual clock that waits longer for replies, and that can also move behind the backs of its timers."""
+
+    _silent = False
 
     def leap(self, seconds: float) -> None:
         """Move it without waking anybody, as if every thread but the caller's had been kept from running."""
         self._now += seconds
+
+    def _settle(self) -> None:
+        # A server may stand still for a while, and time must not pass meanwhile; but one that is silent is waited for once.
+        for loop in self._loops:
+            for _ in range(1 if self._silent else 8):
+                settle(loop)
+                if not loop.busy:
+                    break
+            self._silent = loop.busy
 
 
 class Backend:
@@ -205,6 +219,20 @@ def interrupt_after(delay_s: float, call: Callable[[], object]) -> bool:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     return False
+
+
+def connected(context: LockContext) -> LockContext:
+    """Return the context when it has a connection: its time limit may be shorter than what that takes."""
+
+    def answers() -> bool:
+        try:
+            context.lock("warm-up").locked()
+        except (LockTimeout, LockUnavailable):
+            return False
+        return True
+
+    eventually(answers)
+    return context
 
 
 def token_of(lock: Lock) -> bytes:

@@ -8,7 +8,7 @@ import threading
 import pytest
 import redis
 
-from tests.redis.support import Backend, Background, Losses, interrupted
+from tests.redis.support import Backend, Background, Losses, connected, interrupted
 from tests.support.waiting import eventually
 from wheel_lock import (
     Lock,
@@ -150,8 +150,7 @@ def test_a_connection_that_breaks_meanwhile_does_not_matter(real: Backend, reply
 
 def test_a_server_that_falls_silent_leaves_nothing(real: Backend) -> None:
     proxy = real.proxy()
-    context = real.context_through(proxy, response_timeout=0.3)
-    context.lock("warm-up").locked()
+    context = connected(real.context_through(proxy, response_timeout=0.3))
     proxy.drop_replies()
     with pytest.raises((LockTimeout, LockUnavailable)):
         context.acquire_many(NAMES, all_or_nothing=True)

@@ -54,7 +54,9 @@ def test_a_url_with_tls(tls_redis: RedisServer) -> None:
 
 def test_a_great_deal_of_data_over_tls(tls_redis: RedisServer) -> None:
     with LockContext.from_url(tls_redis.url) as context:
-        locks = context.acquire_many(["x" * 400 + str(number) for number in range(10_000)], timeout=5.0)
+        locks = context.acquire_many(
+            ["x" * 400 + str(number) for number in range(10_000)], timeout=15.0, renew_every=1.5
+        )
         assert all(locks.values())
         eventually(lambda: context.stats().renewed >= 10_000, LONG_S)
         context.release_many(locks.values())
@@ -65,7 +67,7 @@ def test_a_great_deal_of_data_over_tls(tls_redis: RedisServer) -> None:
 def test_a_server_whose_authority_is_not_trusted_is_refused(tls_redis: RedisServer, tmp_path: Path) -> None:
     stranger = make_tls_files(tmp_path)
     url = f"rediss://127.0.0.1:{tls_redis.tls_port}/0?ssl_ca_certs={quote(str(stranger.ca))}"
-    with LockContext.from_url(url, response_timeout=0.5) as context:
+    with LockContext.from_url(url, response_timeout=1.0) as context:
         with pytest.raises(LockUnavailable, match="certificate verify failed"):
             context.lock("order:42").acquire()
         assert context.stats().connects == 0
@@ -75,7 +77,7 @@ def test_a_server_whose_certificate_is_for_another_host_is_refused(tmp_path: Pat
     files: TlsFiles = make_tls_files(tmp_path, "elsewhere.example")
     with RedisServer(tls=files) as server:
         url = f"rediss://127.0.0.1:{server.tls_port}/0?ssl_ca_certs={quote(str(files.ca))}"
-        with LockContext.from_url(url, response_timeout=0.5) as context:
+        with LockContext.from_url(url, response_timeout=1.0) as context:
             with pytest.raises(LockUnavailable, match=r"certificate verify failed|mismatch|not valid for"):
                 context.lock("order:42").acquire()
             assert context.stats().connects == 0
@@ -118,7 +120,7 @@ def test_a_database_number_holds(real: Backend) -> None:
 
 
 def test_a_database_that_is_not_there_is_reported(real: Backend) -> None:
-    lock = real.context_of(real.client(db=1000), response_timeout=0.3).lock("order:42")
+    lock = real.context_of(real.client(db=1000), response_timeout=1.0).lock("order:42")
     with pytest.raises(LockUnavailable, match=r"(?i)db|database"):
         lock.acquire()
 

@@ -233,10 +233,11 @@ def test_a_function_that_turns_out_to_return_a_coroutine_is_an_error(backend: Ba
 # Contention
 
 
-def test_what_is_not_acquired_in_time_does_not_run(backend: Backend, context: LockContext) -> None:
+def test_what_is_not_acquired_in_time_does_not_run(backend: Backend) -> None:
+    context, clock = backend.stepped_context()
     backend.view.set("work", "somebody", px=60_000)
 
-    @context.locked("work", blocking_timeout=0.02)
+    @context.locked("work", blocking_timeout=20.0)
     def work() -> None:
         pytest.fail("it runs")
 
@@ -244,8 +245,11 @@ def test_what_is_not_acquired_in_time_does_not_run(backend: Backend, context: Lo
     async def async_work() -> None:
         pytest.fail("it runs")
 
+    working = Background(work)
+    eventually(lambda: context.stats().waiting == 1)
+    clock.advance(30.0)
     with pytest.raises(LockNotAcquired):
-        work()
+        working.result()
     with pytest.raises(LockNotAcquired):
         asyncio.run(async_work())
     assert backend.view.get("work") == b"somebody"

@@ -7,7 +7,15 @@ import time
 
 import pytest
 
-from tests.redis.support import LONG_S, Backend, Background, Losses, believes_no_longer_than_the_server, token_of
+from tests.redis.support import (
+    LONG_S,
+    Backend,
+    Background,
+    Losses,
+    believes_no_longer_than_the_server,
+    connected,
+    token_of,
+)
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockServerError, LockTimeout, LockUnavailable, LossReason, WheelLockError
@@ -162,7 +170,7 @@ def test_extensions_by_two_threads_at_once_are_done_one_after_the_other_or_refus
 def test_an_extension_that_is_not_answered_leaves_the_lock_held_as_long_as_was_known(
     fresh_redis: RedisServer, fresh: Backend
 ) -> None:
-    context = fresh.context(response_timeout=0.2)
+    context = connected(fresh.context(response_timeout=0.2))
     with context.lock("order:42", timeout=5.0) as lock:
         fresh_redis.pause()
         known = lock.remaining()
@@ -230,7 +238,7 @@ def test_after_an_extension_of_unknown_outcome_the_lock_is_renewed_on(backend: B
     # The renewal stays unanswered until it is overdue; then its reply comes through, that of the extension does not.
     proxy.to_client.delay_s = math.inf
     eventually(lambda: context.stats().overdue, LONG_S)
-    extending = Background(lambda: lock.extend(1.0))
+    extending = Background(lambda: lock.extend(10.0))
     eventually(lambda: backend.view.pttl("order:42") > 3_000, LONG_S)
     proxy.cut_after_bytes(len(b"*0\r\n"), "to_client")
     proxy.to_client.delay_s = 0.0

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.redis.support import LONG_S, Backend, Background, token_of
+from tests.redis.support import LONG_S, Backend, Background, connected, token_of
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockNotAcquired, LockTimeout, LockUnavailable, LossReason
@@ -27,7 +27,7 @@ def direct(real: Backend) -> LockContext:
 
 def warmed_up(context: LockContext) -> LockContext:
     """It has a connection, and the server knows the scripts."""
-    with context.lock("warm-up") as lock:
+    with connected(context).lock("warm-up") as lock:
         lock.reacquire()
     return context
 
@@ -83,8 +83,8 @@ def test_an_adoption_that_is_answered_after_the_lease_has_run_out_is_none(
     real: Backend, proxy: TcpProxy, direct: LockContext
 ) -> None:
     context = warmed_up(real.context_through(proxy, timer=real.timer()))
-    text = exported(direct, timeout=0.4)
-    proxy.to_client.delay_s = 0.5
+    text = exported(direct, timeout=1.2)
+    proxy.to_client.delay_s = 1.3
     with pytest.raises(LockNotAcquired, match="was adopted too late"):
         context.adopt(text)
     proxy.to_client.delay_s = 0.0
@@ -118,8 +118,8 @@ def test_a_slow_connection_does_not_prolong_the_limit_on_holding(
 def test_an_adoption_that_comes_after_the_limit_on_holding_is_none(
     real: Backend, proxy: TcpProxy, direct: LockContext
 ) -> None:
-    text = exported(direct, max_hold=0.25)
-    proxy.to_server.delay_s = 0.1
+    text = exported(direct, max_hold=1.2)
+    proxy.to_server.delay_s = 0.3
     context = real.context_through(proxy, timer=real.timer())
     with pytest.raises(LockNotAcquired):
         context.adopt(text)

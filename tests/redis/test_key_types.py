@@ -11,7 +11,7 @@ import pytest
 import redis
 from redis.lock import Lock as RedisPyLock
 
-from tests.redis.support import LONG_S, Backend, Background
+from tests.redis.support import LONG_S, REFUSED_S, Backend, Background
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
 from wheel_lock.notifier import NOTIFIER
@@ -63,15 +63,18 @@ OF_USERS: dict[str, dict[str, float]] = {
 @pytest.mark.parametrize("data", OF_USERS)
 @pytest.mark.parametrize("lock", ["read", "write", "permit"])
 def test_a_sorted_set_of_a_users_own_is_data_and_stays_as_it_is(
-    backend: Backend, context: LockContext, lock: str, data: str, expires: bool
+    backend: Backend, lock: str, data: str, expires: bool
 ) -> None:
-    with context.lock("warm-up"):
-        pass
+    context, clock = backend.stepped_context()
     backend.view.zadd("a", OF_USERS[data])
     if expires:
         backend.view.pexpire("a", 3_600_000)
+    acquiring = Background(lambda: LOCKS[lock][1](context).acquire(blocking_timeout=60.0))
+    if expires:
+        eventually(lambda: context.stats().waiting == 1)
+        clock.advance(70.0)
     with pytest.raises(LockServerError, match="zset of other members") if not expires else nullcontext():
-        assert not LOCKS[lock][1](context).acquire(blocking_timeout=0.3)
+        assert not acquiring.result()
     context.close()  # after whatever cleans up behind it
     kept: Any = backend.view.zrange("a", 0, -1, withscores=True)
     assert kept == [(name.encode(), score) for name, score in OF_USERS[data].items()]
@@ -110,7 +113,7 @@ def test_a_reentrant_lock_that_has_lost_its_expiry_is_waited_for(
     backend: Backend, context: LockContext, field: str
 ) -> None:
     backend.view.hset("a", field, 1)
-    assert not context.reentrant_lock("a").acquire(blocking_timeout=0.3)
+    assert not context.reentrant_lock("a").acquire(blocking_timeout=REFUSED_S)
     assert backend.view.hexists("a", field)
 
 
@@ -156,6 +159,6 @@ def test_a_lock_of_redis_py_without_a_timeout_is_waited_for(backend: Backend) ->
     context = backend.context(fallback_interval=0.05)
     waiting = Background(context.lock("a", thread_local=False).acquire)
     eventually(lambda: context.stats().waiting, LONG_S)
-    assert not context.lock("a").acquire(blocking_timeout=0.3)
+    assert not context.lock("a").acquire(blocking_timeout=REFUSED_S)
     other.release()
     assert waiting.result()

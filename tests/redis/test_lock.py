@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
-from tests.redis.support import LONG_S, Backend, believes_no_longer_than_the_server, token_of
+from tests.redis.support import LONG_S, REFUSED_S, Backend, believes_no_longer_than_the_server, token_of
 from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,
@@ -477,9 +477,9 @@ def test_a_lease_of_a_hundredth_of_a_second_is_possible_without_renewal(backend:
 def test_a_chosen_token_that_somebody_else_has_chosen_too_grants_nothing(context: LockContext, fencing: bool) -> None:
     first = context.lock("order:42", timeout=30.0, fencing=fencing)
     assert first.acquire(token="host-1")
-    for wait_s in (0.0, 0.3):
+    for how in ({"blocking": False}, {"blocking_timeout": REFUSED_S}):
         second = context.lock("order:42", timeout=30.0, fencing=fencing, thread_local=False)
-        assert not second.acquire(token="host-1", blocking_timeout=wait_s)
+        assert not second.acquire(token="host-1", **how)
         assert not second.is_held
     assert first.is_held
     assert first.owned()
@@ -490,7 +490,7 @@ def test_an_interrupted_wait_with_a_chosen_token_leaves_its_namesake_alone(conte
     with context.lock("order:42", timeout=30.0) as holder:
         holder.release()
         assert holder.acquire(token="host-1")
-        waiter = context.lock("order:42", timeout=30.0, thread_local=False, blocking_timeout=0.05)
+        waiter = context.lock("order:42", timeout=30.0, thread_local=False, blocking_timeout=REFUSED_S)
         assert not waiter.acquire(token="host-1")
         assert holder.owned()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.redis.support import LONG_S, Backend, Background, Losses, in_thread, token_of
+from tests.redis.support import LONG_S, Backend, Background, Losses, connected, in_thread, token_of
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import (
@@ -229,7 +229,7 @@ def test_releasing_one_lock_twice_in_one_call_is_no_loss(backend: Backend, conte
 def test_twenty_thousand_locks_are_acquired_kept_and_released(real: Backend) -> None:
     context = real.context()
     names = [f"shard:{number}" for number in range(20_000)]
-    locks = context.acquire_many(names, timeout=3.0)
+    locks = context.acquire_many(names, timeout=10.0, renew_every=1.0)
     assert len(held(locks)) == 20_000
     assert real.view.dbsize() == 20_000
     assert len(context.held()) == context.stats().held == 20_000
@@ -255,9 +255,7 @@ def test_hundreds_of_locks_in_many_calls_on_either_server(backend: Backend) -> N
 
 
 def test_a_server_that_stops_answering_leaves_nothing_acquired(fresh_redis: RedisServer, fresh: Backend) -> None:
-    context = fresh.context(response_timeout=0.3)
-    with context.lock("warm-up"):
-        pass
+    context = connected(fresh.context(response_timeout=0.3))
     fresh_redis.pause()
     with pytest.raises(LockTimeout):
         context.acquire_many([f"shard:{number}" for number in range(2_000)], timeout=30.0)

@@ -17,8 +17,8 @@ import redis
 import redis.lock
 from redis.exceptions import LockError, LockNotOwnedError
 
-from tests.redis.redis_locks import NAME, ours, plain
-from tests.redis.support import LONG_S, Backend, Background, in_thread
+from tests.redis.redis_locks import NAME, SLEEP_S, ours, plain
+from tests.redis.support import LONG_S, REFUSED_S, Backend, Background, in_thread
 from tests.support.ids import case_id
 from tests.support.waiting import eventually
 from wheel_lock import LockAlreadyHeld, LockContext
@@ -81,8 +81,8 @@ def test_its_life_on_either_server(backend: Backend) -> None:
 
 @pytest.mark.slow
 def test_with_a_timeout_it_is_renewed(client: redis.Redis, real: Backend) -> None:
-    with ours(client, timeout=0.6) as lock:
-        time.sleep(1.5)
+    with ours(client, timeout=1.5) as lock:
+        time.sleep(2.5)
         assert lock.owned()
         assert not plain(real.view).acquire(blocking=False)
     assert not real.view.exists(NAME)
@@ -127,9 +127,9 @@ def test_it_is_renewed_no_more_when_its_thread_has_ended(client: redis.Redis, re
 
 @pytest.mark.slow
 def test_one_that_belongs_to_all_threads_outlives_the_one_that_acquired_it(client: redis.Redis) -> None:
-    lock = ours(client, timeout=0.4, thread_local=False)
+    lock = ours(client, timeout=1.5, thread_local=False)
     assert in_thread(lock.acquire)
-    time.sleep(1.0)
+    time.sleep(2.0)
     assert lock.owned()
     lock.release()
 
@@ -151,8 +151,8 @@ def test_a_waiter_is_woken_by_the_release(client: redis.Redis, real: Backend) ->
 def test_a_release_by_redis_py_is_noticed_after_sleep(client: redis.Redis, real: Backend) -> None:
     theirs = plain(real.view, timeout=60)
     theirs.acquire()
-    waiting = Background(ours(client, timeout=30, sleep=0.2).acquire)
-    assert hand_over_s(waiting, theirs.release) < 0.2 + 1.0
+    waiting = Background(ours(client, timeout=30, sleep=SLEEP_S).acquire)
+    assert hand_over_s(waiting, theirs.release) < SLEEP_S + 3.0
 
 
 @pytest.mark.parametrize("timeout", [30, None])
@@ -160,13 +160,13 @@ def test_a_key_that_is_deleted_behind_the_holders_back_is_noticed_after_sleep(
     client: redis.Redis, real: Backend, timeout: float | None
 ) -> None:
     real.view.set(NAME, "somebody")
-    locks = [ours(client, timeout=timeout, sleep=0.2, thread_local=False) for _ in range(2)]
+    locks = [ours(client, timeout=timeout, sleep=SLEEP_S, thread_local=False) for _ in range(2)]
     waiting = [Background(lock.acquire) for lock in locks]
     time.sleep(0.1)
     real.view.delete(NAME)
     first = eventually(lambda: next((one for one in waiting if one.done), None), LONG_S)
     (second,) = (one for one in waiting if one is not first)
-    assert hand_over_s(second, lambda: real.view.delete(NAME)) < 0.2 + 1.0
+    assert hand_over_s(second, lambda: real.view.delete(NAME)) < SLEEP_S + 3.0
 
 
 def test_it_and_redis_pys_exclude_each_other(client: redis.Redis, real: Backend) -> None:
@@ -177,7 +177,7 @@ def test_it_and_redis_pys_exclude_each_other(client: redis.Redis, real: Backend)
         assert not theirs.acquire(blocking=False)
     with theirs:
         assert not mine.acquire(blocking=False)
-        assert not mine.acquire(sleep=0.01, blocking_timeout=0.1)
+        assert not mine.acquire(sleep=0.01, blocking_timeout=REFUSED_S)
         with pytest.raises(LockError, match="Unable to acquire lock within the time specified"):
             ours(client, timeout=30, blocking=False).__enter__()
 
@@ -201,7 +201,7 @@ def test_acquiring_again_is_refused_as_a_stranger_would_be(client: redis.Redis) 
     with ours(client, timeout=30) as lock:
         token = lock.local.token
         assert not lock.acquire(blocking=False)
-        assert not lock.acquire(sleep=0.01, blocking_timeout=0.05)
+        assert not lock.acquire(sleep=0.01, blocking_timeout=REFUSED_S)
         assert lock.local.token == token
 
 

@@ -11,8 +11,8 @@ import redis.asyncio
 import redis.asyncio.lock
 from redis.exceptions import LockError
 
-from tests.redis.redis_locks import NAME, client_of, hand_over_s, ours, plain, play
-from tests.redis.support import LONG_S, Backend
+from tests.redis.redis_locks import NAME, SLEEP_S, client_of, hand_over_s, ours, plain, play
+from tests.redis.support import LONG_S, REFUSED_S, Backend
 from wheel_lock.redis_lock import AsyncLock
 
 
@@ -43,8 +43,8 @@ def test_its_methods_take_what_redis_pys_take(method: str) -> None:
 @pytest.mark.slow
 def test_with_a_timeout_it_is_renewed(real: Backend) -> None:
     async def scene(client: redis.asyncio.Redis) -> None:
-        async with ours(client, timeout=0.6) as lock:
-            time.sleep(1.5)  # it need not even be its event loop that runs
+        async with ours(client, timeout=1.5) as lock:
+            time.sleep(2.5)  # it need not even be its event loop that runs
             assert await lock.owned()
         assert not real.view.exists(NAME)
 
@@ -82,8 +82,8 @@ def test_a_release_by_redis_py_is_noticed_after_sleep(real: Backend) -> None:
     async def scene(client: redis.asyncio.Redis) -> None:
         theirs = plain(client, timeout=30)
         await theirs.acquire()
-        waiting = asyncio.create_task(ours(client, timeout=30, sleep=0.2).acquire())
-        assert await hand_over_s(waiting, theirs.release) < 0.2 + 1.0
+        waiting = asyncio.create_task(ours(client, timeout=30, sleep=SLEEP_S).acquire())
+        assert await hand_over_s(waiting, theirs.release) < SLEEP_S + 3.0
 
     play(real, scene)
 
@@ -93,7 +93,7 @@ def test_a_wait_that_could_not_hold_one_sleep_is_not_begun(real: Backend) -> Non
         real.view.set(NAME, "somebody")
         async with asyncio.timeout(LONG_S):
             assert not await ours(client, timeout=30, sleep=60, blocking_timeout=20).acquire()
-            assert not await ours(client, timeout=30, sleep=0.01).acquire(blocking_timeout=0.05)
+            assert not await ours(client, timeout=30, sleep=0.01).acquire(blocking_timeout=REFUSED_S)
             with pytest.raises(LockError, match="Unable to acquire lock within the time specified"):
                 async with ours(client, timeout=30, blocking=False):
                     pass

@@ -30,7 +30,7 @@ def works(client: redis.asyncio.Redis, view: redis.Redis) -> None:
     """The whole life of a lock, with a waiter and a few renewals."""
 
     async def main() -> None:
-        lock: Any = client.lock(NAME, timeout=0.3, lock_class=AsyncLock)
+        lock: Any = client.lock(NAME, timeout=1.5, lock_class=AsyncLock)
         async with lock:
             assert view.get(NAME) == lock.local.token
             waiter: Any = client.lock(NAME, timeout=30, sleep=30, lock_class=AsyncLock)
@@ -190,14 +190,14 @@ def test_clients_of_a_master_that_sentinels_watch_are_served() -> None:
     ):
         address = [("127.0.0.1", sentinel.port)]
         asking = Sentinel(address)
-        with asking, asking.master_for("locks") as client, client.lock(NAME, timeout=1.0, lock_class=Lock) as lock:
+        with asking, asking.master_for("locks") as client, client.lock(NAME, timeout=3.0, lock_class=Lock) as lock:
             assert lock.owned()
             assert master.client().get(NAME) == lock.local.token
 
         async def main() -> None:
             asking = AsyncSentinel(address)
             client = asking.master_for("locks")
-            async with client.lock(NAME, timeout=1.0, lock_class=AsyncLock) as held:
+            async with client.lock(NAME, timeout=3.0, lock_class=AsyncLock) as held:
                 assert await held.owned()
             for used in (client, *asking.sentinels):
                 await used.aclose()
@@ -211,16 +211,16 @@ def test_clients_of_a_cluster_are_served() -> None:
         server.client().execute_command("CLUSTER", "ADDSLOTS", *range(16384))
         eventually(lambda: b"cluster_state:ok" in server.client().execute_command("CLUSTER", "INFO"), LONG_S)
         cluster = redis.RedisCluster(host="127.0.0.1", port=server.port)
-        with cluster.lock(NAME, timeout=1.0, lock_class=Lock) as lock:
+        with cluster.lock(NAME, timeout=3.0, lock_class=Lock) as lock:
             assert lock.owned()
-            assert not cluster.lock(NAME, timeout=1.0, lock_class=Lock).acquire(blocking=False)
+            assert not cluster.lock(NAME, timeout=3.0, lock_class=Lock).acquire(blocking=False)
         assert not cluster.exists(NAME)
         cluster.close()
 
         async def main() -> None:
             async with (
                 redis.asyncio.RedisCluster(host="127.0.0.1", port=server.port) as client,
-                client.lock(NAME, timeout=1.0, lock_class=AsyncLock) as held,
+                client.lock(NAME, timeout=3.0, lock_class=AsyncLock) as held,
             ):
                 assert await held.owned()
 

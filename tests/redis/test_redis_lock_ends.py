@@ -16,7 +16,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 
 import wheel_lock
 from tests.redis.redis_locks import NAME, ours
-from tests.redis.support import LONG_S, Backend, Background, interrupt_after
+from tests.redis.support import LONG_S, Backend, Background, connected, interrupt_after
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LossReason, context
@@ -36,7 +36,7 @@ def client(real: Backend) -> Iterator[redis.Redis]:
 @pytest.mark.parametrize("verb", ["release", "extend", "reacquire"])
 @pytest.mark.parametrize("known", [True, False], ids=["noticed by a renewal", "not yet noticed"])
 def test_what_is_lost_is_not_owned(client: redis.Redis, real: Backend, verb: str, known: bool) -> None:
-    lock = ours(client, timeout=0.3 if known else 30)
+    lock = ours(client, timeout=1.5 if known else 30)
     lock.acquire()
     real.view.set(NAME, "somebody else")
     if known:
@@ -68,7 +68,7 @@ def test_a_block_may_end_quietly_where_that_is_wanted(
 
 
 def test_a_loss_is_logged_when_it_happens(client: redis.Redis, real: Backend, caplog: pytest.LogCaptureFixture) -> None:
-    lock = ours(client, timeout=0.3)
+    lock = ours(client, timeout=1.5)
     lock.acquire()
     real.view.delete(NAME)
     eventually(lambda: [one for one in caplog.records if one.levelno == logging.WARNING], LONG_S)
@@ -132,7 +132,7 @@ def test_a_server_that_is_away_is_a_connection_error(fresh: Backend, fresh_redis
 
 def test_a_server_that_does_not_answer_is_a_timeout(fresh: Backend, fresh_redis: RedisServer) -> None:
     client = fresh.client()
-    context._shared[client.connection_pool] = fresh.context_of(client, response_timeout=0.3)
+    context._shared[client.connection_pool] = connected(fresh.context_of(client, response_timeout=0.3))
     lock = ours(client, timeout=30)
     lock.acquire()
     fresh_redis.pause()
@@ -213,7 +213,7 @@ lock.release()
 """
 
 ENDS = """
-kept = [client.lock(name, timeout=timeout, lock_class=Lock) for name, timeout in (("short", 2), ("long", None))]
+kept = [client.lock(name, timeout=timeout, lock_class=Lock) for name, timeout in (("lasting", 30), ("long", None))]
 assert all(lock.acquire() for lock in kept)
 """
 
@@ -234,8 +234,7 @@ def test_a_forked_child_cannot_release_what_its_parent_holds(real: Backend) -> N
 def test_what_nobody_has_released_outlives_its_process_as_in_redis_py(real: Backend) -> None:
     run(ENDS, real.port)
     assert real.view.pttl("long") == -1
-    assert 0 < real.view.pttl("short") <= 2_000
-    eventually(lambda: not real.view.exists("short"), LONG_S)
+    assert 0 < real.view.pttl("lasting") <= 30_000
 
 
 def test_releases_by_several_threads_at_once_are_one(client: redis.Redis) -> None:

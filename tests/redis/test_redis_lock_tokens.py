@@ -13,7 +13,7 @@ import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
 from tests.redis.redis_locks import NAME, ours, with_token
-from tests.redis.support import LONG_S, Backend, Background, in_thread
+from tests.redis.support import LONG_S, REFUSED_S, Backend, Background, in_thread
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, context
 from wheel_lock.lease import Event, Lease
@@ -188,7 +188,7 @@ def test_namesakes_exclude_each_other(client: redis.Redis, timeout: float | None
     assert first.acquire(token="host-1")
     assert not first.acquire(blocking=False, token="host-1")
     assert not second.acquire(blocking=False, token="host-1")
-    assert not second.acquire(blocking_timeout=0.2, token="host-1")
+    assert not second.acquire(blocking_timeout=REFUSED_S, token="host-1")
     waiting = Background(lambda: second.acquire(token="host-1"))
     time.sleep(0.1)
     assert not waiting.done
@@ -212,7 +212,7 @@ def test_a_lost_reply_costs_no_namesake_his_lock(client: redis.Redis, real: Back
     proxy = real.proxy()
     far = redis.Redis(host="127.0.0.1", port=proxy.port)
     # One that gives up sooner than others would.
-    context._shared[far.connection_pool] = real.context_of(far, response_timeout=0.3)
+    context._shared[far.connection_pool] = real.context_of(far, response_timeout=1.0)
     holder = ours(client, timeout=30)
     assert holder.acquire(token="host-1")
     assert not ours(far, timeout=30).acquire(blocking=False)

@@ -44,13 +44,14 @@ def test_ten_seconds_of_work_under_a_lock_of_three_take_six_renewals(backend: Ba
 def test_the_same_work_in_real_time_takes_six_renewals(real: Backend, seconds: float) -> None:
     context = real.context()
     began = context.timer.clock.now()
-    with context.lock("report", timeout=0.3 * seconds, renew_every=0.15 * seconds) as lock:
+    # The faster work has more time to spare: a process may stand still for longer than its lock would last.
+    with context.lock("report", timeout=max(0.3 * seconds, 2.0), renew_every=0.15 * seconds) as lock:
         time.sleep(seconds)
         assert lock.is_held
         eventually(lambda: lock.renewals >= 6, LONG_S)
-        # On a machine that overslept there is time for more, but never for more than one every interval.
-        renewals = lock.renewals
-        assert 6 <= renewals <= (context.timer.clock.now() - began) / (0.15 * seconds)
+    # On a machine that overslept there is time for more, but never for more than one every interval.
+    renewals = lock.renewals
+    assert 6 <= renewals <= (context.timer.clock.now() - began) / (0.15 * seconds)
     assert not real.view.exists("report")
     time.sleep(0.2 * seconds)
     assert lock.renewals == context.stats().renewed == renewals
@@ -59,8 +60,8 @@ def test_the_same_work_in_real_time_takes_six_renewals(real: Backend, seconds: f
 
 def test_a_lock_outlives_its_timeout_many_times_over(real: Backend) -> None:
     context = real.context()
-    with context.lock("order:42", timeout=1.0) as lock:
-        while lock.renewals < 5:
+    with context.lock("order:42", timeout=1.5, renew_every=0.3) as lock:
+        while lock.renewals < 9:
             assert believes_no_longer_than_the_server(lock, real.view)
             assert real.view.get("order:42") == token_of(lock)
             time.sleep(0.02)
@@ -356,7 +357,8 @@ def test_one_thread_keeps_the_locks_of_two_contexts(backend: Backend) -> None:
     )
     assert [thread.name for thread in threading.enumerate()].count(timer.name) == 1
     # The timer, and at most a notifier; an embedded server has a thread for each connection.
-    assert threading.active_count() - before <= 2 + (0 if backend.is_real else len(contexts))
+    allowed = before + 2 + (0 if backend.is_real else len(contexts))
+    eventually(lambda: threading.active_count() <= allowed, LONG_S)
     for context, bulk in zip(contexts, bulks, strict=True):
         assert context.stats().held == 500
         context.release_many(bulk.values())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.redis.support import LONG_S, Backend, Losses, in_thread, token_of
+from tests.redis.support import LONG_S, Backend, Losses, connected, in_thread, token_of
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, WheelLockError
@@ -59,7 +59,7 @@ def listener(caplog: pytest.LogCaptureFixture) -> Listener:
 def test_a_session_of_losses_and_errors_shows_no_token(backend: Backend, listener: Listener) -> None:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        context = backend.context(response_timeout=0.5, track_acquisitions=True)
+        context = backend.context(track_acquisitions=True)
         losses = Losses()
         lock = context.lock("order:42", timeout=30.0, on_lost=losses)
         lock.acquire(token="A-TOKEN-OF-THE-USERS-OWN")
@@ -104,9 +104,9 @@ def test_a_session_of_losses_and_errors_shows_no_token(backend: Backend, listene
 def test_a_server_that_is_silent_or_gone_brings_no_token_to_light(
     fresh_redis: RedisServer, fresh: Backend, listener: Listener
 ) -> None:
-    context = fresh.context(response_timeout=0.3)
+    context = connected(fresh.context(response_timeout=0.3))
     losses = Losses()
-    locks = [context.lock(f"order:{number}", timeout=1.0, on_lost=losses) for number in range(4)]
+    locks = [context.lock(f"order:{number}", timeout=2.0, on_lost=losses) for number in range(4)]
     for lock in locks:
         lock.acquire()
         listener.tokens.append(token_of(lock).decode())
@@ -129,7 +129,7 @@ def test_an_error_in_which_the_server_repeats_the_command_shows_no_token(command
     # "ERR unknown command 'EVALSHA', with args beginning with: ..." and then the arguments, token included.
     with RedisServer(f'rename-command {command} ""') as server, Backend("real", server.port) as backend:
         losses = Losses()
-        lock = backend.context().lock("a", timeout=1.0, on_lost=losses)
+        lock = backend.context().lock("a", timeout=2.0, on_lost=losses)
         if command == "SET":
             listener.tokens.append("A-TOKEN-OF-THE-USERS-OWN")
             listener.catch(lambda: lock.acquire(token="A-TOKEN-OF-THE-USERS-OWN"))

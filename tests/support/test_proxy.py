@@ -258,7 +258,7 @@ def test_a_server_that_is_not_there_resets_the_client(fresh_redis: RedisServer) 
 
 
 def test_redis_py_through_the_proxy(proxy: TcpProxy) -> None:
-    with redis.Redis(port=proxy.port, socket_timeout=0.1, retry=Retry(NoBackoff(), 0)) as client:
+    with redis.Redis(port=proxy.port, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)) as client:
         assert client.set("key", "value")
         proxy.blackhole()
         with pytest.raises(redis.TimeoutError):

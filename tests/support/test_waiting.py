@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.support.waiting import eventually
@@ -12,6 +14,18 @@ def test_it_returns_the_first_true_value() -> None:
 
 def test_it_asks_at_least_once() -> None:
     assert eventually(lambda: True, 0.0)
+
+
+def test_it_asks_once_more_when_its_time_is_up() -> None:
+    # As when the process stands still between the question and the look at the clock.
+    asked: list[float] = []
+
+    def stands_still_at_first() -> bool:
+        asked.append(0.0 if asked else 0.02)
+        time.sleep(asked[-1])
+        return len(asked) == 2
+
+    assert eventually(stands_still_at_first, 0.01)
 
 
 def test_it_says_what_did_not_happen() -> None:
