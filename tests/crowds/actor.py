@@ -18,9 +18,11 @@ from typing import Any
 from redis.exceptions import LockError
 
 from tests.faults.holder import Pipe
+from tests.support.standstill import Standstills
 from wheel_lock import HashedWheelTimer, LockContext
 
 now = time.monotonic
+MANY = 10  # standstills: more than there are while an order is carried out
 
 
 class Hand:
@@ -44,7 +46,10 @@ class Hand:
                 result = getattr(self, f"_{do}")(**order)
             except LockError as failure:
                 error = type(failure).__name__
-            self._actor.pipe.report(event=do, hand=self._name, before=before, after=now(), result=result, error=error)
+            after, stood = now(), self._actor.standstills.seen[-MANY:]
+            self._actor.pipe.report(
+                event=do, hand=self._name, before=before, after=after, result=result, error=error, stood=stood
+            )
 
     def _make(self, kind: str, name: str, timeout: float, permits: int | None = None) -> Any:
         context = self._actor.context
@@ -90,6 +95,7 @@ class Program:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.context = LockContext.from_url(settings["url"], timer=HashedWheelTimer(), **settings["context"])
         self.pipe = Pipe(*settings["pipes"])
+        self.standstills = Standstills().start()
         self._hands: dict[str, Hand] = {}
 
     def serve(self) -> None:

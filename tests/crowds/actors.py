@@ -6,17 +6,23 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from tests.faults.holders import ANSWER_S, ROOT, Peer
+from tests.support.redis_server import RedisServer
+from tests.support.standstill import Standstill, Standstills, running
 from tests.support.waiting import eventually
 
 
 @dataclass(frozen=True)
 class Deed:
-    """What came of an order to a hand. `before` and `after` are readings of CLOCK_MONOTONIC."""
+    """What came of an order to a hand. `before` and `after` are readings of CLOCK_MONOTONIC.
+
+    `stood` is when the machine has kept the actor from running.
+    """
 
     event: str
     hand: str
@@ -24,6 +30,11 @@ class Deed:
     after: float
     result: Any
     error: str
+    stood: list[Standstill]
+
+    def took(self, since: float, onlooker: Standstills) -> float:
+        """The time from `since` until it was done, without that in which the actor or the test stood still."""
+        return running(since, self.after, [*self.stood, *onlooker.seen])
 
 
 class Actor(Peer):
@@ -61,7 +72,7 @@ class Actor(Peer):
 
     def deeds(self, event: str = "", hand: str = "") -> list[Deed]:
         """What its hands have reported so far."""
-        deeds = [Deed(**facts) for facts in self.events]
+        deeds = [Deed(**{**facts, "stood": [Standstill(*times) for times in facts["stood"]]}) for facts in self.events]
         return [deed for deed in deeds if event in ("", deed.event) and hand in ("", deed.hand)]
 
     def deed(self, event: str, hand: str, *, timeout_s: float = ANSWER_S) -> Deed:
@@ -84,3 +95,9 @@ class Actor(Peer):
         deed = self.deed("release", hand)
         assert deed.result is True, deed
         return deed
+
+
+def expiries(server: RedisServer, name: str) -> list[float]:
+    """In how many seconds those who may share a read-write lock or a semaphore expire."""
+    members: Any = server.client().zrange(name, 0, -1, withscores=True)
+    return [score / 1000 - time.time() for _, score in members if score > 0]
