@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from tests.faults.holders import ANSWER_S, ROOT, Peer
+from tests.faults.holders import ANSWER_S, Peer
+from tests.support.nursery import Nursery
 from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstill, Standstills, running
 from tests.support.waiting import eventually
@@ -37,20 +38,21 @@ class Deed:
         return running(since, self.after, [*self.stood, *onlooker.seen])
 
 
+@functools.cache
+def _nursery() -> Nursery:
+    nursery = Nursery("tests.crowds.actor")
+    atexit.register(nursery.close)
+    return nursery
+
+
 class Actor(Peer):
     """A process with hands. Use it in a `with`."""
 
     def __init__(self, url: str, **context: Any) -> None:
         to_peer, from_peer = os.pipe(), os.pipe()
         theirs = (to_peer[0], from_peer[1])
-        settings = {"url": url, "context": context, "pipes": theirs}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crowds.actor", json.dumps(settings)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            pass_fds=theirs,
-            stdin=subprocess.DEVNULL,
-        )
+        settings = {"url": url, "context": context}
+        self._process = _nursery().start(json.dumps(settings), fds=theirs)
         for fd in theirs:
             os.close(fd)
         super().__init__(to_peer[1], from_peer[0])
@@ -68,7 +70,6 @@ class Actor(Peer):
     def kill(self) -> None:
         """SIGKILL, and return when it is gone."""
         self._process.kill()
-        self._process.wait()
 
     def deeds(self, event: str = "", hand: str = "") -> list[Deed]:
         """What its hands have reported so far."""
