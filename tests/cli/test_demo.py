@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_embedded_server_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--locks", "200", "--timeout", "1", "--seconds", "0.8"]) == 0
+    assert main(["demo", "--locks", "200", "--timeout", "2", "--seconds", "0.8"]) == 0
     said = capsys.readouterr()
     assert said.err == ""
     assert "one thread" in said.out
@@ -42,7 +42,7 @@ def test_keys_that_vanish_make_it_fail(redis_server: RedisServer, capsys: pytest
 
         thread = threading.Thread(target=delete)
         thread.start()
-        status = main(["demo", "--redis", redis_server.url, "--locks", "100", "--timeout", "0.6", "--seconds", "0.8"])
+        status = main(["demo", "--redis", redis_server.url, "--locks", "100", "--timeout", "2", "--seconds", "1.6"])
         thread.join()
     assert status == 1
     said = capsys.readouterr()
@@ -93,7 +93,7 @@ def test_a_terminal_shows_the_wheel(columns: int, lines: int, colour: bool, draw
     terminal = Terminal(columns, lines)
     environment = TERMINAL if colour else {**TERMINAL, "NO_COLOR": "1"}
     process = start(
-        "demo", "--locks", "200", "--timeout", "1", "--seconds", "0.8",
+        "demo", "--locks", "200", "--timeout", "2", "--seconds", "0.8",
         stdin=terminal.theirs, stdout=terminal.theirs, stderr=terminal.theirs, env=environment,
     )  # fmt: skip
     status = process.wait(timeout=30)

@@ -1,6 +1,6 @@
 """A process whose hands acquire locks of any kind as they are told, so that a test can stop and kill it in the middle.
 
-`python -m tests.crowds.actor '<settings as JSON>'` reads orders, a line of JSON each, from one pipe and reports on another.
+It is forked by a nursery. It reads orders, a line of JSON each, from one pipe and reports on another.
 A hand is a thread, for that is whom the locks belong to; what it is told it does one after the other, and reports each. All
 times are CLOCK_MONOTONIC, one clock for all processes of a host. The test's side is in actors.py.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import sys
 import threading
 import time
 from typing import Any
@@ -18,9 +17,11 @@ from typing import Any
 from redis.exceptions import LockError
 
 from tests.faults.holder import Pipe
+from tests.support.standstill import Standstills
 from wheel_lock import HashedWheelTimer, LockContext
 
 now = time.monotonic
+MANY = 10  # standstills: more than there are while an order is carried out
 
 
 class Hand:
@@ -44,7 +45,10 @@ class Hand:
                 result = getattr(self, f"_{do}")(**order)
             except LockError as failure:
                 error = type(failure).__name__
-            self._actor.pipe.report(event=do, hand=self._name, before=before, after=now(), result=result, error=error)
+            after, stood = now(), self._actor.standstills.seen[-MANY:]
+            self._actor.pipe.report(
+                event=do, hand=self._name, before=before, after=after, result=result, error=error, stood=stood
+            )
 
     def _make(self, kind: str, name: str, timeout: float, permits: int | None = None) -> Any:
         context = self._actor.context
@@ -87,9 +91,10 @@ class Hand:
 
 
 class Program:
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], pipe: Pipe) -> None:
         self.context = LockContext.from_url(settings["url"], timer=HashedWheelTimer(), **settings["context"])
-        self.pipe = Pipe(*settings["pipes"])
+        self.pipe = pipe
+        self.standstills = Standstills().start()
         self._hands: dict[str, Hand] = {}
 
     def serve(self) -> None:
@@ -101,6 +106,6 @@ class Program:
             self._hands[name].order(order)
 
 
-if __name__ == "__main__":
-    Program(json.loads(sys.argv[1])).serve()
+def main(settings: str, incoming: int, outgoing: int) -> None:
+    Program(json.loads(settings), Pipe(incoming, outgoing)).serve()
     os._exit(0)  # hands may wait, or go on for ever; what they hold expires

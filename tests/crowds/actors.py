@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
-import subprocess
-import sys
+import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from tests.faults.holders import ANSWER_S, ROOT, Peer
+from tests.faults.holders import ANSWER_S, Peer
+from tests.support.nursery import Nursery
+from tests.support.redis_server import RedisServer
+from tests.support.standstill import Standstill, Standstills, running
 from tests.support.waiting import eventually
 
 
 @dataclass(frozen=True)
 class Deed:
-    """What came of an order to a hand. `before` and `after` are readings of CLOCK_MONOTONIC."""
+    """What came of an order to a hand. `before` and `after` are readings of CLOCK_MONOTONIC.
+
+    `stood` is when the machine has kept the actor from running.
+    """
 
     event: str
     hand: str
@@ -24,6 +31,18 @@ class Deed:
     after: float
     result: Any
     error: str
+    stood: list[Standstill]
+
+    def took(self, since: float, onlooker: Standstills) -> float:
+        """The time from `since` until it was done, without that in which the actor or the test stood still."""
+        return running(since, self.after, [*self.stood, *onlooker.seen])
+
+
+@functools.cache
+def _nursery() -> Nursery:
+    nursery = Nursery("tests.crowds.actor")
+    atexit.register(nursery.close)
+    return nursery
 
 
 class Actor(Peer):
@@ -32,14 +51,8 @@ class Actor(Peer):
     def __init__(self, url: str, **context: Any) -> None:
         to_peer, from_peer = os.pipe(), os.pipe()
         theirs = (to_peer[0], from_peer[1])
-        settings = {"url": url, "context": context, "pipes": theirs}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crowds.actor", json.dumps(settings)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            pass_fds=theirs,
-            stdin=subprocess.DEVNULL,
-        )
+        settings = {"url": url, "context": context}
+        self._process = _nursery().start(json.dumps(settings), fds=theirs)
         for fd in theirs:
             os.close(fd)
         super().__init__(to_peer[1], from_peer[0])
@@ -57,11 +70,10 @@ class Actor(Peer):
     def kill(self) -> None:
         """SIGKILL, and return when it is gone."""
         self._process.kill()
-        self._process.wait()
 
     def deeds(self, event: str = "", hand: str = "") -> list[Deed]:
         """What its hands have reported so far."""
-        deeds = [Deed(**facts) for facts in self.events]
+        deeds = [Deed(**{**facts, "stood": [Standstill(*times) for times in facts["stood"]]}) for facts in self.events]
         return [deed for deed in deeds if event in ("", deed.event) and hand in ("", deed.hand)]
 
     def deed(self, event: str, hand: str, *, timeout_s: float = ANSWER_S) -> Deed:
@@ -84,3 +96,9 @@ class Actor(Peer):
         deed = self.deed("release", hand)
         assert deed.result is True, deed
         return deed
+
+
+def expiries(server: RedisServer, name: str) -> list[float]:
+    """In how many seconds those who may share a read-write lock or a semaphore expire."""
+    members: Any = server.client().zrange(name, 0, -1, withscores=True)
+    return [score / 1000 - time.time() for _, score in members if score > 0]

@@ -1,4 +1,4 @@
-"""Fixtures: a context of the test's own, beside the processes that it starts."""
+"""Fixtures: a context of the test's own, beside the processes that it starts, and when the test itself stood still."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.faults.scene import own_context
 from tests.support.redis_server import RedisServer
+from tests.support.standstill import Standstills
 from wheel_lock import LockContext
 
 
@@ -15,3 +16,9 @@ from wheel_lock import LockContext
 def context(redis_server: RedisServer) -> Iterator[LockContext]:
     with own_context(redis_server) as context:
         yield context
+
+
+@pytest.fixture
+def onlooker() -> Iterator[Standstills]:
+    with Standstills() as standstills:
+        yield standstills

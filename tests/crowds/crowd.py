@@ -22,6 +22,7 @@ from tests.support.redis_server import RedisServer
 
 PROCESSES, WORKERS = 4, 8
 STARTING_S, DISTURBED_S, QUIET_S = 1.5, 20.0, 8.5
+STOOD_S = 0.25  # for less than that nothing needs an excuse
 FAR_BEHIND_S = 20.0  # only a deadlock takes a process longer to come to its end
 
 
@@ -36,6 +37,7 @@ class Crowd:
     begin: float = 0.0
     quiet: float = 0.0  # from here on nothing disturbed them
     until: float = 0.0
+    stops: list[Stop] = field(default_factory=list)  # on purpose
     left: list[bytes] = field(default_factory=list)  # keys that were there when everything had been released
     said: list[str] = field(default_factory=list)  # on standard error, but for the losses that the library logs
 
@@ -51,7 +53,7 @@ def run_crowd(server: RedisServer, directory: Path) -> Crowd:
         for number in range(PROCESSES):
             errors.append((directory / f"{number}.err").open("w+"))
             processes.append(_start(server, directory, number, crowd, errors[-1]))
-        stops = _disturb(server, processes, crowd.begin + DISTURBED_S)
+        crowd.stops = _disturb(server, processes, crowd.begin + DISTURBED_S)
         crowd.quiet = time.monotonic()
         _wait_until_done(processes, crowd.until + FAR_BEHIND_S)
         crowd.left = _left_over(server)
@@ -67,8 +69,12 @@ def run_crowd(server: RedisServer, directory: Path) -> Crowd:
         for file in errors:
             file.close()
     assert [process.returncode for process in processes] == [0] * PROCESSES, crowd.said
-    for number in range(PROCESSES):
-        _collect(json.loads((directory / f"{number}.json").read_text()), crowd, stops)
+    parts = [json.loads((directory / f"{number}.json").read_text()) for number in range(PROCESSES)]
+    # What the machine has done to them excuses as much as what was done on purpose.
+    stood = [Stop(number, *times) for number, part in enumerate(parts) for times in part["stood"]]
+    stops = [*crowd.stops, *(stop for stop in stood if stop.until - stop.since > STOOD_S)]
+    for part in parts:
+        _collect(part, crowd, stops)
     for history in crowd.histories.values():
         history.stops = stops
     return crowd

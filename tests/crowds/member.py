@@ -15,6 +15,7 @@ from tests.crowds.checker import Claim
 from tests.crowds.faces import Tasks, Threads
 from tests.crowds.workers import KINDS
 from tests.faults.checker import Loss
+from tests.support.standstill import Standstills
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, LockContext
 
@@ -32,6 +33,7 @@ class Member:
         self.losses: dict[str, list[Loss]] = {kind: [] for kind in KINDS}
         self.troubles: list[str] = []
         self.unanswered: list[tuple[int, float, float, str]] = []  # process, since, until, what
+        self.standstills = Standstills().start()
         self.workers = [kind(self, number) for kind in KINDS.values() for number in range(settings["workers"])]
 
     def run(self) -> None:
@@ -50,6 +52,7 @@ class Member:
             "losses": self.losses,
             "troubles": self.troubles,
             "unanswered": self.unanswered,
+            "stood": self.standstills.seen,
         }
 
 

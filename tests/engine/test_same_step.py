@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.engine.support import TICK_S, Rig, names
+from tests.engine.support import NIL, OK, TICK_S, Rig, array, integer, names
+from tests.engine.waiters import Wait, WaitingRig
 from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.together import Together
+from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import Lease, State
 
 INTERVAL_S = 1.0
@@ -56,3 +59,51 @@ def test_a_cancelled_alarm_does_not_ring_though_it_has_come_due_in_the_same_step
     second = rig.timer.call_at(rig.now + 0.2, lambda now: rung.append("second"))
     rig.jump(1.0)
     assert rung == ["first"]
+
+
+def wait_together(rig: WaitingRig, *names: str) -> Wait:
+    """Begin to wait for several locks at once."""
+    alone = [rig.waiter(name).acquisition for name in names]
+    operation: Operation[Sequence[Lease] | None] = Operation(lambda: None)
+    leases = [lease for each in alone for lease in each._template]
+    together = Together(rig.engine, alone[0].options, leases, False, True, None, operation)
+    rig.post(together.begin)
+    return Wait(names[0], together, operation)
+
+
+def test_one_that_joins_a_line_in_the_step_in_which_its_time_was_up_ends_alone() -> None:
+    """Who asks for the first time hears nothing in time, so those who came meanwhile go where others stand already."""
+    with WaitingRig() as rig:
+        together = wait_together(rig, "a", "b")
+        asking, behind = [rig.wait("a", blocking_timeout=timeout) for timeout in (0.4, 0.5)]
+        rig.server.take()
+        rig.say(array(1, 30_000))  # another holds the first of the two names
+        assert rig.waiting == 1
+        rig.go_on(0.3)
+        rig.jump(0.3)
+        assert isinstance(asking.error, LockTimeout)
+        assert together.goes_on
+        rig.go_on(1.0)
+        assert isinstance(behind.error, LockTimeout)
+        assert "internal" not in str(behind.error)
+        assert together.goes_on
+
+
+def test_those_who_begin_anew_in_the_step_in_which_their_time_was_up_have_a_moment_more() -> None:
+    with WaitingRig() as rig:
+        rig.wait("another")
+        rig.server.one("SET")
+        rig.say(OK)  # it is connected
+        asking, second, third = [rig.wait("a", blocking_timeout=timeout) for timeout in (0.4, 0.5, 0.5)]
+        rig.server.take()
+        rig.go_on(0.3)
+        rig.jump(0.3)
+        assert isinstance(asking.error, LockTimeout)
+        commands = rig.server.take()
+        assert [command.what for command in commands] == ["release_many", "SET"], "only one of them asks, and once"
+        assert second.goes_on
+        assert third.goes_on
+        rig.say(NIL, integer(0), NIL)  # to the first one's try, and to these two
+        rig.go_on(0.2, rig.be_taken())
+        assert second.refused
+        assert third.refused

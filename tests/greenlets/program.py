@@ -1,7 +1,7 @@
 """A program under gevent: ``python -m tests.greenlets.program WHEN SCENE URL``. It ends with 0 where the scene was right.
 
 WHEN says when gevent patches: "early" is before all other imports, "late" is after them, "running" is when the engine is
-at work already.
+at work already. A nursery (tests/support/nursery.py) imports this with "early" or something else in the place of WHEN.
 """
 
 from __future__ import annotations
@@ -16,10 +16,6 @@ from gevent import monkey
 
 from tests.greenlets.beside import BUSY, RECONNECTS, RENEWS, Beside
 
-WHEN, SCENE, URL = sys.argv[1:4]
-faulthandler.dump_traceback_later(60, exit=True)
-NAPS = RECONNECTS if "connection" in SCENE or "transport" in SCENE else RENEWS
-
 
 def patch() -> None:
     with warnings.catch_warnings():
@@ -27,7 +23,7 @@ def patch() -> None:
         monkey.patch_all()
 
 
-if WHEN == "early":
+if sys.argv[1] == "early":
     patch()
 
 import asyncio
@@ -58,20 +54,14 @@ from wheel_lock.redis_lock import Lock as RedisLock
 from wheel_lock.testing import settle
 
 PATIENCE_S = 20.0
-if WHEN == "running":
-    with wheel_lock.LockContext.from_url(URL) as first, first.lock("first"):
-        pass
-    beside = Beside(NAPS)
-    other = wheel_lock.LockContext.from_url(URL)
-    kept = other.lock("kept", timeout=0.6)
-    kept.acquire()
-made_before_the_patch: Any = redis.Redis.from_url(URL).lock("made before", timeout=30, lock_class=RedisLock)
-if WHEN != "early":
-    patch()
-
-context = wheel_lock.LockContext.from_url(URL)
+WHEN: str
+URL: str
+context: wheel_lock.LockContext
+view: redis.Redis
+kept: wheel_lock.Lock  # since before the patch
+made_before_the_patch: Any
 made: dict[str, wheel_lock.Lock] = {}  # and kept
-view = redis.Redis.from_url(URL, socket_timeout=PATIENCE_S)
+alive: list[dict[str, Any]] = []
 
 
 def compute(seconds: float) -> None:
@@ -127,9 +117,9 @@ def nothing_is_left(name: str) -> None:
 
 def server_and_transport_do_not_matter() -> None:
     """For TLS and unix sockets: more data than one read takes, both ways."""
-    locks = context.acquire_many([f"{'long name ' * 40}{number}" for number in range(500)], timeout=2.0)
+    locks = context.acquire_many([f"{'long name ' * 40}{number}" for number in range(500)], timeout=1.5)
     assert all(locks.values())
-    compute(2.5)
+    compute(1.8)
     hang_up()
     compute(0.5)
     assert all(lock is not None and lock.is_held for lock in locks.values())
@@ -157,8 +147,8 @@ def only_the_greenlet_that_waits_is_suspended() -> None:
     eventually(lambda: context.stats().waiting == 1)
     assert not waiter.ready()
     before = time.monotonic()
-    assert not context.lock("order", blocking_timeout=0.3).acquire()
-    assert time.monotonic() - before >= 0.29
+    assert not context.lock("order", blocking_timeout=0.8).acquire()
+    assert time.monotonic() - before >= 0.79
     let_go.set()
     assert finish(holder, waiter)[1]
     lock.release()
@@ -594,9 +584,31 @@ def it_ends_while_a_thread_clears_up() -> None:
     print(time.monotonic(), flush=True)
 
 
-if WHEN != "running":
-    beside = Beside(NAPS)
-with beside:
-    globals()[SCENE]()
-    if not SCENE.startswith("it_ends"):
-        context.close()
+def main(when: str, scene: str, url: str) -> None:
+    global WHEN, URL, context, view, kept, made_before_the_patch
+    faulthandler.enable()
+    faulthandler.dump_traceback_later(60, exit=True)
+    WHEN, URL = when, url
+    naps = RECONNECTS if "connection" in scene or "transport" in scene else RENEWS
+    beside: Beside | None = None
+    if when == "running":
+        with wheel_lock.LockContext.from_url(url) as first, first.lock("first"):
+            pass
+        beside = Beside(naps)
+        other = wheel_lock.LockContext.from_url(url)
+        kept = other.lock("kept", timeout=0.6)
+        kept.acquire()
+    made_before_the_patch = redis.Redis.from_url(url).lock("made before", timeout=30, lock_class=RedisLock)
+    if when != "early":
+        patch()
+    context = wheel_lock.LockContext.from_url(url)
+    view = redis.Redis.from_url(url, socket_timeout=PATIENCE_S)
+    with beside or Beside(naps):
+        globals()[scene]()
+        if not scene.startswith("it_ends"):
+            context.close()
+    alive.append(locals())  # what is at module level where others write such programs
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -1,24 +1,31 @@
-"""gevent and eventlet as they are: each scene is a program of its own, because what they patch stays patched."""
+"""gevent and eventlet as they are: each scene is a process of its own, because what they patch stays patched.
+
+Those in which it matters how a program ends are started from nothing. The others are forked from one that has imported what
+all of them need, and for "early" has patched before: it has no thread and no hub, so this is where any program is by then.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.greenlets.beside import BUSY
+from tests.support.nursery import Nursery
 from tests.support.ports import candidate_port
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -52,6 +59,8 @@ SCENES = (
 )
 ENDS = ("it_ends_while_it_holds", "it_ends_without_its_server", "it_ends_while_a_thread_clears_up")
 ALLOWED_S = 5.0  # a second by design; the rest is for a busy machine
+LIMIT_S = 100.0  # only a deadlock takes longer
+STRICT = ("-W", "error")
 TRIES = 8  # of a program that the machine keeps from running
 
 
@@ -59,40 +68,84 @@ def needs(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed")
 
 
-def run(server: RedisServer, module: str, *arguments: str) -> tuple[str, float]:
-    """Run a program to its end; what it printed, and when it ended.
+class Ended(NamedTuple):
+    """How a program has ended, what it wrote, and when it was gone."""
+
+    status: int
+    printed: str
+    said: str
+    at: float
+
+
+def started(module: str, *arguments: str) -> Ended:
+    """Run a program from its very start to its end."""
+    command = [sys.executable, *STRICT, "-m", f"tests.greenlets.{module}", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    return Ended(result.returncode, result.stdout, result.stderr, time.monotonic())
+
+
+def forked(nursery: Nursery, *arguments: str) -> Ended:
+    """Run a program to its end that has imported already what it needs."""
+    with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as said:
+        child = nursery.start(*arguments, stdout=printed.fileno(), stderr=said.fileno())
+        try:
+            assert child.ends_within(LIMIT_S), f"{arguments} does not end"
+            ended = time.monotonic()
+            status = child.wait()
+        finally:
+            child.kill()
+        for file in (printed, said):
+            file.seek(0)
+        return Ended(status, printed.read(), said.read(), ended)
+
+
+def right(server: RedisServer, program: Callable[[], Ended]) -> Ended:
+    """Run a program that has to end well.
 
     It is run again where the machine has kept every thread of it from running, which says nothing about ours.
     """
-    command = [sys.executable, "-W", "error", "-m", f"tests.greenlets.{module}", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for _ in range(TRIES):
-        result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
-        ended = time.monotonic()
-        if result.returncode != BUSY:
+        ended = program()
+        if ended.status != BUSY:
             break
         with server.client() as client:
             client.flushall()
-    assert result.returncode == 0, result.stderr
+    assert ended.status == 0, ended.said
     # gevent itself says that in a forked child, from Python 3.13 on, of threads that it has found when it patched.
-    assert "Exception ignored" not in result.stderr.replace("Exception ignored in: <bound method _ForkHooks", "")
-    assert "failed" not in result.stderr.replace("failed with WrongThread", "")
-    return result.stdout, ended
+    assert "Exception ignored" not in ended.said.replace("Exception ignored in: <bound method _ForkHooks", "")
+    assert "failed" not in ended.said.replace("failed with WrongThread", "")
+    return ended
+
+
+@pytest.fixture(scope="session")
+def nurseries() -> Iterator[Callable[[str], Nursery]]:
+    """Where to fork the program for each WHEN."""
+    with ExitStack() as stack:
+
+        @functools.cache
+        def nursery(early: bool) -> Nursery:
+            return stack.enter_context(
+                Nursery("tests.greenlets.program", "early" if early else "later", options=STRICT)
+            )
+
+        yield lambda when: nursery(when == "early")
 
 
 @needs("gevent")
 @pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("scene", SCENES)
-def test_under_gevent(redis_server: RedisServer, scene: str, when: str) -> None:
-    run(redis_server, "program", when, scene, f"redis://localhost:{redis_server.port}/0")
+def test_under_gevent(redis_server: RedisServer, nurseries: Callable[[str], Nursery], scene: str, when: str) -> None:
+    url = f"redis://localhost:{redis_server.port}/0"
+    right(redis_server, lambda: forked(nurseries(when), when, scene, url))
 
 
 @needs("gevent")
 @pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("scene", ENDS)
 def test_under_gevent_a_program_ends_at_once(fresh_redis: RedisServer, scene: str, when: str) -> None:
-    printed, ended = run(fresh_redis, "program", when, scene, fresh_redis.url)
-    assert ended - float(printed) < ALLOWED_S
+    ended = right(fresh_redis, lambda: started("program", when, scene, fresh_redis.url))
+    assert ended.at - float(ended.printed) < ALLOWED_S
     if scene == "it_ends_while_it_holds":
         assert not fresh_redis.client().exists("order", "another")
 
@@ -100,14 +153,16 @@ def test_under_gevent_a_program_ends_at_once(fresh_redis: RedisServer, scene: st
 @needs("gevent")
 @pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("transport", ["unix", "tls"])
-def test_under_gevent_over_other_transports(request: pytest.FixtureRequest, transport: str, when: str) -> None:
+def test_under_gevent_over_other_transports(
+    request: pytest.FixtureRequest, nurseries: Callable[[str], Nursery], transport: str, when: str
+) -> None:
     server: RedisServer = request.getfixturevalue(f"{transport}_redis")
-    run(server, "program", when, "server_and_transport_do_not_matter", server.url)
+    right(server, lambda: forked(nurseries(when), when, "server_and_transport_do_not_matter", server.url))
 
 
 @needs("eventlet")
 def test_under_eventlet(redis_server: RedisServer) -> None:
-    run(redis_server, "eventlet_program", redis_server.url)
+    right(redis_server, lambda: started("eventlet_program", redis_server.url))
 
 
 class Gunicorn:

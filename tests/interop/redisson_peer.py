@@ -1,4 +1,4 @@
-"""A Java service with Redisson's locks, as a process of its own: its jars are fetched once, and kept between runs."""
+"""A Java service with Redisson's locks, as a process of its own: fetched and compiled once, and kept between runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -39,39 +40,45 @@ def redisson_version() -> str:
     return version
 
 
-def class_path(kept_in: Path, workshop: Path) -> str:
-    """Where java finds LockPeer, compiled in `workshop`, and its jars, fetched into `kept_in` if they are not there.
+def class_path(kept_in: Path) -> str:
+    """Where java finds LockPeer and its jars: what is not in `kept_in` yet is compiled, or fetched, into it.
 
     Without a JDK, without Maven, or without a network when it is needed, the test that asks is skipped.
     """
     if shutil.which("java") is None or shutil.which("javac") is None:
         pytest.skip("no JDK (java, javac) here")
-    jars = f"{_jars(kept_in)}/*"
+    jars = _kept(kept_in, [POM], _fetch)
+    classes = _kept(kept_in, [POM, SOURCE], lambda into: _compile(f"{jars}/*", into))
+    return f"{classes}:{jars}/*"
+
+
+def _kept(kept_in: Path, made_of: list[Path], make: Callable[[Path], None]) -> Path:
+    """The directory that `make` fills, or has filled in an earlier run from the same files."""
+    sources = b"".join(source.read_bytes() for source in made_of)
+    kept = kept_in / hashlib.sha256(sources).hexdigest()[:16]
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(dir=kept_in) as workshop:
+            made = Path(workshop) / kept.name
+            make(made)
+            try:
+                made.rename(kept)  # last, so that what was interrupted is not taken for whole
+            except OSError:
+                if not kept.exists():
+                    raise  # else another run was quicker
+    return kept
+
+
+def _compile(jars: str, into: Path) -> None:
     compiler = ["javac", "-Xlint:all", "-Werror", "--release", "17", "-proc:none", "-cp", jars]
-    failure = _failure([*compiler, "-d", str(workshop), str(SOURCE)], COMPILE_TIMEOUT_S)
+    failure = _failure([*compiler, "-d", str(into), str(SOURCE)], COMPILE_TIMEOUT_S)
     if failure is not None:
         pytest.fail(f"{SOURCE.name} cannot be compiled:\n{failure}", pytrace=False)
-    return f"{workshop}:{jars}"
-
-
-def _jars(kept_in: Path) -> Path:
-    jars = kept_in / hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
-    if not jars.exists():
-        if shutil.which("mvn") is None:
-            pytest.skip("no Maven (mvn) here")
-        with tempfile.TemporaryDirectory(dir=kept_in) as workshop:
-            fetched = Path(workshop) / "jars"
-            _fetch(fetched)
-            try:
-                fetched.rename(jars)  # last, so that what was interrupted is not taken for whole
-            except OSError:
-                if not jars.exists():
-                    raise  # else another run was quicker
-    return jars
 
 
 def _fetch(into: Path) -> None:
     """Copy the jars from where Maven keeps them, or, if they are not all there, have it fetch them first."""
+    if shutil.which("mvn") is None:
+        pytest.skip("no Maven (mvn) here")
     maven = ["mvn", "--quiet", "--batch-mode", "-Dstyle.color=never", "--file", str(POM)]
     copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={into}"]
     if _failure([*maven, "--offline", *copy], FETCH_TIMEOUT_S) is not None:

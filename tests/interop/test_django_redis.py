@@ -55,7 +55,7 @@ def test_a_cache_lock_excludes_a_plain_one(cache: Any, view: redis.Redis) -> Non
     with cache.lock("report", timeout=30):
         assert not view.lock(":1:report", timeout=30).acquire(blocking=False)
         with pytest.raises(LockError, match="Unable to acquire lock within the time specified"):
-            cache.lock("report", timeout=30, blocking_timeout=0.15).__enter__()
+            cache.lock("report", timeout=30, blocking_timeout=0.8).__enter__()
 
 
 def test_a_waiter_is_woken_by_the_release(cache: Any) -> None:

@@ -270,11 +270,13 @@ class Acquisition(WheelEntry):
 
     def late(self, now: float) -> None:
         """The wheel says that the time has come."""
+        if self in self._engine.timer.wheel:
+            return  # it has begun anew meanwhile: who was ahead of it was late in the same step
         if self.line is not None:
             self.line.time_is_up(self)
         elif not self.over and self._request is None:
             self.fail_unanswered()  # it stands behind one who asks for the first time
-        elif not self.over:
+        elif not self.over and self._polls:  # else it has begun to ask in the same step, which ends by itself
             # Its second try asks in a form that tells what kind of key is in the way.
             self.try_once(self._tried, waiting=self._kind.announces or self._attempts == 1)
 
