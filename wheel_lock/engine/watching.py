@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _LOOK_AGAIN_S = 1.0
 _DRAIN_LEASES = 1000  # where each has a call of its own
 _DRAIN_CALLS = 64  # under way from the overdue set: 35 ms of a server's time, so that what is due now is not held up
-_LOOKED_AT = 10_000  # leases, for one of another kind than was refused: a few milliseconds
 
 
 class OverdueLeases:
@@ -49,9 +48,8 @@ class OverdueLeases:
         self._drained_in_flight = 0  # of these, those that are about overdue leases
         self._silent: set[Batch] = set()  # batches that were not answered when they should have been
         self._sick = False  # the server answers renewals with an error: one probe at a time
-        self._refused: Script | None = (
-            None  # what it has refused last, perhaps for a reason that is not about the others
-        )
+        # What it has refused since it last carried it out, perhaps for a reason of its own; the latest last.
+        self._refused: dict[Script, None] = {}
         self._resting: set[Lease] = set()  # renewals that the server refused one by one: not before the next probe
         self._retry: Alarm | None = None
         self._watch: Alarm | None = None
@@ -146,9 +144,20 @@ class OverdueLeases:
         if calls <= 0:
             return
         size = self.node.batch_size
+        # A refusal may concern the node, or one kind of lock: a right of its own is missing. What has not been refused
+        # tells which, and does not wait for the rest.
+        sent = self._send_some(self.overdue.take(calls * size, self._waits, besides=self._refused), calls)
+        if self._retry is None:
+            for script in tuple(self._refused):
+                if not (self._sick and sent):
+                    sent += self._send_some(self.overdue.take(size, self._waits, of=script), 1)
+            if self._refused and not self._sick:
+                self._retry_later()
+
+    def _send_some(self, taken: Sequence[Lease], calls: int) -> int:
+        """Send what has been taken out of the overdue set, in so many calls at most; return how many it were."""
+        size, room = self.node.batch_size, calls
         by_group: dict[RenewalGroup, list[Lease]] = {}
-        taken = self.overdue.take(size, self._is_for_others, among=_LOOKED_AT) if self._sick else []
-        taken = taken or self.overdue.take(calls * size, self._waits)
         self.engine.lose([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
         for lease in taken:
             if lease.state is OVERDUE:
@@ -161,6 +170,7 @@ class OverdueLeases:
                     self._send(group, batch, drained=True)
                 else:
                     self.overdue.add(batch)  # many small groups: the rest waits for replies
+        return room - calls
 
     @property
     def _room(self) -> int:
@@ -170,10 +180,6 @@ class OverdueLeases:
 
     def _waits(self, lease: Lease) -> bool:
         return lease.state is OVERDUE and lease not in self._resting
-
-    def _is_for_others(self, lease: Lease) -> bool:
-        """Whether it can tell if a refusal concerns the node, or one kind of lock: a right of its own is missing."""
-        return terms_of(lease).kind.renew is not self._refused and self._waits(lease)
 
     def _retry_later(self) -> None:
         if self._retry is None:
@@ -196,6 +202,7 @@ class OverdueLeases:
         if self.engine.cluster is not None:
             self.engine.cluster.ready()
         self._sick = False
+        self._refused.clear()
         self._resting.clear()
         self.drain()
         self.outage.look()
