@@ -1,4 +1,4 @@
-"""What a server refuses to one kind of lock, and what becomes of the others meanwhile."""
+"""What a server refuses to one kind of lock, or to everybody for the moment, and what becomes of the others meanwhile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from tests.engine.support import FINE, Command, Rig, error, integer, names
+from tests.engine.support import FINE, Command, Rig, array, error, integer, names
 from wheel_lock.engine.kind import Kind
 from wheel_lock.lease import Lease, State
 from wheel_lock.locks import READ, REENTRANT
@@ -82,3 +82,89 @@ def test_when_the_server_is_well_again_all_kinds_are_renewed_at_once(rig: Rig) -
     assert all(lease.state is State.OVERDUE for lease in [*many, *others])
     rig.go_on(0.65, refusing(rig, [], seen))
     assert all(lease.renewals == 1 for lease in [*many, *others])
+
+
+BUSY = "BUSY Redis is busy running a script."
+ONE_BY_ONE = 100
+
+
+def replying(rig: Rig, asked: list[float], reply: Callable[[Command], bytes]) -> Callable[[], None]:
+    """Return what gives these replies; ``asked`` notes when."""
+
+    def answer() -> None:
+        for command in rig.server.take():
+            asked.append(rig.now)
+            rig.server.say(reply(command))
+
+    return answer
+
+
+@pytest.mark.parametrize("text", [BUSY, "LOADING Redis is loading", "MASTERDOWN Link with MASTER is down"])
+def test_a_server_that_can_answer_nobody_gets_one_call_for_each_retry(text: str) -> None:
+    with Rig(declare_keys=True) as rig:
+        leases = rig.hold_many(names(ONE_BY_ONE), 30.0)
+        asked: list[float] = []
+        rig.go_on(12.0, replying(rig, asked, lambda command: error(text)))
+        assert len(asked) >= ONE_BY_ONE  # each once when it was due
+        asked.clear()
+        rig.go_on(5.0, replying(rig, asked, lambda command: error(text)))
+        assert 7 <= len(asked) <= 14
+        assert len(set(asked)) == len(asked)
+        # The first answer of another kind brings all of them.
+        rig.go_on(0.65, replying(rig, asked, lambda command: FINE))
+        assert [lease.renewals for lease in leases] == [1] * ONE_BY_ONE
+        assert rig.told == []
+
+
+def test_the_probes_of_one_that_can_answer_nobody_go_round() -> None:
+    with Rig(declare_keys=True) as rig:
+        rig.hold_many(names(8), 30.0)
+        probed: list[str] = []
+
+        def note(command: Command) -> bytes:
+            probed.extend(command.names)
+            return error(BUSY)
+
+        rig.go_on(12.0, replying(rig, [], note))
+        probed.clear()
+        rig.go_on(8.0, replying(rig, [], note))
+        assert set(probed[:8]) == set(names(8))
+
+
+def test_a_shard_behind_a_proxy_that_can_answer_nobody_says_nothing_of_the_others() -> None:
+    with Rig(declare_keys=True) as rig:
+        ill = rig.hold_many([f"ill:{number}" for number in range(100)], 30.0)
+        well = rig.hold_many([f"well:{number}" for number in range(100)], 30.0, renew_every=2.0)
+        asked: list[float] = []
+        rig.go_on(
+            25.0,
+            replying(rig, asked, lambda command: error(BUSY) if command.names[0].startswith("ill") else FINE),
+        )
+        assert {lease.renewals for lease in ill} == {0}
+        assert all(lease.renewals >= 11 for lease in well)
+        rig.go_on(0.65, replying(rig, asked, lambda command: FINE))
+        assert {lease.renewals for lease in ill} == {1}
+
+
+def test_a_probe_that_nobody_wants_any_more_does_not_end_the_probing() -> None:
+    with Rig(declare_keys=True) as rig:
+        first, second = rig.hold("first", 30.0), rig.hold("second", 30.0)
+        rig.go_on(12.0, replying(rig, [], lambda command: error(BUSY)))
+        rig.go_on(0.65)
+        [probe] = rig.server.take()
+        probed, other = (first, second) if probe.names == ["first"] else (second, first)
+        rig.release(probed)
+        rig.server.one("release")
+        rig.say(error("NOSCRIPT No matching script."), integer(1))
+        rig.go_on(1.3, rig.agree)
+        assert other.renewals == 1
+
+
+def test_other_refusals_say_nothing_of_the_others() -> None:
+    with Rig(declare_keys=True) as rig:
+        rig.hold_many(names(50), 30.0)
+        asked: list[float] = []
+        rig.go_on(12.0, replying(rig, asked, lambda command: array(1, "MISCONF no disk")))
+        asked.clear()
+        rig.go_on(2.0, replying(rig, asked, lambda command: error("ERR no upstream host")))
+        assert len(asked) >= 100

@@ -230,7 +230,7 @@ class Renewer(OverdueLeases):
     def vanished(self, batch: Batch) -> None:
         """All leases of the batch have ended before it could be sent again."""
         self.settled(batch)
-        if self._sick:
+        if self._sick or self._helpless:
             self._retry_later()
 
     def confirmed(self, batch: Batch, odd: Sequence[tuple[int, int | ServerError]]) -> None:

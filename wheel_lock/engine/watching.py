@@ -51,6 +51,10 @@ class OverdueLeases:
         # What it has refused since it last carried it out, perhaps for a reason of its own; the latest last.
         self._refused: dict[Script, None] = {}
         self._resting: set[Lease] = set()  # renewals that the server refused one by one: not before the next probe
+        # Where each lease has a call of its own: whether the server can answer nobody for the moment, so that one probe at
+        # a time is enough, and what its answers since the last retry were: True for those that said so.
+        self._helpless = False
+        self._answers: set[bool] = set()
         self._retry: Alarm | None = None
         self._watch: Alarm | None = None
         self.verification: Verification | None = None
@@ -139,8 +143,6 @@ class OverdueLeases:
         now = self.timer.clock.now()
         self.engine.lose(self.overdue.pop_until(now))
         calls = self._room
-        if self._sick:
-            calls = 0 if self._in_flight or self._retry is not None else 1
         if calls <= 0:
             return
         size = self.node.batch_size
@@ -175,6 +177,8 @@ class OverdueLeases:
     @property
     def _room(self) -> int:
         """How many more calls may be under way from the overdue set."""
+        if self._sick or self._helpless:
+            return 0 if self._in_flight or self._retry is not None else 1
         most = _DRAIN_LEASES if self.node.one_by_one else _DRAIN_CALLS
         return min(most, self._options.max_calls_in_flight) - self._in_flight
 
@@ -187,8 +191,20 @@ class OverdueLeases:
             pause_s = self._backoff.pause() + self.timer.scale.tick_s
             self._retry = self.timer.call_at(self.timer.now + pause_s, self._retry_now, self)
 
+    def heard(self, *, not_now: bool) -> None:
+        """The server has answered a call about one lease, where each has its own: that it cannot now, or otherwise."""
+        self._answers.add(not_now)
+        if self._helpless and not not_now:
+            self._helpless = False
+            self._resting.clear()
+            self.drain()
+
     def _retry_now(self, now: float) -> None:
         self._retry = None
+        if self._answers:
+            # One that answers some, and not others, is a proxy: the shards behind it have nothing to do with each other.
+            self._helpless = self._answers == {True}
+            self._answers.clear()
         # In turn: those that were refused have the nearest deadlines, perhaps, and would be all that is ever asked about.
         self.drain()
         if self._room > 0:
@@ -201,7 +217,8 @@ class OverdueLeases:
         """There is a connection that answers: whatever is overdue goes out at once."""
         if self.engine.cluster is not None:
             self.engine.cluster.ready()
-        self._sick = False
+        self._sick = self._helpless = False
+        self._answers.clear()
         self._refused.clear()
         self._resting.clear()
         self.drain()
