@@ -257,6 +257,10 @@ class Engine:
         else:
             operation.fail(error)
 
+    def come_by(self, operation: Operation[None]) -> None:
+        """Complete it: what was asked for before has been begun by now, such as a release that an interruption left."""
+        operation.complete(None)
+
     def release_many(self, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]) -> None:
         """Release many; the operation completes with the reasons of those that had been lost."""
         ends = [(lease, self.let_go(lease)) for lease in leases]
