@@ -138,6 +138,7 @@ def let_go_of(
             return  # it has raised half-way, and nothing is released then
         owned = [lock._mine() for lock in given if isinstance(lock, LockHandle) and lock.in_bulk]
         leases = [lease for lease in owned if lease is not None]
+    engine.interrupted = True
     engine.tell(partial(engine.release_many, leases, Operation(nobody)))
 
 

@@ -83,7 +83,9 @@ class Lock(LockHandle):
         try:
             acquisition = self._acquisition(blocking, blocking_timeout, token, awaiting)
         except LockAlreadyHeld:
-            await wait_for(engine, engine.come_by)  # its release may be under way; see there
+            if not engine.interrupted:
+                raise
+            await wait_for(engine, engine.come_by)  # an interrupted release of it may be on its way
             acquisition = self._acquisition(blocking, blocking_timeout, token, awaiting)
         awaiting.undeliverable = acquisition.give_up
         leases = None

@@ -69,7 +69,9 @@ class Lock(LockHandle):
         try:
             acquisition = self._acquisition(blocking, blocking_timeout, token, waiting)
         except LockAlreadyHeld:
-            wait_for(engine, engine.come_by)  # the caller may have been interrupted while releasing it: then it is not
+            if not engine.interrupted:
+                raise
+            wait_for(engine, engine.come_by)  # an interrupted release of it may be on its way
             acquisition = self._acquisition(blocking, blocking_timeout, token, waiting)
         leases = None
         try:

@@ -71,6 +71,7 @@ class Engine:
 
     above = None  # a failure of one engine is in doubt of nothing else
     exiting = False  # the interpreter ends
+    interrupted = False  # a caller has stopped waiting: what he has asked for may be still to be begun
 
     def __init__(
         self,

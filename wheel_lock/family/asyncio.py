@@ -183,6 +183,8 @@ class MultiLock(MultiHandle[Lock]):
         try:
             together = self._together(blocking, blocking_timeout, awaiting)
         except LockAlreadyHeld:
+            if not engine.interrupted:
+                raise
             await wait_for(engine, engine.come_by)  # as for one lock
             together = self._together(blocking, blocking_timeout, awaiting)
         awaiting.undeliverable = together.give_up

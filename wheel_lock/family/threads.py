@@ -199,6 +199,8 @@ class MultiLock(MultiHandle[Lock]):
         try:
             together = self._together(blocking, blocking_timeout, waiting)
         except LockAlreadyHeld:
+            if not engine.interrupted:
+                raise
             wait_for(engine, engine.come_by)  # as for one lock
             together = self._together(blocking, blocking_timeout, waiting)
         try:
