@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 from wheel_lock.engine.handover import Handoff
 from wheel_lock.errors import WheelLockError
@@ -20,7 +20,7 @@ from wheel_lock.handle import OnLost
 from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.locks import EXCLUSIVE, FENCED
 from wheel_lock.locks.handed_over import adopted_options, handed_over_kind
-from wheel_lock.many import ManyLocks, Name, leases_to_release, let_go_of, raise_if_any
+from wheel_lock.many import ManyLocks, Name, leases_to_release, let_go_of, raise_if_any, read_all
 from wheel_lock.options import LockTerms, lock_name, lock_options
 from wheel_lock.task_lock import Lock, task_callback
 from wheel_lock.tasks import Awaiting, wait_for
@@ -103,15 +103,15 @@ class AsyncContext(TaskLocks, TaskFace):
     async def release_many(self, locks: Iterable[Lock | None]) -> None:
         """Release ``locks``; see :meth:`wheel_lock.LockContext.release_many`."""
         leases, released = None, None
+        given: list[Any] = []
         try:
-            locks = list(locks)
-            leases, lost = leases_to_release(locks)
+            leases, lost = leases_to_release(read_all(locks, given))
             if leases:
                 released = wait_for(self._engine, partial(self._engine.release_many, leases))
         except (WheelLockError, TypeError):
             raise
         except BaseException:
-            insist(lambda known: let_go_of(self._engine, locks, known), leases)
+            insist(lambda known: let_go_of(self._engine, locks, given, known), leases)
             raise
         if released is not None:
             lost.update(await released)

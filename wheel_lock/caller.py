@@ -11,6 +11,7 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation, end_quietly
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.greenlets import greenlet_owner, new_gate
+from wheel_lock.interruptions import uninterrupted_start
 from wheel_lock.lease import Owner
 from wheel_lock.native import local
 from wheel_lock.options import LockOptions, seconds
@@ -58,19 +59,24 @@ class Waiting(Operation[T]):
         self._engine = engine
         self._deaths = engine.deaths
 
+    @uninterrupted_start
     def result(self) -> T:
         """Wait, and return the result or raise its exception.
 
         Raises:
             LockUnavailable: The thread that was to complete it died meanwhile, or was stopped.
         """
-        look_s = _LOOK_AROUND_S
-        while not self._gate.acquire(timeout=look_s):
-            look_s = min(2 * look_s, _LONGEST_LOOK_S)
-            timer = self._engine.timer
-            if self._engine.deaths != self._deaths or timer.stopped:
-                raise LockUnavailable("The thread that keeps the locks ended before it answered")
-            timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came
+        try:
+            look_s = _LOOK_AROUND_S
+            while not self._gate.acquire(timeout=look_s):
+                look_s = min(2 * look_s, _LONGEST_LOOK_S)
+                timer = self._engine.timer
+                if self._engine.deaths != self._deaths or timer.stopped:
+                    raise LockUnavailable("The thread that keeps the locks ended before it answered")
+                timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came
+        except BaseException:
+            self._engine.interrupted = True
+            raise
         if self.error is not None:
             end_quietly(self._engine.exiting)
         return super().result()

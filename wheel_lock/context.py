@@ -25,7 +25,7 @@ from wheel_lock.handle import OnLost, checked_callback
 from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.locks import EXCLUSIVE, FENCED
 from wheel_lock.locks.handed_over import adopted_options, handed_over_kind
-from wheel_lock.many import ManyLocks, Name, leases_to_release, let_go_of, raise_if_any
+from wheel_lock.many import ManyLocks, Name, leases_to_release, let_go_of, raise_if_any, read_all
 from wheel_lock.native import RLock
 from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
 from wheel_lock.quorum.context import QuorumContext, QuorumOptions
@@ -267,6 +267,9 @@ class LockContext(ThreadLocks, ThreadFace):
     def release_many(self, locks: Iterable[Lock | None]) -> None:
         """Release ``locks``, many of them per round trip. None is passed over, so results of ``acquire_many`` fit.
 
+        All of ``locks`` is read first: where the iterable raises half-way, by itself or because it is interrupted, nothing
+        is released. Interrupted before or after that, all of it is released, without waiting for the server.
+
         Raises:
             LockNotHeld, WrongThread: One of them cannot be released by this thread; nothing has been released then.
             TypeError: One of them is reentrant, or no lock; nothing has been released then.
@@ -274,17 +277,17 @@ class LockContext(ThreadLocks, ThreadFace):
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.release`.
         """
         leases = None
+        given: list[Any] = []
         waiting: Waiting[dict[str | bytes, LossReason]]
         try:
-            locks = list(locks)
-            leases, lost = leases_to_release(locks)
+            leases, lost = leases_to_release(read_all(locks, given))
             if leases:
                 waiting = Waiting(self._engine)
                 self._engine.submit(partial(self._engine.release_many, leases, waiting))
         except (WheelLockError, TypeError):
             raise
         except BaseException:
-            insist(lambda known: let_go_of(self._engine, locks, known), leases)
+            insist(lambda known: let_go_of(self._engine, locks, given, known), leases)
             raise
         if leases:
             lost.update(waiting.result())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from wheel_lock import caller, tasks
 from wheel_lock.engine.engine import Engine
@@ -43,6 +43,13 @@ class Face:
     def _state(self) -> str:
         """A word for ``repr()``."""
         return "closed" if self._engine.closed else f"{len(self._engine.held)} held"
+
+    def __reduce__(self) -> NoReturn:
+        # Not even a shallow copy: the first of the two to be collected would hang up for both.
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled: use the same one everywhere in a process, and make "
+            "another in each other process"
+        )
 
     def _closing_time_s(self, timeout: float | None) -> float | None:
         """How long a close may take; None where there is nothing to close any more."""

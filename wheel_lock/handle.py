@@ -212,6 +212,7 @@ class LockHandle:
         """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
         lease = lease or self._mine()
         if lease is not None:
+            self._engine.interrupted = True
             self._engine.tell(partial(self._engine.release, lease, Operation(nobody)))
             self._disown([lease])
 

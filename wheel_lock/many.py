@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from wheel_lock.caller import calling_place
 from wheel_lock.engine.bulk import AcquireMany
@@ -22,6 +22,7 @@ from wheel_lock.tokens import new_tokens
 Name = TypeVar("Name", bound=str | bytes)
 AnyLock = TypeVar("AnyLock", bound=LockHandle)
 
+_BEGUN, _ENDED = (object(),), (object(),)
 _PART = 4000  # names that are handed over at once
 
 
@@ -108,17 +109,36 @@ def raise_if_any(lost: dict[str | bytes, LossReason], engine: Engine) -> None:
         raise LocksLost(lost)
 
 
-def let_go_of(engine: Engine, locks: Iterable[LockHandle | None], leases: Iterable[Lease] | None) -> None:
-    """The caller was interrupted while releasing ``locks``: have it done without waiting.
+def read_all(locks: Iterable[LockHandle | None], given: list[Any]) -> list[LockHandle | None]:
+    """Return ``locks``, read once: of an iterator nothing is left after that.
+
+    Args:
+        locks: What a caller has given.
+        given: Takes what is read, between two marks: whoever is interrupted sees by it whether this has begun, and ended.
+    """
+    given.extend(itertools.chain(_BEGUN, locks, _ENDED))
+    return given[1:-1]
+
+
+def let_go_of(
+    engine: Engine, locks: Iterable[LockHandle | None], given: list[Any], leases: Iterable[Lease] | None
+) -> None:
+    """The caller was interrupted while releasing ``locks``: have it done without waiting, but for what was read in part.
 
     Args:
         engine: Whose locks.
         locks: What the caller has given.
+        given: What has been read of that.
         leases: What is to be released, or None where that was not known yet.
     """
     if leases is None:
-        owned = [lock._mine() for lock in locks if isinstance(lock, LockHandle) and lock.in_bulk]
+        if not given:
+            read_all(locks, given)
+        if given[-1] is not _ENDED[0]:
+            return  # it has raised half-way, and nothing is released then
+        owned = [lock._mine() for lock in given if isinstance(lock, LockHandle) and lock.in_bulk]
         leases = [lease for lease in owned if lease is not None]
+    engine.interrupted = True
     engine.tell(partial(engine.release_many, leases, Operation(nobody)))
 
 

@@ -7,6 +7,7 @@ posted. The process has one for its log, its warnings and the tasks of its timer
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import logging
 import os
@@ -17,11 +18,17 @@ from functools import partial
 
 from wheel_lock import native
 from wheel_lock.greenlets import SystemThread, new_gate, new_thread, run_among_greenlets
+from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.weak import WeakRegistry
 
 logger = logging.getLogger("wheel_lock")
 
 _names = itertools.count(1)
+_RUNS = "runs"
+_GIVEN_UP = "given up"
+# What says that the system has no thread for us, or that the interpreter ends. These and no others: what a signal's handler
+# raises may be made of them.
+_NO_THREAD = (RuntimeError, MemoryError, getattr(builtins, "PythonFinalizationError", RuntimeError))
 _LINGER_S = 1.0  # an idle thread is kept for so long: losses come in bursts
 
 
@@ -65,21 +72,28 @@ class Notifier:
     def _reset(self) -> None:
         # SimpleQueue.put is reentrant, so a post from a finaliser in the middle of another post cannot deadlock.
         self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]] = native.SimpleQueue()
-        self._thread: SystemThread | None = None
-        self._starting = native.allocate_lock()
+        self._threads: dict[None, SystemThread] = {}  # the one, if there is one
         self._refused: str | None = None  # why there was no thread when one was wanted
         self.running: Running | None = None
+
+    @property
+    def _thread(self) -> SystemThread | None:
+        return self._threads.get(None)
 
     @property
     def busy(self) -> bool:
         """Whether a call is under way, or waits for its turn. A glance from any thread."""
         return self.running is not None or not self._calls.empty()
 
+    @uninterrupted_start
     def post(self, call: Callable[..., object], *arguments: object) -> None:
-        """Have ``call(*arguments)`` run soon on the notifier thread. Never blocks."""
-        self._calls.put((call, arguments))
-        if self._thread is None:
-            self._start()
+        """Have ``call(*arguments)`` run soon on the notifier thread, also where this is interrupted. Never blocks."""
+        try:
+            self._calls.put((call, arguments))
+            self.start_if_need_be()
+        except BaseException:
+            insist(Notifier.start_if_need_be, self)
+            raise
 
     def start_if_need_be(self) -> None:
         """Start the thread where something waits for it, because the system had none for us before."""
@@ -87,32 +101,36 @@ class Notifier:
             self._start()
 
     def _start(self) -> None:
-        # The look at the queue is repeated after the lock is free again: what was posted while it was taken relies on that.
-        while self._thread is None and not self._calls.empty():
-            if not self._starting.acquire(blocking=False):
-                return  # another thread, or an outer frame of this one, is at it
-            try:
-                if self._thread is None:
-                    thread = new_thread(self._run, f"wheel-lock-notifier-{next(_names)}")
-                    self._thread = thread
-                    # Not start() here: it waits until the new thread runs, and the timer's thread has no time for that.
-                    native.start_new_thread(self._launch, (thread,))
-            except BaseException as error:
-                self._given_up(error)
-                return
-            finally:
-                self._starting.release()
+        if self._thread is not None or self._calls.empty():
+            return
+        thread, fate = None, dict[None, str]()
+        try:
+            thread = new_thread(self._run, f"wheel-lock-notifier-{next(_names)}")
+            # One step of the interpreter decides between this, other threads, and a finaliser that has posted meanwhile.
+            if self._threads.setdefault(None, thread) is thread:
+                # Not start() here: it waits until the new thread runs, and the timer's thread has no time for that.
+                native.start_new_thread(self._launch, (thread, fate))
+        except BaseException as error:
+            insist(self._give_up, (thread, fate))
+            if type(error) not in _NO_THREAD:
+                raise  # a signal's handler has: that is the caller's, who starts another
+            self._refused = repr(error)  # not logged here: who posts may be the timer's thread, and handlers have locks
 
-    def _launch(self, thread: SystemThread) -> None:
+    def _give_up(self, attempt: tuple[SystemThread | None, dict[None, str]]) -> None:
+        """Whoever was to start the thread has not, or does not know whether he has: unless it runs, it never will."""
+        thread, fate = attempt
+        if fate.setdefault(None, _GIVEN_UP) is _GIVEN_UP and self._thread is thread:
+            self._threads.pop(None, None)
+
+    def _launch(self, thread: SystemThread, fate: dict[None, str]) -> None:
+        if fate.setdefault(None, _RUNS) is not _RUNS:
+            return
         try:
             thread.start()
-        except BaseException as error:
-            self._given_up(error)
-
-    def _given_up(self, error: BaseException) -> None:
-        """The system has no thread for us, or the interpreter is shutting down: the next post tries again."""
-        self._refused = repr(error)  # not logged here: who posts may be the timer's thread, and handlers have locks
-        self._thread = None
+        except BaseException as error:  # the system has no second one: the next post tries again
+            self._refused = repr(error)
+            if self._thread is thread:
+                self._threads.pop(None, None)
 
     def _run(self) -> None:
         me = self._thread  # noted before it was started
@@ -128,7 +146,9 @@ class Notifier:
                 del call, arguments
         finally:
             if self._thread is me:
-                self._thread = None  # from here on a post starts the next; what came just before is looked for here
+                self._threads.pop(
+                    None, None
+                )  # from here on a post starts the next; what came before is looked for here
                 self._start()
 
     def _say_why_late(self) -> None:

@@ -15,7 +15,7 @@ from wheel_lock.blocks import Block, Guard, enter, left
 from wheel_lock.engine.handover import Handoff, undo_export
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.engine.telling import HandedOn
-from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
+from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, WheelLockError, quoted
 from wheel_lock.handle import (
     LockHandle,
     OnLost,
@@ -80,7 +80,13 @@ class Lock(LockHandle):
         """Acquire the lock; see :meth:`wheel_lock.Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
         engine = self._engine
         awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
-        acquisition = self._acquisition(blocking, blocking_timeout, token, awaiting)
+        try:
+            acquisition = self._acquisition(blocking, blocking_timeout, token, awaiting)
+        except LockAlreadyHeld:
+            if not engine.interrupted:
+                raise
+            await wait_for(engine, engine.come_by)  # an interrupted release of it may be on its way
+            acquisition = self._acquisition(blocking, blocking_timeout, token, awaiting)
         awaiting.undeliverable = acquisition.give_up
         leases = None
         try:

@@ -148,6 +148,9 @@ class Awaiting(Operation[T]):
         mailbox.look_later()
         try:
             yield from self._future
+        except BaseException:
+            self.engine.interrupted = True
+            raise
         finally:
             mailbox.expected.discard(self)
         return self.result()

@@ -67,7 +67,14 @@ def array(*items: int | str) -> bytes:
 
 # What a script's arguments are: how many come before the pairs of name and token.
 _BEFORE_PAIRS = {"renew": 1, "acquire_many": 1, "release_many": 0}
-_BY_SHA1 = {form.sha1.encode(): (script, form) for script in scripts.ALL for form in (script.plain, script.flagged)}
+_FORMS = [(script, form) for script in scripts.ALL for form in (script.plain, script.flagged)]
+_FORMS += [
+    (script, form)
+    for script in scripts.ALL
+    if script.single is not None
+    for form in (script.single.script.plain, script.single.script.flagged)
+]
+_BY_SHA1 = {form.sha1.encode(): (script, form) for script, form in _FORMS}
 _BY_SOURCE = {form.source: script for script, form in _BY_SHA1.values()}
 
 
@@ -118,7 +125,13 @@ def read_command(parts: Sequence[bytes]) -> Command:
         sha1 = next(sha1 for sha1, (_, form) in _BY_SHA1.items() if form.source == parts[1])
     else:
         script, sha1 = _BY_SHA1[parts[1]][0], parts[1]
-    return Command(script.name, tuple(parts[3:]), verb == "EVAL", sha1)
+    arguments = list(parts[3:])
+    if script.single is not None and int(parts[2]):  # one lease, its keys declared: as in a call that declares none
+        keys = arguments[: int(parts[2])]
+        del arguments[: len(keys)]
+        for place, key in zip(script.single.keys, keys, strict=True):
+            arguments.insert(place, key)
+    return Command(script.name, tuple(arguments), verb == "EVAL", sha1)
 
 
 def agreement(command: Command) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -251,6 +252,43 @@ def test_a_failure_of_the_librarys_own_is_told_although_nobody_waits(
     assert_cleaned_up(failing, swapping.old, swapping.new)
     swapping.assert_over(told=LossReason.INTERNAL_ERROR)
     assert swapping.new.loss is LossReason.INTERNAL_ERROR
+
+
+ENDS: dict[str, Callable[[Rig, Swapping], object]] = {
+    "given up": lambda rig, swapping: rig.post(swapping.swap.give_up),
+    "closed": lambda rig, swapping: rig.ask(partial(rig.engine.close, 1.0)),
+    "closed, its time up": lambda rig, swapping: (rig.ask(partial(rig.engine.close, 1.0)), rig.go_on(1.1)),
+    "closed without a connection": lambda rig, swapping: (
+        rig.server.close(),
+        rig.turn(),
+        rig.ask(partial(rig.engine.close, 1.0)),
+        rig.go_on(1.1),
+    ),
+    "thread died": lambda rig, swapping: rig.engine.thread_died(),
+    "stopped": lambda rig, swapping: (rig.engine.timer_stopped(), rig.turn()),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_release_that_waits_for_the_swap_ends_however_that_ends(
+    rig: Rig, swapping: Swapping, end: str, answered: bool
+) -> None:
+    swapping.begun()
+    releases = [rig.release(swapping.new), rig.release(swapping.new)]
+    ENDS[end](rig, swapping)
+    if answered and not rig.server.closed:
+        for _ in range(3):  # what is cleaned up, too
+            for command in rig.server.take():
+                rig.server.say(integer(1) if command.what == "swap_holder" else FINE)
+            rig.turn()
+    rig.go_on(rig.engine.options.response_timeout_s + 0.1)
+    assert [release.done for release in releases] == [True, True]
+    assert swapping.operation.done
+    assert not rig.believes(swapping.new)
+    assert not rig.believes(swapping.old)
+    assert rig.engine.swaps == {}
+    assert rig.reasons == []  # nothing is lost for who has let go of it
 
 
 def test_a_child_knows_of_no_swap(rig: Rig, swapping: Swapping) -> None:

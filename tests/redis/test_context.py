@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gc
 import math
+import pickle
 import time
 import weakref
+from collections.abc import Callable
 
 import pytest
 import redis
@@ -320,6 +323,19 @@ def test_a_shared_context_goes_with_its_client(backend: Backend) -> None:
 
 
 # A connection of its own
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_context_can_be_neither_copied_nor_pickled(
+    backend: Backend, context: LockContext, copied: Callable[[object], object]
+) -> None:
+    quorum = LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)])
+    with context.lock("order:42", timeout=30.0) as lock:
+        for whole in (context, context.asyncio, quorum, quorum.asyncio):
+            name = type(whole).__name__
+            with pytest.raises(TypeError, match=f"a {name} cannot be copied or pickled: use the same one everywhere"):
+                copied(whole)
+        assert lock.owned()
 
 
 def test_a_context_uses_none_of_its_clients_connections(real: Backend) -> None:

@@ -152,6 +152,12 @@ def released_in_bulk(context: LockContext, interruption: Interruption) -> None:
     context.release_many(locks.values())
 
 
+def released_from_an_iterator(context: LockContext, interruption: Interruption) -> None:
+    locks = context.acquire_many([f"{NAME}:{number}" for number in range(3)], TIMEOUT_S)
+    interruption.begin()
+    context.release_many(lock for lock in locks.values())
+
+
 def adopted(context: LockContext, interruption: Interruption) -> None:
     lock = context.lock(NAME, TIMEOUT_S)
     lock.acquire()
@@ -180,6 +186,7 @@ SCENES: dict[str, Scene] = {
     "decorated": decorated,
     "in bulk": in_bulk,
     "released in bulk": released_in_bulk,
+    "released from an iterator": released_from_an_iterator,
     "adopted": adopted,
 }
 
@@ -267,6 +274,14 @@ async def in_bulk_in_a_task(context: LockContext, interruption: Interruption) ->
     interruption.begin()
     locks = await tasks.acquire_many([f"{NAME}:{number}" for number in range(3)], TIMEOUT_S)
     await tasks.release_many(locks.values())
+
+
+@of_tasks
+async def released_from_an_iterator_in_a_task(context: LockContext, interruption: Interruption) -> None:
+    tasks = context.asyncio
+    locks = await tasks.acquire_many([f"{NAME}:{number}" for number in range(3)], TIMEOUT_S)
+    interruption.begin()
+    await tasks.release_many(lock for lock in locks.values())
 
 
 @of_tasks
@@ -377,7 +392,9 @@ def test_nor_does_one_that_strikes_a_lock_of_redis_pys(real: Backend, way: str, 
 
 
 @pytest.mark.parametrize("again_after", [0, 1, 2])
-@pytest.mark.parametrize("scene", ["exclusive by hand", "nested by hand", "multi by hand", "released in bulk"])
+@pytest.mark.parametrize(
+    "scene", ["exclusive by hand", "nested by hand", "multi by hand", "released in bulk", "released from an iterator"]
+)
 def test_nor_does_a_second_one_that_strikes_what_deals_with_the_first(
     context: LockContext, real: Backend, scene: str, again_after: int
 ) -> None:

@@ -27,6 +27,7 @@ from wheel_lock import (
     TooManyLocks,
     WrongThread,
 )
+from wheel_lock.testing import settle
 
 
 def held(locks: Mapping[Any, Lock | None]) -> list[Lock]:
@@ -46,6 +47,37 @@ def test_many_locks_are_acquired_and_released(backend: Backend, context: LockCon
     context.release_many(locks.values())
     assert backend.view.keys() == []
     assert not any(lock.is_held for lock in held(locks))
+
+
+@pytest.mark.parametrize("face", ["threads", "tasks"])
+def test_an_iterable_that_raises_half_way_has_nothing_released(context: LockContext, face: str) -> None:
+    """Also one that could be read on, as an interruption in what it calls leaves it."""
+
+    def interrupted_at_b(lock: Any) -> Any:
+        if lock.name == "b":
+            raise KeyboardInterrupt
+        return lock
+
+    async def release_many(locks: Any) -> None:
+        if face == "threads":
+            context.release_many(locks)
+        else:
+            await context.asyncio.release_many(locks)
+
+    async def main() -> None:
+        made: Any = (
+            (await context.asyncio.acquire_many([*"abc"])) if face == "tasks" else context.acquire_many([*"abc"])
+        )
+        locks = list(made.values())
+        for iterable in (map(interrupted_at_b, locks), (interrupted_at_b(lock) for lock in locks)):
+            with pytest.raises(KeyboardInterrupt):
+                await release_many(iterable)
+            settle(context.timer)
+            assert [lock.is_held for lock in locks] == [True] * 3
+        await release_many(lock for lock in locks)
+        assert context.stats().held == 0
+
+    asyncio.run(main())
 
 
 def test_names_that_others_hold_are_none(backend: Backend, context: LockContext) -> None:

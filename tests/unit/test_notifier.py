@@ -7,9 +7,11 @@ import gc
 import logging
 import threading
 import weakref
+from typing import Any
 
 import pytest
 
+from tests.support.interruptions import Interruption, Struck, at_every_place
 from tests.support.waiting import eventually
 from tests.unit.support import (
     ALLOCATIONS,
@@ -225,6 +227,54 @@ def test_where_the_system_has_no_thread_a_post_logs_nothing_by_itself(
     assert record.getMessage() == """notifications had to wait for a thread: RuntimeError("can't start new thread")"""
     assert record.threadName is not None
     assert record.threadName.startswith("wheel-lock-notifier-")
+
+
+@pytest.mark.parametrize("again_after", [None, 0, 1, 2, 3, 5, 8], ids=lambda places: f"again after {places}")
+def test_an_interrupted_post_is_carried_out_and_its_caller_interrupted(again_after: int | None) -> None:
+    def scene(interruption: Interruption) -> None:
+        notifier, seen = Notifier(), list[str]()
+        interrupted = False
+        try:
+            interruption.begin()
+            notifier.post(seen.append, "posted")
+        except Struck:
+            interrupted = True
+        finally:
+            interruption.end()
+        assert interrupted == bool(interruption.where)
+        eventually(lambda: seen == ["posted"], message="the call is run")
+        notifier.post(seen.append, "next")
+        assert notifier.drain(PATIENCE_S)
+        assert seen == ["posted", "next"]
+
+    for _ in at_every_place(scene, again_after=again_after):
+        pass
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_what_interrupts_the_start_of_the_thread_reaches_the_caller(
+    monkeypatch: pytest.MonkeyPatch, started: bool
+) -> None:
+    class TimeIsUp(RuntimeError):
+        """A limit of a job, of the kind of exceptions that also says that there is no thread."""
+
+    notifier, seen = Notifier(), list[str]()
+    start = native.start_new_thread
+
+    for error in (KeyboardInterrupt, TimeIsUp):
+
+        def interrupted(*arguments: Any, error: type[BaseException] = error) -> None:
+            monkeypatch.setattr(native, "start_new_thread", start)
+            if started:
+                start(*arguments)
+            raise error
+
+        monkeypatch.setattr(native, "start_new_thread", interrupted)
+        eventually(lambda: notifier._thread is None, message="there is no thread")
+        with pytest.raises(error):
+            notifier.post(seen.append, error.__name__)
+        eventually(lambda error=error: error.__name__ in seen, message="the call is run")  # type: ignore[misc]
+    assert seen == ["KeyboardInterrupt", "TimeIsUp"]
 
 
 def test_a_call_may_post_and_is_run_to_its_end_first() -> None:

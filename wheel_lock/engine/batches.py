@@ -9,7 +9,7 @@ from wheel_lock.engine.requests import Request, batch_call
 from wheel_lock.lease import HELD, RENEWING, Event, Lease
 from wheel_lock.protocol.resp import Reply, exceptions, number
 from wheel_lock.protocol.scripts import Call
-from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.protocol.server_errors import NOT_NOW, ServerError
 
 if TYPE_CHECKING:
     from wheel_lock.engine.kind import Kind
@@ -119,9 +119,14 @@ class Batch(Request):
             self._renewer.vanished(self)
 
     def value_reply(self, reply: Reply) -> None:
-        self._renewer.confirmed(self, exceptions(reply, len(self.leases)))
+        odd = exceptions(reply, len(self.leases))
+        if self.node.one_by_one:
+            self._renewer.heard(not_now=False)
+        self._renewer.confirmed(self, odd)
 
     def error_reply(self, error: ServerError) -> None:
+        if self.node.one_by_one:
+            self._renewer.heard(not_now=error.code in NOT_NOW)
         if self.node.cluster is not None and self.node.cluster.redirects(self, error):
             if error.code not in ("MOVED", "ASK"):
                 self._renewer.outage.begin(error)

@@ -71,6 +71,7 @@ class Engine:
 
     above = None  # a failure of one engine is in doubt of nothing else
     exiting = False  # the interpreter ends
+    interrupted = False  # a caller has stopped waiting: what he has asked for may be still to be begun
 
     def __init__(
         self,
@@ -256,6 +257,10 @@ class Engine:
             operation.complete(None)
         else:
             operation.fail(error)
+
+    def come_by(self, operation: Operation[None]) -> None:
+        """Complete it: what was asked for before has been begun by now, such as a release that an interruption left."""
+        operation.complete(None)
 
     def release_many(self, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]) -> None:
         """Release many; the operation completes with the reasons of those that had been lost."""

@@ -2,71 +2,103 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from sortedcontainers import SortedKeyList
 
+from wheel_lock.engine.requests import terms_of
 from wheel_lock.lease import Lease
+from wheel_lock.protocol.scripts import Script
 
 
 def _urgency(lease: Lease) -> tuple[float, float]:
     return lease.deadline, id(lease)  # the second makes removal logarithmic where thousands share one deadline
 
 
+def _script_of(lease: Lease) -> Script:
+    return terms_of(lease).kind.renew
+
+
 class Overdue:
-    """Leases ordered by local deadline. A lease's deadline must not change while it is in here."""
+    """Leases ordered by local deadline. A lease's deadline must not change while it is in here.
+
+    Those of each renewal script are kept apart, because a server may refuse one script and not another: what is refused,
+    however much it is, must not stand before what is not. There are a handful of scripts.
+    """
 
     def __init__(self) -> None:
-        self._leases: SortedKeyList[Lease, tuple[float, float]] = SortedKeyList(key=_urgency)
+        self._by_script: dict[Script, SortedKeyList[Lease, tuple[float, float]]] = {}
 
     def __len__(self) -> int:
-        return len(self._leases)
+        return sum(map(len, self._by_script.values()))
 
     def __iter__(self) -> Iterator[Lease]:
-        return iter(self._leases)
+        return heapq.merge(*self._by_script.values(), key=_urgency)
 
     def snapshot(self) -> list[Lease]:
         """Return a copy. From any thread, so it may be a moment old; what is being changed is left out."""
         try:
-            return list(self._leases)
+            return list(itertools.chain.from_iterable(self._by_script.values()))
         except (IndexError, RuntimeError):
             return []
 
     @property
     def first_deadline(self) -> float | None:
         """The nearest local deadline, or None where nothing is overdue."""
-        return self._leases[0].deadline if self._leases else None
+        return min((leases[0].deadline for leases in self._by_script.values() if leases), default=None)
 
     def add(self, leases: Iterable[Lease]) -> None:
         """Add leases that are not in here. O(n log n)."""
-        self._leases.update(leases)
+        for script, some in itertools.groupby(leases, _script_of):
+            kept = self._by_script.get(script)
+            if kept is None:
+                kept = self._by_script[script] = SortedKeyList(key=_urgency)
+            kept.update(some)
 
     def discard(self, lease: Lease) -> None:
         """Take ``lease`` out if it is in here. O(log n)."""
-        self._leases.discard(lease)
+        kept = self._by_script.get(_script_of(lease))
+        if kept is not None:
+            kept.discard(lease)
 
-    def take(self, most: int, wanted: Callable[[Lease], bool], *, among: int | None = None) -> list[Lease]:
+    def take(
+        self,
+        most: int,
+        wanted: Callable[[Lease], bool],
+        *,
+        of: Script | None = None,
+        besides: Container[Script] = (),
+    ) -> list[Lease]:
         """Take out, nearest deadline first, up to ``most`` leases that are ``wanted``. O(most), if most of them are.
 
         Args:
             most: How many at most.
             wanted: Which.
-            among: How many are looked at; None for all.
+            of: The only script that they may be renewed by; None for all.
+            besides: Scripts that they may not be renewed by.
         """
-        first = list(self._leases.islice(0, most))
+        scripts = self._by_script if of is None else (of,)
+        lists = [self._by_script[script] for script in scripts if script in self._by_script and script not in besides]
+        first = list(itertools.islice(heapq.merge(*lists, key=_urgency), most))
         if all(map(wanted, first)):
-            del self._leases[: len(first)]
+            for script, number in Counter(map(_script_of, first)).items():
+                del self._by_script[script][:number]
             return first
-        taken = list(itertools.islice(filter(wanted, self._leases.islice(0, among)), most))
+        taken = list(itertools.islice(filter(wanted, heapq.merge(*lists, key=_urgency)), most))
         for lease in taken:
-            self._leases.discard(lease)
+            self.discard(lease)
         return taken
 
     def pop_until(self, deadline: float) -> list[Lease]:
         """Take out, in order, every lease whose local deadline is at or before ``deadline``."""
-        stop = self._leases.bisect_key_right((deadline, math.inf))
-        popped = list(self._leases.islice(0, stop))
-        del self._leases[:stop]
+        popped: list[Lease] = []
+        for leases in self._by_script.values():
+            stop = leases.bisect_key_right((deadline, math.inf))
+            popped += leases.islice(0, stop)
+            del leases[:stop]
+        popped.sort(key=_urgency)
         return popped

@@ -172,7 +172,7 @@ class Renewer(OverdueLeases):
     def renew(self, group: RenewalGroup, leases: list[Lease]) -> None:
         """Send renewals for HELD leases that are due, as far as the node can take them; the rest is overdue."""
         size = self.node.batch_size
-        if self.node.ready and not self._sick:
+        if self.node.ready and not self._sick and group.kind.renew not in self._refused:
             room = max(self._options.max_calls_in_flight - self._in_flight, 0) * size
             now_sent, leases = leases[:room], leases[room:]
             for start in range(0, len(now_sent), size):
@@ -230,7 +230,7 @@ class Renewer(OverdueLeases):
     def vanished(self, batch: Batch) -> None:
         """All leases of the batch have ended before it could be sent again."""
         self.settled(batch)
-        if self._sick:
+        if self._sick or self._helpless:
             self._retry_later()
 
     def confirmed(self, batch: Batch, odd: Sequence[tuple[int, int | ServerError]]) -> None:
@@ -241,6 +241,7 @@ class Renewer(OverdueLeases):
         if self._sick:
             self._sick = False
             self._resting.clear()
+        self._refused.pop(batch.terms.kind.renew, None)
         if odd:
             exceptional = dict(odd)
             self._due_now(batch, [leases[index] for index in exceptional])
@@ -340,8 +341,10 @@ class Renewer(OverdueLeases):
     def failed(self, batch: Batch, error: ServerError) -> None:
         """The server refused the whole call (BUSY, LOADING, READONLY, ...): that proves nothing about any lease."""
         self.interrupted(batch)
-        self._sick = True
-        self._refused = batch.terms.kind.renew
+        script = batch.terms.kind.renew
+        if self._refused.pop(script, self) is self:  # else others have been carried out since, or it is known already
+            self._sick = True
+        self._refused[script] = None
         self._retry_later()
         self._look_for_master([error])
         self.outage.begin(error)

@@ -93,8 +93,11 @@ class Swap(CallerRequest):
                 engine.release(self.new, operation)
             return
         engine.turn_down([self.new], reason is None)
-        self._lose(reason or LossReason.NOT_CONFIRMED)
-        self._fail(LockLost(self.lease.name, self.lease.loss or LossReason.NOT_CONFIRMED))
+        if reason is None:
+            self._end_unconfirmed()
+        else:
+            self._lose(reason)
+        self._fail(self._lost())
 
     def _terms(self) -> LockOptions:
         """The options, with what is left of the old lease's limits."""
@@ -118,11 +121,18 @@ class Swap(CallerRequest):
     def _end(self, clean_up: bool) -> None:
         """End both; ``clean_up`` where the new one may be there."""
         self._engine.turn_down([self.new], clean_up)
+        self._end_unconfirmed()
+        self._engine.clean_up([self.lease])
+
+    def _end_unconfirmed(self) -> None:
+        """End the old one: it is not known, or too late, whether the new one has taken its place."""
         if self._releases:
             self._engine.unreleased([self.lease])  # nothing is lost for who has let go of it
         else:
             self._lose(LossReason.NOT_CONFIRMED)
-        self._engine.clean_up([self.lease])
+
+    def _lost(self) -> LockLost:
+        return LockLost(self.lease.name, self.lease.loss or LossReason.NOT_CONFIRMED)
 
     def _lose(self, reason: LossReason) -> None:
         """Tell that it is lost. Whoever does not wait for this looks at the new lease, perhaps when he is told."""
@@ -136,9 +146,10 @@ class Swap(CallerRequest):
         super().crashed(error)
 
     def give_up(self) -> None:
-        """The caller never hears: keep neither."""
+        """The caller never hears: keep neither. Whoever waits to release the new one is told that it never came."""
         if not self.finished:
             self.finish()
             self._end(self.sends > 0)
+            self._fail(self._lost())
         elif self.new.state <= EXTENDING:
             self._engine.release_many([self.new], Operation(nobody))

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _LOOK_AGAIN_S = 1.0
 _DRAIN_LEASES = 1000  # where each has a call of its own
 _DRAIN_CALLS = 64  # under way from the overdue set: 35 ms of a server's time, so that what is due now is not held up
-_LOOKED_AT = 10_000  # leases, for one of another kind than was refused: a few milliseconds
 
 
 class OverdueLeases:
@@ -49,10 +48,13 @@ class OverdueLeases:
         self._drained_in_flight = 0  # of these, those that are about overdue leases
         self._silent: set[Batch] = set()  # batches that were not answered when they should have been
         self._sick = False  # the server answers renewals with an error: one probe at a time
-        self._refused: Script | None = (
-            None  # what it has refused last, perhaps for a reason that is not about the others
-        )
+        # What it has refused since it last carried it out, perhaps for a reason of its own; the latest last.
+        self._refused: dict[Script, None] = {}
         self._resting: set[Lease] = set()  # renewals that the server refused one by one: not before the next probe
+        # Where each lease has a call of its own: whether the server can answer nobody for the moment, so that one probe at
+        # a time is enough, and what its answers since the last retry were: True for those that said so.
+        self._helpless = False
+        self._answers: set[bool] = set()
         self._retry: Alarm | None = None
         self._watch: Alarm | None = None
         self.verification: Verification | None = None
@@ -141,14 +143,23 @@ class OverdueLeases:
         now = self.timer.clock.now()
         self.engine.lose(self.overdue.pop_until(now))
         calls = self._room
-        if self._sick:
-            calls = 0 if self._in_flight or self._retry is not None else 1
         if calls <= 0:
             return
         size = self.node.batch_size
+        # A refusal may concern the node, or one kind of lock: a right of its own is missing. What has not been refused
+        # tells which, and does not wait for the rest.
+        sent = self._send_some(self.overdue.take(calls * size, self._waits, besides=self._refused), calls)
+        if self._retry is None:
+            for script in tuple(self._refused):
+                if not (self._sick and sent):
+                    sent += self._send_some(self.overdue.take(size, self._waits, of=script), 1)
+            if self._refused and not self._sick:
+                self._retry_later()
+
+    def _send_some(self, taken: Sequence[Lease], calls: int) -> int:
+        """Send what has been taken out of the overdue set, in so many calls at most; return how many it were."""
+        size, room = self.node.batch_size, calls
         by_group: dict[RenewalGroup, list[Lease]] = {}
-        taken = self.overdue.take(size, self._is_for_others, among=_LOOKED_AT) if self._sick else []
-        taken = taken or self.overdue.take(calls * size, self._waits)
         self.engine.lose([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
         for lease in taken:
             if lease.state is OVERDUE:
@@ -161,19 +172,18 @@ class OverdueLeases:
                     self._send(group, batch, drained=True)
                 else:
                     self.overdue.add(batch)  # many small groups: the rest waits for replies
+        return room - calls
 
     @property
     def _room(self) -> int:
         """How many more calls may be under way from the overdue set."""
+        if self._sick or self._helpless:
+            return 0 if self._in_flight or self._retry is not None else 1
         most = _DRAIN_LEASES if self.node.one_by_one else _DRAIN_CALLS
         return min(most, self._options.max_calls_in_flight) - self._in_flight
 
     def _waits(self, lease: Lease) -> bool:
         return lease.state is OVERDUE and lease not in self._resting
-
-    def _is_for_others(self, lease: Lease) -> bool:
-        """Whether it can tell if a refusal concerns the node, or one kind of lock: a right of its own is missing."""
-        return terms_of(lease).kind.renew is not self._refused and self._waits(lease)
 
     def _retry_later(self) -> None:
         if self._retry is None:
@@ -181,8 +191,20 @@ class OverdueLeases:
             pause_s = self._backoff.pause() + self.timer.scale.tick_s
             self._retry = self.timer.call_at(self.timer.now + pause_s, self._retry_now, self)
 
+    def heard(self, *, not_now: bool) -> None:
+        """The server has answered a call about one lease, where each has its own: that it cannot now, or otherwise."""
+        self._answers.add(not_now)
+        if self._helpless and not not_now:
+            self._helpless = False
+            self._resting.clear()
+            self.drain()
+
     def _retry_now(self, now: float) -> None:
         self._retry = None
+        if self._answers:
+            # One that answers some, and not others, is a proxy: the shards behind it have nothing to do with each other.
+            self._helpless = self._answers == {True}
+            self._answers.clear()
         # In turn: those that were refused have the nearest deadlines, perhaps, and would be all that is ever asked about.
         self.drain()
         if self._room > 0:
@@ -195,7 +217,9 @@ class OverdueLeases:
         """There is a connection that answers: whatever is overdue goes out at once."""
         if self.engine.cluster is not None:
             self.engine.cluster.ready()
-        self._sick = False
+        self._sick = self._helpless = False
+        self._answers.clear()
+        self._refused.clear()
         self._resting.clear()
         self.drain()
         self.outage.look()

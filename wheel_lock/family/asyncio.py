@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation, nobody
-from wheel_lock.errors import LockNotAcquired, WheelLockError
+from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, WheelLockError
 from wheel_lock.family.holds import ReentrantHandle
 from wheel_lock.family.multi import MultiHandle
 from wheel_lock.family.permits import SemaphoreHandle
@@ -180,7 +180,13 @@ class MultiLock(MultiHandle[Lock]):
         """Acquire all of them, or none. Nothing is held while it waits; a task that is cancelled leaves nothing."""
         engine = self._engine
         awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
-        together = self._together(blocking, blocking_timeout, awaiting)
+        try:
+            together = self._together(blocking, blocking_timeout, awaiting)
+        except LockAlreadyHeld:
+            if not engine.interrupted:
+                raise
+            await wait_for(engine, engine.come_by)  # as for one lock
+            together = self._together(blocking, blocking_timeout, awaiting)
         awaiting.undeliverable = together.give_up
         try:
             engine.submit(together.begin)

@@ -103,6 +103,7 @@ class MultiHandle(Generic[L]):
         """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
         if leases is None:
             leases = [lease for lock in self.locks.values() if (lease := lock._mine()) is not None]
+        self._engine.interrupted = True
         self._engine.tell(partial(self._engine.release_many, leases, Operation(nobody)))
 
     def _not_acquired(self) -> str:

@@ -69,7 +69,7 @@ class Single(NamedTuple):
     arguments: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Script:
     """A script in all of its forms. Compared by identity: each exists once."""
 
