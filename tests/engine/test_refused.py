@@ -8,7 +8,8 @@ import pytest
 
 from tests.engine.support import FINE, Command, Rig, array, error, integer, names
 from wheel_lock.engine.kind import Kind
-from wheel_lock.lease import Lease, State
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import Lease, Owner, State
 from wheel_lock.locks import READ, REENTRANT
 
 VERY_MANY = 12_000
@@ -168,3 +169,34 @@ def test_other_refusals_say_nothing_of_the_others() -> None:
         asked.clear()
         rig.go_on(2.0, replying(rig, asked, lambda command: error("ERR no upstream host")))
         assert len(asked) >= 100
+
+
+# -- leases that nobody holds any more, in front of those that wait ----------------------------------------------------
+
+
+@pytest.mark.parametrize("abandoned", [1, 2, 3, 20])
+def test_probes_do_not_end_at_leases_whose_owners_have_ended(abandoned: int) -> None:
+    with Rig(declare_keys=True) as rig:
+        owner = Owner()
+        for number in range(abandoned):
+            rig.hold(f"abandoned:{number}", 28.0, owner=owner)
+        lease = rig.hold("a", 30.0)
+        rig.go_on(15.0, replying(rig, [], lambda command: error(BUSY)))
+        owner.ended = True
+        rig.go_on(1.3, replying(rig, [], lambda command: FINE))
+        assert lease.renewals == 1
+        assert [event.reason for _, event in rig.told] == [LossReason.ABANDONED] * abandoned
+
+
+def test_more_abandoned_leases_than_a_call_is_about_keep_no_other_from_being_renewed() -> None:
+    with Rig() as rig:
+        abandoned = rig.hold_many(names(1200), 28.0)
+        lease = rig.hold("a", 30.0)
+        rig.go_on(20.0, refusing(rig, ["renew"], []))
+        owner = Owner()
+        for each in abandoned:
+            each.owner = owner
+        owner.ended = True
+        rig.go_on(1.3, refusing(rig, [], []))
+        assert lease.renewals == 1
+        assert [event.reason for _, event in rig.told] == [LossReason.ABANDONED] * len(abandoned)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -145,34 +145,35 @@ class OverdueLeases:
         calls = self._room
         if calls <= 0:
             return
-        size = self.node.batch_size
         # A refusal may concern the node, or one kind of lock: a right of its own is missing. What has not been refused
         # tells which, and does not wait for the rest.
-        sent = self._send_some(self.overdue.take(calls * size, self._waits, besides=self._refused), calls)
+        sent = self._send_some(calls, besides=self._refused)
         if self._retry is None:
             for script in tuple(self._refused):
                 if not (self._sick and sent):
-                    sent += self._send_some(self.overdue.take(size, self._waits, of=script), 1)
+                    sent += self._send_some(1, of=script)
             if self._refused and not self._sick:
                 self._retry_later()
 
-    def _send_some(self, taken: Sequence[Lease], calls: int) -> int:
-        """Send what has been taken out of the overdue set, in so many calls at most; return how many it were."""
-        size, room = self.node.batch_size, calls
-        by_group: dict[RenewalGroup, list[Lease]] = {}
-        self.engine.lose([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
-        for lease in taken:
-            if lease.state is OVERDUE:
-                by_group.setdefault(terms_of(lease), []).append(lease)
-        for group, leases in by_group.items():
-            for start in range(0, len(leases), size):
-                batch = leases[start : start + size]
-                if calls:
-                    calls -= 1
-                    self._send(group, batch, drained=True)
-                else:
-                    self.overdue.add(batch)  # many small groups: the rest waits for replies
-        return room - calls
+    def _send_some(self, calls: int, *, of: Script | None = None, besides: Container[Script] = ()) -> int:
+        """Send what waits, of one script or besides some, in so many calls at most; return how many it were."""
+        size, sent = self.node.batch_size, 0
+        # Until something is sent: those whose owners have ended may be all that is taken, and no reply would come for them.
+        while not sent and (taken := self.overdue.take(calls * size, self._waits, of=of, besides=besides)):
+            by_group: dict[RenewalGroup, list[Lease]] = {}
+            self.engine.lose([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
+            for lease in taken:
+                if lease.state is OVERDUE:
+                    by_group.setdefault(terms_of(lease), []).append(lease)
+            for group, leases in by_group.items():
+                for start in range(0, len(leases), size):
+                    batch = leases[start : start + size]
+                    if sent < calls:
+                        sent += 1
+                        self._send(group, batch, drained=True)
+                    else:
+                        self.overdue.add(batch)  # many small groups: the rest waits for replies
+        return sent
 
     @property
     def _room(self) -> int:
