@@ -34,7 +34,7 @@ class Overdue:
         self._by_script: dict[Script, SortedKeyList[Lease, tuple[float, float]]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_script.values()))
+        return sum(map(len, tuple(self._by_script.values())))  # from any thread; the first of a kind may come meanwhile
 
     def __iter__(self) -> Iterator[Lease]:
         return heapq.merge(*self._by_script.values(), key=_urgency)
