@@ -119,7 +119,7 @@ class Notifier:
     def _give_up(self, attempt: tuple[SystemThread | None, dict[None, str]]) -> None:
         """Whoever was to start the thread has not, or does not know whether he has: unless it runs, it never will."""
         thread, fate = attempt
-        if fate.setdefault(None, _GIVEN_UP) is _GIVEN_UP and self._thread is thread:
+        if fate.setdefault(None, _GIVEN_UP) is _GIVEN_UP and self._thread is thread is not None:
             self._threads.pop(None, None)
 
     def _launch(self, thread: SystemThread, fate: dict[None, str]) -> None:
@@ -146,9 +146,8 @@ class Notifier:
                 del call, arguments
         finally:
             if self._thread is me:
-                self._threads.pop(
-                    None, None
-                )  # from here on a post starts the next; what came before is looked for here
+                # From here on a post starts the next; what came before is looked for here.
+                self._threads.pop(None, None)
                 self._start()
 
     def _say_why_late(self) -> None:
