@@ -272,6 +272,7 @@ class Lock(LockHandle):
 
     def _throw_away(self, lease: Lease) -> None:
         """Release it without waiting."""
+        self._engine.interrupted = True
         self._engine.tell(partial(self._engine.release, lease, Operation(nobody)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,8 @@ import pytest
 
 from tests.redis.support import LONG_S, Backend, Background, interrupted
 from tests.support.waiting import eventually
-from wheel_lock import LockAlreadyHeld, LockContext
+from wheel_lock import Lock, LockAlreadyHeld, LockContext
+from wheel_lock.lease import Lease
 
 MAKE: dict[str, Callable[[Any], Any]] = {
     "exclusive": lambda face: face.lock("a", timeout=60.0),
@@ -111,6 +112,63 @@ def test_what_was_interrupted_in_bulk_may_be_acquired_again(context: LockContext
         opener.result()
     assert locks[1].acquire(blocking=False)
     context.release_many(locks[:2])
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_a_block_that_was_thrown_away_may_be_entered_again(context: LockContext, kind: str) -> None:
+    async def main() -> None:
+        lock = MAKE[kind](context.asyncio)
+
+        class Pause:
+            def __await__(self) -> Generator[None, None, None]:
+                yield
+
+        async def hold() -> None:
+            async with lock:
+                while True:
+                    await Pause()
+
+        # Driven by this task itself, so that it is this one's lock.
+        coroutine = hold()
+        waits = coroutine.__await__()
+        while (future := next(waits)) is not None:
+            future._asyncio_future_blocking = False
+            await asyncio.wait([future])
+        assert lock.is_held
+        with held_up(context) as thread:
+            coroutine.close()
+            assert thread.asked
+            asyncio.get_running_loop().call_soon(thread.go_on.set)  # when this task waits
+            assert await lock.acquire()
+        assert lock.is_held
+        await lock.release()
+
+    asyncio.run(main())
+
+
+def test_several_that_were_taken_in_part_may_be_acquired_again(
+    context: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multi = context.multi_lock(["a", "b"], timeout=60.0)
+    taken: list[HeldUp] = []
+
+    def take(lock: Lock, lease: Lease) -> None:
+        if taken:
+            raise KeyboardInterrupt
+        lock._keep(lease)
+        taken.append(HeldUp(context))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lock, "_take", take)
+        with pytest.raises(KeyboardInterrupt):
+            multi.acquire()
+    [thread] = taken
+    asked = thread.asked
+    opener = Background(lambda: (eventually(lambda: thread.asked > asked, LONG_S), thread.go_on.set()))
+    assert multi.acquire()
+    opener.result()
+    assert multi.is_held
+    multi.release()
 
 
 def test_what_is_held_is_held(context: LockContext) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, WheelLockError
 from wheel_lock.family.holds import ReentrantHandle
 from wheel_lock.family.multi import MultiHandle
@@ -229,8 +228,7 @@ class MultiLock(MultiHandle[Lock]):
         if exc_type is GeneratorExit:
             # A coroutine that is thrown away in the middle may not await any more.
             leases, _, _ = self._to_release()
-            release: Operation[Any] = Operation(nobody)
-            self._engine.tell(partial(self._engine.release_many, leases, release))
+            self._let_go(leases)
             return
         try:
             await self.release()

@@ -207,6 +207,7 @@ class MultiLock(MultiHandle[Lock]):
             engine.submit(together.begin)
             return self._take(waiting.result())
         except BaseException:
+            engine.interrupted = True  # some may have been taken already
             insist(engine.tell, together.give_up)
             raise
 
