@@ -11,7 +11,17 @@ from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
 from tests.topology.moving import heal, hung, is_connected, is_renewed, keys_in, names_at, names_in, on_its_way
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
-from wheel_lock import Lock, LockContext, LockTimeout, LockUnavailable, LostEvent, NotReplicated, WheelLockError
+from wheel_lock import (
+    HashedWheelTimer,
+    Lock,
+    LockContext,
+    LockTimeout,
+    LockUnavailable,
+    LostEvent,
+    NotReplicated,
+    WheelLockError,
+)
+from wheel_lock.testing import ManualClock
 
 pytestmark = pytest.mark.slow
 
@@ -268,3 +278,33 @@ def extended(lock: Lock) -> bool:
         return lock.extend(5.0)
     except WheelLockError:  # while the last extension is under way, for one
         return False
+
+
+def test_a_probe_that_is_sent_on_is_not_the_last(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    slot, clock = 200, ManualClock()
+    timer = HashedWheelTimer(clock=clock)
+    source, target = nodes.masters[:2]
+    first, second = names_in(slot, 1)[0], names_in(slot + 1, 1)[0]
+    with LockContext(nodes.client(), timer=timer) as context:
+        assert context.lock(names_at(1, 1)[0], timeout=60.0).acquire()  # all are connected to now
+        # Of different terms, so that the probe is about the first alone.
+        locks = [
+            context.lock(first, timeout=90.0, renew_every=30.0),
+            context.lock(second, timeout=120.0, renew_every=30.0),
+        ]
+        assert all(lock.acquire() for lock in locks)
+        source.client().execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval")
+        try:
+            clock.advance(31.0)
+        finally:
+            source.client().execute_command("ACL", "SETUSER", "default", "+@all")
+        assert context.stats().unknown
+        # Nobody but the node itself says that the slot has gone.
+        assert context._engine.cluster is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(context._engine.cluster, "refresh", lambda: None)
+            nodes.move(slot, source, target)
+            clock.advance(5.0)
+        assert [lock.renewals for lock in locks] == [1, 1]
+    timer.stop()
+    nodes.move(slot, target, source)

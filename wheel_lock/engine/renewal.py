@@ -230,6 +230,10 @@ class Renewer(OverdueLeases):
     def vanished(self, batch: Batch) -> None:
         """All leases of the batch have ended before it could be sent again."""
         self.settled(batch)
+        self._go_on_probing()
+
+    def _go_on_probing(self) -> None:
+        """What has ended without a word about the node may have been its probe."""
         if self._sick or self._helpless:
             self._retry_later()
 
@@ -381,6 +385,7 @@ class Renewer(OverdueLeases):
         for lease in batch.leases:
             if lease.state is OVERDUE:
                 self.engine.cluster.take_along(lease, home)
+        self._go_on_probing()
 
     def turned_away(self, batch: Batch) -> None:
         """A batch of one lease could not be carried out for the moment, for a reason that concerns its slot alone."""
