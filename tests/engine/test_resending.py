@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.engine.support import FINE, START, TICK_S, Command, Rig, agreement, error, names, runs
+from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.together import Together
+from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
 from wheel_lock.locks import FENCED
+from wheel_lock.options import lock_options
 from wheel_lock.protocol import scripts
 
 NOSCRIPT = error("NOSCRIPT No matching script. Please use EVAL.")
@@ -189,3 +195,30 @@ def test_merged_renewals_go_out_as_one_batch(rig: Rig) -> None:
     assert rig.server.take() == []
     rig.jump(1.5)
     assert len(rig.server.one("renew").pairs) == 40
+
+
+WANTS_KEYS = error("ERR all the keys that the script uses should be passed using the KEYS array")
+
+
+def test_a_bulk_acquire_that_is_given_up_is_not_asked_for_in_another_way(rig: Rig) -> None:
+    attempt = rig.acquire_many(names(3), limit_s=0.5)
+    rig.go_on(0.6)
+    assert isinstance(attempt.operation.error, LockTimeout)
+    assert [command.what for command in rig.server.take()] == ["acquire_many", "release_many"]
+    rig.say(WANTS_KEYS)
+    assert rig.server.take() == []
+    rig.say(WANTS_KEYS)  # but what cleans up after it is
+    assert [command.what for command in rig.server.take()] == ["release_many"] * 3
+    assert rig.engine.held == {}
+
+
+def test_several_locks_together_that_are_given_up_are_not_asked_for_one_by_one(rig: Rig) -> None:
+    leases = [rig.lease(name) for name in "ab"]
+    operation: Operation[Any] = Operation(lambda: None)
+    together = Together(rig.engine, lock_options(3.0), leases, False, False, None, operation)
+    rig.post(together.begin)
+    rig.post(together.give_up)
+    assert [command.what for command in rig.server.take()] == ["acquire_all", "release_many"]
+    rig.say(WANTS_KEYS)
+    assert rig.server.take() == []
+    assert rig.engine.held == {}

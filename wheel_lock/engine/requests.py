@@ -280,7 +280,8 @@ class CallerRequest(Request):
             return
         if self.node.learns(error, self.declared):
             self.sends -= 1  # it was not carried out
-            self.one_by_one()
+            if not self.finished:
+                self.one_by_one()
         elif not self.finished:
             script = self.call().script
             missing = script.commands & self.node.missing_rights if script and error.code == "NOPERM" else frozenset()
