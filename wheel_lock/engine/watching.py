@@ -181,7 +181,8 @@ class OverdueLeases:
         if self._sick or self._helpless:
             return 0 if self._in_flight or self._retry is not None else 1
         most = _DRAIN_LEASES if self.node.one_by_one else _DRAIN_CALLS
-        return min(most, self._options.max_calls_in_flight) - self._in_flight
+        # Not less for what is due: on a long way there may always be more of that under way.
+        return min(most - self._drained_in_flight, self._options.max_calls_in_flight - self._in_flight)
 
     def _waits(self, lease: Lease) -> bool:
         return lease.state is OVERDUE and lease not in self._resting
