@@ -128,8 +128,8 @@ def server_and_transport_do_not_matter() -> None:
 
 def a_lock_outlives_a_greenlet_that_computes() -> None:
     told: list[LostEvent] = []
-    with context.lock("order", timeout=0.6, on_lost=told.append) as lock:
-        compute(1.5)
+    with context.lock("order", timeout=1.2, renew_every=0.2, on_lost=told.append) as lock:
+        compute(2.0)
         assert lock.is_held
         assert lock.renewals >= 2
         assert view.get("order") == lock.token
