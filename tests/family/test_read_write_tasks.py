@@ -29,7 +29,7 @@ def test_readers_together_and_a_writer_alone(run: Run, backend: Backend, context
                 readers += 1
                 most = max(most, readers)
                 assert writers == 0
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.03)  # longer than the grant of the next takes
                 readers -= 1
 
         async def write() -> None:

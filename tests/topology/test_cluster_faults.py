@@ -421,9 +421,11 @@ def test_locks_on_their_way_to_a_master_that_owns_nothing_yet_stay_held(nodes: N
                 assert told == []
                 assert all(lock.is_held for lock in locks)
         finally:
+            forgotten = nodes.id_of(fresh)
+            fresh.kill()  # alive, it would go on to claim the slot, until all have forgotten it
             nodes.end_move(slot, source)  # with whatever is in it: nobody needs that any more
             for server in nodes.masters:
-                server.client().execute_command("CLUSTER", "FORGET", nodes.id_of(fresh))
+                server.client().execute_command("CLUSTER", "FORGET", forgotten)
 
 
 def test_tasks_of_an_asyncio_client_go_on_while_slots_move(nodes: Nodes) -> None:

@@ -159,7 +159,7 @@ def test_nodes_that_name_each_other_as_the_owner_are_asked_with_pauses(nodes: No
     acquiring = Background(other.acquire)
     time.sleep(0.7)
     assert toll.a_second < MOST_A_SECOND
-    assert not acquiring.done
+    assert not acquiring.done or target.client().exists(names[1])  # they may have agreed meanwhile, and say so
     nodes.end_move(slot, target)
     assert acquiring.result()
     is_renewed(lock)
