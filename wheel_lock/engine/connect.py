@@ -277,8 +277,8 @@ class RedisPyConnector:
         level = FLAGGED if self._knows_flags(connection) else PLAIN
         if level and self._in_cluster and _has_sharded_pubsub(connection):
             level = SHARDED
-        if not level:
-            # fakeredis's own server hangs up after an error reply, so the question may have cost the connection.
+        if not level and _has_hung_up(connection):
+            # fakeredis's own server does, after an error reply: the question has cost the connection.
             connection.disconnect()
             connection.connect()
         return level, _load_scripts(connection, level, self._keyed)
@@ -369,6 +369,17 @@ class InTurn:
         except BaseException:
             self._turn += 1
             raise
+
+
+def _has_hung_up(connection: AbstractConnection) -> bool:
+    try:
+        connection.send_command("PING")
+        connection.read_response()
+    except redis.exceptions.ResponseError:
+        return False  # not allowed, perhaps
+    except redis.exceptions.ConnectionError:
+        return True
+    return False
 
 
 def _has_sharded_pubsub(connection: AbstractConnection) -> bool:
