@@ -315,9 +315,9 @@ class Guarded(NamedTuple):
         view = self.backend.view
         wrong = [f"{key!r} never expires" for key in view.scan_iter() if view.pttl(key) < 0 and key != PERMITS.encode()]
         if view.type(NAME) == b"zset":
-            server = Server(self.backend)
+            server, left_ms = Server(self.backend), view.pttl(NAME)
             for member in server.members():
-                if server.left_ms(member) > view.pttl(NAME) + SLACK_MS:
+                if server.left_ms(member) > left_ms + SLACK_MS:
                     wrong.append(f"{member!r} is said to outlive the key")
         return wrong
 
