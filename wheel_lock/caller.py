@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation, end_quietly
-from wheel_lock.errors import LockUnavailable
+from wheel_lock.errors import LockAlreadyHeld, LockUnavailable
 from wheel_lock.greenlets import greenlet_owner, new_gate
 from wheel_lock.interruptions import uninterrupted_start
 from wheel_lock.lease import Owner
@@ -17,6 +17,7 @@ from wheel_lock.native import local
 from wheel_lock.options import LockOptions, seconds
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _LOOK_AROUND_S = 1.0  # after this a waiting caller makes sure that the thread it waits for is still there
 _LONGEST_LOOK_S = 16.0  # then again after twice the time, up to this
@@ -96,6 +97,21 @@ def wait_for(engine: Engine, work: Callable[[Operation[T]], object]) -> T:
     waiting: Waiting[T] = Waiting(engine)
     engine.submit(partial(work, waiting))
     return waiting.result()
+
+
+def behind_releases(engine: Engine, begin: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Return what ``begin`` returns for these arguments, which may begin with a look at what is held.
+
+    A release that an interrupted caller has left may be on its way to the timer's thread, and the lock looks held until
+    then: LockAlreadyHeld is raised only when that thread has come by. Where no caller was interrupted it comes at once.
+    """
+    try:
+        return begin(*arguments, **options)
+    except LockAlreadyHeld:
+        if not engine.interrupted:
+            raise
+    wait_for(engine, engine.come_by)
+    return begin(*arguments, **options)
 
 
 def calling_place() -> str:

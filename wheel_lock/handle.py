@@ -18,7 +18,7 @@ from wheel_lock.engine.batches import RenewalGroup
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.handover import Adopt, Handoff
 from wheel_lock.engine.kind import Kind
-from wheel_lock.engine.operation import Operation, end_quietly, nobody
+from wheel_lock.engine.operation import Operation, end_quietly
 from wheel_lock.engine.requests import terms_of
 from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.errors import (
@@ -212,8 +212,7 @@ class LockHandle:
         """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
         lease = lease or self._mine()
         if lease is not None:
-            self._engine.interrupted = True
-            self._engine.tell(partial(self._engine.release, lease, Operation(nobody)))
+            self._engine.release_unawaited(partial(self._engine.release, lease))
             self._disown([lease])
 
     def _keep(self, lease: Lease) -> None:

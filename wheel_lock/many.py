@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from wheel_lock.caller import calling_place
 from wheel_lock.engine.bulk import AcquireMany
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.operation import Operation, end_quietly, nobody
+from wheel_lock.engine.operation import Operation, end_quietly
 from wheel_lock.errors import LockLost, LocksLost, LossReason
 from wheel_lock.handle import LockHandle
 from wheel_lock.lease import NOBODY, Lease, State
@@ -138,8 +138,7 @@ def let_go_of(
             return  # it has raised half-way, and nothing is released then
         owned = [lock._mine() for lock in given if isinstance(lock, LockHandle) and lock.in_bulk]
         leases = [lease for lease in owned if lease is not None]
-    engine.interrupted = True
-    engine.tell(partial(engine.release_many, leases, Operation(nobody)))
+    engine.release_unawaited(partial(engine.release_many, leases))
 
 
 def leases_to_release(locks: Iterable[LockHandle | None]) -> tuple[list[Lease], dict[str | bytes, LossReason]]:

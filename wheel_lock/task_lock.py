@@ -13,9 +13,8 @@ from typing import Any, Self
 
 from wheel_lock.blocks import Block, Guard, enter, left
 from wheel_lock.engine.handover import Handoff, undo_export
-from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.engine.telling import HandedOn
-from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, WheelLockError, quoted
+from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.handle import (
     LockHandle,
     OnLost,
@@ -28,7 +27,7 @@ from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import lock_name, milliseconds
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
-from wheel_lock.tasks import Awaiting, TaskOwner, current_owner, wait_for
+from wheel_lock.tasks import Awaiting, TaskOwner, behind_releases, current_owner, wait_for
 
 logger = logging.getLogger("wheel_lock")
 
@@ -80,13 +79,7 @@ class Lock(LockHandle):
         """Acquire the lock; see :meth:`wheel_lock.Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
         engine = self._engine
         awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
-        try:
-            acquisition = self._acquisition(blocking, blocking_timeout, token, awaiting)
-        except LockAlreadyHeld:
-            if not engine.interrupted:
-                raise
-            await wait_for(engine, engine.come_by)  # an interrupted release of it may be on its way
-            acquisition = self._acquisition(blocking, blocking_timeout, token, awaiting)
+        acquisition = await behind_releases(engine, self._acquisition, blocking, blocking_timeout, token, awaiting)
         awaiting.undeliverable = acquisition.give_up
         leases = None
         try:
@@ -272,8 +265,7 @@ class Lock(LockHandle):
 
     def _throw_away(self, lease: Lease) -> None:
         """Release it without waiting."""
-        self._engine.interrupted = True
-        self._engine.tell(partial(self._engine.release, lease, Operation(nobody)))
+        self._engine.release_unawaited(partial(self._engine.release, lease))
 
 
 def task_callback(on_lost: OnLost | None) -> OnLost | None:

@@ -12,11 +12,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.operation import Operation
-from wheel_lock.errors import LockUnavailable
+from wheel_lock.errors import LockAlreadyHeld, LockUnavailable
 from wheel_lock.interruptions import uninterrupted_start
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.notifier import NOTIFIER
@@ -24,6 +24,7 @@ from wheel_lock.notifier import NOTIFIER
 logger = logging.getLogger("wheel_lock")
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _LOOK_AROUND_S = 1.0  # so often waiting tasks make sure that the thread they wait for is still there
 
@@ -167,6 +168,17 @@ def wait_for(engine: Engine, work: Callable[[Operation[T]], object]) -> Awaiting
     awaiting: Awaiting[T] = Awaiting(engine)
     engine.submit(partial(work, awaiting))
     return awaiting
+
+
+async def behind_releases(engine: Engine, begin: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Begin what may find a lock held that is being released; see ``caller.behind_releases``."""
+    try:
+        return begin(*arguments, **options)
+    except LockAlreadyHeld:
+        if not engine.interrupted:
+            raise
+    await wait_for(engine, engine.come_by)
+    return begin(*arguments, **options)
 
 
 class TaskOwner(Owner):

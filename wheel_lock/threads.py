@@ -11,9 +11,9 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from wheel_lock.caller import Waiting, current_owner, wait_for
+from wheel_lock.caller import Waiting, behind_releases, current_owner, wait_for
 from wheel_lock.engine.handover import Handoff, undo_export
-from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, WheelLockError, quoted
+from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.handle import LockHandle, OnLost
 from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.lease import Lease, Owner
@@ -66,13 +66,7 @@ class Lock(LockHandle):
         """
         engine = self._engine
         waiting: Waiting[Sequence[Lease] | None] = Waiting(engine)
-        try:
-            acquisition = self._acquisition(blocking, blocking_timeout, token, waiting)
-        except LockAlreadyHeld:
-            if not engine.interrupted:
-                raise
-            wait_for(engine, engine.come_by)  # an interrupted release of it may be on its way
-            acquisition = self._acquisition(blocking, blocking_timeout, token, waiting)
+        acquisition = behind_releases(engine, self._acquisition, blocking, blocking_timeout, token, waiting)
         leases = None
         try:
             engine.submit(acquisition.begin)

@@ -22,7 +22,7 @@ from wheel_lock.engine.failover import Failovers
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.lines import Lines
 from wheel_lock.engine.node import Node, start_helper_thread
-from wheel_lock.engine.operation import Operation, end_quietly
+from wheel_lock.engine.operation import Operation, end_quietly, nobody
 from wheel_lock.engine.renewal import Renewer
 from wheel_lock.engine.requests import Query, terms_of
 from wheel_lock.engine.sentinel import SentinelConnector
@@ -257,6 +257,11 @@ class Engine:
             operation.complete(None)
         else:
             operation.fail(error)
+
+    def release_unawaited(self, release: Callable[[Operation[Any]], object]) -> None:
+        """Have ``release(operation)`` begun for a caller who was interrupted, and does not wait for it. From any thread."""
+        self.interrupted = True
+        self.tell(partial(release, Operation(nobody)))
 
     def come_by(self, operation: Operation[None]) -> None:
         """Complete it: what was asked for before has been begun by now, such as a release that an interruption left."""

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, WheelLockError
+from wheel_lock.errors import LockNotAcquired, WheelLockError
 from wheel_lock.family.holds import ReentrantHandle
 from wheel_lock.family.multi import MultiHandle
 from wheel_lock.family.permits import SemaphoreHandle
@@ -20,7 +20,7 @@ from wheel_lock.locks import EXCLUSIVE
 from wheel_lock.many import raise_if_any
 from wheel_lock.options import LockOptions
 from wheel_lock.task_lock import Lock, task_callback
-from wheel_lock.tasks import Awaiting, current_task, current_task_itself, wait_for
+from wheel_lock.tasks import Awaiting, behind_releases, current_task, current_task_itself, wait_for
 
 _OTHERS = "another task holds it"
 
@@ -179,13 +179,7 @@ class MultiLock(MultiHandle[Lock]):
         """Acquire all of them, or none. Nothing is held while it waits; a task that is cancelled leaves nothing."""
         engine = self._engine
         awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
-        try:
-            together = self._together(blocking, blocking_timeout, awaiting)
-        except LockAlreadyHeld:
-            if not engine.interrupted:
-                raise
-            await wait_for(engine, engine.come_by)  # as for one lock
-            together = self._together(blocking, blocking_timeout, awaiting)
+        together = await behind_releases(engine, self._together, blocking, blocking_timeout, awaiting)
         awaiting.undeliverable = together.give_up
         try:
             engine.submit(together.begin)

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from wheel_lock.caller import time_limit
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.together import Together
 from wheel_lock.errors import LockLost, LockNotHeld, LossReason, quoted
 from wheel_lock.handle import LockHandle
@@ -103,8 +103,7 @@ class MultiHandle(Generic[L]):
         """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
         if leases is None:
             leases = [lease for lock in self.locks.values() if (lease := lock._mine()) is not None]
-        self._engine.interrupted = True
-        self._engine.tell(partial(self._engine.release_many, leases, Operation(nobody)))
+        self._engine.release_unawaited(partial(self._engine.release_many, leases))
 
     def _not_acquired(self) -> str:
         return f"{self!r} could not be acquired in time"

@@ -8,9 +8,9 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from wheel_lock.caller import Waiting, wait_for
+from wheel_lock.caller import Waiting, behind_releases
 from wheel_lock.engine.engine import Engine
-from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LossReason, WheelLockError
+from wheel_lock.errors import LockNotAcquired, LossReason, WheelLockError
 from wheel_lock.family.holds import ReentrantHandle
 from wheel_lock.family.multi import MultiHandle
 from wheel_lock.family.permits import SemaphoreHandle
@@ -196,13 +196,7 @@ class MultiLock(MultiHandle[Lock]):
         """Acquire all of them, or none; see :meth:`wheel_lock.Lock.acquire`. Nothing is held while it waits."""
         engine = self._engine
         waiting: Waiting[Sequence[Lease] | None] = Waiting(engine)
-        try:
-            together = self._together(blocking, blocking_timeout, waiting)
-        except LockAlreadyHeld:
-            if not engine.interrupted:
-                raise
-            wait_for(engine, engine.come_by)  # as for one lock
-            together = self._together(blocking, blocking_timeout, waiting)
+        together = behind_releases(engine, self._together, blocking, blocking_timeout, waiting)
         try:
             engine.submit(together.begin)
             return self._take(waiting.result())
