@@ -120,13 +120,11 @@ class Batch(Request):
 
     def value_reply(self, reply: Reply) -> None:
         odd = exceptions(reply, len(self.leases))
-        if self.node.one_by_one:
-            self._renewer.heard(not_now=False)
+        self._renewer.heard(not_now=False)
         self._renewer.confirmed(self, odd)
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.one_by_one:
-            self._renewer.heard(not_now=error.code in NOT_NOW)
+        self._renewer.heard(not_now=error.code in NOT_NOW)
         if self.node.cluster is not None and self.node.cluster.redirects(self, error):
             if error.code not in ("MOVED", "ASK"):
                 self._renewer.outage.begin(error)

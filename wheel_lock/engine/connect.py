@@ -42,6 +42,11 @@ def is_fatal(error: BaseException) -> bool:
     return isinstance(error, (*_FATAL, redis.exceptions.ResponseError, TypeError, ValueError))
 
 
+def as_failure(error: BaseException) -> Exception:
+    """Return what an attempt to connect has failed with: users' code runs in it, too, which may be cancelled."""
+    return error if isinstance(error, Exception) else ConnectionAbortedError(f"it was ended by {error!r}")
+
+
 PLAIN, FLAGGED, SHARDED = range(3)  # what a server knows: nothing special, #!lua lines, sharded pub/sub besides
 
 Server = tuple[str | None, str]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from wheel_lock.alarms import Alarm
 from wheel_lock.engine.channel import Channel, NodeRequest
-from wheel_lock.engine.connect import PLAIN, Connection, Connector, Server, is_fatal
+from wheel_lock.engine.connect import PLAIN, Connection, Connector, Server, as_failure, is_fatal
 from wheel_lock.failures import FailureDomain, guarded
 from wheel_lock.greenlets import start_soon
 from wheel_lock.notifier import NOTIFIER
@@ -260,8 +260,7 @@ class Node:
         try:
             connection = self.connector.connect(self._options.connect_timeout_s)
         except BaseException as error:
-            # Users' code runs here, too: a credential provider may be cancelled, and an attempt without an end is the last.
-            failure = error if isinstance(error, Exception) else ConnectionAbortedError(f"it was ended by {error!r}")
+            failure = as_failure(error)  # of whatever kind: an attempt without an end would be the last
             _forget_locals(failure)
             self._timer.post(lambda: self._failed(failure, reset_seen), self.domain)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator
 
 from sortedcontainers import SortedKeyList
@@ -31,7 +31,9 @@ class Overdue:
     """
 
     def __init__(self) -> None:
-        self._by_script: dict[Script, SortedKeyList[Lease, tuple[float, float]]] = {}
+        self._by_script: defaultdict[Script, SortedKeyList[Lease, tuple[float, float]]] = defaultdict(
+            lambda: SortedKeyList(key=_urgency)
+        )
 
     def __len__(self) -> int:
         return sum(map(len, tuple(self._by_script.values())))  # from any thread; the first of a kind may come meanwhile
@@ -54,16 +56,11 @@ class Overdue:
     def add(self, leases: Iterable[Lease]) -> None:
         """Add leases that are not in here. O(n log n)."""
         for script, some in itertools.groupby(leases, _script_of):
-            kept = self._by_script.get(script)
-            if kept is None:
-                kept = self._by_script[script] = SortedKeyList(key=_urgency)
-            kept.update(some)
+            self._by_script[script].update(some)
 
     def discard(self, lease: Lease) -> None:
         """Take ``lease`` out if it is in here. O(log n)."""
-        kept = self._by_script.get(_script_of(lease))
-        if kept is not None:
-            kept.discard(lease)
+        self._by_script[_script_of(lease)].discard(lease)
 
     def take(
         self,
@@ -81,8 +78,7 @@ class Overdue:
             of: The only script that they may be renewed by; None for all.
             besides: Scripts that they may not be renewed by.
         """
-        scripts = self._by_script if of is None else (of,)
-        lists = [self._by_script[script] for script in scripts if script in self._by_script and script not in besides]
+        lists = [leases for script, leases in self._by_script.items() if of in (None, script) and script not in besides]
         first = list(itertools.islice(heapq.merge(*lists, key=_urgency), most))
         if all(map(wanted, first)):
             for script, number in Counter(map(_script_of, first)).items():

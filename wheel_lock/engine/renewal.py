@@ -346,7 +346,9 @@ class Renewer(OverdueLeases):
         """The server refused the whole call (BUSY, LOADING, READONLY, ...): that proves nothing about any lease."""
         self.interrupted(batch)
         script = batch.terms.kind.renew
-        if self._refused.pop(script, self) is self:  # else others have been carried out since, or it is known already
+        if script in self._refused:  # others have been carried out since, or it is known already
+            del self._refused[script]  # to come last
+        else:
             self._sick = True
         self._refused[script] = None
         self._retry_later()

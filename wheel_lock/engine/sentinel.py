@@ -21,7 +21,7 @@ import redis.sentinel
 from redis.connection import AbstractConnection
 from redis.utils import str_if_bytes
 
-from wheel_lock.engine.connect import RedisPyConnection, RedisPyConnector, Server
+from wheel_lock.engine.connect import RedisPyConnection, RedisPyConnector, Server, as_failure
 from wheel_lock.engine.node import start_helper_thread
 from wheel_lock.engine.opinions import Belief, Opinion, Opinions
 from wheel_lock.native import SimpleQueue, allocate_lock
@@ -186,8 +186,8 @@ class SentinelConnector(RedisPyConnector):
             self.opinions.give(number, self._opinion(self.sentinels[number], timeout_s))
             if over.locked():
                 self._conclude(timeout_s)
-        except BaseException as error:  # users' code runs here, too, and may be cancelled
-            answers.put(error if isinstance(error, Exception) else ConnectionAbortedError(f"it was ended by {error!r}"))
+        except BaseException as error:
+            answers.put(as_failure(error))
         else:
             answers.put(None)
         finally:

@@ -194,7 +194,9 @@ class OverdueLeases:
             self._retry = self.timer.call_at(self.timer.now + pause_s, self._retry_now, self)
 
     def heard(self, *, not_now: bool) -> None:
-        """The server has answered a call about one lease, where each has its own: that it cannot now, or otherwise."""
+        """The server has answered a call: that it cannot now, or otherwise. It counts where each lease has its own call."""
+        if not self.node.one_by_one:
+            return
         self._answers.add(not_now)
         if self._helpless and not not_now:
             self._helpless = False
