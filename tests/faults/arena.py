@@ -16,8 +16,7 @@ from typing import Any, Self
 import redis
 
 from tests.faults.network import MeddlingProxy
-from tests.faults.pulse import Pulse
-from tests.faults.scene import LATE_S, Losses, now
+from tests.faults.scene import LATE_S, Losses, Pulse, now
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LossReason, LostEvent
@@ -111,7 +110,7 @@ class Held:
     def _lateness_s(self, event: LostEvent) -> float:
         """How long after V it was told, but for the time in which nobody could run."""
         late_s = event.at - event.deadline
-        return late_s if late_s <= 0.0 else late_s - self._pulse.stalled_s(event.deadline, event.at)
+        return late_s if late_s <= 0.0 else late_s - self._pulse.stood_s(event.deadline, event.at)
 
 
 class Onlooker:

@@ -20,7 +20,7 @@ from redis.exceptions import LockError
 
 from tests.faults.checker import Belief, Loss, Stop, Write
 from tests.faults.holder import to_monotonic
-from tests.faults.pulse import Pulse
+from tests.faults.scene import Pulse
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LockLost, LostEvent
 
 # What the locks protect: takes no smaller fence than it has seen, and numbers what it takes.
@@ -101,7 +101,7 @@ class Contender:
 
     def stops(self) -> list[Stop]:
         """When it was stopped, by whom ever."""
-        shift, stalls = to_monotonic(), self.pulse.stalls()
+        shift, stalls = to_monotonic(), self.pulse.seen
         return [Stop(os.getpid(), since + shift, until + shift) for since, until in stalls if until - since > 0.1]
 
     def run(self, threads: int) -> None:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.faults.pulse import Pulse
+from tests.faults.scene import Pulse
 from wheel_lock import Lock, LockContext, LockLost, LostEvent
 
 now = time.monotonic
@@ -160,7 +160,7 @@ class Program:
 
     def do_stalled(self, since: float) -> float:
         """For how many seconds it was kept from running, from a reading of CLOCK_MONOTONIC on."""
-        return self.pulse.stalled_s(since - to_monotonic())
+        return self.pulse.stood_s(since - to_monotonic())
 
     # Forks
 

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from tests.aio.support import NewLoop, ended, loop_factory, nothing_is_left, until, waiting
-from tests.faults.pulse import Pulse
-from tests.faults.scene import now, own_context, raise_in, timer_thread
+from tests.faults.scene import Pulse, now, own_context, raise_in, timer_thread
 from tests.redis.support import LONG_S
 from tests.redis.test_exit import Script
 from tests.support.proxy import TcpProxy
@@ -85,7 +84,7 @@ class Storm:
             granted = await lock.acquire(blocking_timeout=limit)
         except LockTimeout:  # next to no time, and nothing has come through the network meanwhile
             assert limit is not None
-            assert self._pulse.stalled_s(began) > 0.0
+            assert self._pulse.stood_s(began) > 0.0
             return
         if granted:
             try:

@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.faults.holders import Holder
-from tests.faults.pulse import Pulse
-from tests.faults.scene import Losses, held, now, own_context, recorded_warnings, wait_for_renewals
+from tests.faults.scene import Losses, Pulse, held, now, own_context, recorded_warnings, wait_for_renewals
 from tests.faults.wire import commands, of_kind
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
@@ -29,7 +28,7 @@ def assert_free_within(server: RedisServer, timeout_s: float, *, since: float, p
     client = server.client()
     eventually(lambda: client.get(NAME) is None, timeout_s=timeout_s + 5.0)
     # Half a second for a machine that is busy; a renewal adds more.
-    assert now() <= since + timeout_s + 0.5 + pulse.stalled_s(since)
+    assert now() <= since + timeout_s + 0.5 + pulse.stood_s(since)
 
 
 # 11: vanished holders
@@ -56,7 +55,7 @@ def test_fault_11_a_lock_object_that_is_collected_is_renewed_no_more(
         gone_at, stamp = now(), time.monotonic()
         assert_free_within(redis_server, 1.5, since=gone_at, pulse=pulse)
         # One that was under way when the lock went may have arrived a moment later.
-        moment_s = 0.1 + pulse.stalled_s(gone_at)
+        moment_s = 0.1 + pulse.stood_s(gone_at)
         assert not of_kind("renew", commands(proxy, since=stamp + moment_s, mentioning=token))
         [text] = eventually(lambda: warned)
         assert "'order:42' was abandoned" in text
@@ -117,7 +116,7 @@ def test_fault_11_a_bulk_of_locks_whose_thread_ends_is_renewed_no_more(redis_ser
             lambda: locks.extend(held(context.acquire_many(names, 1.5, thread_local=True, on_lost=losses)))
         )
         eventually(lambda: not client.exists(*names))
-        assert now() <= ended_at + 2.0 + pulse.stalled_s(ended_at)
+        assert now() <= ended_at + 2.0 + pulse.stood_s(ended_at)
         eventually(lambda: len(warned) == 50)
         assert sorted(map(str, losses.names)) == sorted(names)
         assert {lock.lost for lock in locks} == {LossReason.ABANDONED}

@@ -360,7 +360,7 @@ def test_a_delayed_acquire_leaves_an_orphan_for_at_most_a_timeout(
     healed_at = now()
     arena.assert_alive(context)
     take_over(view, "job", lock)
-    assert now() - healed_at - arena.pulse.stalled_s(healed_at) < 1.0 + 5 * LATE_S
+    assert now() - healed_at - arena.pulse.stood_s(healed_at) < 1.0 + 5 * LATE_S
     arena.assert_alive(context)
     assert_stranger_untouched(view, "job")
 
@@ -596,7 +596,7 @@ def test_a_half_open_connection_is_noticed_by_a_renewal_within_a_sixth_of_the_ti
         held.assert_all_held()
     renewal = of_kind("renew", commands(network, since=stranded_at))[0]
     noticed_at = next(entry.time for entry in network.log if entry.connection > last)
-    assert noticed_at - renewal.time - arena.pulse.stalled_s(since) <= L / 6 + LATE_S
+    assert noticed_at - renewal.time - arena.pulse.stood_s(since) <= L / 6 + LATE_S
 
 
 def test_a_half_open_connection_is_noticed_by_an_acquire_within_a_sixth_of_the_timeout(
@@ -612,7 +612,7 @@ def test_a_half_open_connection_is_noticed_by_an_acquire_within_a_sixth_of_the_t
     lock = context.lock("job", timeout=L)
     assert lock.acquire(blocking=False)
     noticed_at = next(entry.time for entry in network.log if entry.connection > last)
-    assert noticed_at - stranded_at - arena.pulse.stalled_s(since) <= L / 6 + LATE_S
+    assert noticed_at - stranded_at - arena.pulse.stood_s(since) <= L / 6 + LATE_S
     lock.release()
 
 

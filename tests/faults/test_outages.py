@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from tests.faults.pulse import Pulse
+from tests.faults.scene import Pulse
 from tests.redis.support import Background
 from tests.support.logged import Log, logged
 from tests.support.proxy import TcpProxy
@@ -43,7 +43,7 @@ def test_a_server_that_is_killed_and_back(
     (warning,) = log.said("unreachable")
     said = re.search(rf":{fresh_redis.port} has been unreachable for (\d+\.\d) s", warning)
     assert said
-    assert 1.0 <= float(said[1]) < 2.0 + pulse.stalled_s()
+    assert 1.0 <= float(said[1]) < 2.0 + pulse.stood_s()
     assert "2 locks are held there" in warning
     assert "refused" in warning
     fresh_redis.start()

@@ -10,12 +10,12 @@ import pytest
 
 from tests.faults.checker import Belief, History, check
 from tests.faults.holders import Holder, Report, Told
-from tests.faults.pulse import Pulse
 from tests.faults.scene import (
     LATE_S,
     POLL_S,
     FencedRegister,
     Losses,
+    Pulse,
     held,
     hold_the_interpreter,
     now,
@@ -78,7 +78,7 @@ def test_fault_01_a_killed_holders_lock_is_free_when_the_server_says_so(
         granted, granted_at, fence = waiting.result()
         assert granted
         assert granted_at >= before + left_ms / 1000 - 0.002
-        busy_s = 1.0 + pulse.stalled_s(since)  # a second for a machine that is busy
+        busy_s = 1.0 + pulse.stood_s(since)  # a second for a machine that is busy
         assert granted_at <= after + left_ms / 1000 + POLL_S + busy_s
         assert fence is not None
         assert fence > first.result["fence"]
@@ -267,7 +267,7 @@ def test_fault_04_an_interpreter_held_longer_than_a_lease_knows_at_its_first_loo
             lock.release()
         eventually(lambda: losses)
         [told_at] = losses.told_at
-        assert told_at <= resumed_at + LATE_S + pulse.stalled_s(resumed_at, told_at)
+        assert told_at <= resumed_at + LATE_S + pulse.stood_s(resumed_at, told_at)
         theirs = contender.answer().result
         assert theirs["granted"]
         assert register.write(theirs["fence"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.pulse import Pulse
-from tests.faults.scene import hold_the_interpreter, now
+from tests.faults.scene import Pulse, hold_the_interpreter, now
 from tests.support.waiting import eventually
 
 
@@ -12,9 +11,9 @@ def test_a_stall_is_known_before_the_next_beat_and_counted_once() -> None:
         began = now()
         hold_the_interpreter(0.2)
         ended = now()
-        assert 0.15 < pulse.stalled_s(began, ended) <= ended - began
-        eventually(lambda: pulse.stalls()[-1][1] < now() - 0.001, message="the pulse beats again")
-        assert 0.15 < pulse.stalled_s(began, ended) <= ended - began
+        assert 0.15 < pulse.stood_s(began, ended) <= ended - began
+        eventually(lambda: pulse.seen[-1][1] < now() - 0.001, message="the pulse beats again")
+        assert 0.15 < pulse.stood_s(began, ended) <= ended - began
 
 
 def test_only_what_lies_between_two_times_counts() -> None:
@@ -23,7 +22,7 @@ def test_only_what_lies_between_two_times_counts() -> None:
         hold_the_interpreter(0.2)
         middle = now()
         hold_the_interpreter(0.1)
-        assert pulse.stalled_s(until=before) == 0.0
-        assert 0.05 < pulse.stalled_s(since=middle) <= now() - middle
-        assert pulse.stalled_s() > 0.25
-        assert pulse.stalled_s(since=now() + 1.0) == 0.0
+        assert pulse.stood_s(until=before) == 0.0
+        assert 0.05 < pulse.stood_s(since=middle) <= now() - middle
+        assert pulse.stood_s() > 0.25
+        assert pulse.stood_s(since=now() + 1.0) == 0.0

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from tests.faults.pulse import Pulse
 from tests.faults.scene import (
     LATE_S,
     Losses,
+    Pulse,
     assert_is_kept,
     held,
     own_context,
@@ -83,7 +83,7 @@ def test_fault_08_a_lock_that_is_acquired_again_after_a_loss_is_renewed(
         eventually(lambda: losses)
         assert lock.lost is LossReason.NOT_CONFIRMED
         [event] = losses.events
-        assert event.at <= event.deadline + LATE_S + pulse.stalled_s(event.deadline, event.at)
+        assert event.at <= event.deadline + LATE_S + pulse.stood_s(event.deadline, event.at)
         proxy.heal()
         healed_at = time.monotonic()
         assert lock.acquire(blocking_timeout=5.0)

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import wheel_lock
-from tests.faults.pulse import Pulse
 from tests.faults.scene import (
     LATE_S,
     Losses,
+    Pulse,
     assert_is_kept,
     held,
     now,
@@ -283,7 +283,7 @@ def test_fault_07_an_error_anywhere_on_the_thread_ends_no_lease_in_silence(
     silent = []
     for lock, losses, strike in held_on:
         told_in_time = len(losses) == 1 and all(
-            event.at <= event.deadline + LATE_S + pulse.stalled_s(event.deadline, event.at) for event in losses.events
+            event.at <= event.deadline + LATE_S + pulse.stood_s(event.deadline, event.at) for event in losses.events
         )
         if not told_in_time and (losses or lock.renewals < 2 or client.get(lock.name) != lock.token):
             silent.append(strike.where)

@@ -11,8 +11,7 @@ import redis
 import redis.asyncio
 
 from tests.family.support import KINDS, make
-from tests.faults.pulse import Pulse
-from tests.faults.scene import now
+from tests.faults.scene import Pulse, now
 from tests.redis.support import LONG_S, Background
 from tests.support.redis_server import RedisServer
 from wheel_lock import LockContext, LockTimeout, LockUnavailable
@@ -125,7 +124,7 @@ def test_the_smallest_limits_are_enough_for_a_server_that_is_well(
             try:
                 return context.lock(name).acquire(blocking_timeout=limit_s)
             except LockTimeout:
-                assert pulse.stalled_s(began) > 0.0  # it had no time at all
+                assert pulse.stood_s(began) > 0.0  # it had no time at all
 
     for number in range(100):
         assert acquired(f"order:{number}")

@@ -15,8 +15,7 @@ import redis
 
 from tests.faults.holders import ROOT, Holder
 from tests.faults.network import MeddlingProxy
-from tests.faults.pulse import Pulse
-from tests.faults.scene import own_context
+from tests.faults.scene import Pulse, own_context
 from tests.faults.test_thread_death import kill_timer_thread
 from tests.faults.truth import Monitor
 from tests.redis.support import Background
@@ -105,7 +104,7 @@ def seconds_to_grant(waiting: Background[float], release: Callable[[], object]) 
         at = time.monotonic()
         release()
         took_s = waiting.result(30.0) - at
-        return took_s - pulse.stalled_s()
+        return took_s - pulse.stood_s()
 
 
 # Wake-ups that are lost
@@ -236,7 +235,7 @@ def test_when_the_holder_crashes_its_waiter_gets_the_lock_as_soon_as_the_server_
         with Pulse() as pulse:
             before, left_s, after = time.monotonic(), redis_server.client().pttl(NAME) / 1000, time.monotonic()
             granted_at = waiting.result()
-            assert before + left_s - 0.005 <= granted_at <= after + left_s + BUSY_S + pulse.stalled_s()
+            assert before + left_s - 0.005 <= granted_at <= after + left_s + BUSY_S + pulse.stood_s()
 
 
 def test_when_a_process_crashes_while_it_contends_the_others_go_on(redis_server: RedisServer) -> None:
@@ -265,7 +264,7 @@ def endings(context: LockContext, callers: int, end: Callable[[], object]) -> li
             with pytest.raises(redis.exceptions.LockError) as caught:
                 each.result()
             told.append(caught.value)
-        assert time.monotonic() - at - pulse.stalled_s() < BUSY_S
+        assert time.monotonic() - at - pulse.stood_s() < BUSY_S
     assert len({id(error) for error in told}) == callers
     return told
 

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import NamedTuple, Self
 
-_NAP_S = 0.02
-_LATE_S = 0.05  # by less any thread is late at times
-
 
 class Standstill(NamedTuple):
-    """Two readings of CLOCK_MONOTONIC between which nothing of a process ran."""
+    """Two readings of a clock between which nothing of a process ran."""
 
     since: float
     until: float
 
 
 class Standstills:
-    """A thread that naps as long as the block lasts, and notes when it overslept although the process did not compute."""
+    """A thread that naps as long as the block lasts, and notes when it overslept.
 
-    def __init__(self) -> None:
+    Args:
+        clock: What the times are told by.
+        nap_s: How long a nap is.
+        late_s: By less than that any thread is late at times.
+        computing: Whether a time counts in which the process computed, and only this thread did not run: where another
+            keeps the interpreter for itself that is no standstill, and an excuse only for what needs a thread.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        nap_s: float = 0.02,
+        late_s: float = 0.05,
+        computing: bool = False,
+    ) -> None:
+        self._clock = clock
+        self._nap_s = nap_s
+        self._late_s = late_s
+        self._computing = computing
         self._noted: list[Standstill] = []
-        self._due = self._computed = 0.0
         self._enough = threading.Event()
         self._thread = threading.Thread(target=self._nap, daemon=True)
+        self._lie_down()
 
     def start(self) -> Self:
         self._lie_down()
@@ -34,25 +51,29 @@ class Standstills:
         return self
 
     def _lie_down(self) -> None:
-        self._due, self._computed = time.monotonic() + _NAP_S, time.process_time()
+        self._bed = (self._clock() + self._nap_s, time.process_time())
 
     def _nap(self) -> None:
-        while not self._enough.wait(_NAP_S):
-            self._noted += self._overslept()
+        while not self._enough.wait(self._nap_s):
+            self._noted += self._overslept(*self._bed)
             self._lie_down()
 
-    def _overslept(self) -> list[Standstill]:
-        now = time.monotonic()
-        late = now - self._due
-        # A thread of this process that keeps the interpreter for itself is no standstill, and no excuse.
-        if late > _LATE_S and time.process_time() - self._computed < late / 2:
-            return [Standstill(self._due, now)]
+    def _overslept(self, due: float, computed: float) -> list[Standstill]:
+        now = self._clock()
+        late = now - due
+        if late > self._late_s and (self._computing or time.process_time() - computed < late / 2):
+            return [Standstill(due, now)]
         return []
 
     @property
     def seen(self) -> list[Standstill]:
-        """Those so far, and the one from which the thread has still to wake up."""
-        return [*self._noted, *self._overslept()]
+        """Those so far, and the one from which the thread has still to wake up; that may be there twice."""
+        bed = self._bed  # looked up first: from here on the last one cannot disappear between the two lists
+        return [*self._noted, *self._overslept(*bed)]
+
+    def stood_s(self, since: float = -math.inf, until: float = math.inf) -> float:
+        """How much of the time between these two it stood still."""
+        return stood(since, until, self.seen)
 
     def stop(self) -> None:
         self._enough.set()
@@ -67,10 +88,15 @@ class Standstills:
         self.stop()
 
 
-def running(since: float, until: float, standstills: Iterable[Standstill]) -> float:
-    """How much of the time from `since` to `until` lies in none of them."""
+def stood(since: float, until: float, standstills: Iterable[Standstill]) -> float:
+    """How much of the time from `since` to `until` lies in one of them, or in several."""
     length, reached = 0.0, since
     for begin, end in sorted(standstills):
-        length += max(min(begin, until) - reached, 0.0)
+        length += max(min(end, until) - max(begin, reached), 0.0)
         reached = max(reached, end)
-    return length + max(until - reached, 0.0)
+    return length
+
+
+def running(since: float, until: float, standstills: Iterable[Standstill]) -> float:
+    """How much of the time from `since` to `until` lies in none of them."""
+    return until - since - stood(since, until, standstills)
