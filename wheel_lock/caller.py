@@ -131,7 +131,7 @@ def time_limit(
     if blocking_timeout is None:
         blocking_timeout = options.blocking_timeout_s
     elif blocking:
-        seconds("blocking_timeout", blocking_timeout)
+        blocking_timeout = seconds("blocking_timeout", blocking_timeout)
     if not blocking or blocking_timeout is None:
         return blocking, None
     return blocking_timeout > 0, engine.timer.clock.now() + blocking_timeout

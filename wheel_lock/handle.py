@@ -36,7 +36,7 @@ from wheel_lock.locks import HANDED_OVER
 from wheel_lock.locks.chosen import WITH_CHOSEN_TOKEN
 from wheel_lock.native import RLock
 from wheel_lock.observe.events import LostEvent
-from wheel_lock.options import LockOptions, lock_name, lock_token
+from wheel_lock.options import LockOptions, extension_ms, lock_name, lock_token
 from wheel_lock.protocol.resp import fragment
 
 # For moments, where several threads share one object. Reentrant, because a signal's handler may acquire a lock anywhere.
@@ -284,6 +284,13 @@ class LockHandle:
     def _to_change(self, verb: str) -> Lease:
         """The lease that the caller may change, or an error before any I/O."""
         return self._usable(self._chosen(verb), verb)
+
+    def _to_extend(self, additional_time: float, replace_ttl: bool) -> tuple[Lease, int]:
+        """The lease that the caller extends, and by how many milliseconds, or an error before any I/O."""
+        extension_ms(additional_time, 0.0)  # a time that is none is that, whatever is held
+        lease = self._to_change("extend")
+        left_s = 0.0 if replace_ttl else max(lease.deadline - self._engine.timer.clock.now(), 0.0)
+        return lease, extension_ms(additional_time, left_s)
 
     def _usable(self, lease: Lease | None, verb: str) -> Lease:
         """The lease, if it can be changed."""

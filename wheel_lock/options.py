@@ -7,20 +7,32 @@ settings carry their unit.
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+logger = logging.getLogger("wheel_lock")
+
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512
 MAX_COUNT = 2**53 - 1  # of anything: what a script of the server can count without rounding
-MAX_SECONDS = 1e9  # about 31 years; PEXPIRE itself overflows near 2**63 milliseconds
+# About 31 years, for any one time and for all that a key may have left once it is extended. PEXPIRE itself overflows near
+# 2**63 milliseconds, and a script of the server counts without rounding up to 2**53.
+MAX_SECONDS = 1e9
+MAX_TTL_MS = int(MAX_SECONDS * 1000)
 DRIFT = 0.99  # Redlock page: allow for clocks that run at different rates; 1 % is ten times what NTP tolerates
 MARGIN_S = 0.002  # the server's own expiry has a resolution of a millisecond
 MIN_TIMEOUT_S = 0.01
 POLL_EVERY_S = 0.1
 _SHOWN_CHARACTERS = 80
+_HUGE = 1.7e308
 MIN_RENEWED_TIMEOUT_S = 0.05  # five ticks of 10 ms: one to renew in, the rest to hear of it
+TICK_S = 0.01  # of a timer, where nothing else was said
+# By how many ticks a renewal comes before the lease is believed no more. A loss is told in the last but one of them; what
+# is due less than two before that has hardly any time left when it is put on the wheel, and is renewed at once, for ever.
+LEFT_TICKS = 3
+_PLAIN = frozenset({int, float, bool, type(None)})  # they compare, and hash, as they look
 
 
 def seconds(
@@ -38,16 +50,29 @@ def seconds(
     Raises:
         ValueError: The value is not a finite number, or out of range.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{what} must be a number of seconds, not {_shown(value)}")
-    if value != value or value in (math.inf, -math.inf):
+    number = _as_float(what, value)
+    if not math.isfinite(number):
         raise ValueError(f"{what} must be finite, not {_shown(value)}")
-    if value < least or (above is not None and value <= above):
+    if number < least or (above is not None and number <= above):
         bound = f"more than {above:g}" if above is not None else f"at least {least:g}"
         raise ValueError(f"{what} must be {bound} seconds, not {_shown(value)}")
-    if value > most:
+    if number > most:
         raise ValueError(f"{what} must be at most {most:g} seconds, not {_shown(value)}")
-    return float(value)
+    return number
+
+
+def _as_float(what: str, value: object) -> float:
+    """Return a number as a plain float, whatever a subclass makes of its operators; a huge one as about the greatest."""
+    if type(value) is float:
+        return value
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{what} must be a number of seconds, not {_shown(value)}")
+    try:
+        return int.__float__(value)
+    except OverflowError:
+        return math.copysign(_HUGE, int.__gt__(value, 0) - 0.5)
 
 
 def _shown(value: object) -> str:
@@ -61,16 +86,78 @@ def _shown(value: object) -> str:
 
 def count(what: str, value: object, *, least: int, most: int = MAX_COUNT) -> int:
     """Return ``value`` as an int from ``least`` to ``most``, or raise ValueError naming it."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    number = int.__index__(value) if isinstance(value, int) and not isinstance(value, bool) else None
+    if number is None or number < least:
         raise ValueError(f"{what} must be a whole number of at least {least}, not {_shown(value)}")
-    if value > most:
+    if number > most:
         raise ValueError(f"{what} must be a whole number of at most {most}, not {_shown(value)}")
-    return value
+    return number
 
 
-def milliseconds(additional_time: float) -> int:
-    """Return the time of an extension, given in seconds, or raise ValueError where there is no such time."""
-    return max(1, round(seconds("additional_time", additional_time, above=0.0) * 1000))
+def milliseconds(time_s: float) -> int:
+    """Return how many milliseconds a time is that has been found to be right: at least one."""
+    return max(1, round(time_s * 1000))
+
+
+def extension_ms(additional_time: float, left_s: float) -> int:
+    """Return the time of an extension in milliseconds.
+
+    Args:
+        additional_time: The caller's value, in seconds.
+        left_s: How much is left for certain of what it is added to; nothing where it replaces that.
+
+    Raises:
+        ValueError: There is no such time, or more than any key may have would be left.
+    """
+    time_s = seconds("additional_time", additional_time, above=0.0)
+    if time_s + left_s > MAX_SECONDS:
+        raise too_long(time_s, f"{left_s:.10g} s that are left")
+    return milliseconds(time_s)
+
+
+def too_long(time_s: float, left: str) -> ValueError:
+    """Return the error for an extension by so many seconds of a lock of which so much is ``left``."""
+    return ValueError(
+        f"additional_time and what is left must be at most {MAX_SECONDS:g} seconds together, not {time_s:.10g} s and {left}"
+    )
+
+
+def latest_renewal_s(timeout_s: float, tick_s: float) -> float:
+    """Return after how many seconds a lease must be renewed at the latest, where a timer's ticks are so long.
+
+    With less the reply would find no tick before the loss is told, and the lease would be due again at once.
+    """
+    return timeout_s * DRIFT - MARGIN_S - LEFT_TICKS * tick_s
+
+
+def shortest_timeout_s(tick_s: float) -> float:
+    """Return the shortest timeout, in seconds, of a lease that can be renewed, where a timer's ticks are so long."""
+    return (MARGIN_S + (1 + LEFT_TICKS) * tick_s) / DRIFT
+
+
+def interval_s(timeout_s: float, renew_every: float) -> float:
+    """Return ``renew_every`` as it can be kept; what comes too close to the end of the lease is rounded down, and said.
+
+    Raises:
+        ValueError: It is no time, or a lease is believed for no longer than that.
+    """
+    every_s = seconds("renew_every", renew_every, above=0.0)
+    believed_s, latest_s = timeout_s * DRIFT - MARGIN_S, latest_renewal_s(timeout_s, TICK_S)
+    if every_s >= believed_s:
+        raise ValueError(
+            f"renew_every must be less than {believed_s:.10g} seconds, which is how long a lease with a timeout of "
+            f"{timeout_s:.10g} s is believed in, not {_shown(renew_every)}"
+        )
+    if every_s <= latest_s:
+        return every_s
+    logger.warning(
+        "renew_every=%.10g is rounded down to %.10g s: with a timeout of %.10g s the reply to a later renewal could come "
+        "too late",
+        every_s,
+        latest_s,
+        timeout_s,
+    )
+    return latest_s
 
 
 def lock_name(name: object) -> bytes:
@@ -162,11 +249,10 @@ def lock_options(timeout: float = 30.0, **others: Any) -> LockOptions:
     Raises:
         ValueError: A value is out of range; the message names the parameter and the value.
     """
-    try:
+    if type(timeout) in _PLAIN and _PLAIN.issuperset(map(type, others.values())):
         return _cached_options(timeout, **others)
-    except TypeError:
-        # A value that cannot be hashed, and so not be right: the plain function says which.
-        return _cached_options.__wrapped__(timeout, **others)
+    # What cannot be hashed is not right, and what compares in a way of its own may be taken for another.
+    return _cached_options.__wrapped__(timeout, **others)
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
@@ -188,28 +274,22 @@ def _cached_options(
     timeout_s = seconds("timeout", timeout, least=MIN_RENEWED_TIMEOUT_S if renew else MIN_TIMEOUT_S)
     every_s: float | None = None
     if renew_every is not None:
-        every_s = seconds("renew_every", renew_every, above=0.0)
-        believed_s = timeout_s * DRIFT - MARGIN_S
-        if every_s >= believed_s:
-            raise ValueError(
-                f"renew_every must be less than {believed_s:g} seconds, which is how long a lease with a timeout of "
-                f"{timeout_s:g} s is believed in, not {_shown(renew_every)}"
-            )
+        every_s = interval_s(timeout_s, renew_every)
         if not renew:
             raise ValueError(f"renew_every={_shown(renew_every)} makes no sense together with renew=False")
     elif renew:
         every_s = timeout_s / 3.0
     if max_renewals is not None:
-        count("max_renewals", max_renewals, least=0)
+        max_renewals = count("max_renewals", max_renewals, least=0)
     if blocking_timeout is not None:
-        seconds("blocking_timeout", blocking_timeout)
+        blocking_timeout = seconds("blocking_timeout", blocking_timeout)
     if max_attempts is not None:
-        count("max_attempts", max_attempts, least=1)
+        max_attempts = count("max_attempts", max_attempts, least=1)
         if retry_every is None:
             retry_every = POLL_EVERY_S
     return LockOptions(
         timeout_s=timeout_s,
-        timeout_ms=max(1, round(timeout_s * 1000)),
+        timeout_ms=milliseconds(timeout_s),
         renew_every_s=every_s,
         max_renewals=max_renewals,
         max_hold_s=None if max_hold is None else seconds("max_hold", max_hold, above=0.0),
@@ -264,12 +344,12 @@ class ContextOptions:
 
     def __post_init__(self) -> None:
         # A script call holds the server for its whole length: 5,000 leases are about 5 ms.
-        count("batch_size", self.batch_size, least=1, most=5000)
-        count("max_calls_in_flight", self.max_calls_in_flight, least=1)
-        count("min_replicas", self.min_replicas, least=0)
+        self._take("batch_size", count("batch_size", self.batch_size, least=1, most=5000))
+        self._take("max_calls_in_flight", count("max_calls_in_flight", self.max_calls_in_flight, least=1))
+        self._take("min_replicas", count("min_replicas", self.min_replicas, least=0))
         for limit in ("max_held", "max_waiting"):
             if getattr(self, limit) is not None:
-                count(limit, getattr(self, limit), least=1)
+                self._take(limit, count(limit, getattr(self, limit), least=1))
         for what in (
             "response_timeout",
             "connect_timeout",
@@ -279,8 +359,12 @@ class ContextOptions:
             "fallback",
             "replica_timeout",
         ):
-            seconds(what, getattr(self, f"{what}_s"), above=0.0)
+            self._take(f"{what}_s", seconds(what, getattr(self, f"{what}_s"), above=0.0))
         if self.backoff_first_s > self.backoff_max_s:
             raise ValueError(
                 f"backoff_first must not exceed backoff_max of {self.backoff_max_s:g} s, not {self.backoff_first_s!r}"
             )
+
+    def _take(self, setting: str, value: float) -> None:
+        """Keep a setting as the plain number that it was found to be."""
+        object.__setattr__(self, setting, value)

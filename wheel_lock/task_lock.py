@@ -24,7 +24,7 @@ from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.lease import EXTENDING, Lease, Owner
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.events import LostEvent
-from wheel_lock.options import lock_name, milliseconds
+from wheel_lock.options import lock_name
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.tasks import Awaiting, TaskOwner, behind_releases, current_owner, wait_for
@@ -116,8 +116,7 @@ class Lock(LockHandle):
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Change the time-to-live once; see :meth:`wheel_lock.Lock.extend`."""
-        time_ms = milliseconds(additional_time)
-        lease = self._to_change("extend")
+        lease, time_ms = self._to_extend(additional_time, replace_ttl)
         await wait_for(self._engine, partial(self._engine.extend, lease, time_ms, bool(replace_ttl)))
         return True
 

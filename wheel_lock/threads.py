@@ -17,7 +17,7 @@ from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.handle import LockHandle, OnLost
 from wheel_lock.interruptions import insist, uninterrupted_start
 from wheel_lock.lease import Lease, Owner
-from wheel_lock.options import lock_name, milliseconds
+from wheel_lock.options import lock_name
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
 
@@ -126,8 +126,7 @@ class Lock(LockHandle):
             LockNotHeld, LockLost, WrongThread, LockUnavailable, LockTimeout, LockServerError: As for ``release``;
                 where the outcome is not known the lock is held on as long as was known before.
         """
-        time_ms = milliseconds(additional_time)
-        lease = self._to_change("extend")
+        lease, time_ms = self._to_extend(additional_time, replace_ttl)
         wait_for(self._engine, partial(self._engine.extend, lease, time_ms, bool(replace_ttl)))
         return True
 

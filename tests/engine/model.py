@@ -185,6 +185,8 @@ class ModelServer:
         ttl_ms = int(command.arguments[2])
         if command.arguments[3] == b"0":
             ttl_ms += int((self._keys[name].expires - self._now()) * self._rate * 1000)
+        if ttl_ms > int(command.arguments[4]):
+            return integer(-2)
         self._expire("extend", name, token, ttl_ms)
         return integer(ttl_ms)
 

@@ -355,9 +355,9 @@ class Rig:
         turned_at: When the timer was turned.
     """
 
-    def __init__(self, *, clock: ManualClock | None = None, **options: Any) -> None:
+    def __init__(self, *, clock: ManualClock | None = None, tick_ms: int = 10, **options: Any) -> None:
         self.clock = clock if clock is not None else ManualClock(START)
-        self.timer = HashedWheelTimer(clock=self.clock, threaded=False)
+        self.timer = HashedWheelTimer(tick_ms=tick_ms, clock=self.clock, threaded=False)
         self.launch = Launch()
         self.connector = ScriptedConnector(self.clock)
         self.engine = Engine(self.connector, ContextOptions(**options), self.timer, self.launch)

@@ -23,6 +23,7 @@ from tests.engine.support import (
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import State
 from wheel_lock.locks import FENCED
+from wheel_lock.options import MAX_TTL_MS
 from wheel_lock.protocol.resp import command
 
 NONSENSE = [
@@ -240,7 +241,7 @@ def test_a_releases_reply_that_makes_no_sense_is_asked_again(rig: Rig, reply: by
     assert rig.told == []
 
 
-@pytest.mark.parametrize("reply", [OK, NIL, FINE, integer(-2), b"$4\r\n5000\r\n", *NONSENSE])
+@pytest.mark.parametrize("reply", [OK, NIL, FINE, integer(-3), integer(MAX_TTL_MS + 1), b"$4\r\n5000\r\n", *NONSENSE])
 def test_an_extends_reply_that_makes_no_sense_proves_nothing(rig: Rig, reply: bytes) -> None:
     lease = rig.hold("a")
     deadline = lease.deadline

@@ -15,6 +15,7 @@ from wheel_lock.errors import (
     WheelLockError,
 )
 from wheel_lock.lease import State, local_deadline
+from wheel_lock.options import MAX_SECONDS, MAX_TTL_MS
 
 BUSY = error("BUSY Redis is busy running a script.")
 
@@ -24,7 +25,7 @@ def test_replacing_sets_the_time_to_live_and_the_deadline(rig: Rig) -> None:
     rig.jump(0.5)
     operation = rig.extend(lease, 10.0, replace=True)
     command = rig.server.one("extend")
-    assert command.arguments == (b"a", lease.token, b"10000", b"1")
+    assert command.arguments == (b"a", lease.token, b"10000", b"1", b"%d" % MAX_TTL_MS)
     assert rig.believes(lease)
     rig.jump(0.2)
     rig.say(integer(10_000))
@@ -37,7 +38,7 @@ def test_adding_sets_the_deadline_that_the_server_reports(rig: Rig) -> None:
     lease = rig.hold("a")
     rig.jump(0.5)
     operation = rig.extend(lease, 10.0)
-    assert rig.server.one("extend").arguments[2:] == (b"10000", b"0")
+    assert rig.server.one("extend").arguments[2:4] == (b"10000", b"0")
     rig.say(integer(12_500))
     assert operation.result() is None
     assert lease.deadline == pytest.approx(START + 0.5 + 12.5 * 0.99 - 0.002)
@@ -72,6 +73,36 @@ def test_where_the_key_had_lost_its_expiry_the_deadline_is_that_of_the_new_one(r
     rig.say(integer(5_000))
     assert operation.result() is None
     assert lease.deadline == pytest.approx(START + 4.948)
+
+
+@pytest.mark.parametrize("renew", [True, False])
+def test_an_extension_that_the_server_finds_too_long_changes_nothing(rig: Rig, renew: bool) -> None:
+    lease = rig.hold("a", 30.0, renew=renew)
+    deadline = lease.deadline
+    operation = rig.extend(lease, MAX_SECONDS - 100.0)
+    rig.server.one("extend")
+    rig.say(integer(-2))
+    assert isinstance(operation.error, ValueError)
+    assert "additional_time" in str(operation.error)
+    assert "999999900 s" in str(operation.error)
+    assert lease.deadline == deadline
+    assert rig.believes(lease)
+    rig.go_on(25.0, rig.agree)
+    assert lease.state is State.HELD
+    assert rig.believes(lease)
+    assert lease.renewals == (3 if renew else 0)  # at once, and when due
+    assert rig.connector.attempts == 1
+    assert rig.told == []
+
+
+def test_an_extension_that_is_too_long_for_a_lease_that_has_ended_meanwhile_is_a_loss(rig: Rig) -> None:
+    lease = rig.hold("a")
+    operation = rig.extend(lease, 10.0)
+    rig.server.take()
+    rig.clock.jump(5.0)
+    rig.say(integer(-2))
+    assert isinstance(operation.error, LockLost)
+    assert lease.state is State.LOST
 
 
 def test_shortening_takes_effect_before_it_is_sent(rig: Rig) -> None:

@@ -9,6 +9,7 @@ import redis
 from tests.family.support import NAME, zmembers
 from tests.redis.support import Backend
 from tests.support.redis_server import redis_server_version
+from wheel_lock.options import MAX_TTL_MS
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.scripts import Script
 
@@ -68,7 +69,7 @@ class Server:
         return self.call(scripts.RENEW_HOLDERS, [], ttl, *[part for entry in entries for part in entry])
 
     def extend(self, member: bytes, time_ms: int, *, replace: bool = False) -> Any:
-        return self.call(scripts.EXTEND_HOLDER, [NAME], member, time_ms, int(replace))
+        return self.call(scripts.EXTEND_HOLDER, [NAME], member, time_ms, int(replace), MAX_TTL_MS)
 
     def swap(self, old: bytes, new: bytes, ttl: int = TTL) -> Any:
         return self.call(scripts.SWAP_HOLDER, [NAME], old, new, ttl, SHARED)

@@ -31,6 +31,7 @@ from tests.redis.support import LONG_S, Backend
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
 from wheel_lock import LockServerError
+from wheel_lock.options import MAX_TTL_MS
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.scripts import ALL
 from wheel_lock.testing import EmbeddedServer
@@ -96,9 +97,9 @@ SETTINGS = {
         lambda server, ttl: server.renew((NAME, WRITE_1), ttl=ttl),
         WRITE_1,
     ),
-    "extend": Setting(string, lambda server, ttl: server.call(scripts.EXTEND, [NAME], TOKEN, ttl, 0)),
+    "extend": Setting(string, lambda server, ttl: server.call(scripts.EXTEND, [NAME], TOKEN, ttl, 0, MAX_TTL_MS)),
     "extend reentrant": Setting(
-        field, lambda server, ttl: server.call(scripts.EXTEND_REENTRANT, [NAME], TOKEN, ttl, 0)
+        field, lambda server, ttl: server.call(scripts.EXTEND_REENTRANT, [NAME], TOKEN, ttl, 0, MAX_TTL_MS)
     ),
     "extend a reader": Setting(
         lambda server, ttl: server.read(READ_1, ttl), lambda server, ttl: server.extend(READ_1, ttl), READ_1
@@ -194,11 +195,11 @@ def test_the_word_of_who_waits_is_not_shortened_either(server: Server) -> None:
 
 def test_only_who_asks_for_it_shortens(server: Server) -> None:
     string(server, 60_000)
-    assert server.call(scripts.EXTEND, [NAME], TOKEN, 5_000, 1) == 5_000
+    assert server.call(scripts.EXTEND, [NAME], TOKEN, 5_000, 1, MAX_TTL_MS) == 5_000
     assert 4_000 < server.view.pttl(NAME) <= 5_000
     server.view.delete(NAME)
     field(server, 60_000)
-    assert server.call(scripts.EXTEND_REENTRANT, [NAME], TOKEN, 5_000, 1) == 5_000
+    assert server.call(scripts.EXTEND_REENTRANT, [NAME], TOKEN, 5_000, 1, MAX_TTL_MS) == 5_000
     assert 4_000 < server.view.pttl(NAME) <= 5_000
     server.view.delete(NAME)
     server.read(READ_1, 60_000)
@@ -281,7 +282,7 @@ REFUSED: dict[str, tuple[Step, Step]] = {
     "a writer leaves": (a_reader_waits, lambda server: server.release(WRITE_1)),
     "a writer becomes a reader": (a_reader_waits, lambda server: server.swap(WRITE_1, READ_1, 60_000)),
     "a reader leaves": (lambda server: (server.read(READ_1), server.read(READ_2)), lambda s: s.release(READ_1)),
-    "shorten": (lambda s: string(s, 60_000), lambda s: s.call(scripts.EXTEND, [NAME], TOKEN, 5_000, 1)),
+    "shorten": (lambda s: string(s, 60_000), lambda s: s.call(scripts.EXTEND, [NAME], TOKEN, 5_000, 1, MAX_TTL_MS)),
     "shorten a reader": (lambda s: s.read(READ_1, 60_000), lambda s: s.extend(READ_1, 5_000, replace=True)),
     "several": (nothing, lambda s: s.call(scripts.ACQUIRE_ALL, [], 60_000, NAME, TOKEN, "another", TOKEN)),
     "look": (written_by_another, lambda s: s.look(WRITE_1)),

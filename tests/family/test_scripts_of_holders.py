@@ -38,6 +38,7 @@ from tests.family.scripted import (
 from tests.family.support import NAME
 from tests.redis.support import LONG_S, Backend
 from tests.support.waiting import eventually
+from wheel_lock.options import MAX_TTL_MS
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.scripts import Script
 
@@ -615,12 +616,12 @@ def test_a_reentrant_field_is_its_holders_alone(server: Server) -> None:
     [retry_ms] = acquire(b"other:1")
     assert 9_000 < retry_ms <= TTL
     assert server.view.hgetall(NAME) == {b"mine:1": b"1"}
-    assert server.call(scripts.EXTEND_REENTRANT, [NAME], b"other:1", 1_000, 0) == -1
+    assert server.call(scripts.EXTEND_REENTRANT, [NAME], b"other:1", 1_000, 0, MAX_TTL_MS) == -1
     assert server.call(scripts.RELEASE_REENTRANT, [NAME], b"other:1", CHANNEL) == -1
-    assert server.call(scripts.EXTEND_REENTRANT, [NAME], b"mine:1", 1_000, 1) == 1_000
+    assert server.call(scripts.EXTEND_REENTRANT, [NAME], b"mine:1", 1_000, 1, MAX_TTL_MS) == 1_000
     assert server.call(scripts.RELEASE_REENTRANT, [NAME], b"mine:1", CHANNEL) >= 1
     assert server.call(scripts.RELEASE_REENTRANT, [NAME], b"mine:1", CHANNEL) == 0
-    assert server.call(scripts.EXTEND_REENTRANT, [NAME], b"mine:1", 1_000, 1) == 0
+    assert server.call(scripts.EXTEND_REENTRANT, [NAME], b"mine:1", 1_000, 1, MAX_TTL_MS) == 0
 
 
 @pytest.mark.parametrize("script", [scripts.RENEW_REENTRANT, scripts.RELEASE_REENTRANT_MANY])

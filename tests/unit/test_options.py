@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from datetime import timedelta
 from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,11 +21,14 @@ from wheel_lock.options import (
     MARGIN_S,
     MAX_COUNT,
     MAX_SECONDS,
+    MAX_TTL_MS,
     MIN_RENEWED_TIMEOUT_S,
     MIN_TIMEOUT_S,
     ContextOptions,
     LockOptions,
+    _cached_options,
     count,
+    extension_ms,
     lock_name,
     lock_options,
     lock_token,
@@ -46,7 +52,11 @@ NO_SECONDS: list[object] = [
     False,
     "30",
     b"30",
+    10**400,
+    -(10**400),
     Decimal(30),
+    Fraction(30),
+    timedelta(seconds=30),
     30j,
     object(),
 ]
@@ -124,9 +134,103 @@ def test_a_renewal_after_the_lease_is_believed_is_refused(every: float) -> None:
 def test_renew_every_is_allowed_exactly_while_the_lease_is_believed(timeout: float, share: float) -> None:
     every = timeout * share
     if every < local_deadline(0.0, timeout):
-        assert lock_options(timeout, renew_every=every).renew_every_s == every
+        # Three ticks before the end at the latest; what is more is rounded down to that.
+        assert lock_options(timeout, renew_every=every).renew_every_s == min(every, local_deadline(-0.03, timeout))
     else:
         assert repr(every) in refusal(make_lock_options, timeout=timeout, renew_every=every)
+
+
+@given(timeout=st.floats(MIN_RENEWED_TIMEOUT_S, MAX_SECONDS))
+@settings(deadline=None)
+def test_no_interval_by_default_is_too_late(timeout: float) -> None:
+    assert lock_options(timeout).renew_every_s == timeout / 3
+
+
+@pytest.mark.parametrize(
+    ("timeout", "every", "kept"), [(0.05, 0.04, "0.0175"), (1.0, 0.985, "0.958"), (30, 29.69, "29.668")]
+)
+def test_an_interval_that_is_rounded_down_is_said_once(
+    timeout: float, every: float, kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _cached_options.cache_clear()
+    for _ in range(3):
+        assert f"{lock_options(timeout, renew_every=every).renew_every_s:.10g}" == kept
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"renew_every={every:g} is rounded down to {kept} s" in record.getMessage()
+    lock_options(timeout, renew_every=float(kept) - 1e-6)
+    assert len(caplog.records) == 1
+
+
+class Odd(float):
+    """A number that says of itself what is not so."""
+
+    def _yes(self, other: object) -> bool:
+        return True
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _yes
+
+    def __hash__(self) -> int:
+        return 7
+
+    def __float__(self) -> float:
+        return math.nan
+
+    def __radd__(self, other: object) -> float:
+        return math.inf
+
+    def __mul__(self, other: object) -> float:
+        return math.nan
+
+
+class OddCount(int):
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __gt__(self, other: object) -> bool:
+        return False
+
+    def __int__(self) -> int:
+        return -1
+
+    __index__ = __int__
+
+
+@pytest.mark.parametrize("parameter", ["timeout", "renew_every", "blocking_timeout", "max_hold", "retry_every"])
+def test_a_number_is_what_it_is_whatever_its_class_makes_of_it(parameter: str) -> None:
+    attribute = f"{parameter}_s"
+    for number in (2.0, 3.0):  # which are the same, if they are asked
+        kept = getattr(lock_options(**{parameter: Odd(number)}), attribute)
+        assert type(kept) is float
+        assert kept == number
+    for wrong in (math.nan, math.inf, -1.0, 1e300):
+        assert parameter in refusal(make_lock_options, **{parameter: Odd(wrong)})
+
+
+def test_a_count_is_what_it_is_whatever_its_class_makes_of_it() -> None:
+    kept = lock_options(max_renewals=OddCount(3)).max_renewals
+    assert type(kept) is int
+    assert kept == 3
+    assert "max_renewals" in refusal(make_lock_options, max_renewals=OddCount(-3))
+    options = ContextOptions(batch_size=OddCount(7), response_timeout_s=Odd(2.0))
+    assert (type(options.batch_size), type(options.response_timeout_s)) == (int, float)
+    assert (options.batch_size, options.response_timeout_s) == (7, 2.0)
+    assert "response_timeout" in refusal(make_context_options, response_timeout_s=Odd(math.nan))
+
+
+@pytest.mark.parametrize("value", NO_SECONDS, ids=case_id)
+def test_an_extension_that_is_no_time_is_refused(value: Any) -> None:
+    message = refusal(extension_ms, additional_time=value, left_s=0.0)
+    assert "additional_time" in message
+
+
+def test_an_extension_and_what_is_left_may_be_as_long_as_a_timeout_together() -> None:
+    assert extension_ms(MAX_SECONDS, 0.0) == MAX_TTL_MS
+    assert extension_ms(MAX_SECONDS - 30.0, 30.0) == MAX_TTL_MS - 30_000
+    assert extension_ms(1e-6, 30.0) == 1
+    message = refusal(extension_ms, additional_time=MAX_SECONDS, left_s=1.0)
+    assert "additional_time" in message
+    assert "1000000000 s" in message
 
 
 def test_an_interval_of_renewals_that_are_not_wanted_is_refused() -> None:

@@ -9,6 +9,7 @@ from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.requests import CallerRequest, node_of, terms_of
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State, local_deadline
+from wheel_lock.options import too_long
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.protocol.server_errors import ServerError
@@ -56,13 +57,19 @@ class Extend(CallerRequest):
         self.finish()
         self._extended(outcome)
 
-    def _extended(self, outcome: int | LossReason) -> None:
-        """The server has answered: with the new time-to-live in milliseconds, or why there is none."""
+    def _extended(self, outcome: int | LossReason | None) -> None:
+        """The server has answered: with the new time-to-live in ms, why there is none, or None: it is as it was."""
         lease, engine = self.lease, self._engine
         if lease.state is EXTENDING:
             if isinstance(outcome, LossReason):
                 engine.lose([lease], outcome)
-            elif lease.believed(self.timer.clock.now()):
+            elif not lease.believed(self.timer.clock.now()):
+                engine.lose([lease])
+            elif outcome is None:
+                self._unextended()
+                self._operation.fail(too_long(self._time_ms / 1000, "what the server says"))
+                return
+            else:
                 renewer = terms_of(lease).renewer
                 renewer.forget(lease)
                 deadline = local_deadline(self.sent_at, outcome / 1000)
@@ -73,8 +80,6 @@ class Extend(CallerRequest):
                 renewer.schedule(lease, self.sent_at)
                 self._operation.complete(None)
                 return
-            else:
-                engine.lose([lease])
         if lease.state is State.LOST and not isinstance(outcome, LossReason):
             engine.clean_up([lease])
         self._operation.fail(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))

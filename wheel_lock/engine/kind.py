@@ -116,7 +116,7 @@ class Kind(Protocol):
         """The command that changes the time-to-live."""
         ...
 
-    def read_extend(self, reply: Reply) -> int | LossReason:
+    def read_extend(self, reply: Reply) -> int | LossReason | None:
         """The new time-to-live in milliseconds, or why there is none."""
         ...
 

@@ -29,6 +29,7 @@ from wheel_lock.lease import (
     local_deadline,
     mark_sent,
 )
+from wheel_lock.options import latest_renewal_s, shortest_timeout_s
 from wheel_lock.protocol.resp import GONE, TAKEN
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
 from wheel_lock.timer import HashedWheelTimer
@@ -71,8 +72,20 @@ class Renewer(OverdueLeases):
         self._reset()
 
     def group(self, kind: Kind, timeout_s: float, timeout_ms: int, renew_every_s: float | None) -> RenewalGroup:
-        """Return the group for these terms. From any thread."""
-        after = self.timer.scale.span(renew_every_s if renew_every_s is not None else timeout_s)
+        """Return the group for these terms. From any thread.
+
+        Raises:
+            ValueError: The timer's ticks are too long for them.
+        """
+        scale = self.timer.scale
+        if renew_every_s is None:
+            return self._group_of(kind, timeout_s, timeout_ms, scale.span(timeout_s))
+        after = min(scale.span(renew_every_s), scale.most(latest_renewal_s(timeout_s, scale.tick_s)))
+        if after < 1:
+            raise ValueError(
+                f"timeout must be at least {shortest_timeout_s(scale.tick_s):.3g} seconds on a timer with ticks of "
+                f"{scale.tick_s:g} s, not {timeout_s:.10g}, if it is to be renewed"
+            )
         return self._group_of(kind, timeout_s, timeout_ms, after)
 
     def like(self, group: RenewalGroup) -> RenewalGroup:
@@ -107,8 +120,7 @@ class Renewer(OverdueLeases):
         if max(tick, wheel.now + 1) < last:
             wheel.schedule(lease, tick)
         else:
-            self.watch_overdue([lease])  # hardly any time is left
-            self.drain()
+            self._hurry([lease])
 
     def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
         """Put leases of one group, granted together, on the wheel for the first time."""
@@ -120,8 +132,7 @@ class Renewer(OverdueLeases):
         wheel = self.timer.wheel
         tick = self.timer.scale.floor(sent_at) + group.after
         if max(tick, wheel.now + 1) >= self.timer.scale.floor(leases[0].deadline) - 1:
-            self.watch_overdue(leases)  # hardly any time is left
-            self.drain()
+            self._hurry(leases)
             return
         start = max(CROWD - wheel.load(tick), 0)
         if len(leases) == 1:
@@ -130,6 +141,15 @@ class Renewer(OverdueLeases):
         wheel.schedule_many(leases[:start], tick)
         for first in range(start, len(leases), _TOGETHER):
             wheel.schedule_many(leases[first : first + _TOGETHER], self._spread(group, tick))
+
+    def _hurry(self, leases: Sequence[Lease]) -> None:
+        """Renew leases at once of which hardly any time is left.
+
+        Their group's interval leaves more than that, so it is the reply that took nearly all of it, or the caller who has
+        shortened it: no renewal goes out at once behind one that was answered soon.
+        """
+        self.watch_overdue(leases)
+        self.drain()
 
     def _spread(self, group: RenewalGroup, tick: int) -> int:
         """Return an earlier tick than ``tick``, one of this node's own."""
@@ -249,7 +269,7 @@ class Renewer(OverdueLeases):
         if odd:
             exceptional = dict(odd)
             self._due_now(batch, [leases[index] for index in exceptional])
-            self._some_failed([(leases[index], verdict) for index, verdict in odd])
+            self._some_failed(batch, [(leases[index], verdict) for index, verdict in odd])
             leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
         if self.engine.cluster is not None:
             leases = [lease for lease in leases if terms_of(lease).renewer is self]  # others have been let go meanwhile
@@ -303,8 +323,10 @@ class Renewer(OverdueLeases):
         until = max(self.timer.now + group.timeout_s, *[lease.may_last for lease in leases])
         CleanUp(self.timer, node or self.node, group.kind, leases, until).start()
 
-    def _some_failed(self, odd: Sequence[tuple[Lease, int | ServerError]]) -> None:
+    def _some_failed(self, batch: Batch, odd: Sequence[tuple[Lease, int | ServerError]]) -> None:
         """Deal with the entries of a batch that were not renewed; those that ended meanwhile are none of our business."""
+        # A node that is asked about a key that it was told says MOVED. What is no cluster knows of no other node.
+        may_stray = self.engine.cluster is not None and not batch.declared
         gone: list[Lease] = []
         taken: list[Lease] = []
         unknown: list[Lease] = []
@@ -315,7 +337,7 @@ class Renewer(OverdueLeases):
                 continue
             if verdict == GONE:
                 gone.append(lease)
-            elif code_of(verdict) == NOT_LOCAL:
+            elif may_stray and code_of(verdict) == NOT_LOCAL:
                 lease.move(Event.UNKNOWN)
                 strays.append(lease)
             elif verdict == TAKEN or code_of(verdict) == "WRONGTYPE":

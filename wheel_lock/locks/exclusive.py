@@ -89,11 +89,11 @@ class Exclusive:
 
     def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Call:
         """An owner-checked PEXPIRE."""
-        body = lease.fragment + number(time_ms) + number(1 if replace else 0)
-        return Call(scripts.EXTEND, 1, 4, body)
+        body = lease.fragment + replies.extension(time_ms, replace=replace)
+        return Call(scripts.EXTEND, 1, 5, body)
 
-    def read_extend(self, reply: Reply) -> int | LossReason:
-        """The new time-to-live, 0 or -1."""
+    def read_extend(self, reply: Reply) -> int | LossReason | None:
+        """The new time-to-live, 0, -1 or -2."""
         return replies.extended(reply)
 
     def locked(self, key: bytes) -> Call:

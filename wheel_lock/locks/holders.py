@@ -76,10 +76,10 @@ class Holders:
 
     def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Call:
         """A ZADD of a member that has not expired."""
-        return Call(scripts.EXTEND_HOLDER, 1, 4, lease.fragment + number(time_ms) + number(replace))
+        return Call(scripts.EXTEND_HOLDER, 1, 5, lease.fragment + replies.extension(time_ms, replace=replace))
 
-    def read_extend(self, reply: Reply) -> int | LossReason:
-        """The new time-to-live, 0 or -1."""
+    def read_extend(self, reply: Reply) -> int | LossReason | None:
+        """The new time-to-live, 0, -1 or -2."""
         return replies.extended(reply)
 
     def locked(self, key: bytes) -> Call:

@@ -63,8 +63,8 @@ class Reentrant(Exclusive):
 
     def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Call:
         """An owner-checked PEXPIRE."""
-        body = lease.fragment + number(time_ms) + number(replace)
-        return Call(scripts.EXTEND_REENTRANT, 1, 4, body)
+        body = lease.fragment + replies.extension(time_ms, replace=replace)
+        return Call(scripts.EXTEND_REENTRANT, 1, 5, body)
 
     def owned(self, lease: Lease) -> Call:
         """Whether the field is there."""

@@ -6,13 +6,18 @@ from collections.abc import Sequence
 
 from wheel_lock.engine.kind import NO_FENCE, Refusal
 from wheel_lock.errors import LossReason
-from wheel_lock.options import MAX_SECONDS
-from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, exceptions
+from wheel_lock.options import MAX_TTL_MS
+from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, exceptions, number
 from wheel_lock.protocol.server_errors import ServerError
 
-LONGEST_TTL_MS = int(4 * MAX_SECONDS * 1000)  # a server that says more has misunderstood
-MOST_LISTENERS = 1 << 32  # likewise
+MOST_LISTENERS = 1 << 32  # a server that says more has misunderstood
+TOO_LONG = -2
 UNTOLD = 2  # listeners, where they are not counted: there may be others than ourselves
+
+
+def extension(time_ms: int, *, replace: bool) -> bytes:
+    """Encode what the scripts that extend are told behind the token: what to add or to set, and how much is too much."""
+    return number(time_ms) + number(replace) + number(MAX_TTL_MS)
 
 
 def acquired(reply: Reply, *, fenced: bool = False) -> int | Refusal:
@@ -50,10 +55,12 @@ def released_in_bulk(reply: Reply) -> int | LossReason | ServerError:
     return LossReason.KEY_GONE if verdict == GONE else LossReason.TAKEN
 
 
-def extended(reply: Reply) -> int | LossReason:
-    """Read the new time-to-live, or why there is none."""
-    if type(reply) is int and 0 < reply <= LONGEST_TTL_MS:
+def extended(reply: Reply) -> int | LossReason | None:
+    """Read the new time-to-live, why there is none, or None where it would have become too long and is as it was."""
+    if type(reply) is int and 0 < reply <= MAX_TTL_MS:
         return reply
+    if type(reply) is int and reply == TOO_LONG:
+        return None
     return reason(reply)
 
 

@@ -252,8 +252,11 @@ class QuorumEngine(Engine):
                 extended.fail(LockLost(lease.name, LossReason.NOT_CONFIRMED))
 
     def _extended(self, lease: QuorumLease, operation: Operation[None], gathering: Gathering) -> None:
+        too_long = next((error for error in gathering.failures if isinstance(error, ValueError)), None)
         if gathering.agreed and lease.believed(self.timer.clock.now()):
             operation.complete(None)
+        elif too_long is not None and lease.believed(self.timer.clock.now()):
+            operation.fail(too_long)
         elif lease.loss is not None or not gathering.failures:
             operation.fail(LockLost(lease.name, lease.loss or lease.lapse_reason()))
         else:

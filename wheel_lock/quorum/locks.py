@@ -53,6 +53,7 @@ class QuorumHandle(LockHandle):
         if token is not None:
             raise ValueError("a lock of several masters makes its tokens itself, so token must be None")
         place = calling_place() if engine.options.track_acquisitions else None
+        engine.engines[0].group(key, EXCLUSIVE, options)  # what it would refuse, each of them would when it is asked
         terms = engine.quorum_group(options.timeout_s)
         wire = fragment(key, self._new_token())
         return QuorumLease(self.name, wire, terms, self._new_owner(), self._told(), place, options)

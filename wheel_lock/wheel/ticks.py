@@ -48,4 +48,8 @@ class TickScale:
 
     def span(self, duration_s: float) -> int:
         """Return how many ticks fit into ``duration_s``, at least 1."""
-        return max(1, math.floor(duration_s / self.tick_s + _SLOP))
+        return max(1, self.most(duration_s))
+
+    def most(self, duration_s: float) -> int:
+        """Return how many ticks fit into ``duration_s``; less than nothing where that is."""
+        return math.floor(duration_s / self.tick_s + _SLOP)
