@@ -303,3 +303,31 @@ asyncio.run(main())
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert real.view.keys() == []
+
+
+@pytest.mark.parametrize("seconds", [10**400, 1e300, float("inf"), 2e7, 5e6], ids=case_id)
+def test_an_extension_that_no_key_can_have_is_refused_and_nothing_is_lost(client: redis.Redis, seconds: float) -> None:
+    lock = ours(client, timeout=1e9)
+    assert lock.acquire()
+    context = LockContext.shared(client)
+    connects = context.stats().connects
+    with pytest.raises(ValueError, match="additional_time"):
+        lock.extend(seconds)
+    assert lock.owned()
+    assert lock.extend(60.0, replace_ttl=True)
+    assert lock.extend(60.0)
+    assert context.stats().connects == connects
+    lock.release()
+
+
+@pytest.mark.parametrize("timeout", [10**400, -(10**400), 1e300, float("inf"), float("nan")], ids=case_id)
+def test_a_timeout_that_no_key_can_have_is_refused_when_acquiring(client: redis.Redis, timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        ours(client, timeout=timeout).acquire()
+
+
+def test_a_sleep_may_be_as_long_as_anybody_likes(client: redis.Redis) -> None:
+    for sleep in (1e300, float("inf"), 10**400):
+        lock = ours(client, timeout=30, sleep=sleep)
+        assert lock.acquire()
+        lock.release()

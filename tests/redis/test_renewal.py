@@ -391,3 +391,16 @@ def test_a_task_in_real_time_is_not_early(context: LockContext) -> None:
     context.timer.new_timeout(lambda timeout: done.set(), delay=0.05)
     assert done.wait(LONG_S)
     assert context.timer.clock.now() - began >= 0.05
+
+
+@pytest.mark.parametrize(("timeout", "every"), [(1.0, 0.985), (3.0, 2.965), (10.0, 9.895)])
+def test_an_interval_that_leaves_hardly_any_time_does_not_renew_all_the_time(
+    backend: Backend, timeout: float, every: float
+) -> None:
+    context = backend.context()
+    lock = context.lock("order:42", timeout=timeout, renew_every=every)
+    began = time.monotonic()
+    lock.acquire()
+    time.sleep(0.5)  # in which nothing is to happen
+    renewals, lasted_s = lock.renewals, time.monotonic() - began
+    assert renewals <= lasted_s / (timeout / 3)

@@ -17,6 +17,7 @@ from tests.redis.support import Background, Losses, in_thread
 from tests.support.waiting import eventually
 from tests.topology.masters import LONG_S, UNHURRIED_S, Masters
 from wheel_lock import (
+    HashedWheelTimer,
     LockAlreadyHeld,
     LockContext,
     LockLost,
@@ -28,6 +29,7 @@ from wheel_lock import (
     WheelLockError,
     WrongThread,
 )
+from wheel_lock.options import MAX_SECONDS
 from wheel_lock.quorum.context import QuorumContext
 
 pytestmark = pytest.mark.slow
@@ -331,3 +333,39 @@ def test_split_votes_end_and_exclude(masters: Masters) -> None:
     assert most == 1
     assert turns == 40
     assert masters.count("contended") == 0
+
+
+@pytest.mark.parametrize("face", ["threads", "tasks"])
+def test_an_extension_beyond_the_longest_timeout_is_refused_and_nothing_is_lost(
+    masters: Masters, context: QuorumContext, face: str
+) -> None:
+    async def awaited(value: Any) -> Any:
+        return await value if face == "tasks" else value
+
+    async def main() -> None:
+        lock: Any = (context if face == "threads" else context.asyncio).lock("order:42", timeout=MAX_SECONDS)
+        assert await awaited(lock.acquire())
+        eventually(lambda: masters.holders("order:42") == [lock.token] * 5)
+        connects = context.stats().connects
+        for seconds, told in ((2e7, "20000000 s and .* s that are left"), (5e6, "5000000 s and what the server says")):
+            with pytest.raises(ValueError, match=f"additional_time and what is left must be at most .*, not {told}"):
+                await awaited(lock.extend(seconds))
+        assert lock.is_held
+        assert await awaited(lock.extend(60.0, replace_ttl=True))
+        assert await awaited(lock.extend(60.0))
+        assert lock.is_held
+        assert lock.remaining() > 60.0
+        assert context.stats().connects == connects
+        assert context.stats().lost == 0
+        await awaited(lock.release())
+
+    asyncio.run(main())
+
+
+def test_a_timer_whose_ticks_are_too_long_for_a_timeout_is_refused_before_any_master_is_asked(masters: Masters) -> None:
+    timer = HashedWheelTimer(tick_ms=500)
+    with masters.context(timer=timer) as context:
+        with pytest.raises(ValueError, match=r"timeout must be at least 2\.02 seconds .* ticks of 0\.5 s, not 2,"):
+            context.lock("order:42", timeout=2.0).acquire()
+        assert context.stats().connects == 0
+    timer.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -117,9 +118,9 @@ class Renewed:
 
     def _terms(self, sleep: Any, token_given: bool, limit_s: float | None) -> tuple[Kind, LockOptions]:
         """The kind of lock, and how to acquire it."""
-        timeout = _as_float("timeout", self.timeout or MAX_SECONDS)
+        timeout = _as_float(self.timeout or MAX_SECONDS)
         renew = bool(self.timeout) and timeout >= RENEWED_FROM_S
-        fallback = min(max(_as_float("sleep", sleep), _SHORTEST_SLEEP_S), MAX_SECONDS)
+        fallback = min(max(_as_float(sleep), _SHORTEST_SLEEP_S), MAX_SECONDS)
         # As in redis-py: a wait that could not hold one sleep is not begun.
         once = 1 if limit_s is not None and sleep > limit_s else None
         options = lock_options(
@@ -186,17 +187,17 @@ class Renewed:
         return grant
 
 
-def _as_float(what: str, value: Any) -> float:
+def _as_float(value: Any) -> float:
     """Return a time as a float, of whatever kind of number it is: redis-py takes what can be multiplied."""
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"{what} must be at most {MAX_SECONDS:g} seconds") from None
+        return math.inf if value > 0 else -math.inf
 
 
 def extension(additional_time: Any, replace_ttl: bool) -> float:
     """Return the seconds to extend by: adding nothing, which is a way to ask, is allowed."""
-    time_s = _as_float("additional_time", additional_time)
+    time_s = _as_float(additional_time)
     return 0.001 if time_s == 0 and not replace_ttl else time_s
 
 

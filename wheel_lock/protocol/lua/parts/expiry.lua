@@ -5,8 +5,10 @@ local function lengthen(call, name, ttl)
   local left = call('pttl', name)
   if type(left) == 'table' then return left end
   if left >= tonumber(ttl) then return 1 end
-  -- The key has lost its expiry. It gets another, which must not cut a member short.
-  if left == -1 and last then ttl = string.format('%.0f', math.max(tonumber(ttl), last(name) or 0)) end
+  -- The key has lost its expiry. It gets another, which must not cut a member short, unless that claims more than 2**52 ms.
+  if left == -1 and last then
+    ttl = string.format('%.0f', math.min(math.max(tonumber(ttl), last(name) or 0), 4503599627370496))
+  end
   return call('pexpire', name, ttl)
 end
 -- Have a key last for ttl ms, if it does not last longer. Returns 1, 0 where there is no key, or the error.
