@@ -42,7 +42,8 @@ class LockContext(ThreadLocks, ThreadFace):
         client: A ``redis.Redis`` or ``redis.asyncio.Redis`` client, one from ``Sentinel.master_for``, or a ``RedisCluster``
             of either. Its settings are used - TCP, unix socket or TLS, credentials, database - but none of its
             connections: the context has its own.
-        timer: The timer to live on; by default one that all contexts of the process share.
+        timer: The timer to live on; by default one that all contexts of the process share. A lock that is to be renewed
+            takes a timeout of about five of its ticks; one that is too short is a ValueError when it is acquired.
         batch_size: Leases per renewal script call.
         response_timeout: Seconds that a call may stay unanswered, reconnecting included, before it raises.
         connect_timeout: Seconds that one attempt to connect may take.
@@ -176,7 +177,8 @@ class LockContext(ThreadLocks, ThreadFace):
             blocking: Whether ``acquire`` waits while another holds it.
             blocking_timeout: Longest such wait in seconds, reconnecting included; None for ever.
             renew: Whether to renew it until it is released.
-            renew_every: Seconds between renewals; a third of the timeout by default.
+            renew_every: Seconds between renewals; a third of the timeout by default. It must be less than what a lease is
+                believed for (0.99 timeout - 2 ms); what is more than that less 30 ms is rounded down, and the log says so.
             max_renewals: How many renewals at most; it is lost when the last one runs out.
             max_hold: Seconds for which it may be held at most; it is lost then.
             retry_every: Ask every so many seconds while waiting, instead of being woken by the release.

@@ -138,7 +138,7 @@ class Renewed:
             return False, None
         if blocking_timeout is None or blocking_timeout > MAX_SECONDS:
             return FOR_EVER
-        return True, max(float(blocking_timeout), 0.0)
+        return True, max(_as_float(blocking_timeout), 0.0)
 
     def _held_by_caller(self, candidates: Iterable[Grant | None]) -> Any:
         """The grant for which a caller who waits without limit would wait in vain, because only he would release it."""
