@@ -125,7 +125,7 @@ def too_long(time_s: float, left: str) -> ValueError:
 def latest_renewal_s(timeout_s: float, tick_s: float) -> float:
     """Return after how many seconds a lease must be renewed at the latest, where a timer's ticks are so long.
 
-    With less the reply would find no tick before the loss is told, and the lease would be due again at once.
+    The reply to a later one would find no tick left before the loss is told, and the lease would be renewed again at once.
     """
     return timeout_s * DRIFT - MARGIN_S - LEFT_TICKS * tick_s
 
