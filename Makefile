@@ -1,4 +1,4 @@
-# Every target does its own set-up: scripts/setup.sh makes .venv, once for each change of pyproject.toml.
+# Every target does its own set-up: scripts/setup.sh makes .venv, once for each change of pyproject.toml or requirements/.
 # PYTHON=python3.12 chooses the interpreter, ARGS="..." is handed to the tool that is run. WORKERS=0 runs the tests in one
 # process; they wait more than they compute, so four of them keep two cores busy.
 
@@ -6,7 +6,7 @@ BIN := .venv/bin
 WORKERS := 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean setup-demo setup-dev setup-redis
+.PHONY: help demo test lint audit lock bench clean setup-demo setup-dev setup-redis
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
@@ -23,6 +23,12 @@ lint: setup-dev ## ruff check, ruff format --check, mypy --strict
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+audit: setup-dev ## look up what is locked among the known vulnerabilities
+	$(BIN)/python scripts/audit.py $(ARGS)
+
+lock: setup-dev ## renew requirements/*.txt: the newest versions, with their sha256
+	$(BIN)/python scripts/lock.py $(ARGS)
 
 bench: setup-dev setup-redis ## run the benchmarks
 	$(BIN)/python -m pytest bench --benchmark-only $(ARGS)

@@ -3,7 +3,8 @@
 #   setup.sh demo    .venv with the library and its command line
 #   setup.sh dev     .venv with everything tests, linters and benchmarks use
 #   setup.sh redis   a redis-server program
-# Each is quick when there is nothing left to do.
+# Each is quick when there is nothing left to do. What comes from the package index has the version and the sha256 of
+# requirements/*.txt. LOCKED=no goes without them; SUDO=sudo lets apt-get be run by whoever is not root.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -26,13 +27,14 @@ as_root() {
     if [ "$(id -u)" = 0 ]; then
         "$@" </dev/null 9<&-
     else
-        sudo -n "$@" </dev/null 9<&-
+        $SUDO "$@" </dev/null 9<&-
     fi
 }
 
+# Nobody's rights are raised unasked: not root, and no SUDO, means no.
 can_install() {
     command -v apt-get >/dev/null || return 1
-    [ "$(id -u)" = 0 ] || { command -v sudo >/dev/null && sudo -n true </dev/null 2>/dev/null; }
+    [ "$(id -u)" = 0 ] || { [ -n "${SUDO:-}" ] && command -v "${SUDO%% *}" >/dev/null; }
 }
 
 apt_install() {
@@ -90,7 +92,7 @@ ensure_venv_module() {
         package=python3.$(minor_version "$python")-venv
     fi
     apt_install "$package" && "$python" -c 'import ensurepip, venv' 2>/dev/null && return
-    die "$python cannot make virtual environments and $package could not be installed from here;" \
+    die "$python cannot make virtual environments, and $package is not installed from here;" \
         "install it, on Debian with: sudo apt-get install $package"
 }
 
@@ -102,7 +104,7 @@ setup_venv() {
     if [ -n "${PYTHON:-}" ]; then
         choose_python >/dev/null # a PYTHON that will not do is told even when .venv stands
     fi
-    sum=$(cksum <pyproject.toml | tr ' ' -)
+    sum=$(cat pyproject.toml requirements/*.txt | cksum | tr ' ' -)-locked=${LOCKED:-yes}
     if [ -r "$STAMP" ]; then
         read -r made_kind made_sum made_at <"$STAMP" || true
     fi
@@ -118,11 +120,56 @@ setup_venv() {
         rm -rf "$VENV"
         "$python" -m venv "$VENV" || die "$python could not make a virtual environment; its own words are above"
     fi
-    say "installing wheel-lock[$extras] into $VENV"
     rm -f "$STAMP"
-    PIP_DISABLE_PIP_VERSION_CHECK=1 "$VENV/bin/python" -m pip install -q --no-input -e ".[$extras]" </dev/null ||
-        die "pip could not install wheel-lock[$extras]; its own words are above"
+    if locked "requirements/$kind.txt"; then
+        install_locked "requirements/$kind.txt"
+    else
+        say "installing wheel-lock[$extras] into $VENV"
+        pip_install -e ".[$extras]" || die "pip could not install wheel-lock[$extras]; its own words are above"
+    fi
     printf '%s %s %s\n' "$kind" "$sum" "$PWD" >"$STAMP"
+}
+
+pip_install() {
+    PIP_DISABLE_PIP_VERSION_CHECK=1 "$VENV/bin/python" -m pip install -q --no-input "$@" </dev/null
+}
+
+# Whether that lock file holds for the Python of .venv: its first line says for which it was made.
+locked() {
+    local lock=$1 version
+    version=3.$(minor_version "$VENV/bin/python")
+    if [ "${LOCKED:-yes}" = no ]; then
+        say "LOCKED=no: the newest versions that pyproject.toml allows, none of them checked against a sha256"
+        return 1
+    fi
+    case " $(head -n 1 "$lock") " in
+        *" $version "*) return ;;
+    esac
+    say "$lock is not made for Python $version: the newest versions that pyproject.toml allows are installed," \
+        "none of them checked against a sha256"
+    return 1
+}
+
+# Wheels only, and the project itself without an isolated build: a build would fetch tools that no hash stands for.
+install_locked() {
+    local lock=$1 log
+    say "installing what $lock pins into $VENV"
+    log=$(mktemp)
+    if ! pip_install --require-hashes --only-binary :all: -r "$lock" 2>"$log"; then
+        cat "$log" >&2
+        if grep -q 'DO NOT MATCH THE HASHES' "$log"; then
+            rm -f "$log"
+            die "a download has another sha256 than the one in $lock, see above: it was not installed." \
+                "Somebody has changed the file, at the index or on the way; or else in $lock"
+        fi
+        rm -f "$log"
+        die "pip could not install what $lock pins; its own words are above. Where a wheel is missing for this" \
+            "machine, LOCKED=no installs the newest versions that pyproject.toml allows, unchecked"
+    fi
+    cat "$log" >&2
+    rm -f "$log"
+    pip_install --no-index --no-deps --no-build-isolation -e . ||
+        die "pip could not install the project itself; its own words are above"
 }
 
 # Without PYTHON any environment that is new enough will do; with it, only one of that version.
@@ -132,10 +179,12 @@ venv_python_will_do() {
 }
 
 setup_redis() {
-    command -v redis-server >/dev/null && return
+    command -v "${REDIS_SERVER:-redis-server}" >/dev/null && return
+    [ -z "${REDIS_SERVER:-}" ] || die "REDIS_SERVER=$REDIS_SERVER: there is no such program"
+    # Its packages are the distribution's; apt-get checks them against the distribution's signatures.
     apt_install redis-server && command -v redis-server >/dev/null && return
-    die "redis-server is needed and could not be installed from here;" \
-        "install it, on Debian with: sudo apt-get install redis-server"
+    die "the tests need a redis-server, and none is installed; on Debian: make setup-redis SUDO=sudo" \
+        "(or name one with REDIS_SERVER=/path/to/redis-server)"
 }
 
 wait_for_turn

@@ -21,6 +21,8 @@ import pytest
 
 PROJECT = Path(__file__).parent / "redisson"
 POM = PROJECT / "pom.xml"
+CHECKSUMS = PROJECT / "jars.sha256"
+"""What `sha256sum *.jar` says of the jars that the pom names, and of those that these need in turn."""
 SOURCE = PROJECT / "src/main/java/wheellock/LockPeer.java"
 FETCH_TIMEOUT_S = 110.0
 COMPILE_TIMEOUT_S = 60.0
@@ -43,12 +45,13 @@ def redisson_version() -> str:
 def class_path(kept_in: Path) -> str:
     """Where java finds LockPeer and its jars: what is not in `kept_in` yet is compiled, or fetched, into it.
 
-    Without a JDK, without Maven, or without a network when it is needed, the test that asks is skipped.
+    Without a JDK, without Maven, or without a network when it is needed, the test that asks is skipped. A jar that has
+    another sha256 than the one in jars.sha256 is a failure.
     """
     if shutil.which("java") is None or shutil.which("javac") is None:
         pytest.skip("no JDK (java, javac) here")
-    jars = _kept(kept_in, [POM], _fetch)
-    classes = _kept(kept_in, [POM, SOURCE], lambda into: _compile(f"{jars}/*", into))
+    jars = _kept(kept_in, [POM, CHECKSUMS], _fetch)
+    classes = _kept(kept_in, [POM, CHECKSUMS, SOURCE], lambda into: _compile(f"{jars}/*", into))
     return f"{classes}:{jars}/*"
 
 
@@ -79,13 +82,27 @@ def _fetch(into: Path) -> None:
     """Copy the jars from where Maven keeps them, or, if they are not all there, have it fetch them first."""
     if shutil.which("mvn") is None:
         pytest.skip("no Maven (mvn) here")
-    maven = ["mvn", "--quiet", "--batch-mode", "-Dstyle.color=never", "--file", str(POM)]
+    maven = ["mvn", "--quiet", "--batch-mode", "--strict-checksums", "-Dstyle.color=never", "--file", str(POM)]
     copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={into}"]
     if _failure([*maven, "--offline", *copy], FETCH_TIMEOUT_S) is not None:
         failure = _failure([*maven, *copy], FETCH_TIMEOUT_S)
         if failure is not None:
             what_went_wrong = failure.partition("\n")[0]
             pytest.skip(f"Redisson {redisson_version()} could not be fetched: {what_went_wrong}")
+    wrong = unexpected(into, CHECKSUMS)
+    if wrong:
+        pytest.fail(f"the jars of Redisson are not those of {CHECKSUMS.name}: {', '.join(wrong)}", pytrace=False)
+
+
+def unexpected(folder: Path, checksums: Path) -> list[str]:
+    """What in the folder is not as the file says: jars with another sha256, jars that are missing, and further files."""
+    expected = {name: sha256 for sha256, name in map(str.split, checksums.read_text().splitlines())}
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    wrong = [
+        f"{name} has sha256 {found[name]}" for name in sorted(found.keys() & expected) if found[name] != expected[name]
+    ]
+    wrong += [f"{name} is missing" for name in sorted(expected.keys() - found)]
+    return wrong + [f"{name} has no sha256 there" for name in sorted(found.keys() - expected)]
 
 
 def _failure(command: list[str], timeout_s: float) -> str | None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
 from redis.sentinel import Sentinel
 
 from tests.redis.support import Background
-from tests.support.redis_server import RedisServer
-from tests.support.tls import TlsFiles
+from tests.support.redis_server import RedisServer, require_redis_7
+from tests.support.tls import TlsFiles, make_tls_files
 from tests.support.waiting import eventually
-from wheel_lock import LockContext
+from wheel_lock import LockContext, LockUnavailable
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +67,79 @@ def test_a_cluster(tls_files: TlsFiles) -> None:
             lock.release()
             assert waiting.result()
             assert SECRET not in repr(context)
+        client.close()
+
+
+@pytest.fixture(params=["another authority", "another host"])
+def foreign(request: pytest.FixtureRequest, tls_files: TlsFiles, tmp_path: Path) -> tuple[TlsFiles, Path]:
+    """Certificates that are not those of the server, and the authorities that the client trusts."""
+    if request.param == "another authority":
+        return make_tls_files(tmp_path), tls_files.ca
+    files = make_tls_files(tmp_path, "elsewhere.example")
+    both = tmp_path / "both.pem"
+    both.write_bytes(tls_files.ca.read_bytes() + files.ca.read_bytes())
+    return files, both
+
+
+def show(files: TlsFiles, server: RedisServer) -> None:
+    """From now on the server has another certificate, as somebody would who has got between."""
+    server.client().config_set("tls-cert-file", str(files.cert), "tls-key-file", str(files.key))
+
+
+def refused(client: redis.Redis | redis.RedisCluster) -> None:
+    with LockContext(client, response_timeout=1.5) as context:
+        with pytest.raises(LockUnavailable, match=r"certificate verify failed|CERTIFICATE_VERIFY_FAILED") as caught:
+            context.lock("order:42", timeout=10.0).acquire()
+        assert context.stats().connects == 0
+        assert SECRET not in "".join(traceback.format_exception_only(caught.value))
+        assert SECRET not in repr(caught.value.__cause__)
+
+
+def test_a_sentinel_with_a_foreign_certificate_is_not_believed(
+    tls_files: TlsFiles, foreign: tuple[TlsFiles, Path]
+) -> None:
+    files, trusted = foreign
+    secure = {"ssl": True, "ssl_ca_certs": str(trusted), "password": SECRET}
+    with RedisServer(tls=tls_files, password=SECRET) as master:
+        lines = [f"sentinel monitor locks 127.0.0.1 {master.tls_port} 1", f"sentinel auth-pass locks {SECRET}"]
+        with RedisServer(*lines, tls=files, password=SECRET, sentinel=True) as sentinel:
+            asking = Sentinel([("127.0.0.1", sentinel.tls_port)], sentinel_kwargs=secure, **secure)
+            refused(asking.master_for("locks"))
+
+
+def test_a_master_with_a_foreign_certificate_is_refused_whatever_the_sentinels_say(
+    tls_files: TlsFiles, foreign: tuple[TlsFiles, Path]
+) -> None:
+    require_redis_7()  # several settings at once
+    files, trusted = foreign
+    secure = {"ssl": True, "ssl_ca_certs": str(trusted), "password": SECRET}
+    with RedisServer("tls-replication yes", tls=tls_files, password=SECRET) as master:
+        lines = [
+            "tls-replication yes",
+            f"sentinel monitor locks 127.0.0.1 {master.tls_port} 1",
+            f"sentinel auth-pass locks {SECRET}",
+        ]
+        with RedisServer(*lines, tls=tls_files, password=SECRET, sentinel=True) as sentinel:
+            asking = Sentinel([("127.0.0.1", sentinel.tls_port)], sentinel_kwargs=secure, **secure)
+            eventually(lambda: asking.discover_master("locks")[1] == master.tls_port)
+            show(files, master)
+            refused(asking.master_for("locks"))
+
+
+def test_a_node_of_a_cluster_with_a_foreign_certificate_is_refused(
+    tls_files: TlsFiles, foreign: tuple[TlsFiles, Path]
+) -> None:
+    require_redis_7()
+    files, trusted = foreign
+    lines = ("cluster-enabled yes", "tls-cluster yes", "tls-replication yes")
+    with RedisServer(*lines, tls=tls_files, password=SECRET) as server:
+        server.client().execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        eventually(lambda: b"cluster_state:ok" in raw(server))
+        client = redis.RedisCluster(
+            host="127.0.0.1", port=server.tls_port, ssl=True, ssl_ca_certs=str(trusted), password=SECRET
+        )
+        show(files, server)
+        refused(client)
         client.close()
 
 
