@@ -325,13 +325,20 @@ class LockContext(ThreadLocks, ThreadFace):
         The lock is not reentrant: a call that is part of another one which holds the same name, in the same thread or
         task, raises LockAlreadyHeld instead of waiting for ever.
 
+        The lock is held until the function returns, so what it returns must be done by then. Refused are generators and
+        what ``contextlib`` makes of them, coroutines and other awaitables, futures and tasks that are not done, and
+        iterators that call a function when they are read (``map``, ``filter``, or a ``zip`` of those): they are closed or
+        cancelled, as far as they can be, and the call raises TypeError. Other iterators, files and finished futures pass;
+        whether an iterator of a class of one's own does its work before it is returned, cannot be seen.
+
         Args:
             name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for what it leads to.
             timeout, terms: As for :meth:`lock`.
 
         Raises:
             ValueError: A value is out of range, or the name speaks of what is no parameter.
-            TypeError: What is decorated is a generator, which would run after the lock has been released.
+            TypeError: What is decorated is a generator, or a context manager made of one: it would run after the lock has
+                been released.
 
         Example:
             >>> from wheel_lock.testing import fake_context
