@@ -104,8 +104,8 @@ class LockContext(ThreadLocks, ThreadFace):
             declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
         )
-        connector = connector_for(client)
-        self._engine = Engine(connector, options, HashedWheelTimer.chosen(timer))
+        self._connector = connector_for(client)
+        self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
 
     @classmethod
     def from_url(cls, url: str, *, client_options: dict[str, Any] | None = None, **options: Any) -> LockContext:
@@ -129,6 +129,9 @@ class LockContext(ThreadLocks, ThreadFace):
         """Return the one context of this process for ``client``, made at the first call and anew after a close.
 
         Clients that share a connection pool share it, too: frameworks make a client per request, but keep the pool.
+        It goes with its client (the pool, or the client of a cluster), which it does not keep; what is held is held on.
+        A ``redis_connect_func``, a credential provider and the like that refer to the client go with it as well: from
+        then on it cannot connect any more.
         """
         pool = getattr(client, "connection_pool", client)
         context = _shared.get(pool)
@@ -136,7 +139,9 @@ class LockContext(ThreadLocks, ThreadFace):
             with _shared_lock:
                 context = _shared.get(pool)
                 if context is None or context.closed:
-                    context = _shared[pool] = cls(client)
+                    context = cls(client)
+                    context._connector.let_go(client, pool)
+                    _shared[pool] = context
         return context
 
     @classmethod
