@@ -1,4 +1,5 @@
 """How often wake-ups are followed by a try: anybody who may publish can wake, and each try costs the server a script.
+(What Sentinels tell of failovers is followed at such a pace, too.)
 
 The first wake-ups are followed at once, and so are those of a lock that changes hands. Where nothing has changed since the
 last ones, one try a tick is what they are worth.
