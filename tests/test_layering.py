@@ -26,7 +26,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("engine",),
     ("locks",),
-    ("caller", "tasks", "blocks", "handle", "many", "threads", "task_lock", "family", "face", "asyncio", "decorator"),
+    (
+        *("caller", "tasks", "blocks", "handle", "many", "threads", "task_lock", "family", "face", "asyncio"),
+        *("unfinished", "decorator"),
+    ),
     ("quorum",),
     ("context",),
     ("redis_lock",),

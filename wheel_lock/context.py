@@ -105,8 +105,8 @@ class LockContext(ThreadLocks, ThreadFace):
             declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
         )
-        connector = connector_for(client)
-        self._engine = Engine(connector, options, HashedWheelTimer.chosen(timer))
+        self._connector = connector_for(client)
+        self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
 
     @classmethod
     def from_url(cls, url: str, *, client_options: dict[str, Any] | None = None, **options: Any) -> LockContext:
@@ -130,6 +130,9 @@ class LockContext(ThreadLocks, ThreadFace):
         """Return the one context of this process for ``client``, made at the first call and anew after a close.
 
         Clients that share a connection pool share it, too: frameworks make a client per request, but keep the pool.
+        It goes with its client (the pool, or the client of a cluster), which it does not keep; what is held is held on.
+        A ``redis_connect_func``, a credential provider and the like that refer to the client go with it as well: from
+        then on it cannot connect any more.
         """
         pool = getattr(client, "connection_pool", client)
         context = _shared.get(pool)
@@ -137,7 +140,9 @@ class LockContext(ThreadLocks, ThreadFace):
             with _shared_lock:
                 context = _shared.get(pool)
                 if context is None or context.closed:
-                    context = _shared[pool] = cls(client)
+                    context = cls(client)
+                    context._connector.let_go(client, pool)
+                    _shared[pool] = context
         return context
 
     @classmethod
@@ -327,13 +332,20 @@ class LockContext(ThreadLocks, ThreadFace):
         The lock is not reentrant: a call that is part of another one which holds the same name, in the same thread or
         task, raises LockAlreadyHeld instead of waiting for ever.
 
+        The lock is held until the function returns, so what it returns must be done by then. Refused are generators and
+        what ``contextlib`` makes of them, coroutines and other awaitables, futures and tasks that are not done, and
+        iterators that call a function when they are read (``map``, ``filter``, or a ``zip`` of those): they are closed or
+        cancelled, as far as they can be, and the call raises TypeError. Other iterators, files and finished futures pass;
+        whether an iterator of a class of one's own does its work before it is returned, cannot be seen.
+
         Args:
             name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for what it leads to.
             timeout, terms: As for :meth:`lock`.
 
         Raises:
             ValueError: A value is out of range, or the name speaks of what is no parameter.
-            TypeError: What is decorated is a generator, which would run after the lock has been released.
+            TypeError: What is decorated is a generator, or a context manager made of one: it would run after the lock has
+                been released.
 
         Example:
             >>> from wheel_lock.testing import fake_context

@@ -11,7 +11,6 @@ import inspect
 import string
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from types import CoroutineType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from wheel_lock import caller, tasks
@@ -22,6 +21,7 @@ from wheel_lock.lease import Owner
 from wheel_lock.options import lock_name
 from wheel_lock.task_lock import Lock as AsyncLock
 from wheel_lock.threads import Lock
+from wheel_lock.unfinished import is_awaited, refuse_to_decorate, refuse_to_return, title_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,14 +72,10 @@ class Locked:
 
     def __call__(self, function: Callable[P, Any]) -> Callable[P, Any]:
         """Return ``function``, wrapped."""
-        title = getattr(function, "__qualname__", repr(function))
+        title = title_of(function)
         if isinstance(function, (staticmethod, classmethod)):
             raise TypeError(f"{title}: @{type(function).__name__} belongs above the decorator that locks, not below it")
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
-                f"{title} is a generator: its body runs when the lock has been released already; "
-                "acquire the lock in the body"
-            )
+        refuse_to_decorate(function)
         signature = inspect.signature(function)
         for field in self._fields:
             name = field.partition(".")[0].partition("[")[0]
@@ -91,7 +87,7 @@ class Locked:
             bound.apply_defaults()
             return self._template.format(**bound.arguments)
 
-        if inspect.iscoroutinefunction(function):
+        if is_awaited(function):
 
             @functools.wraps(function)
             async def with_async_lock(*arguments: P.args, **named: P.kwargs) -> Any:
@@ -99,7 +95,9 @@ class Locked:
                 call = _call_of(lock, tasks.current_owner())
                 async with lock:
                     _calls[call] = lock
-                    return await function(*arguments, **named)
+                    result = await function(*arguments, **named)
+                    refuse_to_return(result, title, awaited=True)
+                    return result
 
             return with_async_lock
 
@@ -110,11 +108,7 @@ class Locked:
             with lock:
                 _calls[call] = lock
                 result = function(*arguments, **named)
-                if isinstance(result, CoroutineType):
-                    result.close()
-                    raise TypeError(
-                        f"{title} is no coroutine function, but returned a coroutine: it would run unlocked"
-                    )
+                refuse_to_return(result, title, awaited=False)
                 return result
 
         return with_lock

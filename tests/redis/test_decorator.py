@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import functools
+import gc
 import inspect
+import itertools
 import threading
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -398,3 +405,236 @@ def test_what_a_call_starts_elsewhere_waits_for_it(context: LockContext) -> None
     work(1)
     started.pop().result()
     asyncio.run(main())
+
+
+# What is not done when the function returns
+
+
+@contextlib.contextmanager
+def manager() -> Iterator[None]:
+    yield pytest.fail("it runs")
+
+
+@contextlib.asynccontextmanager
+async def async_manager() -> AsyncIterator[None]:
+    yield pytest.fail("it runs")
+
+
+class Methods:
+    @classmethod
+    def of_class(cls) -> Iterator[int]:
+        yield 1
+
+    def of_object(self) -> Iterator[int]:
+        yield 1
+
+    @contextlib.contextmanager
+    def manager(self) -> Iterator[None]:
+        yield
+
+    async def coroutine(self, number: int) -> int:
+        return number
+
+
+class Yields:
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+class Works:
+    def __init__(self, context: LockContext) -> None:
+        self.context = context
+
+    async def __call__(self) -> list[str | bytes]:
+        await asyncio.sleep(0)
+        return names(self.context)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(manager, async_manager, functools.partial(manager), functools.partial(generator)),
+        *(
+            Methods.of_class,
+            Methods().of_object,
+            Methods().manager,
+            Methods.manager,
+            Yields(),
+            functools.partial(Yields()),
+        ),
+    ],
+)
+def test_what_yields_is_refused_in_whatever_form(context: LockContext, function: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError, match=r"is a (generator|context manager made of a generator): its body runs when"):
+        context.locked("work")(function)
+
+
+def test_what_is_to_be_awaited_is_awaited_under_the_lock_in_whatever_form(context: LockContext) -> None:
+    async def main() -> None:
+        assert await context.locked("work")(Works(context))() == ["work"]
+        assert await context.locked("work")(functools.partial(Works(context)))() == ["work"]
+        assert await context.locked("work:{number}")(Methods().coroutine)(3) == 3
+        assert await context.locked("work:{number}")(functools.partial(Methods().coroutine, number=3))() == 3
+
+    asyncio.run(main())
+
+
+class Later:
+    """What runs when it is awaited."""
+
+    def __await__(self) -> Any:
+        yield pytest.fail("it runs")
+
+
+async def unlocked() -> None:
+    pytest.fail("it runs")
+
+
+def fails(*_: object) -> bool:
+    pytest.fail("it runs")
+
+
+UNFINISHED: dict[str, Callable[[], Any]] = {
+    "generator": generator,
+    "async generator": async_generator,
+    "manager": manager,
+    "async manager": async_manager,
+    "coroutine": unlocked,
+    "awaitable": Later,
+    "map": lambda: map(fails, [1]),
+    "filter": lambda: filter(fails, [1]),
+    "starmap": lambda: itertools.starmap(fails, [(1,)]),
+    "until": lambda: iter(fails, True),
+    "zip": lambda: zip([1], map(fails, [1]), strict=True),
+    "chain": lambda: itertools.chain([1], enumerate(generator())),
+    "future": concurrent.futures.Future,
+}
+
+
+@pytest.mark.parametrize("what", UNFINISHED)
+def test_what_would_run_unlocked_is_refused_at_the_call(backend: Backend, context: LockContext, what: str) -> None:
+    function = UNFINISHED[what]
+    kept: list[Any] = []
+
+    def make() -> Any:
+        kept.append(function())
+        return kept[0]
+
+    async def make_async() -> Any:
+        return make()
+
+    decorated: Callable[[], Any] = context.locked("work")(make)
+    with pytest.raises(TypeError, match=r"make.* returned an? .*: it would run unlocked; "):
+        decorated()
+    assert not backend.view.exists("work")
+    [result] = kept
+    if inspect.isgenerator(result):
+        assert inspect.getgeneratorstate(result) == inspect.GEN_CLOSED
+    if inspect.iscoroutine(result):
+        assert inspect.getcoroutinestate(result) == inspect.CORO_CLOSED
+    if isinstance(result, concurrent.futures.Future):
+        assert result.cancelled()
+    kept.clear()
+    with pytest.raises(TypeError, match=r"make_async returned an? .*: it would run unlocked; "):
+        asyncio.run(context.locked("work")(make_async)())
+    eventually(lambda: not backend.view.exists("work"))
+    del result
+    kept.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gc.collect()
+
+
+def test_a_task_that_is_returned_is_cancelled_before_it_runs(context: LockContext) -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    @context.locked("work")
+    def start() -> asyncio.Task[None]:
+        tasks.append(asyncio.ensure_future(unlocked()))
+        return tasks[-1]
+
+    @context.locked("work")
+    async def start_async() -> asyncio.Task[None]:
+        return start.__wrapped__()  # type: ignore[attr-defined,no-any-return]
+
+    async def main() -> None:
+        with pytest.raises(TypeError, match="start returned a Task that is not done: it would run unlocked"):
+            start()
+        with pytest.raises(TypeError, match="start_async returned a Task that is not done"):
+            await start_async()
+        assert len(tasks) == 2
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks)
+
+    asyncio.run(main())
+
+
+def test_a_future_of_another_threads_loop_is_cancelled_there(context: LockContext) -> None:
+    loop = asyncio.new_event_loop()
+    running = Background(loop.run_forever)
+    try:
+        future = loop.create_future()
+        with pytest.raises(TypeError, match="Future that is not done"):
+            context.locked("work")(lambda: future)()
+        eventually(future.cancelled)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        running.result()
+        loop.close()
+    left = asyncio.Future[None](loop=loop)
+    with pytest.raises(TypeError, match="Future that is not done"):
+        context.locked("work")(lambda: left)()
+
+
+def test_what_is_done_is_returned_as_it_is(context: LockContext, tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    path.write_text("one\ntwo\n")
+    future: concurrent.futures.Future[int] = concurrent.futures.Future()
+    future.set_result(1)
+
+    class Pair(NamedTuple):
+        one: Any
+
+    with path.open() as file:
+        results = [
+            *(
+                file,
+                iter([1]),
+                zip([1], [2], strict=True),
+                enumerate("ab"),
+                itertools.chain([1], [2]),
+                range(3),
+                future,
+            ),
+            *(
+                Pair(map(str, [1])),
+                [generator()],
+                threading.Lock(),
+                contextlib.nullcontext(),
+                Methods,
+                memoryview(b"1"),
+            ),
+            *(itertools.count(), reversed([1]), {1: 2}.items(), b"1", None, object(), MagicMock()),
+        ]
+        for result in results:
+            assert context.locked("work")(functools.partial(lambda one: one, result))() is result
+
+    async def main() -> None:
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(1)
+
+        @context.locked("work")
+        async def work() -> Any:
+            return done
+
+        assert await work() is done
+
+    asyncio.run(main())
+
+
+def test_a_class_is_made_under_the_lock(context: LockContext) -> None:
+    class Report:
+        def __init__(self) -> None:
+            self.names = names(context)
+
+    assert context.locked("work")(Report)().names == ["work"]

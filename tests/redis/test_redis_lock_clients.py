@@ -13,6 +13,7 @@ import pytest
 import redis
 import redis.asyncio
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.commands.core import AsyncScript
 from redis.credentials import CredentialProvider
 from redis.sentinel import Sentinel
 
@@ -173,7 +174,7 @@ def test_each_class_is_for_its_own_kind_of_client() -> None:
         redis.asyncio.Redis().lock(NAME, lock_class=theirs)
     for own in (Lock, AsyncLock):  # which keep their scripts per class
         script: Any = own.lua_release
-        assert script is None or isinstance(script.registered_client, redis.Redis) is (own is Lock)
+        assert script is None or isinstance(script, AsyncScript) is (own is AsyncLock)
 
 
 def test_fakeredis_clients_are_refused_with_the_way_out() -> None:

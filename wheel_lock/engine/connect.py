@@ -22,6 +22,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from wheel_lock.engine.encryption import disagreement, may_disagree
+from wheel_lock.engine.ties import ClientGone, Tie, tied
 from wheel_lock.native import without_hub
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.protocol import scripts
@@ -134,7 +135,7 @@ _SYNCHRONOUS: dict[type[Any], Any] = {
     redis.asyncio.SSLConnection: redis.SSLConnection,
     redis.asyncio.UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
 }
-_ONLY_FOR_ASYNCIO = ("encoder_class", "parser_class", "himport_registry", "oss_cluster_maint_notifications_handler")
+_ONLY_FOR_ASYNCIO = ("encoder_class", "parser_class", "himport_registry")
 
 
 class _AwaitedCredentials(CredentialProvider):
@@ -169,9 +170,11 @@ def _for_threads(settings: dict[str, Any]) -> None:
         raise TypeError("a redis_connect_func of an asyncio client cannot be called from the engine's thread")
     for name in _ONLY_FOR_ASYNCIO:
         settings.pop(name, None)
-    provider, missing = settings.get("credential_provider"), CredentialProvider.get_credentials
-    if provider is not None and getattr(type(provider), "get_credentials", missing) is missing:
-        settings["credential_provider"] = _AwaitedCredentials(provider)
+
+
+def _only_awaited(provider: object) -> bool:
+    missing = CredentialProvider.get_credentials
+    return provider is not None and getattr(type(provider), "get_credentials", missing) is missing
 
 
 class RedisPyConnector:
@@ -211,7 +214,14 @@ class RedisPyConnector:
         self._asked: tuple[Any, Any] | None = None  # what server was asked last whether it speaks TLS
         self._tls_trouble: str | None = None  # and what came out
         settings.pop("maint_notifications_pool_handler", None)
+        settings.pop("oss_cluster_maint_notifications_handler", None)
         settings.pop("event_dispatcher", None)
+        settings.pop("retry", None)
+        settings.pop("maint_notifications_config", None)
+        # The client's own objects; shared with all that are made of this connector, by whoever asks for a Tie.
+        self._ties: dict[str, Tie] = tied(settings)
+        if isinstance(client, redis.asyncio.Redis) and _only_awaited(provider := self._setting("credential_provider")):
+            self._ties["credential_provider"] = Tie(provider, _AwaitedCredentials)
         settings.update(
             protocol=2,
             retry=Retry(NoBackoff(), 0),
@@ -222,6 +232,21 @@ class RedisPyConnector:
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
         self._settings = settings
+
+    def _setting(self, name: str) -> Any:
+        """Return one of the client's own objects, None where there is no such one."""
+        return self._ties[name]() if name in self._ties else None
+
+    def let_go(self, *owners: object) -> None:
+        """Keep none of ``owners``, the client or what is its, from being collected."""
+        for tie in self._ties.values():
+            tie.loosen(owners)
+
+    def greet_with(self, greeting: Tie | None) -> None:
+        """Have each connection greeted in this way instead of what the client's settings say; None for the usual one."""
+        self._ties.pop("redis_connect_func", None)
+        if greeting is not None:
+            self._ties["redis_connect_func"] = greeting
 
     def at(self, server: Server) -> RedisPyConnector:
         """Return what connects in the same way to a node of the same cluster."""
@@ -242,7 +267,10 @@ class RedisPyConnector:
         return redis.Redis.from_pool(pool)  # closing the client disconnects it, on the thread that has connected
 
     def _limited(self, timeout_s: float) -> dict[str, Any]:
-        settings = dict(self._settings)
+        try:
+            settings = {**self._settings, **{name: tie() for name, tie in self._ties.items()}}
+        except ClientGone as error:
+            raise redis.exceptions.ConnectionError(str(error)) from None
         for what in ("socket_timeout", "socket_connect_timeout"):
             settings[what] = min(settings.get(what) or timeout_s, timeout_s)
         return settings
@@ -319,6 +347,9 @@ class RedisPyConnector:
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._met, self._asked = True, None
+            for name, tie in self._ties.items():
+                if tie.loose and name in vars(connection):
+                    setattr(connection, name, None)  # it was for connecting, which this one does not do again
             server = settings.get("host"), str(settings.get("port"))
             return RedisPyConnection(connection, sock, level, server, missing)
         except BaseException as error:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from wheel_lock.alarms import Alarm
 from wheel_lock.engine.connect import Server
 from wheel_lock.engine.node import JITTER
+from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.sentinel import SentinelConnector
 from wheel_lock.engine.wakeups import WakeUps
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # The Sentinel that leads a failover says the second when it ends, and the first when the new master is one.
 _CHANNELS = (b"+promoted-slave", b"+switch-master")
 _LOOK_EVERY_S = 5.0
+_HEED_EVERY_S = 0.25  # a Sentinel that tells of one failover after the other, none of which the others know
 _PAUSE_S = 5.0  # at most, between two attempts to connect to a Sentinel that is away: there are others
 
 
@@ -39,6 +41,8 @@ class Failovers:
         self.wakeups = [WakeUps(engine.timer, each.listener(), options, launch, engine) for each in connector.sentinels]
         connector.opinions.on_change = lambda servers: engine.tell(lambda: self._changed(servers))
         self._next_look: Alarm | None = None
+        self._heeded: Alarm | None = None
+        self._pace = Pace(_HEED_EVERY_S)
         self._looking = False
         self._look_again = False
 
@@ -57,12 +61,13 @@ class Failovers:
     def begin_anew(self) -> None:
         """Nobody listens any more: after the death of the thread, in a forked child, when all has been hung up."""
         self._engine.timer.cancel(self._next_look)
-        self._next_look = None
+        self._engine.timer.cancel(self._heeded)
+        self._next_look = self._heeded = None
         self._looking = self._look_again = False
 
     def forget(self) -> None:
-        """In a forked child: the alarm and the threads that ask are the parent's."""
-        self._next_look = None
+        """In a forked child: the alarms and the threads that ask are the parent's."""
+        self._next_look = self._heeded = None
         self._connector.forget()
 
     def listening(self, holds: bool) -> None:
@@ -72,8 +77,19 @@ class Failovers:
 
     def woken(self, message: bytes) -> None:
         """A Sentinel says that a master has been replaced, of this or another service."""
-        if self._connector.service.encode() in message.split():
+        if self._heeded is not None or self._connector.service.encode() not in message.split():
+            return
+        now = self._engine.timer.now
+        if self._pace.allows(now):
+            self._pace.tried(now)
             self._look()
+        else:
+            self._heeded = self._engine.timer.call_at(now + _HEED_EVERY_S, self._heed, self)
+
+    def _heed(self, now: float) -> None:
+        self._heeded = None
+        self._pace.tried(now)
+        self._look()
 
     def _set_next_look(self) -> None:
         pause_s = _LOOK_EVERY_S * JITTER.uniform(0.75, 1.25)
@@ -125,6 +141,7 @@ class Failovers:
             self._look()
 
     def _changed(self, masters: tuple[Server, ...]) -> None:
+        self._pace.granted()
         named = " or ".join(f"{host}:{port}" for host, port in masters)
         error = ConnectionAbortedError(f"the Sentinels say that {named} is the master now")
         for node in self._engine.nodes:

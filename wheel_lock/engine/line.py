@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.kind import Contention
+from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests import PATIENCE, least_s
 from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.errors import TooManyLocks, copied
@@ -157,14 +158,31 @@ class AnyLine(WheelEntry):
 class Line(AnyLine):
     """Those of whom only the first asks. On the wheel it waits for its next look."""
 
-    __slots__ = ("_again", "_heard_at", "_in_a_row", "_leaving", "_rivals", "_shared", "_trying", "_yielding", "holder")
+    __slots__ = (
+        *(
+            "_again",
+            "_called",
+            "_heard_at",
+            "_in_a_row",
+            "_leaving",
+            "_pace",
+            "_paused",
+            "_rivals",
+            "_shared",
+            "_trying",
+        ),
+        *("_yielding", "holder"),
+    )
 
     def __init__(self, lines: Lines, engine: Engine, first: Acquisition) -> None:
         super().__init__(lines, engine, first)
         self._shared = first.kind.contention is Contention.SHARED
         self.holder: Lease | None = None  # where the lock is held by this process, and was granted to this line
         self._trying: Acquire | None = None
-        self._again = False  # woken while a try was under way, which may have been refused just before
+        self._again = False  # released here while a try was under way, which may have been refused just before
+        self._called = False  # woken meanwhile
+        self._pace = Pace(engine.timer.scale.tick_s)
+        self._paused = False  # woken, to no purpose lately: the next try waits for its tick
         self._yielding = False
         self._rivals = 0  # other processes that listened at the last release
         self._in_a_row = 0
@@ -204,7 +222,7 @@ class Line(AnyLine):
 
     def linger(self) -> None:
         """Nobody stands in it: close it, unless somebody comes soon."""
-        self._yielding = False
+        self._yielding = self._paused = False
         super().linger()
 
     def disperse(self) -> list[Acquisition]:
@@ -250,13 +268,21 @@ class Line(AnyLine):
             self.woken(b"")
 
     def woken(self, message: bytes) -> None:
-        """Somebody has released the lock."""
-        if not self._waiters or self._yielding or self.held_here:
+        """Somebody has released the lock, or says so: whoever may publish."""
+        if not self._waiters or self._yielding or self._paused or self.held_here:
             return
         if self._trying is not None:
-            self._again = True
+            self._called = True
         else:
+            self._heed()
+
+    def _heed(self) -> None:
+        """Follow a wake-up: at once, or, where those before it have come to nothing, at its tick."""
+        if self._pace.allows(self._engine.timer.now):
             self._try()
+        else:
+            self._paused = True
+            self._schedule(self._engine.timer.scale.tick_s)
 
     def granted_to(self, lease: Lease) -> None:
         """The lock was granted to this process."""
@@ -284,7 +310,7 @@ class Line(AnyLine):
         """Nothing was heard for a while: look."""
         if self in self._engine.timer.wheel:
             return  # scheduled anew by something else that came due in the same step
-        self._yielding = False
+        self._yielding = self._paused = False
         if not self._waiters:
             self._lines.close(self)
         elif self._trying is None:
@@ -304,7 +330,8 @@ class Line(AnyLine):
     def _try(self) -> None:
         if self._trying is not None or not self._waiters:
             return
-        self._again = self._yielding = False
+        self._again = self._called = self._yielding = self._paused = False
+        self._pace.tried(self._engine.timer.now)
         self._engine.timer.wheel.cancel(self)
         first = self._first
         first.try_once(partial(self._tried, first), waiting=True)
@@ -334,6 +361,7 @@ class Line(AnyLine):
             self._refused(waiter, request)
 
     def _granted(self, waiter: Acquisition, request: Acquire) -> None:
+        self._pace.granted()
         for lease in request.leases:
             if lease.key == self._key:
                 self.granted_to(lease)
@@ -345,6 +373,7 @@ class Line(AnyLine):
                 self._look_later()
 
     def _refused(self, waiter: Acquisition, request: Acquire) -> None:
+        self._pace.refused(self._engine.timer.now, request.retry_ms)
         if not self.held_here:
             self.holder = None
             self._in_a_row = 0
@@ -356,6 +385,8 @@ class Line(AnyLine):
             return
         if self._again:
             self._try()
+        elif self._called and self._waiters:
+            self._heed()
         elif self._waiters:
             self._look_later(request.retry_ms)
 

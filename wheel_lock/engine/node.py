@@ -35,7 +35,8 @@ logger = logging.getLogger("wheel_lock")
 
 
 _SOON_S = 0.02
-JITTER = random.Random()  # of our own: the state of the module's belongs to the program that we are part of
+# The system's: it has no state, which a fork, or a snapshot of the machine, would have several processes share.
+JITTER = random.SystemRandom()
 
 
 class Backoff:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.line import AnyLine
+from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests import PATIENCE
 from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.tokens import TOKEN_CHARACTERS
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class _Place(WheelEntry):
     """Where one waiter stands. On the wheel it waits for the waiter's next look."""
 
-    __slots__ = ("_queue", "again", "group", "trying", "waiter")
+    __slots__ = ("_queue", "again", "called", "group", "pace", "paused", "trying", "waiter")
 
     def __init__(self, queue: Queue, waiter: Acquisition) -> None:
         self.tick = -1
@@ -31,7 +32,10 @@ class _Place(WheelEntry):
         self._queue = queue
         self.waiter = waiter
         self.trying = False
-        self.again = False  # woken while a try was under way, which may have been refused just before
+        self.again = False  # to ask once more when the try that is under way is over
+        self.called = False  # woken while a try was under way, which may have been refused just before
+        self.pace = Pace(queue.above.timer.scale.tick_s)
+        self.paused = False  # woken, to no purpose lately: the next try waits for its tick
 
     def late(self, now: float) -> None:
         """It is time to be heard of again."""
@@ -91,13 +95,26 @@ class Queue(AnyLine):
         super().listening(holds)
         if holds:
             for place in list(self._places.values()):
-                self.look(place)
+                self._call(place)
 
     def woken(self, message: bytes) -> None:
-        """It is somebody's turn."""
+        """It is somebody's turn, or somebody says so: whoever may publish. The server knows."""
         place = self._places.get(message)
         if place is not None:
-            self.look(place)
+            self._call(place)
+
+    def _call(self, place: _Place) -> None:
+        """Have a waiter ask: at once, or, where the calls before have come to nothing, at its tick."""
+        if place.trying:
+            place.called = True
+        elif not place.paused:
+            timer = self._engine.timer
+            if place.pace.allows(timer.now):
+                self.look(place)
+            else:
+                place.paused = True
+                timer.wheel.cancel(place)
+                timer.wheel.schedule(place, timer.scale.ceil(timer.clock.now() + timer.scale.tick_s))
 
     def look(self, place: _Place) -> None:
         """Have a waiter ask."""
@@ -105,7 +122,8 @@ class Queue(AnyLine):
             place.again = True
             return
         self._engine.timer.wheel.cancel(place)
-        place.trying, place.again = True, False
+        place.trying, place.again, place.called, place.paused = True, False, False, False
+        place.pace.tried(self._engine.timer.now)
         place.waiter.try_once(partial(self._tried, place), waiting=True)
 
     def _tried(self, place: _Place) -> None:
@@ -125,7 +143,11 @@ class Queue(AnyLine):
         elif place.again:
             self.look(place)
         else:
-            self._look_later(place, request.retry_ms)
+            place.pace.refused(self._engine.timer.now, request.retry_ms)
+            if place.called:
+                self._call(place)
+            else:
+                self._look_later(place, request.retry_ms)
 
     def _look_later(self, place: _Place, retry_ms: int | None) -> None:
         pause_s = place.waiter.patience_s / 3

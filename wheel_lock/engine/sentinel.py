@@ -24,6 +24,7 @@ from redis.utils import str_if_bytes
 from wheel_lock.engine.connect import RedisPyConnection, RedisPyConnector, Server, as_failure
 from wheel_lock.engine.node import start_helper_thread
 from wheel_lock.engine.opinions import Belief, Opinion, Opinions
+from wheel_lock.engine.ties import Tie
 from wheel_lock.native import SimpleQueue, allocate_lock
 
 _SECURE = (redis.SSLConnection, redis.asyncio.SSLConnection)
@@ -64,9 +65,9 @@ class SentinelConnector(RedisPyConnector):
         pool: Any = client.connection_pool
         if not pool.is_master:
             raise TypeError("locks are held at a master: take the client from Sentinel.master_for, not from slave_for")
-        self._sentinel: Any = pool.sentinel_manager
+        self._sentinel = Tie(pool.sentinel_manager)
         self.service: str = pool.service_name
-        self.sentinels = [RedisPyConnector(sentinel) for sentinel in self._sentinel.sentinels]
+        self.sentinels = [RedisPyConnector(sentinel) for sentinel in pool.sentinel_manager.sentinels]
         self.opinions = Opinions(len(self.sentinels), time.monotonic)
         self._unanswered: dict[int, float] = {}  # since when
         self._targets: dict[Server, SentinelConnector] = {}
@@ -76,6 +77,13 @@ class SentinelConnector(RedisPyConnector):
         del settings["connection_pool"]
         settings.pop("connection_class", None)
         return redis.SSLConnection if issubclass(connection_class, _SECURE) else redis.Connection
+
+    def let_go(self, *owners: object) -> None:
+        """Keep none of ``owners``, the client or what is its, from being collected."""
+        super().let_go(*owners)
+        self._sentinel.loosen(owners)
+        for sentinel in self.sentinels:
+            sentinel.let_go(*owners)
 
     def describe(self) -> str:
         """Return the service, and its master as far as it is known."""
@@ -205,7 +213,7 @@ class SentinelConnector(RedisPyConnector):
                 state = client.sentinel_masters().get(self.service)
         if isinstance(state, redis.exceptions.ResponseError) or not state:
             return None  # it watches no such master
-        if state["num-other-sentinels"] < self._sentinel.min_other_sentinels:
+        if state["num-other-sentinels"] < self._sentinel().min_other_sentinels:
             return None
         # The Sentinel that leads a failover gives the state of the old master, in the new epoch, until all has ended;
         # the address is that of the new one as soon as the epoch is.
@@ -218,7 +226,7 @@ class SentinelConnector(RedisPyConnector):
 
     def _judged(self, state: dict[str, Any]) -> Server | None:
         """Return the address as the user's Sentinel object has it, which may map it; None where the master is down."""
-        judge = copy.copy(self._sentinel)
+        judge = copy.copy(self._sentinel())
         awaited = inspect.iscoroutinefunction(judge.discover_master)
         judge.sentinels = [_Answer({self.service: state}, awaited)]
         try:

@@ -6,13 +6,16 @@ The slot map is asked for on a short-lived helper thread, of one node after the 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import inf
 from typing import Any, NamedTuple
 
 import redis
 import redis.asyncio
+from redis.connection import AbstractConnection
 
 from wheel_lock.engine.connect import InTurn, RedisPyConnector, Server
+from wheel_lock.engine.ties import Tie
 
 UNKNOWN_HOSTS = ("", "?")  # said by a node that does not know its own address, or name: it is the one that was asked
 
@@ -56,8 +59,13 @@ class ClusterConnector:
         self._replicas: list[Server] = []
         self._turn = -1
         self._places: dict[Server, Server] = {}
-        self._remap = getattr(client.nodes_manager, "address_remap", None)
+        remap = getattr(client.nodes_manager, "address_remap", None)
+        self._remap = None if remap is None else Tie(remap)
         self._template = RedisPyConnector(_client_of_a_node(client))
+        if type(client).on_connect is redis.RedisCluster.on_connect:
+            # What that does beyond the usual is READONLY, which is for replicas, and what the user has asked for.
+            asked_for = getattr(client, "user_on_connect_func", None)
+            self._template.greet_with(None if asked_for is None else Tie(asked_for, _after_the_usual))
 
     def known_place(self, host: str, port: str) -> Server | None:
         """Return where a node is reached which the cluster names so; None where the map has to be asked for first."""
@@ -67,9 +75,15 @@ class ClusterConnector:
         """Like it, on a helper thread: the client may say that it is elsewhere, and that is a user's code."""
         if self._remap is None:
             return host, port
-        place, place_port = self._remap((host, int(port)))
+        place, place_port = self._remap()((host, int(port)))
         self._places[host, port] = place, str(place_port)
         return place, str(place_port)
+
+    def let_go(self, *owners: object) -> None:
+        """Keep none of ``owners``, the client or what is its, from being collected."""
+        self._template.let_go(*owners)
+        if self._remap is not None:
+            self._remap.loosen(owners)
 
     def to(self, server: Server) -> RedisPyConnector:
         """Return what connects to one node."""
@@ -134,6 +148,16 @@ class ClusterConnector:
         return self._place((asked[0] or "") if host in UNKNOWN_HOSTS else host, str(node[1]))
 
 
+def _after_the_usual(function: Callable[[AbstractConnection], object]) -> Callable[[AbstractConnection], None]:
+    """Return what greets as a cluster's client does, but for READONLY."""
+
+    def greet(connection: AbstractConnection) -> None:
+        connection.on_connect()
+        function(connection)
+
+    return greet
+
+
 def _client_of_a_node(client: AnyCluster) -> redis.Redis | redis.asyncio.Redis:
     """Return a client for one node, whichever: its settings are those of all."""
     if isinstance(client, redis.RedisCluster):
@@ -141,5 +165,8 @@ def _client_of_a_node(client: AnyCluster) -> redis.Redis | redis.asyncio.Redis:
         own: redis.Redis = node.redis_connection
         return own
     first = next(iter(client.nodes_manager.startup_nodes.values()))
-    pool = redis.asyncio.ConnectionPool(connection_class=first.connection_class, **first.connection_kwargs)
+    settings = dict(first.connection_kwargs)
+    if type(client).on_connect is redis.asyncio.RedisCluster.on_connect:
+        settings.pop("redis_connect_func", None)  # READONLY, which is for replicas
+    pool = redis.asyncio.ConnectionPool(connection_class=first.connection_class, **settings)
     return redis.asyncio.Redis(connection_pool=pool)

@@ -26,6 +26,8 @@ logger = logging.getLogger("wheel_lock")
 
 _PING_EVERY_S = 2.0  # a half-open connection is noticed after two of these
 _PER_COMMAND = 500  # channels
+_MOST_STRAYS = 16  # channels that nobody listens to, and that are unsubscribed from once more between two PINGs
+_LONGEST_CHANNEL = 1024  # bytes; none of ours is as long
 
 
 class Listener(FailureDomain, Protocol):
@@ -103,6 +105,7 @@ class WakeUps:
         self._holding: set[bytes] = set()  # confirmed
         self._asked: set[bytes] = set()  # not confirmed yet
         self._refused: set[bytes] = set()  # to be asked for again
+        self._strays: set[bytes] = set()
         self._ping: Alarm | None = None
         self._proved: Callable[[], object] = _nothing
         self._silent = False
@@ -167,6 +170,7 @@ class WakeUps:
         self._asked.clear()
         self._refused.clear()
         self._holding.clear()
+        self._strays.clear()
         self._silent = False
         for listeners in self._listeners.values():
             for listener in listeners:
@@ -226,7 +230,16 @@ class WakeUps:
             for listener in listeners:
                 guarded(listener, listener.woken, message)
             if not listeners:
-                self._node.send(_Command(self._unsubscribes, channel))  # the last one must have been refused
+                self._stray(channel)
+
+    def _stray(self, channel: bytes) -> None:
+        """Nobody listens there any more: to unsubscribe must have been refused, or the server sends what it likes.
+
+        So not every message is worth a command: a server that reads nothing would have them pile up here.
+        """
+        if len(channel) <= _LONGEST_CHANNEL and len(self._strays) < _MOST_STRAYS and channel not in self._strays:
+            self._strays.add(channel)
+            self._node.send(_Command(self._unsubscribes, channel))
 
     def _set_ping(self) -> None:
         self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive, self._domain)
@@ -235,6 +248,7 @@ class WakeUps:
         self._ping = None
         if not self._listeners:
             return
+        self._strays.clear()
         if self._node.connected:
             if self._silent:
                 self._node.drop(TimeoutError("the connection for wake-ups has been silent for too long"))

@@ -77,6 +77,9 @@ class Renewed:
     blocking_timeout: Any
     thread_local: bool
     local: Any
+    lua_release: Any
+    lua_extend: Any
+    lua_reacquire: Any
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -93,6 +96,10 @@ class Renewed:
             )
         LockContext.shared(self.redis)
         super().register_scripts()  # type: ignore[misc]  # redis-py's class comes after this one
+        for script in (self.lua_release, self.lua_extend, self.lua_reacquire):
+            # They are the whole class's, and would keep whichever client came first. (Each call names its own.)
+            if getattr(script, "registered_client", None) is self.redis:
+                script.registered_client = weakref.proxy(self.redis)
 
     # -- what an acquire asks for ------------------------------------------------------------------------------------
 
