@@ -102,7 +102,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield from _opened(Backend("real", server.port))
     else:
         embedded: EmbeddedServer = request.getfixturevalue("embedded_server")
-        yield from _opened(Backend("embedded", embedded.port))
+        yield from _opened(Backend("embedded", embedded.port, embedded.password))
 
 
 @pytest.fixture

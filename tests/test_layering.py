@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("context",),
     ("redis_lock",),
     ("__init__",),  # imports what it likes; importing from the package itself is for those above it
+    ("embedded",),
     ("testing",),
     ("cli", "__main__"),
 )
@@ -43,7 +44,7 @@ PURE = ("wheel", "lease", "protocol")
 IMPURE_MODULES = ("threading", "asyncio", "socket", "time", "selectors", "redis", "logging")
 MAY_IMPORT_REDIS = (
     *(f"engine/{name}.py" for name in ("connect", "sentinel", "slots", "topology")),
-    *("context.py", "quorum/nodes.py", "testing.py", "cli.py"),
+    *("context.py", "quorum/nodes.py", "embedded/server.py", "testing.py", "cli.py"),
 )
 FORBIDDEN_NAMES = ("utils", "helpers")
 

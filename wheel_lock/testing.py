@@ -8,14 +8,17 @@ clock = ManualClock()
 timer = HashedWheelTimer(clock=clock)
 timer.new_timeout(task, delay=30.0)
 clock.advance(30.0)                     # the task has been handed over; nobody has slept
+
+The embedded server is for tests and demos only. It listens on loopback, asks for a password, and runs no Python for its
+clients.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 import threading
-from socketserver import StreamRequestHandler
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import redis
 
@@ -25,9 +28,6 @@ from wheel_lock.greenlets import new_gate
 from wheel_lock.loop import Loop
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.weak import WeakRegistry
-
-if TYPE_CHECKING:
-    import fakeredis
 
 _TURN_S = 10.0  # real seconds within which a thread must have turned; only a bug takes longer
 
@@ -120,57 +120,37 @@ def settle(loop: Loop) -> None:
         threading.Event().wait(0.001)  # a server's reply is awaited here, in real time
 
 
-def _handler(fakes: Any) -> Any:
-    """Return a class that serves a connection as a Redis server does, made of fakeredis's."""
-
-    class Handler(fakes):  # type: ignore[misc]
-        # Small replies must not wait for the acknowledgement of the last one (Nagle): it would show as renewal lag.
-        disable_nagle_algorithm = True
-
-        def setup(self) -> None:
-            try:
-                super().setup()
-            except OSError:  # the client has gone already, and what was opened for it would stay open
-                StreamRequestHandler.finish(self)
-                raise
-            read = self.current_client.read_response
-
-            def read_or_error(*arguments: Any, **more: Any) -> Any:
-                try:
-                    return read(*arguments, **more)
-                except redis.ResponseError as error:
-                    return error  # is answered as well, and not followed by the end of the connection
-
-            self.current_client.read_response = read_or_error
-
-    return Handler
-
-
 class EmbeddedServer:
-    """fakeredis as a server on loopback, in threads of this process.
+    """fakeredis as a server on loopback, in threads of this process, for tests and demos.
+
+    Clients need its password, a new one for each server: ``url`` and :meth:`client` have it. So other users of the machine
+    cannot connect; and what clients send runs as Redis commands and scripts only, never as Python.
 
     Attributes:
         port: Where it listens.
+        password: What clients have to know, as in ``redis.Redis(port=server.port, password=server.password)``.
+
+    Raises:
+        RuntimeError: The scripts of the installed version of fakeredis cannot be kept from Python.
     """
 
     def __init__(self) -> None:
-        import fakeredis
+        from wheel_lock.embedded.server import Server
 
-        self._server: fakeredis.TcpFakeServer = fakeredis.TcpFakeServer(("127.0.0.1", 0), server_type="redis")
-        self._server.daemon_threads = True  # a program that forgets to close it should end all the same
-        self._server.RequestHandlerClass = _handler(self._server.RequestHandlerClass)
+        self.password: str = secrets.token_urlsafe(32)
+        self._server = Server(self.password)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="embedded-redis", daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        """Its address."""
-        return f"redis://127.0.0.1:{self.port}/0"
+        """Its address, with the password in it."""
+        return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     def client(self, **options: Any) -> redis.Redis:
         """Return an ordinary client of it."""
-        return redis.Redis(host="127.0.0.1", port=self.port, **options)
+        return redis.Redis(**{"host": "127.0.0.1", "port": self.port, "password": self.password, **options})
 
     def close(self) -> None:
         """Stop it. Harmless when stopped already."""

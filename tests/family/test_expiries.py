@@ -123,7 +123,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         require_redis_7()
     embedded = request.param == "embedded"
     there: RedisServer | EmbeddedServer = request.getfixturevalue("embedded_server" if embedded else "redis_server")
-    with Backend("embedded" if embedded else "real", there.port) as backend:
+    password = there.password if isinstance(there, EmbeddedServer) else None
+    with Backend("embedded" if embedded else "real", there.port, password) as backend:
         backend.view.flushall()
         yield Server(backend, request.param == "flagged")
 

@@ -1,19 +1,18 @@
-"""A process that adopts a lock: `python -m tests.redis.adopter <port>`.
+"""A process that adopts a lock: `python -m tests.redis.adopter`.
 
-It says that it is ready, reads the text, says what it holds, and at the next line releases it and ends.
+It reads the URL of the server, says that it is ready, reads the text, says what it holds, and at the next line releases it
+and ends.
 """
 
 from __future__ import annotations
 
 import sys
 
-import redis
-
 from wheel_lock import LockContext
 
 
-def main(port: int) -> None:
-    with LockContext(redis.Redis(host="127.0.0.1", port=port)) as context:
+def main(url: str) -> None:
+    with LockContext.from_url(url) as context:
         print(context.lock("warm-up").locked(), flush=True)
         lock = context.adopt(sys.stdin.readline())
         print(lock.is_held, lock.fence, flush=True)
@@ -23,4 +22,4 @@ def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.stdin.readline().strip())

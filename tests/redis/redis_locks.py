@@ -39,7 +39,7 @@ def with_token(lock: Any, token: Any) -> Any:
 
 @asynccontextmanager
 async def client_of(backend: Backend, **options: Any) -> AsyncIterator[redis.asyncio.Redis]:
-    client = redis.asyncio.Redis(host="127.0.0.1", port=backend.port, **options)
+    client = redis.asyncio.Redis(host="127.0.0.1", port=backend.port, password=backend.password, **options)
     try:
         yield client
     finally:

@@ -50,9 +50,10 @@ class Clock(ManualClock):
 class Backend:
     """A server, real or embedded. `view` sees what is on it without the library."""
 
-    def __init__(self, name: str, port: int) -> None:
+    def __init__(self, name: str, port: int, password: str | None = None) -> None:
         self.name = name
         self.port = port
+        self.password = password
         self.view = self.client(protocol=2, socket_timeout=5.0)
         self._cleanup = ExitStack()
         self._cleanup.callback(self.view.close)
@@ -62,7 +63,11 @@ class Backend:
         return self.name == "real"
 
     def client(self, **options: Any) -> redis.Redis:
-        return redis.Redis(**{"host": "127.0.0.1", "port": self.port, **options})
+        return redis.Redis(**{"host": "127.0.0.1", "port": self.port, "password": self.password, **options})
+
+    @property
+    def url(self) -> str:
+        return f"redis://{f':{self.password}@' if self.password else ''}127.0.0.1:{self.port}/0"
 
     def context(self, **options: Any) -> LockContext:
         """A context of its own, closed with the test."""
@@ -86,7 +91,7 @@ class Backend:
         return proxy
 
     def context_through(self, proxy: TcpProxy, **options: Any) -> LockContext:
-        return self.context_of(redis.Redis(host="127.0.0.1", port=proxy.port), **options)
+        return self.context_of(self.client(port=proxy.port), **options)
 
     def context_of(self, client: redis.Redis, **options: Any) -> LockContext:
         context = LockContext(client, **options)

@@ -60,8 +60,9 @@ class Adopter:
     """Another process that is ready to adopt, see adopter.py."""
 
     def __init__(self, backend: Backend) -> None:
-        command = [sys.executable, "-W", "error", "-m", "tests.redis.adopter", str(backend.port)]
+        command = [sys.executable, "-W", "error", "-m", "tests.redis.adopter"]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.tell(backend.url)
         assert self.said() == "False"
 
     def tell(self, line: str) -> None:

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import pytest
-import redis
 
 from tests.redis.support import LONG_S, Backend, Background, Clock, connected, in_thread
 from tests.support.waiting import eventually
@@ -509,7 +508,7 @@ def test_two_contexts_with_several_waiters_each_take_turns(real: Backend) -> Non
 
 
 def test_a_client_of_redis_py_gets_its_turn_when_the_line_is_empty(backend: Backend, context: LockContext) -> None:
-    theirs = redis.Redis(port=backend.port).lock(NAME, timeout=30.0, sleep=0.01)
+    theirs = backend.client().lock(NAME, timeout=30.0, sleep=0.01)
     with context.lock(NAME, timeout=30.0):
         waiting = Background(theirs.acquire)
         time.sleep(0.05)

@@ -221,7 +221,7 @@ def test_settling_starts_no_thread(timer: HashedWheelTimer) -> None:
 
 def test_an_embedded_server_speaks_redis() -> None:
     with EmbeddedServer() as server:
-        assert server.url == f"redis://127.0.0.1:{server.port}/0"
+        assert server.url == f"redis://:{server.password}@127.0.0.1:{server.port}/0"
         with server.client(decode_responses=True) as client, redis.Redis.from_url(server.url) as other:
             client.set("key", "value", px=5000)
             assert client.get("key") == "value"

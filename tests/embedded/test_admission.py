@@ -1,0 +1,303 @@
+"""Nobody but those who know the password gets anywhere near fakeredis."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.cli.support import start
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockUnavailable
+from wheel_lock.embedded import admission
+from wheel_lock.testing import EmbeddedServer, fake_context
+
+PATIENCE_S = 30.0
+KEY = "written"
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as server:
+        yield server
+
+
+def encoded(*words: str | bytes) -> bytes:
+    parts = [word.encode() if isinstance(word, str) else word for word in words]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+
+
+SET = encoded("SET", KEY, "value")
+
+
+class Stranger:
+    """A connection of which nothing is known, as bytes."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)
+        self._file = self._socket.makefile("rb")
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            pass  # the server has closed it already
+
+    def line(self) -> bytes:
+        """The next line that the server says; nothing when the connection has ended."""
+        try:
+            return self._file.readline()
+        except OSError:
+            return b""
+
+    def said(self, data: bytes) -> bytes:
+        self.send(data)
+        return self.line()
+
+    def all_lines(self) -> list[bytes]:
+        """What the server says until it ends the connection."""
+        lines = []
+        while line := self.line():
+            lines.append(line)
+        return lines
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+
+@pytest.fixture
+def stranger(server: EmbeddedServer) -> Iterator[Stranger]:
+    stranger = Stranger(server)
+    yield stranger
+    stranger.close()
+
+
+def assert_untouched(server: EmbeddedServer) -> None:
+    with server.client() as client:
+        assert client.dbsize() == 0
+
+
+COMMANDS = [
+    ("SET", KEY, "value"), ("EVAL", f"return redis.call('set', '{KEY}', 1)", "0"), ("PING",), ("INFO",), ("MULTI",),
+    ("SUBSCRIBE", "c"), ("CONFIG", "SET", "requirepass", ""), ("ACL", "SETUSER", "default", "nopass"), ("RESET",),
+    ("FUNCTION", "LOAD", "#!lua name=x\n"), ("SCRIPT", "LOAD", "return 1"), ("AUTH",), ("AUTH", "a", "b", "c"),
+    ("CLIENT", "SETINFO", "LIB-NAME", "x"), ("SHUTDOWN",), (), ("",),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:2]))
+def test_nothing_runs_before_the_password(server: EmbeddedServer, stranger: Stranger, words: tuple[str, ...]) -> None:
+    for _ in range(2):
+        assert stranger.said(encoded(*words)) == b"-NOAUTH Authentication required.\r\n"
+    assert_untouched(server)
+
+
+def test_a_wrong_password_opens_nothing(server: EmbeddedServer, stranger: Stranger) -> None:
+    right = server.password
+    wrong = ["", right[:-1], right + "a", right.swapcase(), "\0" + right, right + "\0"]
+    for password in wrong:
+        assert stranger.said(encoded("AUTH", password)).startswith(b"-WRONGPASS ")
+        assert stranger.said(encoded("AUTH", "default", password)).startswith(b"-WRONGPASS ")
+        assert stranger.said(encoded("HELLO", "3", "AUTH", "default", password)).startswith(b"-WRONGPASS ")
+        assert stranger.said(SET).startswith(b"-NOAUTH ")
+    assert stranger.said(encoded("AUTH", "root", right)).startswith(b"-WRONGPASS ")
+    assert stranger.said(SET).startswith(b"-NOAUTH ")
+    assert_untouched(server)
+
+
+def test_what_is_sent_along_with_a_wrong_password_does_not_run(server: EmbeddedServer, stranger: Stranger) -> None:
+    stranger.send(SET + encoded("AUTH", "wrong") + SET + encoded("HELLO", "3") + SET)
+    assert [stranger.line().split()[0] for _ in range(5)] == [
+        b"-NOAUTH",
+        b"-WRONGPASS",
+        b"-NOAUTH",
+        b"-NOAUTH",
+        b"-NOAUTH",
+    ]
+    assert_untouched(server)
+
+
+def test_what_is_sent_along_with_the_password_runs(server: EmbeddedServer, stranger: Stranger) -> None:
+    stranger.send(SET + encoded("AUTH", server.password) + SET + encoded("GET", KEY))
+    assert [stranger.line() for _ in range(4)] == [
+        b"-NOAUTH Authentication required.\r\n",
+        b"+OK\r\n",
+        b"+OK\r\n",
+        b"+value\r\n",
+    ]
+
+
+def test_a_password_may_come_byte_by_byte(server: EmbeddedServer, stranger: Stranger) -> None:
+    for byte in encoded("AUTH", "default", server.password):
+        stranger.send(bytes([byte]))
+    assert stranger.line() == b"+OK\r\n"
+    assert stranger.said(encoded("PING")) == b"+PONG\r\n"
+
+
+def test_hello_needs_the_password_too(server: EmbeddedServer, stranger: Stranger) -> None:
+    assert stranger.said(encoded("HELLO")).startswith(b"-NOAUTH HELLO must be called")
+    assert stranger.said(encoded("HELLO", "3", "SETNAME", "x")).startswith(b"-NOAUTH HELLO must be called")
+    assert stranger.said(encoded("HELLO", "4", "AUTH", "default", server.password)).startswith(b"-NOPROTO ")
+    assert stranger.said(encoded("HELLO", "3", "AUTH", "default")).startswith(b"-ERR ")
+    assert stranger.said(encoded("HELLO", "3", "AUTH", "default", server.password, "SETNAME", "a b")).startswith(
+        b"-ERR "
+    )
+    assert stranger.said(SET).startswith(b"-NOAUTH ")
+    assert_untouched(server)
+
+
+def test_hello_with_the_password_selects_the_protocol_and_names_the_client(
+    server: EmbeddedServer, stranger: Stranger
+) -> None:
+    said = stranger.said(encoded("hello", "3", "auth", "default", server.password, "setname", "me"))
+    assert said.startswith(b"%")
+    with server.client() as client:
+        assert "me" in [entry["name"] for entry in client.client_list()]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        f"SET {KEY} value\r\n".encode(),
+        b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" + SET,
+        b"*11\r\n" + b"$1\r\na\r\n" * 11,
+        b"*2\r\n$4\r\nAUTH\r\n$1025\r\n" + b"a" * 1025 + b"\r\n",
+        b"*2\r\n$4\r\nAUTH\r\n$1000000000\r\n",
+        b"*1000000000\r\n",
+        b"*" + b"1" * 1000,
+        b"*-1\r\n",
+        b"*1\r\n*1\r\n",
+        "*²\r\n".encode(),
+        b"\0" * 1000,
+        b"\x16\x03\x01",  # the start of TLS
+    ],
+    ids=lambda data: repr(data[:24]),
+)
+def test_what_is_no_short_command_ends_the_connection(server: EmbeddedServer, stranger: Stranger, data: bytes) -> None:
+    stranger.send(data + SET)
+    assert stranger.all_lines() == []
+    assert_untouched(server)
+
+
+def test_a_connection_that_says_nothing_is_ended(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "_LIMIT_S", 0.2)
+    strangers = [Stranger(server) for _ in range(3)]
+    strangers[1].send(b"*2\r\n$4\r\nAUTH\r\n$10\r\nabc")
+    for stranger in strangers:
+        assert stranger.all_lines() == []
+        stranger.close()
+
+
+def test_the_limit_is_for_getting_in_only(server: EmbeddedServer) -> None:
+    with server.client() as client:
+        assert client.ping()
+        assert [connection.gettimeout() for connection in server._server._connections] == [None]
+
+
+def test_closing_the_server_ends_those_who_are_not_in_yet() -> None:
+    server = EmbeddedServer()
+    stranger = Stranger(server)
+    eventually(lambda: len(server._server._connections) == 1)
+    server.close()
+    assert stranger.all_lines() == []
+    stranger.close()
+    eventually(lambda: not server._server._connections)
+
+
+# Clients
+
+
+def test_each_server_has_a_password_of_its_own(server: EmbeddedServer) -> None:
+    with EmbeddedServer() as other:
+        assert other.password != server.password
+        assert len(other.password) >= 32
+        retry = Retry(NoBackoff(), 0)
+        with other.client(password=server.password, retry=retry) as client, pytest.raises(redis.AuthenticationError):
+            client.ping()
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_client_without_the_password_is_refused(server: EmbeddedServer, protocol: int) -> None:
+    for password in (None, "wrong"):
+        with (
+            redis.Redis(port=server.port, protocol=protocol, password=password, retry=Retry(NoBackoff(), 0)) as client,
+            pytest.raises(redis.AuthenticationError),
+        ):
+            client.set(KEY, "value")
+    assert_untouched(server)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_clients_with_the_password_are_served(server: EmbeddedServer, protocol: int) -> None:
+    with server.client(protocol=protocol, client_name="x") as client:
+        assert client.set(KEY, "value")
+        assert client.client_getname() in (b"x", "x")
+        assert client.execute_command("AUTH", server.password)  # once more
+    with redis.Redis.from_url(server.url, protocol=protocol) as client:
+        assert client.get(KEY) == b"value"
+    with redis.Redis(port=server.port, username="default", password=server.password, protocol=protocol) as client:
+        assert client.get(KEY) == b"value"
+
+    async def in_asyncio() -> None:
+        async with redis.asyncio.Redis.from_url(server.url, protocol=protocol) as client:
+            assert await client.get(KEY) == b"value"
+
+    asyncio.run(in_asyncio())
+
+
+def test_a_context_without_the_password_says_so(server: EmbeddedServer) -> None:
+    with (
+        LockContext(redis.Redis(port=server.port)) as context,
+        pytest.raises(LockUnavailable, match=r"(?i)auth") as caught,
+    ):
+        context.lock("order:42").acquire()
+    assert server.password not in str(caught.value)
+    with fake_context() as context:
+        assert context.server.password not in repr(context)
+
+
+# The demo
+
+
+def listening_ports(pid: int) -> list[int]:
+    """The ports of 127.0.0.1 at which a process listens."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            sockets.add(os.readlink(descriptor))
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="asks the kernel who listens where")
+def test_the_demo_serves_nobody_else() -> None:
+    process = start(
+        "demo", "--locks", "20", "--timeout", "2", "--seconds", "600", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        assert process.stdout is not None
+        said = ""
+        while "held 20" not in said:
+            said = process.stdout.readline()
+            assert said
+        (port,) = listening_ports(process.pid)
+        with (
+            redis.Redis(port=port, retry=Retry(NoBackoff(), 0)) as client,
+            pytest.raises(redis.AuthenticationError),
+        ):
+            client.eval("return 1", 0)
+    finally:
+        process.kill()
+        process.communicate()
