@@ -307,7 +307,8 @@ class LockContext(ThreadLocks, ThreadFace):
             The lock, held.
 
         Raises:
-            InvalidHandoff: The text is none, has been changed, or its lock may not be held any longer.
+            InvalidHandoff: The text is none, has been changed, has another fence than its lock, or that may not be held
+                any longer.
             LockLost: The lease has expired meanwhile, or somebody has adopted it already.
             LockNotAcquired: It was adopted, but the answer came too late for it to be held; it is released.
             TooManyLocks: ``max_held`` does not allow one more. The text can still be used.

@@ -10,5 +10,6 @@ if value ~= ARGV[1] then
 end
 local ttl = tonumber(ARGV[2])
 if ARGV[3] == '0' then ttl = ttl + math.max(redis.call('pttl', KEYS[1]), 0) end
+if ttl > 4000000000000 then return redis.error_reply('ERR the lock would last for longer than 126 years') end
 redis.call('pexpire', KEYS[1], string.format('%.0f', ttl))
 return ttl

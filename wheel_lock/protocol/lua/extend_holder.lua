@@ -12,6 +12,7 @@ score = tonumber(score or '0')
 if math.abs(score) <= now then return 0 end
 local ttl = tonumber(ARGV[2])
 if ARGV[3] == '0' then ttl = ttl + math.abs(score) - now end
+if ttl > 4000000000000 then return redis.error_reply('ERR the lock would last for longer than 126 years') end
 -- The key first: should that be refused, no member has more time than its key.
 prolong(redis.call, KEYS[1], string.format('%.0f', ttl))
 redis.call('zadd', KEYS[1], score > 0 and now + ttl or -(now + ttl), ARGV[1])
