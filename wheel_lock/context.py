@@ -171,7 +171,7 @@ class LockContext(ThreadLocks, ThreadFace):
         """Return an exclusive lock, not yet acquired.
 
         Args:
-            name: Its name, 1 to 512 bytes of any value; text is sent as UTF-8.
+            name: Its name, 1 to 512 bytes of any value that do not begin with ``wheel_lock:``; text is sent as UTF-8.
             timeout: Its time-to-live in seconds: how long it outlives a holder that crashes.
             blocking: Whether ``acquire`` waits while another holds it.
             blocking_timeout: Longest such wait in seconds, reconnecting included; None for ever.
@@ -300,7 +300,7 @@ class LockContext(ThreadLocks, ThreadFace):
         begins with a whole timeout.
 
         Args:
-            text: What ``export`` has returned.
+            text: What ``export`` has returned: a secret, for whoever has it can take the lock.
             on_lost, thread_local: As for :meth:`lock`; all else is as it was for the exporter.
 
         Returns:
