@@ -34,7 +34,7 @@ def test_an_error_reply_does_not_cost_the_connection() -> None:
     with fake_context(declare_keys=True) as context, context.lock("order:42", timeout=5.0, renew_every=0.05) as lock:
         view = context.server.client()
         view.set("wheel_lock:permits:{licence}", "plenty")
-        with pytest.raises(LockServerError, match="holds no number"):
+        with pytest.raises(LockServerError, match="holds no number of permits"):
             context.semaphore("licence", 2).acquire()
         eventually(lambda: lock.renewals >= 3)
         assert context.stats().connects == 1

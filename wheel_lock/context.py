@@ -177,7 +177,7 @@ class LockContext(ThreadLocks, ThreadFace):
         """Return an exclusive lock, not yet acquired.
 
         Args:
-            name: Its name, 1 to 512 bytes of any value; text is sent as UTF-8.
+            name: Its name, 1 to 512 bytes of any value that do not begin with ``wheel_lock:``; text is sent as UTF-8.
             timeout: Its time-to-live in seconds: how long it outlives a holder that crashes.
             blocking: Whether ``acquire`` waits while another holds it.
             blocking_timeout: Longest such wait in seconds, reconnecting included; None for ever.
@@ -307,14 +307,15 @@ class LockContext(ThreadLocks, ThreadFace):
         begins with a whole timeout.
 
         Args:
-            text: What ``export`` has returned.
+            text: What ``export`` has returned: a secret, for whoever has it can take the lock.
             on_lost, thread_local: As for :meth:`lock`; all else is as it was for the exporter.
 
         Returns:
             The lock, held.
 
         Raises:
-            InvalidHandoff: The text is none, has been changed, or its lock may not be held any longer.
+            InvalidHandoff: The text is none, has been changed, has another fence than its lock, or that may not be held
+                any longer.
             LockLost: The lease has expired meanwhile, or somebody has adopted it already.
             LockNotAcquired: It was adopted, but the answer came too late for it to be held; it is released.
             TooManyLocks: ``max_held`` does not allow one more. The text can still be used.

@@ -16,6 +16,10 @@ logger = logging.getLogger("wheel_lock")
 
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512
+RESERVED = (
+    "wheel_lock:"  # what the keys that accompany locks begin with: a lock there could break, or rule, another one
+)
+_RESERVED = RESERVED.encode()
 MAX_COUNT = 2**53 - 1  # of anything: what a script of the server can count without rounding
 # About 31 years, for any one time and for all that a key may have left once it is extended. PEXPIRE itself overflows near
 # 2**63 milliseconds, and a script of the server counts without rounding up to 2**53.
@@ -161,14 +165,19 @@ def interval_s(timeout_s: float, renew_every: float) -> float:
 
 
 def lock_name(name: object) -> bytes:
-    """Return the bytes of a lock's name: 1 to 512 of them, any value, text as UTF-8.
+    """Return the bytes of a lock's name: 1 to 512 of them, any value, text as UTF-8, not in the library's own namespace.
 
     Raises:
-        ValueError: Neither text nor bytes, empty, too long, or text that UTF-8 cannot carry.
+        ValueError: Neither text nor bytes, empty, too long, text that UTF-8 cannot carry, or begun with ``wheel_lock:``.
     """
-    if type(name) is str and name.isascii() and 0 < len(name) <= MAX_NAME_BYTES:
+    if type(name) is str and name.isascii() and 0 < len(name) <= MAX_NAME_BYTES and not name.startswith(RESERVED):
         return name.encode()  # nearly all of them, and a million of them count
-    return _binary("a lock name", name, MAX_NAME_BYTES)
+    data = _binary("a lock name", name, MAX_NAME_BYTES)
+    if data.startswith(_RESERVED):
+        raise ValueError(
+            f"a lock name must not begin with {RESERVED!r}, which is for the keys that accompany locks: {_shown(name)}"
+        )
+    return data
 
 
 def lock_token(token: object) -> bytes:

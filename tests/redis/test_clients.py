@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -16,9 +15,9 @@ import pytest
 import redis
 from redis.credentials import CredentialProvider
 
-from tests.redis.support import LONG_S, Backend, Background, token_of
+from tests.redis.support import LONG_S, Backend, token_of
 from tests.support.ids import case_id
-from tests.support.redis_server import RedisServer, redis_server_version
+from tests.support.redis_server import RedisServer
 from tests.support.tls import TlsFiles, make_tls_files
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError, LockUnavailable
@@ -221,49 +220,6 @@ def test_a_password_that_is_set_right_later_is_used(fresh_redis: RedisServer) ->
         fresh_redis.client().config_set("requirepass", "new")
         with context.lock("order:42") as lock:
             assert lock.is_held
-
-
-def documented_rights(prefix: str) -> list[str]:
-    """The line of the documentation, for locks whose names begin with a prefix."""
-    text = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
-    line = re.search(r"`(resetkeys [^`]*)`", text)
-    assert line is not None
-    return line[1].replace("<your names>", prefix).split()
-
-
-def test_the_documented_rights_are_enough_for_everything(fresh: Backend) -> None:
-    fresh.view.execute_command("ACL", "SETUSER", "app", "on", ">secret", *documented_rights("app:"))
-    with fresh.context_of(fresh.client(username="app", password="secret"), fallback_interval=60.0) as context:
-        with context.lock("app:order", timeout=3.0, fencing=True) as lock:
-            waiter = context.lock("app:order", timeout=3.0, thread_local=False)
-            waiting = Background(waiter.acquire)
-            eventually(lambda: fresh.view.pubsub_numsub("wheel_lock:wake:{app:order}")[0][1], LONG_S)
-            assert lock.locked()
-        assert waiting.result()
-        with context.adopt(waiter.export()) as adopted:
-            assert adopted.reacquire()
-        context.release_many(context.acquire_many(["app:1", "app:2"]).values())
-        permit = context.semaphore("app:permit", 2, timeout=3.0)
-        permit.set_permits(3)
-        table = context.rw_lock("app:table", timeout=3.0, fencing=True)
-        with (
-            context.reentrant_lock("app:reentrant", timeout=3.0, fencing=True, renew_every=0.05) as reentrant,
-            context.fair_lock("app:fair", timeout=3.0, fencing=True) as fair,
-            context.rw_lock("app:other", timeout=3.0, renew_every=0.05).read() as reader,
-            permit,
-            context.multi_lock(["app:1", "app:2"], timeout=3.0),
-        ):
-            writer = table.write()
-            writer.acquire()
-            writer.downgrade().release()
-            eventually(lambda: reentrant.renewals and reader.renewals, LONG_S)
-            assert not context.fair_lock("app:fair", timeout=3.0).acquire(blocking_timeout=0.05)
-            for held in (reentrant, fair, reader, permit):
-                assert held.owned()
-                assert held.extend(1.0)
-    # What redis-py tells of itself is not needed; before Redis 7 the log does not say which of CLIENT's parts it was.
-    needless = "setinfo" if redis_server_version() >= (7,) else "'client'"
-    assert not [entry for entry in fresh.view.acl_log() if needless not in repr(entry)]
 
 
 def test_a_user_needs_no_more_rights_than_the_commands_that_are_sent(fresh: Backend) -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from tests.redis.support import Backend, token_of
 from tests.redis.test_secrets import Listener
-from wheel_lock import InvalidHandoff, Lock, LockContext, LockLost, LossReason, WheelLockError
+from wheel_lock import InvalidHandoff, Lock, LockContext, LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.engine.handover import Handoff
 from wheel_lock.locks import EVERLASTING
 from wheel_lock.options import lock_options
+from wheel_lock.protocol.names import fence_key
 
 NAME = "import:2026"
 PREFIX = "wheel_lock-handoff-1:"
@@ -101,6 +102,18 @@ FORGERIES: list[dict[str, Any]] = [
     {"fence": -1},
     {"fence": True},
     {"fence": "7"},
+    {"fence": 0},
+    {"fence": 1.0},
+    {"fence": 2**53},
+    {"fence": 10**2000},
+    {"fence": None},
+    {"max_renewals": 10**2000},
+    {"timeout": 10**2000},
+    {"renew_every": 10**2000},
+    {"kind": "exclusive"},
+    {"kind": "fair"},
+    {"kind": "k" * 1000},
+    {"token": base64.b64encode(b"t" * 513).decode()},
     {"timeout": 0},
     {"timeout": -1.0},
     {"timeout": float("nan")},
@@ -138,6 +151,62 @@ def test_a_forged_text_is_refused_before_anything_is_asked(
 def test_a_text_of_something_else_is_refused(context: LockContext, body: bytes | str) -> None:
     with pytest.raises(InvalidHandoff):
         context.adopt(sealed(body))
+
+
+def test_a_text_may_be_as_long_as_its_name_and_token_can_be_and_no_longer(backend: Backend) -> None:
+    context = backend.context()
+    lock = context.lock("\x7f" * 512, timeout=20.0, fencing=True, max_hold=1000.0, max_renewals=2**53 - 1)
+    assert lock.acquire()
+    text = lock.export()
+    assert len(text) < 4096 // 2
+    with pytest.raises(InvalidHandoff, match="at most 4096 characters"):
+        backend.context().adopt(text + "A" * 4096)
+    context.adopt(text).release()
+
+
+@pytest.mark.parametrize("by", [1, -1, 10**6, -(10**15)])
+@pytest.mark.parametrize("kind", ["lock", "fair_lock"])
+def test_a_fence_that_is_not_the_locks_own_is_refused(backend: Backend, kind: str, by: int) -> None:
+    context = backend.context()
+    lock = getattr(context, kind)(NAME, timeout=20.0, fencing=True)
+    assert lock.acquire()
+    text, token = lock.export(), backend.view.get(NAME)
+    for _ in range(2):
+        with pytest.raises(InvalidHandoff, match="fence in the text is not the one that the lock 'import:2026' has"):
+            context.adopt(forged(text, fence=lock.fence + by))
+    assert backend.view.get(NAME) == token
+    assert context.stats().held == 0
+    with context.adopt(text) as adopted:
+        assert adopted.fence == lock.fence
+
+
+def test_a_fence_whose_key_has_expired_is_below_the_servers_time(
+    backend: Backend, context: LockContext, lock: Lock
+) -> None:
+    text = lock.export()
+    backend.view.delete(fence_key(NAME.encode()))
+    for ahead in (3_600 * 1_000_000, 2**53 - 1 - contents(text)["fence"]):
+        with pytest.raises(InvalidHandoff, match="fence"):
+            context.adopt(forged(text, fence=contents(text)["fence"] + ahead))
+    assert not backend.view.exists(fence_key(NAME.encode()))
+    adopted = context.adopt(text)
+    assert adopted.fence == lock.fence
+    context.adopt(adopted.export()).release()  # the key is there again
+    with context.lock(NAME, fencing=True) as later:
+        assert later.fence is not None
+        assert adopted.fence is not None
+        assert later.fence > adopted.fence
+
+
+def test_a_fence_key_that_holds_no_fence_is_an_error_to_the_adopter(
+    backend: Backend, context: LockContext, lock: Lock
+) -> None:
+    text, fence = lock.export(), backend.view.get(fence_key(NAME.encode()))
+    backend.view.set(fence_key(NAME.encode()), "nan")
+    with pytest.raises(LockServerError, match="the fence key of this lock"):
+        context.adopt(text)
+    backend.view.set(fence_key(NAME.encode()), fence or b"")
+    context.adopt(text).release()  # it has not been used up
 
 
 def test_a_limit_on_holding_may_lie_very_far_away(context: LockContext) -> None:

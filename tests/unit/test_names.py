@@ -8,7 +8,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.redis_server import RedisServer
-from wheel_lock.protocol.names import SLOTS, companion, fence_key, hash_slot, hash_tag
+from wheel_lock.locks import FAIR, READ, WRITE, semaphore
+from wheel_lock.locks.reentrant import REENTRANT
+from wheel_lock.protocol.names import (
+    SLOTS,
+    companion,
+    fence_key,
+    hash_slot,
+    hash_tag,
+    permits_key,
+    queue_keys,
+    redisson_channel,
+    wake_channel,
+)
 
 # Braces decide everything here, so most names are made of little else.
 braced = st.lists(st.sampled_from([b"{", b"}", b"a", b"=", b"#", b"\0", b"\r\n", b"{}", b"}{"]), min_size=1).map(
@@ -86,6 +98,44 @@ def test_no_two_short_names_share_a_companion() -> None:
         every += [name + bytes([letter]) for name in every for letter in alphabet]
     short = {name for name in every if 1 <= len(name) <= 3}
     assert len({fence_key(name) for name in short}) == len(short)
+
+
+def companions(name: bytes) -> list[bytes]:
+    """All keys that accompany locks of a name."""
+    return [fence_key(name), permits_key(name), *queue_keys(name)]
+
+
+def channels(name: bytes) -> list[bytes]:
+    """All channels of the library's own on which somebody is woken for a name."""
+    shared = {wake_channel(name), READ.wake_channel(name), WRITE.wake_channel(name)}
+    return sorted(shared | {FAIR.wake_channel(name), semaphore(1).wake_channel(name)})
+
+
+@given(one=names, other=names)
+@settings(deadline=None)
+@example(b"a", b"{a}")
+@example(b"a", b"a}b")
+@example(b"a", b"a}{b")
+@example(b"a", b"}")
+@example(b"read:{a}", b"a")
+@example(b":{a", b"a")
+@example(b"{a}", b"}{a}")
+@example(b"#{0}a", b"a")
+def test_no_key_or_channel_of_a_lock_is_one_of_another(one: bytes, other: bytes) -> None:
+    for made in (companions, channels):
+        mine = made(one)
+        assert len(set(mine)) == len(mine)
+        assert (one == other) or not {*mine, one} & {*made(other), other} or other.startswith(b"wheel_lock:")
+
+
+@given(one=names, other=names)
+@settings(deadline=None)
+@example(b"a", b"{a}")
+def test_only_redissons_channel_of_a_name_in_braces_is_that_without(one: bytes, other: bytes) -> None:
+    # That is Redisson's rule. A message there only has a waiter look.
+    shared = one == other or b"{%b}" % one == other or b"{%b}" % other == one
+    assert shared or redisson_channel(one) != redisson_channel(other)
+    assert one == other or REENTRANT.line(one) != REENTRANT.line(other)
 
 
 @given(name=names)

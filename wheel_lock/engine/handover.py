@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from wheel_lock.engine.acquiring import Acquire
-from wheel_lock.engine.kind import NO_FENCE
+from wheel_lock.engine.kind import NO_FENCE, OTHER_FENCE
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.requests import terms_of
-from wheel_lock.errors import InvalidHandoff, LockLost, LockTimeout
+from wheel_lock.errors import InvalidHandoff, LockLost, LockTimeout, quoted
 from wheel_lock.lease import Lease, State
-from wheel_lock.options import MAX_SECONDS, LockOptions, lock_name, lock_options, lock_token
+from wheel_lock.options import MAX_SECONDS, LockOptions, count, lock_name, lock_options, lock_token
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "wheel_lock-handoff-1:"
 _SUM_CHARACTERS = 16
+_MAX_CHARACTERS = 4096  # a name and a token of 512 bytes each, encoded twice, make 1,900 of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,10 @@ class Handoff:
         """
         if not isinstance(text, str) or not text.startswith(_PREFIX):
             raise InvalidHandoff("This is not the text of an exported lock")
+        if len(text) > _MAX_CHARACTERS:
+            raise InvalidHandoff(
+                f"The text of an exported lock has at most {_MAX_CHARACTERS} characters, not {len(text)}"
+            )
         body, _, checksum = text.removeprefix(_PREFIX).strip().partition(".")
         if checksum != _sum(body):
             raise InvalidHandoff("The text of this exported lock has been cut off or changed")
@@ -98,8 +103,8 @@ class Handoff:
                 hold_until=values["hold_until"],
             )
             handoff.options()
-            if handoff.fence is not None and (type(handoff.fence) is not int or handoff.fence <= 0):
-                raise ValueError("the fence is no positive integer")
+            if handoff.fence is not None:
+                count("the fence", handoff.fence, least=1)
             if handoff.hold_until is not None and not (
                 type(handoff.hold_until) is float and math.isfinite(handoff.hold_until)
             ):
@@ -148,9 +153,12 @@ class Adopt(Acquire):
 
     def _call(self, *, again: bool) -> Call:
         terms = terms_of(self.lease)
-        return terms.kind.adopt(self.lease, self._handoff.token, terms.timeout_ms)
+        return terms.kind.adopt(self.lease, self._handoff.token, terms.timeout_ms, self._handoff.fence)
 
     def value_reply(self, reply: Reply) -> None:
+        if reply == OTHER_FENCE and self._handoff.fence is not None:
+            self._other_fence()
+            return
         reason = terms_of(self.lease).kind.read_adopt(reply)
         if self.finished:
             return
@@ -160,6 +168,16 @@ class Adopt(Acquire):
         else:
             self._engine.turn_down([self.lease], False)
             self.operation.fail(LockLost(self.lease.name, reason))
+
+    def _other_fence(self) -> None:
+        if self.finished:
+            return
+        self.finish()
+        self._engine.turn_down([self.lease], False)
+        name = self._handoff.name
+        self.operation.fail(
+            InvalidHandoff(f"The fence in the text is not the one that the lock {quoted(name)} has", name)
+        )
 
     def take(self, fence: int) -> None:
         until = self._handoff.hold_until

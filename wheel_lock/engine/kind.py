@@ -13,6 +13,8 @@ from wheel_lock.protocol.scripts import Call, Script
 from wheel_lock.protocol.server_errors import ServerError
 
 NO_FENCE = 0
+OTHER_FENCE = -2
+"""The reply to an adoption: the lease is there, but the fence that it is said to have is not its own."""
 
 
 class Refusal(NamedTuple):
@@ -52,6 +54,7 @@ class Kind(Protocol):
         key_type: What the server calls the type of its key.
         arguments: How many arguments of the batched scripts a lease's fragment holds.
         own_tokens: Whether a token is known to this process alone, so that a key which holds it can only be ours.
+        fenced: Whether each grant draws a fence.
         contention: Which of several waiters ask the server.
         announces: Whether a waiter whose try is refused leaves word of itself at the server, to be taken back by a
             release; the word is renewed by each try and expires by itself.
@@ -63,6 +66,7 @@ class Kind(Protocol):
     key_type: str
     arguments: int
     own_tokens: bool
+    fenced: bool
     contention: Contention
     announces: bool
     renew: Script
@@ -136,8 +140,15 @@ class Kind(Protocol):
         """Whether it is."""
         ...
 
-    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int) -> Call:
-        """The command that puts the token of ``lease`` in the place of ``old_token``."""
+    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Call:
+        """The command that puts the token of ``lease`` in the place of ``old_token``.
+
+        Args:
+            lease: What is to be held.
+            old_token: By whom it is held now.
+            ttl_ms: Its time-to-live in milliseconds.
+            fence: The fence that it is said to have, which the server checks; None where it has none.
+        """
         ...
 
     def read_adopt(self, reply: Reply) -> LossReason | None:

@@ -28,6 +28,7 @@ class Exclusive:
     key_type = "string"
     arguments = 2
     own_tokens = True
+    fenced = False
     contention = Contention.ONE
     announces = False
     renew = scripts.RENEW
@@ -112,10 +113,13 @@ class Exclusive:
         """A token."""
         return replies.text(reply) == lease.token
 
-    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int) -> Call:
+    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Call:
         """A SET of the new token, checked against the old one."""
-        body = bulk(lease.key) + bulk(old_token) + bulk(lease.token) + number(ttl_ms)
-        return Call(scripts.ADOPT, 1, 4, body)
+        keys = [lease.key] if fence is None else [lease.key, fence_key(lease.key)]
+        body = b"".join(map(bulk, [*keys, old_token, lease.token])) + number(ttl_ms)
+        if fence is None:
+            return Call(scripts.ADOPT, 1, 4, body)
+        return Call(scripts.ADOPT, 2, 7, body + number(fence) + number(FENCE_TTL_MS))
 
     def read_adopt(self, reply: Reply) -> LossReason | None:
         """1, 0 or -1."""
@@ -126,6 +130,7 @@ class Fenced(Exclusive):
     """Exclusive, and each grant draws a number that only grows."""
 
     name = "fenced"
+    fenced = True
     acquire_many: scripts.Script | None = None
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:

@@ -29,7 +29,6 @@ class Fair(Exclusive):
     contention = Contention.QUEUED
     announces = True
     acquire_many: scripts.Script | None = None
-    _fenced = False
 
     def token(self) -> bytes:
         """The waiter's name, and a secret."""
@@ -46,14 +45,14 @@ class Fair(Exclusive):
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
         """A script that keeps the queue."""
         key = lease.key
-        keys = [key, *queue_keys(key), *([fence_key(key)] if self._fenced else [])]
+        keys = [key, *queue_keys(key), *([fence_key(key)] if self.fenced else [])]
         body = b"".join(map(bulk, keys)) + bulk(lease.token) + number(ttl_ms) + number(patience_ms)
         body += bulk(self.wake_channel(key)) + number(FENCE_TTL_MS)
         return Call(scripts.ACQUIRE_FAIR, len(keys), len(keys) + 5, body)
 
     def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """The fence or 0, or a list of the time after which to ask again."""
-        return replies.acquired(reply, fenced=self._fenced)
+        return replies.acquired(reply, fenced=self.fenced)
 
     def release(self, lease: Lease) -> Call:
         """As in bulk."""
@@ -77,7 +76,7 @@ class FencedFair(Fair):
     """Fair, and each grant draws a number that only grows."""
 
     name = "fenced fair"
-    _fenced = True
+    fenced = True
 
 
 FAIR = Fair()

@@ -16,6 +16,11 @@ def handed_over_kind(handoff: Handoff) -> Kind:
     kind = HANDED_OVER.get(handoff.kind)
     if kind is None:
         raise InvalidHandoff(f"Locks of the kind {handoff.kind!r:.40} cannot be handed over", handoff.name)
+    if kind.fenced != (handoff.fence is not None):
+        raise InvalidHandoff(
+            f"A lock of the kind {handoff.kind!r} that is handed over has {'a' if kind.fenced else 'no'} fence",
+            handoff.name,
+        )
     return kind
 
 

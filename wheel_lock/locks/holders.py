@@ -29,6 +29,7 @@ class Holders:
     key_type = "zset"
     arguments = 2
     own_tokens = True
+    fenced = False
     contention = Contention.SHARED
     announces = False
     renew = scripts.RENEW_HOLDERS
@@ -97,7 +98,7 @@ class Holders:
         """The third number."""
         return read_look(reply)[2] == 1
 
-    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int) -> Call:
+    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Call:
         """A member in the place of another."""
         key = lease.key
         body = bulk(key) + bulk(old_token) + bulk(lease.token) + number(ttl_ms) + bulk(self.channels(key)[0])

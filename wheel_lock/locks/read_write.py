@@ -63,7 +63,6 @@ class Write(_ReadWrite):
     name = "write"
     prefix = b"w:"
     contention = Contention.ONE
-    _fenced = False
 
     def wake_channel(self, key: bytes) -> bytes:
         """The writers'."""
@@ -72,13 +71,13 @@ class Write(_ReadWrite):
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
         """A script that looks out for everybody."""
         key = lease.key
-        keys = [key, fence_key(key)] if self._fenced else [key]
+        keys = [key, fence_key(key)] if self.fenced else [key]
         body = b"".join(map(bulk, keys)) + bulk(lease.token) + number(ttl_ms) + number(patience_ms)
         return Call(scripts.ACQUIRE_WRITE, len(keys), len(keys) + 4, body + number(FENCE_TTL_MS))
 
     def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """The fence or 0, or a list of the time after which to ask again."""
-        return replies.acquired(reply, fenced=self._fenced)
+        return replies.acquired(reply, fenced=self.fenced)
 
     def read_locked(self, reply: Reply) -> bool:
         """Whether there is a writer."""
@@ -89,7 +88,7 @@ class FencedWrite(Write):
     """The same, and each grant draws a number that only grows."""
 
     name = "fenced write"
-    _fenced = True
+    fenced = True
 
 
 READ = Read()

@@ -74,7 +74,7 @@ class Reentrant(Exclusive):
         """How many such fields there are; nothing where it is no hash."""
         return reply is not None and replies.count(reply) == 1
 
-    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int) -> Call:
+    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Call:
         """Never called: a thread or task owns it, and no other may."""
         raise NotImplementedError
 
@@ -87,6 +87,7 @@ class FencedReentrant(Reentrant):
     """Reentrant, and each grant draws a number that only grows. Acquiring it again draws no other."""
 
     name = "fenced reentrant"
+    fenced = True
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
         """The same script with a fence key."""

@@ -7,23 +7,27 @@
 -- others; or that time for everybody, -1 where it does not expire, and a type; see parts/held.
 -- include: expiry
 -- include: held
+-- include: number
 -- include: fence
 -- include: queue
 local name, queue, alive, token, patience = KEYS[1], KEYS[2], KEYS[3], ARGV[1], tonumber(ARGV[3])
 local me = string.sub(token, 1, 22)
-local fence, problem = 0, nil
+local fence = 0
 if KEYS[4] then
-  fence, problem = draw_fence(KEYS[4])
-  if not fence then return problem end
+  local broken
+  fence, broken = draw_fence(KEYS[4])
+  if not fence then return broken end
 end
 local value = redis.pcall('get', name)
-local first, expiry = head(queue, alive)
+local first, expiry, problem = head(queue, alive)
+if problem then return problem end
 -- A key with this very token is an earlier try of the same lease: it was granted and its reply was lost.
 if value == token or (not value and (not first or first == me)) then
+  local left = redis.pcall('zrem', alive, me)
+  if type(left) == 'table' then return not_waiters(left) end
+  redis.call('zrem', queue, me)
   -- The grant comes last: an error before it has granted nothing.
   if KEYS[4] then keep_fence(KEYS[4], fence, ARGV[5]) end
-  redis.call('zrem', queue, me)
-  redis.call('zrem', alive, me)
   if value then
     prolong(redis.call, name, ARGV[2])
   else
@@ -32,9 +36,13 @@ if value == token or (not value and (not first or first == me)) then
   return fence
 end
 if patience > 0 then
+  local looked = redis.pcall('zscore', alive, me)
+  if type(looked) == 'table' then return not_waiters(looked) end
   local ticket = redis.call('zscore', queue, me)
   if not ticket then
-    ticket = tonumber(redis.call('zrange', queue, -1, -1, 'WITHSCORES')[2] or '0') + 1
+    local last_ticket = whole(redis.call('zrange', queue, -1, -1, 'WITHSCORES')[2] or '0', 9007199254740990)
+    if not last_ticket then return not_waiters() end
+    ticket = last_ticket + 1
     first = first or me
   end
   put(queue, patience, 'zadd', ticket, me)

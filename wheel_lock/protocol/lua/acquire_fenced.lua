@@ -4,6 +4,7 @@
 -- Reply: the fence, or a list: the holder's remaining time in ms, -1 where it does not expire, and a type; see parts/held.
 -- include: expiry
 -- include: held
+-- include: number
 -- include: fence
 local fence, problem = draw_fence(KEYS[2])
 if not fence then return problem end

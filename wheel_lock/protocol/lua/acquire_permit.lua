@@ -6,15 +6,18 @@
 -- another key the time that it has left, -1 where it does not expire, and its type.
 -- include: held
 -- include: unfit
+-- include: number
+-- include: permits
 -- include: holders
 local name, member, ttl = KEYS[1], ARGV[1], ARGV[2]
 local problem = unfit(name)
 if problem then return problem end
+local permits
+permits, problem = permits_of(KEYS[2], ARGV[3])
+if problem then return problem end
 purge(name)
 -- A member of this very name is an earlier try of the same lease: it was granted and its reply was lost.
 if not redis.call('zscore', name, member) then
-  local permits = tonumber(redis.pcall('get', KEYS[2]) or ARGV[3])
-  if not permits or permits ~= permits then return redis.error_reply('ERR the permits key of this semaphore holds no number') end
   local held = redis.call('zcard', name)
   if held >= permits or redis.call('zcount', name, '-inf', '(0') > 0 then
     -- Where there are fewer permits than there were, more than one has to expire.

@@ -5,6 +5,7 @@
 -- see parts/held.
 -- include: expiry
 -- include: held
+-- include: number
 -- include: fence
 -- Whether the key is a hash of somebody's own: a lock's has one field, that ends with a number. (False where one may not ask.)
 local function is_foreign(name)

@@ -5,8 +5,9 @@
 -- ARGV: member, ttl in ms, for how long to remember that it waits in ms (0: it does not), ttl of the fence key in ms.
 -- Reply: the fence or 0 (granted), or a list: when what is in the way will have expired, in ms from now, or never (-1);
 -- and its type where it is no such lock.
--- include: fence
 -- include: held
+-- include: number
+-- include: fence
 -- include: unfit
 -- include: holders
 local name, member, ttl, patience = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])

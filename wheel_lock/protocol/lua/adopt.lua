@@ -1,15 +1,31 @@
 -- flags: allow-oom
 -- Take a lease over from whoever exported it: put a new token in the place of theirs, so that only one can.
--- KEYS: name.  ARGV: their token, our token, ttl in ms.
--- Reply: 1 (ours now), 0 (gone), -1 (another's token).
+-- KEYS: name, and the fence key where the lease has a fence.  ARGV: their token, our token, ttl in ms, and where the lease has
+-- a fence that one and the ttl of its key in ms.
+-- Reply: 1 (ours now), 0 (gone), -1 (another's token), -2 (the fence is not the one of this lease).
+-- include: held
+-- include: number
+-- include: fence
 local value = redis.pcall('get', KEYS[1])
-if type(value) == 'table' and not string.find(tostring(value.err), 'WRONGTYPE', 1, true) then return value end
+if type(value) == 'table' then return is_of_other_type(value) and -1 or value end
+if not value then return 0 end
 -- Our own token there is an earlier try of this very call, whose reply was lost. It may have been extended since.
-if value == ARGV[1] or value == ARGV[2] then
-  -- (No lock lasts for 2**52 ms. Who has given the key more than SET takes must not keep it from being adopted.)
-  local ttl = math.max(math.min(redis.call('pttl', KEYS[1]), 4503599627370496), tonumber(ARGV[3]))
-  redis.call('set', KEYS[1], ARGV[2], 'XX', 'PX', string.format('%.0f', ttl))
-  return 1
+if value ~= ARGV[1] and value ~= ARGV[2] then return -1 end
+local fence = tonumber(ARGV[4])
+if fence then
+  -- As long as the lease lasts nobody draws another fence. Where its key has expired meanwhile, the next grant draws the time:
+  -- a fence that is not below that would be repeated, or go unmatched.
+  local last, problem = last_fence(KEYS[2])
+  if problem then return problem end
+  if last == 0 then
+    local time = redis.call('time')
+    if fence >= tonumber(time[1]) * 1000000 + tonumber(time[2]) then return -2 end
+  elseif last ~= fence then
+    return -2
+  end
+  keep_fence(KEYS[2], fence, ARGV[5])
 end
-if value then return -1 end
-return 0
+-- (No lock lasts for 2**52 ms. Who has given the key more than SET takes must not keep it from being adopted.)
+local ttl = math.max(math.min(redis.call('pttl', KEYS[1]), 4503599627370496), tonumber(ARGV[3]))
+redis.call('set', KEYS[1], ARGV[2], 'XX', 'PX', string.format('%.0f', ttl))
+return 1

@@ -2,7 +2,10 @@
 -- Count who holds a sorted set, and look for one of them.
 -- KEYS: name, and of a semaphore the key that holds its number of permits.  ARGV: member, or '' for none.
 -- Reply: a list: how many share it, how many hold it alone, whether the member is there, and the number of permits or -1.
+-- include: held
 -- include: holders
+-- include: number
+-- include: permits
 local name, alone = KEYS[1], 0
 -- Something else is there: nobody can get in.
 if type(redis.pcall('zcard', name)) == 'table' then return {2147483647, 1, 0, -1} end
@@ -11,6 +14,7 @@ for i = 1, #others do
   if string.sub(others[i], 1, 1) == 'w' then alone = alone + 1 end
 end
 local mine = math.abs(tonumber(redis.call('zscore', name, ARGV[1]) or '0')) > now
-local permits = KEYS[2] and tonumber(redis.pcall('get', KEYS[2]) or '-1')
-if KEYS[2] and (not permits or permits ~= permits) then return redis.error_reply('ERR the permits key of this semaphore holds no number') end
+local permits, problem
+if KEYS[2] then permits, problem = permits_of(KEYS[2]) end
+if problem then return problem end
 return {redis.call('zcount', name, '(' .. now, '+inf'), alone, mine and 1 or 0, permits or -1}

@@ -3,6 +3,8 @@
 -- KEYS: none.  ARGV: name, token, queue, who of it is alive, and wake-up channel of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's token) or the error's text.
 -- One lease: KEYS[1], ARGV[1], KEYS[2], KEYS[3], ARGV[2]
+-- include: held
+-- include: number
 -- include: queue
 local argv = ARGV
 local function leave(name, token, queue, alive, channel)

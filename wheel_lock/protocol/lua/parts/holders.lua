@@ -14,7 +14,9 @@ end
 -- The key lives as long as the last of its members. (nil where it has none.)
 last = function(name)
   local first = tonumber(redis.call('zrange', name, 0, 0, 'WITHSCORES')[2])
-  return first and math.max(-first, tonumber(redis.call('zrange', name, -1, -1, 'WITHSCORES')[2])) - now
+  if not first then return nil end
+  -- A score of inf, which nobody here has written, is no time-to-live.
+  return math.min(math.max(-first, tonumber(redis.call('zrange', name, -1, -1, 'WITHSCORES')[2])) - now, 9007199254740991)
 end
 -- Put a member in, or have one that is there last for ttl ms, if it does not last longer. The sign is that of its score.
 local function enter(name, sign, member, ttl)

@@ -1,0 +1,161 @@
+"""Names in the library's own namespace are refused at every door, before anything is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from tests.redis.support import Backend
+from wheel_lock import InvalidHandoff, LockContext
+from wheel_lock.engine.handover import Handoff
+from wheel_lock.options import RESERVED, lock_token
+from wheel_lock.protocol import names
+from wheel_lock.redis_lock import AsyncLock
+from wheel_lock.redis_lock import Lock as RedisLock
+
+REFUSED = "a lock name must not begin with 'wheel_lock:'"
+
+
+class Text(str):
+    __slots__ = ()
+
+
+RESERVED_NAMES: list[Any] = [
+    "wheel_lock:permits:{pool}",
+    "wheel_lock:fence:{order}",
+    "wheel_lock:é",
+    "wheel_lock:",
+    b"wheel_lock:queue:{order}",
+    b"wheel_lock:\xff",
+    Text("wheel_lock:alive:{order}"),
+]
+ALLOWED: list[Any] = ["wheel_lock", "Wheel_lock:a", " wheel_lock:a", "wheel_lock;", b"wheel_loc:", "a:wheel_lock:"]
+
+
+def _decorated(context: LockContext, name: Any, template: str = "{name}") -> Any:
+    @context.locked(template)
+    def work(name: Any) -> None:
+        pytest.fail("it ran")
+
+    return work(name)
+
+
+async def _decorated_task(context: LockContext, name: Any) -> Any:
+    @context.locked("{name}")
+    async def work(name: Any) -> None:
+        pytest.fail("it ran")
+
+    return await work(name)
+
+
+def _text(name: Any) -> str:
+    return name if isinstance(name, str) else "wheel_lock:" + name.decode("latin-1")
+
+
+DOORS: dict[str, Callable[[LockContext, Any], Any]] = {
+    "lock": lambda context, name: context.lock(name),
+    "fenced lock": lambda context, name: context.lock(name, fencing=True),
+    "reentrant lock": lambda context, name: context.reentrant_lock(name),
+    "fair lock": lambda context, name: context.fair_lock(name),
+    "read": lambda context, name: context.rw_lock(name).read(),
+    "write": lambda context, name: context.rw_lock(name).write(),
+    "semaphore": lambda context, name: context.semaphore(name, 2),
+    "multi lock": lambda context, name: context.multi_lock(["a", name]),
+    "acquire_many": lambda context, name: context.acquire_many(["a", name]),
+    "all or nothing": lambda context, name: context.acquire_many(["a", name], all_or_nothing=True),
+    "decorator": lambda context, name: context.locked(_text(name).replace("{", "{{").replace("}", "}}")),
+    "decorator, computed": lambda context, name: _decorated(context, _text(name)),
+    "decorator, computed in part": lambda context, name: _decorated(context, "lock:x", "wheel_{name}"),
+    "decorator of a task": lambda context, name: asyncio.run(_decorated_task(context, _text(name))),
+    "asyncio lock": lambda context, name: context.asyncio.lock(name),
+    "asyncio reentrant lock": lambda context, name: context.asyncio.reentrant_lock(name),
+    "asyncio fair lock": lambda context, name: context.asyncio.fair_lock(name),
+    "asyncio read": lambda context, name: context.asyncio.rw_lock(name).read(),
+    "asyncio semaphore": lambda context, name: context.asyncio.semaphore(name, 2),
+    "asyncio multi lock": lambda context, name: context.asyncio.multi_lock(["a", name]),
+    "asyncio acquire_many": lambda context, name: asyncio.run(_acquire_many(context, ["a", name])),
+}
+
+
+async def _acquire_many(context: LockContext, wanted: list[Any]) -> Any:
+    return await context.asyncio.acquire_many(wanted)
+
+
+@pytest.mark.parametrize("name", RESERVED_NAMES, ids=ascii)
+@pytest.mark.parametrize("door", DOORS)
+def test_a_name_of_the_librarys_own_is_refused(real: Backend, door: str, name: Any) -> None:
+    context = real.context()
+    with pytest.raises(ValueError, match=REFUSED):
+        DOORS[door](context, name)
+    assert context.stats().connects == 0
+
+
+@pytest.mark.parametrize("name", [*RESERVED_NAMES, memoryview(b"wheel_lock:fence:{order}")], ids=ascii)
+def test_redis_pys_lock_is_refused_such_a_name(real: Backend, name: Any) -> None:
+    client = real.client()
+    for token in (None, b"1000"):
+        with pytest.raises(ValueError, match=REFUSED):
+            RedisLock(client, name, timeout=30).acquire(token=token, blocking=False)
+
+    async def scene() -> None:
+        tasks = redis.asyncio.Redis(host="127.0.0.1", port=real.port)
+        with pytest.raises(ValueError, match=REFUSED):
+            await AsyncLock(tasks, name, timeout=30).acquire(blocking=False)
+        await LockContext.shared(tasks).asyncio.close()
+        await tasks.aclose()
+
+    asyncio.run(scene())
+    context = LockContext.shared(client)
+    assert context.stats().connects == 0
+    context.close()
+    assert real.view.keys() == []
+
+
+@pytest.mark.parametrize("name", RESERVED_NAMES, ids=ascii)
+def test_a_quorum_refuses_such_a_name(name: Any) -> None:
+    clients = [redis.Redis(host="127.0.0.1", port=port) for port in (1, 2, 3)]
+    with LockContext.quorum(clients) as context:
+        for door in (context.lock, context.reentrant_lock, context.asyncio.lock):
+            with pytest.raises(ValueError, match=REFUSED):
+                door(name)
+
+
+def test_a_hand_over_of_such_a_name_is_refused(real: Backend) -> None:
+    context = real.context()
+    text = Handoff("order", b"1000", "exclusive", None, 30.0, 10.0, None, None).to_text()
+    prefix, _, body = text.partition(":")
+    values = json.loads(base64.urlsafe_b64decode(body.partition(".")[0]))
+    values["name"] = base64.urlsafe_b64encode(b"wheel_lock:permits:{pool}").decode()
+    forged = base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
+    with pytest.raises(InvalidHandoff, match="must not begin"):
+        context.adopt(f"{prefix}:{forged}.{hashlib.sha256(forged.encode()).hexdigest()[:16]}")
+    assert context.stats().connects == 0
+
+
+@pytest.mark.parametrize("name", [memoryview(b"wheel_lock:a"), bytearray(b"wheel_lock:a"), memoryview(b"a")], ids=ascii)
+def test_what_is_neither_text_nor_bytes_is_no_name(real: Backend, name: Any) -> None:
+    with pytest.raises(ValueError, match="a lock name must be str or bytes"):
+        real.context().lock(name)
+
+
+@pytest.mark.parametrize("name", ALLOWED, ids=ascii)
+def test_names_that_only_look_like_it_are_allowed(real: Backend, name: Any) -> None:
+    with real.context().lock(name, fencing=True) as lock:
+        assert lock.is_held
+
+
+def test_a_token_may_begin_so() -> None:
+    assert lock_token("wheel_lock:a") == b"wheel_lock:a"
+
+
+def test_all_keys_and_channels_of_the_librarys_own_begin_so() -> None:
+    made = [names.fence_key(b"a"), names.permits_key(b"a"), *names.queue_keys(b"a"), names.wake_channel(b"a", b"read:")]
+    assert all(key.startswith(RESERVED.encode()) for key in made)
