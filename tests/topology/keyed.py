@@ -23,6 +23,7 @@ class KeyedProxy:
 
     Attributes:
         refused: How many calls were refused.
+        refused_trials: How many of these only tried what the service takes, as each connection does when it is made.
         passed: How many script calls were passed on.
         needs_keys: Whether it refuses anything.
         strict: Whether it refuses also what a connection begins with: scripts that touch no key, or one that is not there.
@@ -34,6 +35,7 @@ class KeyedProxy:
         self._refusal = refusal
         self.refused = 0
         self.passed = 0
+        self.refused_trials = 0
         self.strict = True
         self.needs_keys = True
         self.down: bytes | None = None
@@ -69,13 +71,19 @@ class KeyedProxy:
 
     def _answer(self, words: list[bytes], server: socket.socket, answered: hiredis.Reader) -> bytes:
         verb = words[0].upper()
-        trial = not self.strict and (b"return 1" in words[1] or any(word.startswith(PROBE) for word in words[3:]))
-        if verb in SCRIPT_CALLS and words[2] == b"0" and self.needs_keys and not trial:
+        if verb in SCRIPT_CALLS and words[2] == b"0" and self.needs_keys:
+            trial = b"return 1" in words[1] or any(word.startswith(PROBE) for word in words[3:])
+            if trial and not self.strict:
+                return self._pass_on(words, server, answered)
             self.refused += 1
+            self.refused_trials += trial
             return b"-%b\r\n" % self._refusal
         if self.down is not None and any(word.startswith(self.down) for word in words):
             return b"-ERR no upstream host\r\n"
         self.passed += verb in SCRIPT_CALLS
+        return self._pass_on(words, server, answered)
+
+    def _pass_on(self, words: list[bytes], server: socket.socket, answered: hiredis.Reader) -> bytes:
         server.sendall(command(*words))
         received = b""
         while True:

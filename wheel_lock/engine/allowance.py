@@ -15,8 +15,8 @@ from redis.connection import AbstractConnection
 
 from wheel_lock.protocol.resp import error_text
 
-# The largest honest answer is the slot map of a cluster in which each slot is a range of its own.
-_MOST_BYTES = 16 << 20
+# The largest honest answer is the slot map of a cluster in which each slot is a range of its own, with a dozen nodes.
+_MOST_BYTES = 32 << 20
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, MemoryError, RecursionError)
 
 
