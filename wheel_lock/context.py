@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Unpack
 
-import redis
 from redis.exceptions import LockError
 
 from wheel_lock.asyncio import AsyncContext
@@ -17,7 +16,7 @@ from wheel_lock.caller import Waiting
 from wheel_lock.decorator import Locked
 from wheel_lock.engine.engine import ENGINES, Engine
 from wheel_lock.engine.handover import Handoff
-from wheel_lock.engine.topology import AnyClient, connector_for
+from wheel_lock.engine.topology import AnyClient, client_at, connector_for
 from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.face import ThreadFace
 from wheel_lock.family.making import ThreadLocks
@@ -46,7 +45,10 @@ class LockContext(ThreadLocks, ThreadFace):
             takes a timeout of about five of its ticks; one that is too short is a ValueError when it is acquired.
         batch_size: Leases per renewal script call.
         response_timeout: Seconds that a call may stay unanswered, reconnecting included, before it raises.
-        connect_timeout: Seconds that one attempt to connect may take.
+        connect_timeout: Seconds that a server may take until it is connected to: TCP, TLS, user and password, and the
+            loading of the scripts together. Those are up to nine round trips; a link that takes a fifth of a second for
+            one needs more than the default. What a credential provider takes does not count; nor does an address of the
+            server's name that is silent, each of which is given the same time.
         close_timeout: Seconds that :meth:`close` may take.
         release_on_close: Whether :meth:`close`, and the end of the interpreter, release what is held, or leave it to
             expire.
@@ -119,11 +121,11 @@ class LockContext(ThreadLocks, ThreadFace):
 
         Raises:
             TypeError: ``url`` is no text.
-            ValueError: It is none of these forms, or a setting is out of range.
+            ValueError: It is none of these forms, or a setting is out of range. No part of the URL is shown.
         """
         if not isinstance(url, str):
             raise TypeError(f"url must be a str, not {type(url).__name__}")
-        return cls(redis.Redis.from_url(url, **(client_options or {})), **options)
+        return cls(client_at(url, **(client_options or {})), **options)
 
     @classmethod
     def shared(cls, client: AnyClient) -> LockContext:

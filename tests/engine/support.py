@@ -233,6 +233,7 @@ class _ScriptedConnection:
         self.level = level
         self.server: tuple[str | None, str] = ("scripted", "6379")
         self.missing_rights: frozenset[str] = frozenset()
+        self.keyed = False
 
     def close(self) -> None:
         self.sock.close()

@@ -145,7 +145,7 @@ class Run:
                 if len(values) == len(portion):  # an answer of another length proves nothing about any of them
                     tokens = [None if lock is None else lock.token for _, lock in portion]
                     owned += sum(mine is not None and mine == value for mine, value in zip(tokens, values, strict=True))
-        except (redis.RedisError, OSError) as error:
+        except (redis.RedisError, OSError, TypeError, ValueError) as error:  # the latter two where it makes no sense
             self.trouble = f"the server {server.address(self.client)} could not be asked: {server.one_line(error)}"
         else:
             self._owned = owned
@@ -159,7 +159,7 @@ class Run:
             # Those too that were being acquired when Ctrl-C came.
             names = map(self._name, range(self._touched))
             self._left = sum(int(self.client.exists(*portion)) for portion in _portions(names))
-        except (redis.RedisError, OSError):
+        except (redis.RedisError, OSError, TypeError, ValueError):
             self._left = None
 
     def _name(self, number: int) -> str:

@@ -5,6 +5,7 @@ Everything that ends up in a message goes through here, so that credentials neve
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,8 +14,16 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from wheel_lock.engine.topology import client_at
+from wheel_lock.protocol.resp import error_text
+
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # in redis-py's reading of an answer
+_SHOWN = 1000  # characters of an error
 _CONNECT_TIMEOUT_S = 3.0
 _REPLY_TIMEOUT_S = 10.0
+
+
+_SCHEME = re.compile(r"(https?|rediss?|unix)://")
 
 
 class BadUrl(ValueError):
@@ -31,10 +40,11 @@ def redacted(url: str) -> str:
     >>> redacted("redis://user:pass/word@host:6379/0?password=x")
     'redis://***@host:6379/0?***'
     """
-    scheme, separator, rest = url.rpartition("://") if "://" in url else ("", "", url)
-    _, at, place = rest.rpartition("@")
+    scheme = _SCHEME.match(url)
+    begin = scheme[0] if scheme is not None else ""
+    _, at, place = url[len(begin) :].rpartition("@")
     place, question, _ = place.partition("?")
-    return scheme + separator + ("***@" if at else "") + place + ("?***" if question else "")
+    return begin + ("***@" if at else "") + place + ("?***" if question else "")
 
 
 def connect(url: str) -> redis.Redis:
@@ -49,18 +59,21 @@ def connect(url: str) -> redis.Redis:
         "--redis must be a URL such as redis://host:6379/0, rediss://host:6379/0 or unix:///path, "
         f"not {redacted(url)!r}"
     )
+    client: redis.Redis | None = None
     try:
         parts = urlsplit(url)
-        if parts.scheme != "unix" and not re.fullmatch(r"(/\d*)?", parts.path):
-            raise bad  # redis-py would pass over a database that is no number, and use another one
-        client = redis.Redis.from_url(
-            url,
-            retry=Retry(NoBackoff(), 1),
-            socket_connect_timeout=_CONNECT_TIMEOUT_S,
-            socket_timeout=_REPLY_TIMEOUT_S,
-        )
+        # redis-py would pass over a database that is no number, and use another one.
+        if parts.scheme == "unix" or re.fullmatch(r"(/\d*)?", parts.path):
+            client = client_at(
+                url,
+                retry=Retry(NoBackoff(), 1),
+                socket_connect_timeout=_CONNECT_TIMEOUT_S,
+                socket_timeout=_REPLY_TIMEOUT_S,
+            )
     except (ValueError, TypeError):
-        raise bad from None
+        pass
+    if client is None:
+        raise bad
     client.connection_pool.connection_kwargs["decode_responses"] = False  # tokens are compared as bytes
     try:
         client.ping()
@@ -69,7 +82,9 @@ def connect(url: str) -> redis.Redis:
         raise ServerTrouble(f"cannot reach the server {address(client)}: {one_line(error)}") from error
     except (ValueError, TypeError):  # options of the URL are looked at when the first connection is made
         client.close()
-        raise bad from None
+        client = None
+    if client is None:
+        raise bad
     return client
 
 
@@ -77,28 +92,29 @@ def address(client: redis.Redis) -> str:
     """Return host and port, or the path of the socket, without credentials."""
     settings: dict[str, Any] = client.connection_pool.connection_kwargs
     if "path" in settings:
-        return str(settings["path"])
-    host = str(settings.get("host", "localhost"))
+        return error_text(settings["path"])
+    host = error_text(settings.get("host", "localhost"))
     return f"{f'[{host}]' if ':' in host else host}:{settings.get('port', 6379)}"
 
 
 def one_line(error: BaseException) -> str:
     """Return what an error says, as one line without a full stop."""
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return " ".join(error_text(error, _SHOWN).split()).rstrip(".") or type(error).__name__
 
 
 def cpu_s(client: redis.Redis) -> float | None:
     """Return the CPU seconds that the server's process has used; None where it does not tell, as fakeredis."""
     try:
         usage = client.info("cpu")
-        return float(usage["used_cpu_user"]) + float(usage["used_cpu_sys"])
-    except (redis.RedisError, OSError, KeyError, TypeError, ValueError):
+        used = float(usage["used_cpu_user"]) + float(usage["used_cpu_sys"])
+    except (redis.RedisError, OSError, *_NONSENSE):
         return None
+    return used if math.isfinite(used) else None
 
 
 def version(client: redis.Redis) -> str | None:
     """Return the server's version; None where it does not tell."""
     try:
-        return str(client.info("server")["redis_version"])
-    except (redis.RedisError, OSError, KeyError, TypeError):
+        return error_text(client.info("server")["redis_version"], 40)
+    except (redis.RedisError, OSError, *_NONSENSE):
         return None

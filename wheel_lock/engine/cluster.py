@@ -8,18 +8,19 @@ whole map is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence, Set
 from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from wheel_lock.alarms import Alarm
 from wheel_lock.engine.channel import NodeRequest
-from wheel_lock.engine.connect import Server
+from wheel_lock.engine.connect import Server, as_server
 from wheel_lock.engine.node import Backoff
 from wheel_lock.engine.renewal import Renewer
 from wheel_lock.engine.requests import Request, terms_of
-from wheel_lock.engine.slots import UNKNOWN_HOSTS, ClusterConnector, SlotRange
+from wheel_lock.engine.slots import MOST_NODES, UNKNOWN_HOSTS, ClusterConnector, SlotRange
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
 from wheel_lock.protocol.names import SLOTS, hash_slot
 from wheel_lock.protocol.resp import MalformedReply, Reply, command
@@ -35,6 +36,7 @@ _TICKS_EACH = 2
 _CALM_S = 5.0  # after which the next question is a new matter
 _GONE_S = 60.0  # after which a node that owns nothing is forgotten
 _PER_TURN = 1000  # leases that move to another home: some 10 ms
+_REDIRECTION = re.compile(r"([0-9]{1,5}) ([!-~]{0,260}):([0-9]{1,5})")  # an address of IPv6 has colons of its own
 _PAUSE_S = 0.05  # before a call is sent again that a node could not carry out for the moment
 
 
@@ -137,7 +139,7 @@ class Cluster:
         code = error.code
         if code in ("MOVED", "ASK"):
             slot, server = self._read_redirection(str(error).partition(" ")[2], request)
-            if server is None:
+            if server is None or (server not in self._by_server and len(self._by_server) >= 2 * MOST_NODES):
                 self.refresh()
                 return request.try_later(_PAUSE_S)
             if code == "MOVED":
@@ -159,7 +161,11 @@ class Cluster:
         now = self._engine.timer.now
         changes = self._owners[slot] is not target
         # Nodes that are not of one mind yet send us to and fro: with pauses, or we would do nothing else.
-        to_and_fro = now - self._moved_at.get(slot, -inf) < _PAUSE_S if changes else request.asked
+        # So does one that says so of itself.
+        if changes:
+            to_and_fro = now - self._moved_at.get(slot, -inf) < _PAUSE_S
+        else:
+            to_and_fro = request.asked or request.node in target.nodes
         if to_and_fro and request.try_later(_PAUSE_S):
             return
         if changes:
@@ -173,7 +179,8 @@ class Cluster:
     def _ask_there(self, request: Request, target: Renewer) -> None:
         """A slot is on its way, and what a request is about is there already, as the owner says."""
         node = request.road_to(target)
-        if not node.ready:
+        if request.asked or not node.ready:
+            request.asked = False  # that node sends it on in its turn, where there is one: begin with the owner again
             node.connect()
             if request.try_later(_PAUSE_S):
                 return
@@ -186,13 +193,22 @@ class Cluster:
         request.resend()
 
     def _read_redirection(self, text: str, request: Request) -> tuple[int, Server | None]:
-        slot, _, address = text.partition(" ")
-        host, _, port = address.rpartition(":")
-        if not (slot.isdecimal() and int(slot) < SLOTS and port.isdecimal()):
-            raise MalformedReply(f"{text!r:.40} is no redirection")
+        read = _REDIRECTION.fullmatch(text)
+        slot = SLOTS if read is None else int(read[1])
+        if read is None or slot >= SLOTS:
+            raise MalformedReply(f"{text[:40]!r} is no redirection")
+        if not request.declared or (request.key is not None and slot != hash_slot(request.key)):
+            raise MalformedReply(f"a redirection of slot {slot}, which the call is not about")
+        host, port = read[2], read[3]
+        server: Server | None
         if host in UNKNOWN_HOSTS and request.node.server is not None:
             host = request.node.server[0] or ""
-        return int(slot), self._connector.known_place(host, port)
+            server = None if as_server("unknown", port) is None else (host, str(int(port)))
+        else:
+            server = as_server(host.removeprefix("[").removesuffix("]"), port)
+        if server is None:
+            raise MalformedReply(f"{text[:40]!r} is no redirection to where a node can be")
+        return slot, self._connector.known_place(server[0] or "", server[1])
 
     def send_again(self, request: Request) -> None:
         """Send a request to where its name lives by now."""
@@ -306,8 +322,7 @@ class Cluster:
         self._masters = set(owners)
         left = left - self._masters
         self._connector.servers = [server for server, renewer in self._by_server.items() if renewer in self._masters]
-        for renewer in left:
-            self._leave(renewer)
+        self._leave(left)
         self._tell_known()
         for renewer in self._engine.renewers:
             self._send_on(renewer)
@@ -322,13 +337,15 @@ class Cluster:
         if any(node.in_trouble for renewer in self._masters for node in renewer.nodes):
             self.refresh()  # until another one has taken over, or it is well again
 
-    def _leave(self, renewer: Renewer) -> None:
-        """A node owns nothing any more: nobody has a reason to talk to it."""
-        leases = [lease for lease in self._engine.held if terms_of(lease).renewer is renewer]
-        leases.sort(key=attrgetter("deadline"))
-        self._bring_all_home(leases, 0)
-        for node in renewer.nodes:
-            node.drop(ConnectionAbortedError("this node owns no hash slots any more"))
+    def _leave(self, left: Set[Renewer]) -> None:
+        """Nodes own nothing any more: nobody has a reason to talk to them."""
+        if left:
+            leases = [lease for lease in self._engine.held if terms_of(lease).renewer in left]
+            leases.sort(key=attrgetter("deadline"))
+            self._bring_all_home(leases, 0)
+        for renewer in left:
+            for node in renewer.nodes:
+                node.drop(ConnectionAbortedError("this node owns no hash slots any more"))
 
     def _bring_all_home(self, leases: Sequence[Lease], start: int) -> None:
         """A part in each turn: those who live on other nodes do not wait for very many."""
@@ -338,15 +355,20 @@ class Cluster:
             self._engine.timer.post(lambda: self._bring_all_home(leases, start + _PER_TURN), self._engine)
 
     def _forget_gone(self) -> None:
-        """Forget nodes that have owned nothing for long, and that nobody has anything to do with."""
+        """Forget nodes that have owned nothing for long, and that nobody has anything to do with; where there are far too
+        many, those that own nothing now."""
         engine, now = self._engine, self._engine.timer.now
+        long_s = _GONE_S if len(self._by_server) <= MOST_NODES else -1.0
+        gone: set[Renewer] = set()
         for renewer in engine.renewers:
             if renewer in self._masters or not renewer.idle:
                 self._idle_since.pop(renewer, None)
-            elif now - self._idle_since.setdefault(renewer, now) > _GONE_S and renewer is not engine.renewer:
+            elif now - self._idle_since.setdefault(renewer, now) > long_s and renewer is not engine.renewer:
                 del self._idle_since[renewer]
-                engine.renewers = [other for other in engine.renewers if other is not renewer]
-                self._by_server = {server: other for server, other in self._by_server.items() if other is not renewer}
+                gone.add(renewer)
+        if gone:
+            engine.renewers = [renewer for renewer in engine.renewers if renewer not in gone]
+            self._by_server = {server: other for server, other in self._by_server.items() if other not in gone}
 
     def _send_on(self, renewer: Renewer) -> None:
         """What waits for a connection to a node may live elsewhere."""

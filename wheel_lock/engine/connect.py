@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import re
 import socket
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -21,13 +23,16 @@ from redis.credentials import CredentialProvider
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
+from wheel_lock.engine.allowance import Allowance, LimitedSocket, limited
 from wheel_lock.engine.encryption import disagreement, may_disagree
 from wheel_lock.engine.ties import ClientGone, Tie, tied
 from wheel_lock.native import without_hub
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.protocol import scripts
+from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
 from wheel_lock.protocol.server_errors import ServerError, code_of
 
+_SHOWN = 1000  # characters of an error
 _FATAL = (
     redis.exceptions.AuthenticationError,
     redis.exceptions.AuthorizationError,
@@ -48,10 +53,48 @@ def as_failure(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else ConnectionAbortedError(f"it was ended by {error!r}")
 
 
+def make_fit(error: BaseException) -> None:
+    """Have an error, and those behind it, keep their places, but nothing that was at hand, and no control characters.
+
+    What was at hand would go when the timer's thread lets go of the error; and a connection's finaliser may be a user's.
+    The text may be the server's, and is shown with the error whose cause this is.
+    """
+    errors = [error]
+    for each in errors:
+        traceback.clear_frames(each.__traceback__)
+        if isinstance(each, redis.exceptions.RedisError):
+            each.args = tuple(error_text(part, _SHOWN) if isinstance(part, str) else part for part in each.args)
+        errors += [one for one in (each.__cause__, each.__context__) if one is not None and one not in errors]
+
+
 PLAIN, FLAGGED, SHARDED = range(3)  # what a server knows: nothing special, #!lua lines, sharded pub/sub besides
 
 Server = tuple[str | None, str]
 """Host and port."""
+
+_HOST = re.compile(r"(?=.{1,255}\Z)[!-\-/-~]{1,63}(?:\.[!-\-/-~]{1,63})*\.?")  # a name or an address, also of IPv6
+_MOST_PORT = 65535
+
+
+def as_server(host: object, port: object) -> Server | None:
+    """Return the address that a server has named, as text or bytes; None where there can be nothing at it."""
+    try:
+        name = host.decode("ascii") if isinstance(host, bytes) else host
+        number = port.decode("ascii") if isinstance(port, bytes) else str(port) if type(port) is int else port
+    except ValueError:  # no ASCII, or an integer of more than 4,300 digits
+        return None
+    if not isinstance(name, str) or _HOST.fullmatch(name) is None:
+        return None
+    if not isinstance(number, str) or re.fullmatch("[0-9]{1,5}", number) is None:
+        return None
+    return (name, str(int(number))) if 1 <= int(number) <= _MOST_PORT else None
+
+
+def read_missing(reply: Reply) -> frozenset[str]:
+    """Return the commands that the user may not call, of those that scripts call."""
+    if type(reply) is not list or not all(type(command) is bytes for command in reply):
+        raise MalformedReply(f"a {type(reply).__name__} is no list of commands")
+    return frozenset(command.decode("ascii", "backslashreplace") for command in reply) & scripts.COMMANDS
 
 
 class Connection(Protocol):
@@ -59,6 +102,7 @@ class Connection(Protocol):
 
     sock: socket.socket
     level: int  # what the server knows: PLAIN, FLAGGED or SHARDED
+    keyed: bool  # whether calls without keys are refused
     missing_rights: frozenset[str]  # commands of scripts that the user may not call
     server: Server  # host and port, which differ where connections lead to different servers
 
@@ -100,8 +144,10 @@ class RedisPyConnection:
         level: int,
         server: Server,
         missing_rights: frozenset[str] = frozenset(),
+        keyed: bool = False,
     ) -> None:
         self._ours = [connection]  # emptied by whoever ends it
+        self.keyed = keyed
         self.missing_rights = missing_rights
         self.sock = sock
         self.level = level
@@ -203,9 +249,10 @@ class RedisPyConnector:
         connection_class = self._made_of(connection_class, settings)
         if isinstance(client, redis.asyncio.Redis):
             _for_threads(settings)
-        if not issubclass(connection_class, AbstractConnection) or hasattr(connection_class, "connect_to"):
+        if not issubclass(connection_class, AbstractConnection):
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
         self._connection_class: type[AbstractConnection] = connection_class
+        self._limited_class = limited(connection_class)
         self._flagged = False
         self._keyed = False  # calls without keys are refused
         self._runs_scripts = True
@@ -259,11 +306,13 @@ class RedisPyConnector:
         """Return the synchronous class that connects as that of a pool, and take out of its settings what does not fit."""
         if issubclass(connection_class, redis.asyncio.connection.AbstractConnection):
             return _synchronous(connection_class)
+        if hasattr(connection_class, "connect_to"):
+            raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
         return connection_class
 
     def client(self, timeout_s: float) -> redis.Redis:
-        """Return a synchronous client of the same server, whose every step takes at most so many seconds."""
-        pool = redis.ConnectionPool(self._connection_class, **self._limited(timeout_s))
+        """Return a synchronous client of the same server, for which that has so many seconds in all."""
+        pool = redis.ConnectionPool(self._limited_class, **self._limited(timeout_s))
         return redis.Redis.from_pool(pool)  # closing the client disconnects it, on the thread that has connected
 
     def _limited(self, timeout_s: float) -> dict[str, Any]:
@@ -273,6 +322,7 @@ class RedisPyConnector:
             raise redis.exceptions.ConnectionError(str(error)) from None
         for what in ("socket_timeout", "socket_connect_timeout"):
             settings[what] = min(settings.get(what) or timeout_s, timeout_s)
+        settings["wheel_lock_allowance"] = Allowance(timeout_s)
         return settings
 
     def _check(self, connection: AbstractConnection) -> None:
@@ -288,11 +338,12 @@ class RedisPyConnector:
         connection.send_command("EVAL", scripts.FLAG_PROBE, 0)
         try:
             self._flagged = bool(connection.read_response() == 1)
+            self._keyed = False
         except redis.exceptions.NoPermissionError:
             pass  # that is no answer: what the server said when it still would holds
         except redis.exceptions.ResponseError as error:
             if code_of(error) == "BUSY":
-                raise redis.exceptions.ConnectionError(str(error)) from None  # nor is that: ask again later
+                raise redis.exceptions.ConnectionError(error_text(error)) from None  # nor is that: ask again later
             self._keyed = ServerError(str(error)).wants_keys
             self._flagged = self._keyed and self._knows_flags_with_a_key(connection)
         return self._flagged
@@ -314,35 +365,41 @@ class RedisPyConnector:
             # fakeredis's own server does, after an error reply: the question has cost the connection.
             connection.disconnect()
             connection.connect()
-        return level, _load_scripts(connection, level, self._keyed)
+        refusal, missing = _load_scripts(connection, level, self._keyed)
+        if refusal is not None and not self._keyed and refusal.wants_keys:
+            self._keyed = True  # it was patient with a script that touches no key
+            refusal, missing = _load_scripts(connection, level, self._keyed)
+        return level, refusal.forbidden if refusal is not None else missing
 
     def describe(self) -> str:
         """Return where it connects to, without credentials."""
         if "path" in self._settings:
-            return str(self._settings["path"])
-        return f"{self._settings.get('host', 'localhost')}:{self._settings.get('port', 6379)}"
+            return error_text(self._settings["path"])
+        return error_text(f"{self._settings.get('host', 'localhost')}:{self._settings.get('port', 6379)}")
 
     def connect(self, timeout_s: float) -> RedisPyConnection:
         """Connect, authenticate, load the scripts.
 
         Args:
-            timeout_s: Longest wait for the connection and for each reply; the client's own limits where smaller.
+            timeout_s: How long all of that may take, for the name's addresses that are silent and for what the user's own
+                code takes besides; the client's own limits hold for each step where they are smaller.
 
         Raises:
             redis.exceptions.RedisError, OSError: It did not work.
         """
         settings = self._limited(timeout_s)
-        connection = self._connection_class(**settings)
+        connection = self._limited_class(**settings)
         try:
+            introduction = _introduction(connection, settings)
             connection.connect()
             self._check(connection)
             level, missing = self._get_scripts_ready(connection) if self._runs_scripts else (PLAIN, frozenset())
-            if not settings.get("client_name"):
-                _introduce(connection)
-            sock = connection._sock
+            _say(connection, introduction)
+            sock: Any = connection._sock
             if sock is None:
                 raise redis.exceptions.ConnectionError("the connection was closed while it was being made")
-            connection._sock = sock = without_hub(sock)
+            whole = sock.sock if isinstance(sock, LimitedSocket) else sock
+            connection._sock = sock = without_hub(whole)
             sock.setblocking(False)
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -351,7 +408,7 @@ class RedisPyConnector:
                 if tie.loose and name in vars(connection):
                     setattr(connection, name, None)  # it was for connecting, which this one does not do again
             server = settings.get("host"), str(settings.get("port"))
-            return RedisPyConnection(connection, sock, level, server, missing)
+            return RedisPyConnection(connection, sock, level, server, missing, self._keyed)
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, redis.exceptions.RedisError):
@@ -360,8 +417,10 @@ class RedisPyConnector:
 
     def _blame_tls(self, error: redis.exceptions.RedisError) -> None:
         """Raise an error that says so where client and server do not agree about TLS, which is asked once in a row."""
-        encrypted = issubclass(self._connection_class, _SYNCHRONOUS[redis.asyncio.SSLConnection])
-        if "path" in self._settings or not may_disagree(error, encrypted):
+        if self._connection_class not in (redis.Connection, redis.SSLConnection):
+            return  # a class of the user's may have a way of its own to the server, which must not be gone around
+        encrypted = self._connection_class is redis.SSLConnection
+        if not may_disagree(error, encrypted):
             return
         if self._met and not encrypted:
             return  # it has spoken plain text before, and a reset must not delay the next attempt
@@ -428,20 +487,36 @@ def _has_sharded_pubsub(connection: AbstractConnection) -> bool:
     return True
 
 
-def _introduce(connection: AbstractConnection) -> None:
-    """Give the connection a name that says whose it is, in CLIENT LIST; a user who may not do that needs not."""
-    connection.send_command("CLIENT", "SETNAME", "wheel_lock")
-    try:
-        connection.read_response()
-    except redis.exceptions.ResponseError:
-        pass
+def _introduction(connection: AbstractConnection, settings: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the commands that say in CLIENT LIST whose connection it is.
+
+    redis-py would tell its own name and version in two round trips more, while the connection is being made.
+    """
+    said: list[tuple[str, ...]] = [] if settings.get("client_name") else [("CLIENT", "SETNAME", "wheel_lock")]
+    driver: Any = getattr(connection, "driver_info", None)
+    if driver is not None:
+        connection.driver_info = None
+        named = ("LIB-NAME", driver.formatted_name), ("LIB-VER", driver.lib_version)
+        said += [("CLIENT", "SETINFO", what, str(value)) for what, value in named if value]
+    return said
 
 
-def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> frozenset[str]:
-    """Have the server know the scripts; return which of the commands that they need the user may not call."""
+def _say(connection: AbstractConnection, commands: Sequence[tuple[str, ...]]) -> None:
+    """Send commands that the server needs not know, nor the user be allowed to call, in one round trip."""
+    for words in commands:
+        connection.send_command(*words)
+    for _ in commands:
+        try:
+            connection.read_response()
+        except redis.exceptions.ResponseError:
+            pass
+
+
+def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> tuple[ServerError | None, frozenset[str]]:
+    """Have the server know the scripts; return why their commands cannot be tried, and which the user may not call."""
+    form, (keys, words) = scripts.RIGHTS.form(level), scripts.rights_arguments(keyed=keyed)
     for script in scripts.ALL:
         connection.send_command("SCRIPT", "LOAD", script.form(level).source)
-    form, (keys, words) = scripts.RIGHTS.form(level), scripts.rights_arguments(keyed=keyed)
     connection.send_command("EVALSHA", form.sha1, keys, *words)
     for _ in scripts.ALL:
         try:
@@ -455,5 +530,5 @@ def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> fr
             connection.send_command("EVAL", form.source, keys, *words)
             missing = connection.read_response()
     except redis.exceptions.ResponseError as error:
-        return ServerError(str(error)).forbidden  # of any other error those will hear who ask for something
-    return frozenset(command.decode() for command in missing)
+        return ServerError(str(error)), frozenset()  # of most errors those will hear who ask for something
+    return None, read_missing(missing)

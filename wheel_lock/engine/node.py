@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 import random
-import traceback
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from wheel_lock.alarms import Alarm
 from wheel_lock.engine.channel import Channel, NodeRequest
-from wheel_lock.engine.connect import PLAIN, Connection, Connector, Server, as_failure, is_fatal
+from wheel_lock.engine.connect import PLAIN, Connection, Connector, Server, as_failure, is_fatal, make_fit
 from wheel_lock.failures import FailureDomain, guarded
 from wheel_lock.greenlets import start_soon
 from wheel_lock.notifier import NOTIFIER
@@ -56,17 +55,6 @@ class Backoff:
     def reset(self) -> None:
         """Begin with the shortest pause again."""
         self._next_s = self._first_s
-
-
-def _forget_locals(error: BaseException) -> None:
-    """Have an error, and those behind it, keep their places, but nothing that was at hand there.
-
-    That would go when the timer's thread lets go of the error; and the finaliser of a connection may be a user's.
-    """
-    errors = [error]
-    for each in errors:
-        traceback.clear_frames(each.__traceback__)
-        errors += [one for one in (each.__cause__, each.__context__) if one is not None and one not in errors]
 
 
 def _taken(arrived: list[Connection]) -> Connection | None:
@@ -262,7 +250,7 @@ class Node:
             connection = self.connector.connect(self._options.connect_timeout_s)
         except BaseException as error:
             failure = as_failure(error)  # of whatever kind: an attempt without an end would be the last
-            _forget_locals(failure)
+            make_fit(failure)
             self._timer.post(lambda: self._failed(failure, reset_seen), self.domain)
         else:
             if self._closed or self._timer.stopped:
@@ -295,6 +283,7 @@ class Node:
         self._counters.connects += 1
         self.server = connection.server
         self.level = connection.level
+        self.one_by_one = self._options.declare_keys or connection.keyed  # what another one has taught may be over
         self.missing_rights = connection.missing_rights
         old = self._channel
         self._channel = channel = self._new_channel(self._timer, connection, self.domain, self._replied, self._lost)
@@ -313,7 +302,7 @@ class Node:
         self._connecting = False
         self.last_error = error
         self.on_trouble()
-        NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error)
+        NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error_text(error))
         if is_fatal(error):
             waiting, self._waiting = self._waiting, deque()
             for request in waiting:
@@ -352,7 +341,7 @@ class Node:
         self.last_error = error
         if not self._closed:
             self.on_trouble()
-            NOTIFIER.post(logger.debug, "lost the connection to %s: %s", self.connector.describe(), error)
+            NOTIFIER.post(logger.debug, "lost the connection to %s: %s", self.connector.describe(), error_text(error))
         # A server that accepts and hangs up at once must not be asked in a tight loop, so even the first try waits.
         if not self._closed and self._retry is None:
             self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now, self.domain)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("wheel_lock")
 
 _PATIENCE_S = 1.0
+_SHOWN = 1000  # characters of a cause
 
 
 class Outage:
@@ -63,7 +64,7 @@ class Outage:
         if node.ready and self._refusal is not None:
             what, cause = "refused to renew locks", error_text(self._refusal)
         else:
-            what, cause = "been unreachable", str(node.last_error or "it does not answer")
+            what, cause = "been unreachable", error_text(node.last_error or "it does not answer", _SHOWN)
         text = f"{node.connector.describe()} has {what} for {now - self._since:.1f} s"
         NOTIFIER.post(self._log_warning, renewer.engine.held.copy(), text, cause)
 

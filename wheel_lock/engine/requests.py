@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _MOMENT_S = 0.05  # what is suspicious so soon goes onto the wheel at once
+_SHOWN = 1000  # characters of what has failed
 _LEAST_S = 0.1  # what a try is given however little time its caller has left: a round trip to a healthy server
 _LEAST_CONNECTING_S = 0.5  # the same where it has to wait for a connection
 
@@ -65,7 +66,8 @@ def no_answer(node: Node, name: str | bytes | None, limit_s: float) -> LockTimeo
 
 def unavailable(node: Node, name: str | bytes | None, cause: Exception) -> LockUnavailable:
     """Return the error for a caller whose request cannot be sent."""
-    error = LockUnavailable(f"No connection to {node.connector.describe()}: {cause} (lock {quoted(name)})", name)
+    why = error_text(cause, _SHOWN)
+    error = LockUnavailable(f"No connection to {node.connector.describe()}: {why} (lock {quoted(name)})", name)
     error.__cause__ = cause
     return error
 

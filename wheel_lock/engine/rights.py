@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wheel_lock.engine.connect import read_missing
 from wheel_lock.engine.requests import Request
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.resp import MalformedReply, Reply
+from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.protocol.server_errors import ServerError
 
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
     from wheel_lock.lease import Lease
 
 TO_CALL_SCRIPTS = frozenset({"eval", "evalsha"})
-
-
-def read_missing(reply: Reply) -> frozenset[str]:
-    """Return the commands that the user may not call."""
-    if type(reply) is not list or not all(type(command) is bytes for command in reply):
-        raise MalformedReply(f"{reply!r:.40} is no list of commands")
-    return frozenset(command.decode("ascii", "backslashreplace") for command in reply)
 
 
 def needs_of(kind: Kind, lease: Lease, *, renewed: bool) -> frozenset[str]:

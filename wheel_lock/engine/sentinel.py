@@ -17,17 +17,25 @@ from typing import Any
 
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
 import redis.sentinel
 from redis.connection import AbstractConnection
-from redis.utils import str_if_bytes
 
-from wheel_lock.engine.connect import RedisPyConnection, RedisPyConnector, Server, as_failure
+from wheel_lock.engine.connect import RedisPyConnection, RedisPyConnector, Server, as_failure, as_server
 from wheel_lock.engine.node import start_helper_thread
 from wheel_lock.engine.opinions import Belief, Opinion, Opinions
 from wheel_lock.engine.ties import Tie
 from wheel_lock.native import SimpleQueue, allocate_lock
+from wheel_lock.protocol.resp import error_text
 
-_SECURE = (redis.SSLConnection, redis.asyncio.SSLConnection)
+# What redis-py's own do once the master is known. They ask the Sentinels themselves; here that has been done before.
+_REDIS_PYS: dict[type[Any], type[AbstractConnection]] = {
+    redis.sentinel.SentinelManagedConnection: redis.Connection,
+    redis.sentinel.SentinelManagedSSLConnection: redis.SSLConnection,
+    redis.asyncio.sentinel.SentinelManagedConnection: redis.Connection,
+    redis.asyncio.sentinel.SentinelManagedSSLConnection: redis.SSLConnection,
+}
+_MOST_EPOCH = 2**63 - 1
 _OTHERS_S = 0.25  # once one Sentinel has answered, the others are waited for so long
 
 
@@ -46,6 +54,27 @@ class _Answer:
         return self._masters
 
 
+class _Found:
+    """What a connection class of the user's takes for its pool, which it asks where the master is: here that is known."""
+
+    is_master = True
+
+    def __init__(self, service: str, sentinel: Tie, check_connection: bool, server: Server) -> None:
+        self.service_name = service
+        self._sentinel = sentinel
+        self.check_connection = check_connection
+        self.master_address = server[0], int(server[1])
+
+    @property
+    def sentinel_manager(self) -> Any:
+        return self._sentinel()
+
+    def get_master_address(self) -> tuple[str | None, int]:
+        return self.master_address
+
+    def reset(self) -> None: ...
+
+
 class SentinelConnector(RedisPyConnector):
     """Connects to whichever server is the master of a service.
 
@@ -55,7 +84,7 @@ class SentinelConnector(RedisPyConnector):
         opinions: What they have said.
 
     Raises:
-        TypeError: The client is one for replicas.
+        TypeError: The client is one for replicas, or an asyncio client with a connection class of the user's own.
     """
 
     discovers = True
@@ -66,6 +95,7 @@ class SentinelConnector(RedisPyConnector):
         if not pool.is_master:
             raise TypeError("locks are held at a master: take the client from Sentinel.master_for, not from slave_for")
         self._sentinel = Tie(pool.sentinel_manager)
+        self._check_connection: bool = pool.check_connection
         self.service: str = pool.service_name
         self.sentinels = [RedisPyConnector(sentinel) for sentinel in pool.sentinel_manager.sentinels]
         self.opinions = Opinions(len(self.sentinels), time.monotonic)
@@ -73,10 +103,14 @@ class SentinelConnector(RedisPyConnector):
         self._targets: dict[Server, SentinelConnector] = {}
 
     def _made_of(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
-        # Those of the pool ask the Sentinels themselves; here that has been done before a connection is made.
         del settings["connection_pool"]
         settings.pop("connection_class", None)
-        return redis.SSLConnection if issubclass(connection_class, _SECURE) else redis.Connection
+        self._asks_the_pool = connection_class not in _REDIS_PYS
+        if not self._asks_the_pool:
+            return _REDIS_PYS[connection_class]
+        if issubclass(connection_class, redis.asyncio.connection.AbstractConnection):
+            return super()._made_of(connection_class, settings)
+        return connection_class
 
     def let_go(self, *owners: object) -> None:
         """Keep none of ``owners``, the client or what is its, from being collected."""
@@ -120,6 +154,10 @@ class SentinelConnector(RedisPyConnector):
         if server not in self._targets:
             target = copy.copy(self)
             target._settings = {**self._settings, "host": server[0], "port": int(server[1])}
+            if self._asks_the_pool:
+                target._settings["connection_pool"] = _Found(
+                    self.service, self._sentinel, self._check_connection, server
+                )
             self._targets[server] = target
         return self._targets[server]
 
@@ -130,7 +168,7 @@ class SentinelConnector(RedisPyConnector):
             role = connection.read_response()
         except redis.exceptions.NoPermissionError:
             return  # +role is missing: then the first write tells
-        if role[0] != b"master":
+        if type(role) is not list or not role or role[0] != b"master":
             raise redis.exceptions.ConnectionError(f"{RedisPyConnector.describe(self)} is no master (any more)")
 
     def _is_master(self, server: Server, timeout_s: float) -> bool:
@@ -179,7 +217,7 @@ class SentinelConnector(RedisPyConnector):
         over.acquire()
         belief = self._conclude(timeout_s)
         if belief is None:
-            said = "".join(f"; {error}" for error in errors)
+            said = "".join(f"; {error_text(error)}" for error in errors)
             raise redis.sentinel.MasterNotFoundError(f"the Sentinels name no master of {self.service!r}{said}")
         return belief.servers
 
@@ -213,16 +251,36 @@ class SentinelConnector(RedisPyConnector):
                 state = client.sentinel_masters().get(self.service)
         if isinstance(state, redis.exceptions.ResponseError) or not state:
             return None  # it watches no such master
-        if state["num-other-sentinels"] < self._sentinel().min_other_sentinels:
+        try:
+            return self._read(state, address)
+        except (ValueError, TypeError, LookupError) as error:
+            text = f"a Sentinel's answer makes no sense: {error_text(error)}"
+        raise redis.exceptions.InvalidResponse(text)
+
+    def _read(self, state: dict[str, Any], address: Any) -> Opinion | None:
+        """Return what the answers mean.
+
+        Raises:
+            ValueError, TypeError, LookupError: They make no sense.
+        """
+        if int(state["num-other-sentinels"]) < self._sentinel().min_other_sentinels:
             return None
+        epoch = int(state.get("config-epoch", 0))
+        if not 0 <= epoch <= _MOST_EPOCH:
+            raise ValueError("no configuration epoch can be that large")
         # The Sentinel that leads a failover gives the state of the old master, in the new epoch, until all has ended;
         # the address is that of the new one as soon as the epoch is.
         if isinstance(address, redis.exceptions.ResponseError):
             if "failover_in_progress" in state["flags"]:
                 return None  # it does not tell which of the two is the master
-        elif (named := (str_if_bytes(address[0]), int(address[1]))) != (state["ip"], state["port"]):
+            address = state["ip"], state["port"]
+        server = as_server(address[0], address[1])
+        if server is None:
+            raise ValueError("there can be no server at that address")
+        named = str(server[0]), int(server[1])
+        if named != (state["ip"], state["port"]):
             state |= {"ip": named[0], "port": named[1], "is_master": True, "is_sdown": False, "is_odown": False}
-        return Opinion(state.get("config-epoch", 0), self._judged(state))
+        return Opinion(epoch, self._judged(state))
 
     def _judged(self, state: dict[str, Any]) -> Server | None:
         """Return the address as the user's Sentinel object has it, which may map it; None where the master is down."""

@@ -5,7 +5,9 @@ The slot map is asked for on a short-lived helper thread, of one node after the 
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from collections.abc import Callable
 from math import inf
 from typing import Any, NamedTuple
@@ -14,12 +16,21 @@ import redis
 import redis.asyncio
 from redis.connection import AbstractConnection
 
-from wheel_lock.engine.connect import InTurn, RedisPyConnector, Server
+from wheel_lock.engine.connect import InTurn, RedisPyConnector, Server, as_server
 from wheel_lock.engine.ties import Tie
+from wheel_lock.notifier import NOTIFIER
+from wheel_lock.protocol.names import SLOTS
+from wheel_lock.protocol.resp import MalformedReply, error_text
+
+logger = logging.getLogger("wheel_lock")
 
 UNKNOWN_HOSTS = ("", "?")  # said by a node that does not know its own address, or name: it is the one that was asked
 
-_FAILED = re.compile(rb"cluster_state:fail\b.*cluster_current_epoch:(\d+)", re.DOTALL)
+MOST_NODES = 1000  # masters, or replicas; the specification of the cluster speaks of as many nodes in all
+
+_FAILED = re.compile(rb"cluster_state:fail\b.*cluster_current_epoch:(\d{1,20})", re.DOTALL)
+_UNKNOWN = (b"", b"?")
+_MOST_INFO = 10_000
 _SHARES = 4  # of the time for all: what one node gets at least
 
 AnyCluster = redis.RedisCluster | redis.asyncio.RedisCluster
@@ -51,14 +62,20 @@ class ClusterConnector:
     """
 
     def __init__(self, client: AnyCluster) -> None:
-        self.servers: list[Server] = [
-            (str(node.host), str(node.port)) for node in client.nodes_manager.startup_nodes.values()
-        ]
+        given = [(str(node.host), str(node.port)) for node in client.nodes_manager.startup_nodes.values()]
+        sound = [
+            server for server in given if as_server("given", server[1]) is not None
+        ]  # a node has named some of them
+        self.servers: list[Server] = [*sound[:MOST_NODES]]
+        if not self.servers:
+            raise ValueError("the client of the cluster knows no node that could be connected to")
         # Asked as well, so that it is found again when all of its masters have been replaced while nobody talked to them.
         self._given = tuple(self.servers)
         self._replicas: list[Server] = []
         self._turn = -1
+        self._left_out: list[Server] = []  # those for whom there was no time
         self._places: dict[Server, Server] = {}
+        self._complained_of: set[Server] = set()  # nodes whose latest map had something in it that makes no sense
         remap = getattr(client.nodes_manager, "address_remap", None)
         self._remap = None if remap is None else Tie(remap)
         self._template = RedisPyConnector(_client_of_a_node(client))
@@ -102,12 +119,22 @@ class ClusterConnector:
 
         A master that is cut off from the others goes on telling what was true before. So a node that says of itself that
         its cluster is well is believed at once, and of those that do not the one that has seen the latest change.
+
+        Args:
+            timeout_s: After how long no other node is asked; whoever is left comes first the next time. One node gets a
+                quarter of it.
         """
         masters = self.servers
         self._turn = (self._turn + 1) % len(masters)  # the last one to be asked first may be the one that hangs
-        places = dict.fromkeys([*masters[self._turn :], *masters[: self._turn], *self._replicas, *self._given])
+        usual = [*masters[self._turn :], *masters[: self._turn], *self._replicas, *self._given]
+        places = list(dict.fromkeys([*self._left_out, *usual]))
+        self._left_out = []
         latest, answer = -1.0, _Answer([], [])
-        for server in places:
+        until = time.monotonic() + timeout_s
+        for number, server in enumerate(places):
+            if number and time.monotonic() >= until:
+                self._left_out = places[number:]
+                break
             try:
                 told, epoch = self._ask_one(server, timeout_s / min(len(places), _SHARES))
             except BaseException:  # a credential provider's, or its cancellation: the next node may do better
@@ -127,25 +154,87 @@ class ClusterConnector:
         try:
             told = self._read(client.execute_command("CLUSTER SLOTS"), server)
             try:
-                state = _FAILED.search(client.execute_command("CLUSTER INFO"))
-            except (redis.ResponseError, TypeError):  # it is not permitted to ask, or not answered as it should be
+                state = _FAILED.search(client.execute_command("CLUSTER INFO")[:_MOST_INFO])
+            except (redis.ResponseError, redis.exceptions.InvalidResponse, TypeError):
+                # It is not permitted to ask, or not answered as it should be.
                 state = None
         finally:
             client.close()
         return told, inf if state is None else int(state[1])
 
     def _read(self, reply: Any, asked: Server) -> _Answer:
-        ranges: list[SlotRange] = []
-        replicas: list[Server] = []
-        for first, last, *nodes in reply:
-            master, *others = [self._read_node(node, asked) for node in nodes]
-            ranges.append(SlotRange(int(first), int(last), master))
-            replicas.extend(others)
-        return _Answer(ranges, replicas)
+        """Read a map; what makes no sense in it is passed over, with one line in the log until a better one comes.
 
-    def _read_node(self, node: Any, asked: Server) -> Server:
-        host = (node[0] or b"").decode()
-        return self._place((asked[0] or "") if host in UNKNOWN_HOSTS else host, str(node[1]))
+        Raises:
+            MalformedReply: It is none.
+        """
+        if type(reply) is not list:
+            raise MalformedReply(f"a {type(reply).__name__} is no slot map")
+        if len(self._places) > 2 * MOST_NODES:
+            self._places.clear()
+        read = _Map(lambda node: self._read_node(node, asked))
+        for entry in reply[:SLOTS]:  # each has a slot of its own at least
+            read.add(entry)
+        wrong = read.wrong + len(reply[SLOTS:])
+        if not wrong:
+            self._complained_of.discard(asked)
+        elif asked not in self._complained_of and len(self._complained_of) < MOST_NODES:
+            self._complained_of.add(asked)
+            text = "the slot map of %s has %d entries that make no sense, and that are passed over"
+            NOTIFIER.post(logger.warning, text, error_text(":".join(map(str, asked))), wrong)
+        return _Answer(read.ranges, list(read.replicas))
+
+    def _read_node(self, node: Any, asked: Server) -> Server | None:
+        """Return where a node of a map is reached; None where that makes no sense."""
+        if type(node) is not list or len(node) < 2 or type(node[1]) is not int:
+            return None
+        host = node[0] or b""
+        if host in _UNKNOWN:
+            return None if as_server("unknown", node[1]) is None else self._place(asked[0] or "", str(node[1]))
+        server = as_server(host, node[1])
+        return None if server is None else self._place(server[0] or "", server[1])
+
+
+class _Map:
+    """A slot map while it is read.
+
+    Args:
+        read_node: Returns where a node is reached; None where that makes no sense.
+
+    Attributes:
+        ranges: The ranges that make sense.
+        replicas: Of their masters.
+        wrong: How many entries do not.
+    """
+
+    def __init__(self, read_node: Callable[[Any], Server | None]) -> None:
+        self._read_node = read_node
+        self._taken = bytearray(SLOTS)
+        self._masters: set[Server] = set()
+        self.ranges: list[SlotRange] = []
+        self.replicas: dict[Server, None] = {}
+        self.wrong = 0
+
+    def add(self, entry: Any) -> None:
+        """Take a range and its nodes."""
+        if type(entry) is not list or len(entry) < 3 or not (type(entry[0]) is type(entry[1]) is int):
+            self.wrong += 1
+            return
+        first, last = entry[:2]
+        if not 0 <= first <= last < SLOTS or self._taken.find(1, first, last + 1) >= 0:
+            self.wrong += 1
+            return
+        master = self._read_node(entry[2])
+        if master is None or (master not in self._masters and len(self._masters) >= MOST_NODES):
+            self.wrong += 1
+            return
+        self._masters.add(master)
+        self._taken[first : last + 1] = b"\1" * (last + 1 - first)
+        self.ranges.append(SlotRange(first, last, master))
+        others = entry[3 : 3 + MOST_NODES] if len(self.replicas) < MOST_NODES else []
+        replicas = [self._read_node(node) for node in others]
+        self.wrong += None in replicas
+        self.replicas.update((replica, None) for replica in replicas if replica is not None)
 
 
 def _after_the_usual(function: Callable[[AbstractConnection], object]) -> Callable[[AbstractConnection], None]:

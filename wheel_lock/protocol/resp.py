@@ -6,9 +6,12 @@ and its token - is encoded once, as a fragment that every later command of that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from wheel_lock.protocol.server_errors import ServerError
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 Reply = object
 """A parsed reply: None, int, bytes, an exception for an error, or a list of replies."""
@@ -80,14 +83,22 @@ def set_if_free(lease_fragment: bytes, ttl_ms: int) -> bytes:
     return b"*6\r\n$3\r\nSET\r\n%b$2\r\nNX\r\n$2\r\nPX\r\n%b" % (lease_fragment, number(ttl_ms))
 
 
-def error_text(error: object) -> str:
-    """Return a server's error fit for a message: short, escaped, and without the arguments, where the token is.
+def error_text(error: object, most: int = 200) -> str:
+    """Return what a server has said fit for a message, a log line and a terminal: short, in one line, without any control
+    character, and without the arguments of a command, where the token is.
+
+    Every text of a server goes through here: errors, names of hosts, versions.
 
     >>> error_text("ERR unknown command 'SET', with args beginning with: 'a' 'secret'")
     "ERR unknown command 'SET'"
+    >>> error_text("ERR \\x1b[2J\\u202eyou\\nwin")
+    'ERR \\\\x1b[2J\\\\u202eyou win'
     """
-    text = str(error).partition(", with args beginning with")[0]
-    return text.encode("ascii", "backslashreplace").decode().replace("\r", " ").replace("\n", " ").rstrip()[:200]
+    text = str(error).partition(", with args beginning with")[0][: most * 2]
+    text = text.replace("\r", " ").replace("\n", " ").rstrip()
+    if not (text.isascii() and text.isprintable()):
+        text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text.encode("ascii", "backslashreplace").decode())
+    return text[:most]
 
 
 GONE = 0

@@ -32,7 +32,20 @@ _WITHOUT_CODE = {  # texts of errors inside scripts, from Redis 6.2 to 8.2 and V
     "do not hash to the same slot": "CROSSSLOT",
 }
 _FORBIDDEN = re.compile(r"no permissions to run the '([\w|-]+)' command")
-_WANTS_KEYS = re.compile("key|invalid request|wrong number of arguments", re.IGNORECASE)
+_LOOKED_AT = 500  # characters
+_WANTS_KEYS = re.compile(
+    "|".join(
+        (
+            r"all the keys that the script uses should be passed using the KEYS",  # Alibaba Cloud (Tair), its proxy
+            r"eval/evalsha number of keys can't be negative or zero",  # the same
+            r"eval/evalsha command keys must be in same slot",  # the same
+            r"^(?:ERR )?invalid request$",  # Envoy
+            r"wrong number of arguments for (?:command\b|'(?:eval|evalsha)')",  # Envoy, and proxies that read the first key
+            r"script tried accessing undeclared key",  # Dragonfly
+        )
+    ),
+    re.IGNORECASE,
+)
 
 
 class ServerError(Exception):
@@ -74,11 +87,12 @@ class ServerError(Exception):
     def wants_keys(self) -> bool:
         """Whether, as the error to a script call without keys, it means that a service needs keys to know where to send it.
 
-        There is no code for that. Proxies and managed services say, for example, ``all the keys that the script uses should
-        be passed using the KEYS array``, ``invalid request`` or ``wrong number of arguments``.
+        There is no code for that but CROSSSLOT, so what is known to be said is looked for, and nothing that sounds like it.
+        What is not known is told to the caller, for whom ``declare_keys`` is.
         """
-        says_something_else = self.code == NOT_LOCAL or self.code in _KNOWN - {"CROSSSLOT"}
-        return not says_something_else and _WANTS_KEYS.search(str(self)) is not None
+        if self.code == "ERR":
+            return _WANTS_KEYS.search(str(self)[:_LOOKED_AT]) is not None
+        return self.code == "CROSSSLOT"
 
 
 def code_of(outcome: object) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -25,10 +26,14 @@ from wheel_lock.errors import LossReason, counted, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.resp import error_text
 from wheel_lock.protocol.server_errors import code_of
 from wheel_lock.timer import HashedWheelTimer
 
 logger = logging.getLogger("wheel_lock")
+
+_SECONDS = re.compile("[0-9]{1,12}")
+_MOST_INFO = 100_000
 
 
 class History:
@@ -89,10 +94,11 @@ class NodeConnector(RedisPyConnector):
             fields = _fields(connection.read_response())
         except ResponseError as error:
             if code_of(error) == "BUSY":
-                raise RedisConnectionError(str(error)) from None  # that is no sign of a new life: ask again later
+                # That is no sign of a new life: ask again later.
+                raise RedisConnectionError(error_text(error)) from None
             fields = {}  # not allowed, or not there, so nobody knows
         up = fields.get("uptime_in_seconds", "")
-        if self._history.seen(fields.get("run_id"), int(up) if up.isdigit() else 0):
+        if self._history.seen(fields.get("run_id"), int(up) if _SECONDS.fullmatch(up) else 0):
             NOTIFIER.post(
                 logger.warning,
                 "%s has restarted, or does not tell: it does not count until what it may have forgotten has expired",
@@ -102,7 +108,7 @@ class NodeConnector(RedisPyConnector):
 
 def _fields(text: object) -> dict[str, str]:
     """Return the fields of an INFO reply by name."""
-    lines = text.decode("utf-8", "replace").splitlines() if isinstance(text, bytes) else []
+    lines = text[:_MOST_INFO].decode("utf-8", "replace").splitlines() if isinstance(text, bytes) else []
     return {name: value for name, colon, value in (line.partition(":") for line in lines) if colon}
 
 

@@ -1,0 +1,143 @@
+"""What a server may cost until it is connected to: one limit for the time of all steps, and one for what it sends.
+
+redis-py limits each step by itself, and within a step each piece that arrives, so a server that says the next little
+thing just in time could hold an attempt for ever. Here every wait for the server, whatever it is about, comes out of one
+allowance. What others take meanwhile - a credential provider of the user's, this machine - does not count.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import redis
+from redis.connection import AbstractConnection
+
+from wheel_lock.protocol.resp import error_text
+
+# The largest honest answer is the slot map of a cluster in which each slot is a range of its own, with a dozen nodes.
+_MOST_BYTES = 32 << 20
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, MemoryError, RecursionError)
+
+
+class Allowance:
+    """What is left to one server.
+
+    Args:
+        seconds: How long it may take in all.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.left_s = seconds
+        self._left_bytes = _MOST_BYTES
+
+    def limit(self, step_s: float | None) -> float:
+        """Return how long the next step may take, which by itself may take ``step_s``.
+
+        Raises:
+            TimeoutError: No longer.
+        """
+        if self.left_s <= 0.0:
+            raise TimeoutError("the server has taken too long in all")
+        return self.left_s if step_s is None else min(step_s, self.left_s)
+
+    def spend(self, began: float) -> None:
+        """Note that the server has been waited for since ``began``."""
+        self.left_s -= time.monotonic() - began
+
+    def take(self, size: int) -> None:
+        """Note that so many bytes have come.
+
+        Raises:
+            OSError: Those are too many.
+        """
+        self._left_bytes -= size
+        if self._left_bytes < 0:
+            raise OSError(f"the server has sent more than {_MOST_BYTES} bytes")
+
+
+class LimitedSocket:
+    """A connected socket whose peer may cost no more than an allowance.
+
+    Attributes:
+        sock: The socket itself.
+    """
+
+    def __init__(self, sock: Any, allowance: Allowance) -> None:
+        self.sock = sock
+        self._allowance = allowance
+        self._step_s: float | None = sock.gettimeout()
+
+    def settimeout(self, step_s: float | None) -> None:
+        """Set how long one step may take."""
+        self._step_s = step_s
+
+    def _wait(self, call: Any, *arguments: Any) -> Any:
+        self.sock.settimeout(self._allowance.limit(self._step_s))
+        began = time.monotonic()
+        try:
+            return call(*arguments)
+        finally:
+            self._allowance.spend(began)
+
+    def recv(self, *arguments: Any) -> bytes:
+        """Receive."""
+        data: bytes = self._wait(self.sock.recv, *arguments)
+        self._allowance.take(len(data))
+        return data
+
+    def recv_into(self, *arguments: Any) -> int:
+        """Receive into a buffer."""
+        size: int = self._wait(self.sock.recv_into, *arguments)
+        self._allowance.take(size)
+        return size
+
+    def sendall(self, *arguments: Any) -> None:
+        """Send all of it."""
+        self._wait(self.sock.sendall, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sock, name)
+
+
+class _Limited(AbstractConnection):
+    """What every connection class becomes here; its own methods are those of the class that it is made of."""
+
+    def __init__(self, *, wheel_lock_allowance: Allowance, **settings: Any) -> None:
+        self._wheel_lock_allowance = wheel_lock_allowance
+        self._wheel_lock_began = 0.0
+        super().__init__(**settings)
+
+    def _connect(self) -> Any:
+        self._wheel_lock_began = time.monotonic()
+        sock = super()._connect()  # type: ignore[safe-super, no-untyped-call]
+        self._wheel_lock_spend()
+        return LimitedSocket(sock, self._wheel_lock_allowance)
+
+    def _wrap_socket_with_ssl(self, sock: Any) -> Any:
+        self._wheel_lock_spend()
+        sock.settimeout(self._wheel_lock_allowance.limit(sock.gettimeout()))
+        return super()._wrap_socket_with_ssl(sock)  # type: ignore[misc]  # those that speak TLS have it
+
+    def _wheel_lock_spend(self) -> None:
+        """Note the time that it took to reach the server.
+
+        A name may have several addresses, which are tried in turn, each for the whole time. Those that are silent say
+        nothing of the one that answers in the end.
+        """
+        allowance, now = self._wheel_lock_allowance, time.monotonic()
+        allowance.left_s -= (now - self._wheel_lock_began) % allowance.seconds
+        self._wheel_lock_began = now
+
+    def read_response(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().read_response(*arguments, **options)
+        except _NONSENSE as error:  # in redis-py's reading of it: a MOVED without a port, and the like
+            text = f"the server's answer makes no sense: {error_text(error)}"
+        raise redis.exceptions.InvalidResponse(text)
+
+
+def limited(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Return a class of connections like ``connection_class``, which are given a ``wheel_lock_allowance`` besides."""
+    return type(connection_class.__name__, (_Limited, connection_class), {"__module__": connection_class.__module__})
