@@ -22,6 +22,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from wheel_lock.engine.encryption import disagreement, may_disagree
+from wheel_lock.engine.handshakes import HandshakeParser
 from wheel_lock.native import without_hub
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.protocol import scripts
@@ -214,6 +215,7 @@ class RedisPyConnector:
         settings.pop("event_dispatcher", None)
         settings.update(
             protocol=2,
+            parser_class=HandshakeParser,
             retry=Retry(NoBackoff(), 0),
             retry_on_error=[],
             retry_on_timeout=False,
