@@ -79,14 +79,6 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
             data = sock.recv(self._read_size)
             if not data:
                 raise redis.exceptions.ConnectionError("Connection closed by server.")
-            if until is not None and time.monotonic() > until:
-                raise redis.exceptions.TimeoutError("the server's reply is not complete in time")
-            try:
-                reader.feed(data)
-            except Exception as error:
-                raise redis.exceptions.InvalidResponse(
-                    f"the server's reply makes no sense: {as_malformed(error)}"
-                ) from None
 
 
 def _check_depth(reply: object) -> None:
