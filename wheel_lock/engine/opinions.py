@@ -67,7 +67,13 @@ class Opinions:
         self._guard = allocate_lock()
 
     def give(self, sentinel: int, opinion: Opinion | None) -> None:
-        """Take the answer of a Sentinel; None where it knows of no such master."""
+        """Take the answer of a Sentinel; None where it knows of no such master.
+
+        Raises:
+            ValueError: It names an epoch that is no number: it would make all other answers incomparable.
+        """
+        if opinion is not None and type(opinion.epoch) is not int:
+            raise ValueError(f"{opinion.epoch!r:.40} is no epoch")
         with self._guard:
             before = self._given.pop(sentinel, (None, 0.0))[0]
             self._changes += opinion != before

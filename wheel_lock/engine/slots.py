@@ -17,6 +17,7 @@ from wheel_lock.engine.connect import InTurn, RedisPyConnector, Server
 UNKNOWN_HOSTS = ("", "?")  # said by a node that does not know its own address, or name: it is the one that was asked
 
 _FAILED = re.compile(rb"cluster_state:fail\b.*cluster_current_epoch:(\d+)", re.DOTALL)
+_SLOTS = 16384
 _SHARES = 4  # of the time for all: what one node gets at least
 
 AnyCluster = redis.RedisCluster | redis.asyncio.RedisCluster
@@ -125,13 +126,17 @@ class ClusterConnector:
         replicas: list[Server] = []
         for first, last, *nodes in reply:
             master, *others = [self._read_node(node, asked) for node in nodes]
+            if not 0 <= int(first) <= int(last) < _SLOTS:
+                raise ValueError(f"there are no slots {first!r:.40} to {last!r:.40}")
             ranges.append(SlotRange(int(first), int(last), master))
             replicas.extend(others)
         return _Answer(ranges, replicas)
 
     def _read_node(self, node: Any, asked: Server) -> Server:
         host = (node[0] or b"").decode()
-        return self._place((asked[0] or "") if host in UNKNOWN_HOSTS else host, str(node[1]))
+        if not 0 < int(node[1]) < 1 << 16:
+            raise ValueError(f"there is no port {node[1]!r:.40}")
+        return self._place((asked[0] or "") if host in UNKNOWN_HOSTS else host, str(int(node[1])))
 
 
 def _client_of_a_node(client: AnyCluster) -> redis.Redis | redis.asyncio.Redis:
