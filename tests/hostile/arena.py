@@ -17,7 +17,8 @@ from typing import Any
 import redis
 from redis.sentinel import Sentinel
 
-from tests.engine.support import NIL, Rig, ScriptedConnector, agreement
+from tests.engine.support import NIL, ScriptedConnector, agreement
+from tests.engine.waiters import WaitingRig
 from tests.hostile.replies import Replies
 from wheel_lock.engine.connect import Server
 from wheel_lock.engine.engine import Engine
@@ -57,7 +58,7 @@ class Listener:
         raise AssertionError("a listener was charged") from error
 
 
-class Arena(Rig):
+class Arena(WaitingRig):
     """An engine that is lied to, and another context's, which holds a lock, on the same timer.
 
     Attributes:
@@ -108,7 +109,8 @@ class DataArena(Arena):
 
     def round(self, replies: Replies, some: random.Random) -> None:
         self.begin()
-        what = some.randrange(5)
+        what = some.randrange(6)
+        waits = None
         if what == 0:
             self.acquire("a", 30.0)
         elif what == 1:
@@ -117,12 +119,18 @@ class DataArena(Arena):
             self.release(self.granted("c"))
         elif what == 3:
             self.extend(self.granted("d"), 60.0)
+        elif what == 4:
+            waits = self.wait("w", 30.0)
+            self.refuse()
         else:
             for name in "efg":
                 self.granted(name, 3.0)
             self.go_on(1.0)
         self.server.take()
         self.say(replies.forms["data"]())
+        self.go_on(0.02)
+        if waits is not None:
+            self.give_up(waits)
         self.check()
 
 

@@ -47,6 +47,10 @@ class Replies:
 
     def data(self) -> bytes:
         """Say anything."""
+        some = self._random
+        if some.random() < 0.15:  # a refusal, and a list of exceptions
+            items = [self._integer(some.choice((1, 30_000))), self._text((b"hash", b"\xff", *_ERRORS))]
+            return self._broken(self._list(items[: some.choice((1, 2, 2))] * some.choice((1, 1, 2))))
         return self._broken(self._value(0))
 
     def redirection(self) -> bytes:
