@@ -198,3 +198,11 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent(asked: Asked) ->
     asked.opinions.forget()
     asked.say((1, A))
     assert asked.believed == (A,)
+
+
+@pytest.mark.parametrize("opinion", [Opinion("7", ("a", "1")), Opinion(7, (b"a", "1")), Opinion(7, (None, "1"))])  # type: ignore[arg-type]
+def test_an_answer_that_cannot_be_compared_with_others_is_no_opinion(opinion: Opinion) -> None:
+    opinions = Opinions(1, lambda: 0.0)
+    with pytest.raises(ValueError, match="is no"):
+        opinions.give(0, opinion)
+    assert opinions.conclude(lambda server: True) is None

@@ -70,10 +70,12 @@ class Opinions:
         """Take the answer of a Sentinel; None where it knows of no such master.
 
         Raises:
-            ValueError: It names an epoch that is no number: it would make all other answers incomparable.
+            ValueError: What it says is no epoch, which would make all other answers incomparable, or no address.
         """
         if opinion is not None and type(opinion.epoch) is not int:
             raise ValueError(f"{opinion.epoch!r:.40} is no epoch")
+        if opinion is not None and opinion.server is not None and not all(type(part) is str for part in opinion.server):
+            raise ValueError(f"{opinion.server!r:.80} is no address")
         with self._guard:
             before = self._given.pop(sentinel, (None, 0.0))[0]
             self._changes += opinion != before
