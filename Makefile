@@ -6,7 +6,7 @@ BIN := .venv/bin
 WORKERS := 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint audit lock bench clean setup-demo setup-dev setup-redis
+.PHONY: help demo test fuzz lint audit lock bench clean setup-demo setup-dev setup-redis
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
@@ -18,6 +18,9 @@ demo: setup-demo ## show the library at work; needs no Redis server
 
 test: setup-dev setup-redis ## run the tests against real Redis servers
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --benchmark-disable $(ARGS)
+
+fuzz: setup-dev ## have FUZZ_REPLIES (200000) hostile replies of each form heard; FUZZ_SEED chooses others
+	FUZZ_REPLIES=$${FUZZ_REPLIES:-200000} $(BIN)/python -m pytest -n $(WORKERS) tests/hostile $(ARGS)
 
 lint: setup-dev ## ruff check, ruff format --check, mypy --strict
 	$(BIN)/ruff check

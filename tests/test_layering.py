@@ -43,7 +43,7 @@ LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
 PURE = ("wheel", "lease", "protocol")
 IMPURE_MODULES = ("threading", "asyncio", "socket", "time", "selectors", "redis", "logging")
 MAY_IMPORT_REDIS = (
-    *(f"engine/{name}.py" for name in ("allowance", "connect", "sentinel", "slots", "topology")),
+    *(f"engine/{name}.py" for name in ("allowance", "connect", "handshakes", "sentinel", "slots", "topology")),
     *("context.py", "quorum/nodes.py", "embedded/server.py", "testing.py", "cli.py"),
 )
 FORBIDDEN_NAMES = ("utils", "helpers")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,9 @@ def test_an_exception_for_callers_keeps_its_code_on_its_way_to_another_process()
     other = pickle.loads(pickle.dumps(error))
     assert (str(other), other.lock_name, other.code) == ("no", "order", "READONLY")
     assert LockServerError("no").code == "ERR"
+
+
+def test_an_error_without_an_end_is_not_read_to_the_end() -> None:
+    began = time.process_time()
+    assert ServerError("user_script: 1: " * (1 << 16)).code == "ERR"
+    assert time.process_time() - began < 1.0  # all of it would take several seconds

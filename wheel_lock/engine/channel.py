@@ -18,13 +18,16 @@ import hiredis
 
 from wheel_lock.engine.connect import Connection
 from wheel_lock.failures import FailureDomain, contain, guarded
+from wheel_lock.protocol.reading import NOTHING, TO_REQUESTS, ReplyReader, as_malformed
 from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.timer import HashedWheelTimer
 
 READ_BYTES = 1 << 18
+_BYTES_A_TURN = 1 << 20  # so that a server that floods does not keep the thread from what is due
+_REPLIES_A_TURN = 1 << 13
+_PUSHES_A_TURN = 1 << 8  # nobody has asked for them, and each may wake somebody
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger for no time: the connection is reset
-_NOTHING = object()
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -48,6 +51,9 @@ class NodeRequest(FailureDomain, Protocol):
 class Channel:
     """A pipelined connection. Timer's thread only.
 
+    Attributes:
+        most: How many replies are taken in one turn.
+
     Args:
         timer: Whose thread and selector it uses.
         connection: What it now owns.
@@ -55,6 +61,8 @@ class Channel:
         on_reply: Called after each batch of replies.
         on_lost: Called once, with the error, when it has been dropped; the requests are told right after.
     """
+
+    most = _REPLIES_A_TURN
 
     def __init__(
         self,
@@ -71,7 +79,11 @@ class Channel:
         self._level = connection.level
         self._on_reply = on_reply
         self._on_lost = on_lost
-        self._reader = hiredis.Reader(replyError=ServerError, protocolError=MalformedReply, notEnoughData=_NOTHING)
+        parser = hiredis.Reader(replyError=ServerError, protocolError=MalformedReply, notEnoughData=NOTHING)
+        self._reader = ReplyReader(parser, TO_REQUESTS)
+        self._hides = hasattr(self._sock, "pending")  # TLS has what it has buffered from the selector
+        self._fresh = False  # there was a reply since something was fed to it, in a turn that has left some
+        self._unfinished = False  # some of what has been read is left for a later turn
         self._requests: deque[NodeRequest] = deque()
         self._out: list[bytes] = []
         self._unsent = memoryview(b"")
@@ -126,22 +138,39 @@ class Channel:
             self._read()
 
     def _read(self) -> None:
-        try:
-            while True:
+        left = _BYTES_A_TURN
+        while self.open and not self._unfinished:
+            try:
                 data = self._sock.recv(READ_BYTES)
-                if not data:
-                    self.drop(ConnectionResetError("the server closed the connection"))
-                    return
-                self._reader.feed(data)
-                # TLS hides what it has buffered from the selector, so it must be read until it blocks.
-                if len(data) < READ_BYTES and not hasattr(self._sock, "pending"):
-                    break
-        except _BLOCKED:
-            pass
-        except OSError as error:
-            self.drop(error)
-            return
-        self._answer()
+            except _BLOCKED:
+                return
+            except OSError as error:
+                self.drop(error)
+                return
+            if not data:
+                self.drop(ConnectionResetError("the server closed the connection"))
+                return
+            self._answer(data)
+            left -= len(data)
+            # TLS hides what it has buffered from the selector, so it must be read until it blocks.
+            if len(data) < READ_BYTES and not self._hides:
+                return
+            if left <= 0:
+                if self._hides and self.open and not self._unfinished:
+                    self._go_on_later()
+                return
+
+    def _go_on_later(self) -> None:
+        self._unfinished = True
+        self._timer.post(self._go_on, self._domain)
+
+    def _go_on(self) -> None:
+        """In the next turn: what was left, and what the selector does not see."""
+        self._unfinished = False
+        if self.open:
+            self._answer(b"")
+        if self._hides:
+            self._read()
 
     def _take(self, reply: Reply) -> None:
         if not self._requests:
@@ -150,15 +179,32 @@ class Channel:
         self._requests[0].answered(reply)
         self._requests.popleft()
 
-    def _answer(self) -> None:
-        answered = False
+    def _answer(self, data: bytes) -> None:
+        reader, gets = self._reader, self._reader.gets
+        answered, fresh = False, self._fresh
         try:
-            while self.open:
-                reply = self._reader.gets()
-                if reply is _NOTHING:
-                    break
-                answered = True
+            for _ in range(self.most):
+                try:
+                    if data:
+                        reader.feed(data)
+                        data = b""
+                    reply = gets()
+                    if reply is NOTHING:
+                        if reader.more(fresh):
+                            fresh = False
+                            continue
+                        self._fresh = False
+                        break
+                except Exception as error:
+                    # Whatever a parser raises, it is this server's doing.
+                    raise as_malformed(error) from error
+                answered = fresh = True
                 self._take(reply)
+                if not self.open:
+                    return
+            else:
+                self._fresh = fresh
+                self._go_on_later()
         except MalformedReply as error:
             self.drop(error)
             return
@@ -225,6 +271,8 @@ class PushChannel(Channel):
         on_push: Called with each thing that the server says.
         timer, connection, domain, on_reply, on_lost: As for the class above.
     """
+
+    most = _PUSHES_A_TURN
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ from redis.retry import Retry
 
 from wheel_lock.engine.allowance import Allowance, LimitedSocket, limited
 from wheel_lock.engine.encryption import disagreement, may_disagree
+from wheel_lock.engine.handshakes import HandshakeParser
 from wheel_lock.engine.ties import ClientGone, Tie, tied
 from wheel_lock.native import without_hub
 from wheel_lock.notifier import NOTIFIER
@@ -264,6 +265,7 @@ class RedisPyConnector:
         settings.pop("oss_cluster_maint_notifications_handler", None)
         settings.pop("event_dispatcher", None)
         settings.pop("retry", None)
+        settings.pop("parser_class", None)
         settings.pop("maint_notifications_config", None)
         # The client's own objects; shared with all that are made of this connector, by whoever asks for a Tie.
         self._ties: dict[str, Tie] = tied(settings)
@@ -271,6 +273,7 @@ class RedisPyConnector:
             self._ties["credential_provider"] = Tie(provider, _AwaitedCredentials)
         settings.update(
             protocol=2,
+            parser_class=HandshakeParser,
             retry=Retry(NoBackoff(), 0),
             retry_on_error=[],
             retry_on_timeout=False,

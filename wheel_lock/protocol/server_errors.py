@@ -15,6 +15,7 @@ NOT_LOCAL = "NOTLOCAL"
 NOT_NOW = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "TRYAGAIN"})
 """Codes with which a server says that it cannot answer anybody for the moment."""
 
+_MOST_READ = 1000  # characters of an error's text, which may be as long as its server likes
 _WRAPPED = re.compile(r"ERR Error running script \([^)]*\): ")
 _PLACE = re.compile(r"@?user_script: ?\d+: ")
 _CODE = re.compile(r"[A-Z][A-Z0-9_]+(?= |$)")
@@ -58,7 +59,7 @@ class ServerError(Exception):
         >>> ServerError("ERR Error running script (call to f_00): @user_script:7: -READONLY You can't write").code
         'READONLY'
         """
-        text = str(self)
+        text = str(self)[:_MOST_READ]
         if (wrapped := _WRAPPED.match(text)) is not None:
             text = text[wrapped.end() :]
         while (place := _PLACE.match(text)) is not None:

@@ -1,0 +1,287 @@
+"""A server that says what none would say, or more than anybody can read, costs the connection on which it does."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from tests.engine.support import Rig
+from tests.engine.test_broken import NONSENSE
+from tests.hostile.arena import Listener, wired
+from tests.support.tls import TlsFiles
+from wheel_lock.engine.channel import Channel, PushChannel
+from wheel_lock.engine.connect import RedisPyConnector, is_fatal
+from wheel_lock.engine.engine import Engine
+from wheel_lock.lease import State
+from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.resp import Reply
+
+HOSTILE = [
+    b"*4294967295\r\n",
+    b"*100000000\r\n",
+    b"%1\r\n*0\r\n:1\r\n",
+    b"*1\r\n" * 1000,
+    b"*2\r\n:1\r\n" * 1000,
+    b"~1\r\n*0\r\n",
+    b"+" + b"x" * 70_000,
+    b":99999999999999999999\r\n",
+    *NONSENSE,
+]
+
+
+@pytest.mark.parametrize("reply", HOSTILE)
+def test_a_hostile_reply_costs_one_connection_and_no_lease_of_any_context(rig: Rig, reply: bytes) -> None:
+    other = Engine(rig.connector, ContextOptions(), rig.timer, rig.launch)
+    ours, rig.engine = rig.engine, other
+    kept = rig.hold("kept", 30.0)
+    good, rig.engine = rig.server, ours
+    held = rig.hold("held", 30.0)
+    bad = rig.server
+    attempt = rig.acquire("asked")
+    rig.say(reply)
+    bad.read()
+    good.read()
+    assert bad.hung_up
+    assert not good.hung_up
+    assert [kept.state, held.state] == [State.HELD] * 2
+    rig.go_on(1.0, rig.agree)
+    assert attempt.operation.result()
+    assert rig.told == []
+    other.node.close(ConnectionAbortedError("the test is over"))
+
+
+@pytest.mark.parametrize("reply", HOSTILE)
+def test_a_hostile_message_costs_the_connection_for_wake_ups(rig: Rig, reply: bytes) -> None:
+    held = rig.hold("held", 30.0)
+    rig.engine.wakeups.listen(b"c", Listener())
+    rig.turn()
+    bad = rig.connector.listeners.servers[-1]
+    bad.say(reply)
+    rig.turn()
+    bad.read()
+    assert bad.hung_up
+    rig.go_on(1.0, rig.agree)
+    assert len(rig.connector.listeners.servers) == 2
+    assert held.state is State.HELD
+
+
+def test_a_value_that_is_too_long_to_be_a_token_costs_nothing(rig: Rig) -> None:
+    held = rig.hold("held", 30.0)
+    attempt = rig.acquire("asked")
+    text = b"$%d\r\n" % (2 << 20)
+    rig.server.say(text)
+    for _ in range(2048):
+        rig.server.say(b"*" * 1024)
+        rig.timer.turn()
+    rig.say(b"\r\n")  # no reply to an acquire, in the end
+    assert held.state is State.HELD
+    assert not rig.connector.servers[-1].closed
+    rig.go_on(1.0, rig.agree)
+    assert attempt.operation.result()
+
+
+class Asked:
+    """A request whose reply is noted."""
+
+    finished = False
+    above = None
+
+    def __init__(self, replies: list[Reply]) -> None:
+        self.replies = replies
+        self.error: Exception | None = None
+
+    def encode(self, level: int) -> bytes:
+        return b"PING\r\n"
+
+    def answered(self, reply: Reply) -> None:
+        self.replies.append(reply)
+
+    def broken(self, error: Exception) -> None:
+        self.error = error
+
+    def refused(self, error: Exception) -> None: ...
+
+    def crashed(self, error: Exception) -> None: ...
+
+    def ahead(self, missing_rights: frozenset[str]) -> Asked:
+        return self
+
+
+class Owned:
+    """A connection that is one end of a pair."""
+
+    level: int = 0
+    server: tuple[str | None, str] = ("pair", "0")
+    missing_rights: frozenset[str] = frozenset()
+    keyed: bool = False
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def forget(self) -> None: ...
+
+
+def nothing(*arguments: object) -> None: ...
+
+
+def send_all(sock: socket.socket, data: bytes) -> threading.Thread:
+    """Send from a thread, and go on when the other end hangs up."""
+
+    def send() -> None:
+        try:
+            sock.sendall(data)
+        except OSError:
+            pass
+
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    return sending
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        for what in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            end.setsockopt(socket.SOL_SOCKET, what, 1 << 22)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def drive(rig: Rig, until: Callable[[], bool]) -> None:
+    for _ in range(1_000_000):
+        if until():
+            return
+        rig.timer.turn()
+    raise AssertionError("it does not come to an end")
+
+
+def test_a_flood_of_messages_is_heard_a_part_in_each_turn(rig: Rig, pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    ours.setblocking(False)
+    heard: list[Reply] = []
+    channel = PushChannel(heard.append, rig.timer, Owned(ours), None, nothing, nothing)
+    theirs.settimeout(0.0)
+    count = 0
+    try:
+        while count < 20_000:
+            theirs.sendall(b":1\r\n*1\r\n:2\r\n")
+            count += 2
+    except BlockingIOError:
+        pass
+    most = 0
+    while len(heard) < count - 2:
+        before = len(heard)
+        rig.timer.turn()
+        assert len(heard) > before  # of what has been read nothing is forgotten
+        most = max(most, len(heard) - before)
+    assert most <= 2 * PushChannel.most
+    assert heard[:4] == [1, [2], 1, [2]]
+    channel.drop(ConnectionAbortedError("the test is over"))
+
+
+def test_replies_that_nobody_has_asked_for_drop_the_connection_at_once(
+    rig: Rig, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = pair
+    ours.setblocking(False)
+    lost: list[Exception] = []
+    Channel(rig.timer, Owned(ours), None, nothing, lambda channel, error: lost.append(error))
+    sending = send_all(theirs, b":1\r\n" * 262_144)
+    drive(rig, lambda: bool(lost))
+    sending.join(30.0)
+    assert "nothing was asked for" in str(lost[0])
+
+
+def test_a_text_of_half_a_gigabyte_is_read_a_part_in_each_turn_and_not_kept(
+    rig: Rig, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = pair
+    ours.setblocking(False)
+    replies: list[Reply] = []
+    channel = Channel(rig.timer, Owned(ours), None, nothing, nothing)
+    channel.send(Asked(replies))
+    channel.send(Asked(replies))
+    size = 64 << 20
+    sending = send_all(theirs, b"$%d\r\n" % size + b"x" * size + b"\r\n:1\r\n")
+    drive(rig, lambda: len(replies) == 2)
+    sending.join(30.0)
+    assert replies == [b"(too long)", 1]
+    assert channel._reader._reader.len() < 2048
+    channel.drop(ConnectionAbortedError("the test is over"))
+
+
+def secured(tls_files: TlsFiles, ours: socket.socket, theirs: socket.socket) -> tuple[ssl.SSLSocket, ssl.SSLSocket]:
+    """Both ends, speaking TLS."""
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(tls_files.cert, tls_files.key)
+    asking = ssl.create_default_context(cafile=str(tls_files.ca))
+    ends: list[ssl.SSLSocket] = []
+    shaking = threading.Thread(target=lambda: ends.append(serving.wrap_socket(theirs, server_side=True)), daemon=True)
+    shaking.start()
+    secure = asking.wrap_socket(ours, server_hostname="localhost")
+    shaking.join(30.0)
+    return secure, ends[0]
+
+
+def test_what_tls_has_buffered_is_read_in_later_turns(
+    rig: Rig, tls_files: TlsFiles, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = secured(tls_files, *pair)
+    ours.setblocking(False)
+    replies: list[Reply] = []
+    lost: list[Exception] = []
+    channel = Channel(rig.timer, Owned(ours), None, nothing, lambda channel, error: lost.append(error))
+    for _ in range(6):
+        channel.send(Asked(replies))
+    text = b"x" * 900_000
+    sending = send_all(theirs, b"$900000\r\n%b\r\n" % text * 6)
+    ticks: list[int] = []
+    while len(replies) < 6:
+        before = len(replies)
+        rig.timer.turn()
+        ticks.append(len(replies) - before)
+        assert not lost
+    sending.join(30.0)
+    assert max(ticks) <= 3  # a turn reads a MiB before what is due, and one behind it
+    assert replies == [text] * 6
+    channel.drop(ConnectionAbortedError("the test is over"))
+    theirs.close()
+
+
+# Connections that are being made
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"*4294967295\r\n",
+        b"%1\r\n*0\r\n:1\r\n",
+        b"*1\r\n" * 100 + b":1\r\n",
+        b"+" + b"x" * 70_000,
+        b"$12x\r\n",
+        b":abc\r\n",
+    ],
+)
+def test_a_hostile_answer_while_connecting_is_no_reason_to_give_up_for_good(reply: bytes) -> None:
+    connector = RedisPyConnector(wired([reply]))
+    with connector.client(10.0) as client, pytest.raises(redis.exceptions.RedisError, match="makes no sense") as raised:
+        client.execute_command("ANYTHING")
+    assert not is_fatal(raised.value)
+
+
+def test_answers_while_connecting_are_read() -> None:
+    with RedisPyConnector(wired([b"*2\r\n$3\r\nabc\r\n*1\r\n:7\r\n"])).client(10.0) as client:
+        assert client.execute_command("ANYTHING") == [b"abc", [7]]
+    connector = RedisPyConnector(wired([b"-NOAUTH Authentication required.\r\n"]))
+    with connector.client(10.0) as client, pytest.raises(redis.exceptions.AuthenticationError):
+        client.execute_command("ANYTHING")

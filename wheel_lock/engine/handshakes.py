@@ -1,0 +1,91 @@
+"""How redis-py reads replies on the connections that it makes for us: with the same care as a channel.
+
+A server is asked a few things before a connection is handed over, and nodes of clusters and Sentinels are asked through
+redis-py altogether. Its own parsers believe every length, and keep whatever comes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hiredis
+import redis
+from redis._parsers import BaseParser
+
+from wheel_lock.protocol.reading import NOTHING, TO_QUESTIONS, ReplyReader, as_malformed
+from wheel_lock.protocol.resp import MalformedReply
+
+_DEEPEST = 8  # lists in lists
+
+
+class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
+    """What redis-py reads replies with.
+
+    Args:
+        socket_read_size: How many bytes are read at once.
+    """
+
+    def __init__(self, socket_read_size: int) -> None:
+        self._read_size = max(socket_read_size, 1 << 16)
+        self._sock: Any = None
+        self._reader: ReplyReader | None = None
+        self._fresh = False
+
+    def on_connect(self, connection: Any, **more: Any) -> None:
+        """Begin to read from a connection."""
+        parser = hiredis.Reader(replyError=self.parse_error, protocolError=MalformedReply, notEnoughData=NOTHING)
+        self._sock = connection._sock
+        self._reader = ReplyReader(parser, TO_QUESTIONS)
+
+    def on_disconnect(self) -> None:
+        """Read no more."""
+        self._sock = self._reader = None
+
+    def can_read(self, timeout: float = 0) -> bool:
+        """Whether something has come that nobody has asked for. It is found out by the next reply, which makes no sense."""
+        return False
+
+    def read_response(self, disable_decoding: bool = False, **more: Any) -> Any:
+        """Return the next reply.
+
+        Raises:
+            redis.exceptions.InvalidResponse: It makes no sense.
+            redis.exceptions.ConnectionError, OSError: It will not come.
+        """
+        reader, sock = self._reader, self._sock
+        if reader is None or sock is None:
+            raise redis.exceptions.ConnectionError("the connection is closed")
+        data = b""
+        while True:
+            try:
+                if data:
+                    reader.feed(data)
+                    data = b""
+                reply = reader.gets()
+                if reply is NOTHING and reader.more(self._fresh):
+                    self._fresh = False
+                    continue
+                self._fresh = reply is not NOTHING
+                if self._fresh:
+                    _check_depth(reply)
+            except Exception as error:
+                raise redis.exceptions.InvalidResponse(
+                    f"the server's reply makes no sense: {as_malformed(error)}"
+                ) from None
+            if isinstance(reply, redis.exceptions.ConnectionError):
+                raise reply
+            if reply is not NOTHING:
+                return reply
+            data = sock.recv(self._read_size)
+            if not data:
+                raise redis.exceptions.ConnectionError("Connection closed by server.")
+
+
+def _check_depth(reply: object) -> None:
+    """Raise MalformedReply where lists are nested deeper than in any answer; what reads it may call itself for each."""
+    level = [reply]
+    for _ in range(_DEEPEST):
+        level = [item for each in level if type(each) is list for item in each]
+        if not level:
+            return
+    raise MalformedReply(f"lists in lists, more than {_DEEPEST} deep")

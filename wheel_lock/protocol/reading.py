@@ -1,0 +1,183 @@
+"""Reading a stream of RESP2 replies: hiredis parses it, and what hiredis must not see is kept from it.
+
+hiredis believes every length. It makes a list as soon as it has read the header of an array, it keeps a text until all
+of it is there, and it knows types of RESP3 that are no replies to us, some of which it stumbles over. So a header that may
+cost something is looked at before it is fed. Where the headers are hiredis itself tells: all that comes before is fed
+and parsed, and if nothing of it is left over, what follows is a header; if something is, what follows belongs to a text or
+a line, which may hold any byte. Most chunks hold nothing that looks like such a header, and are fed as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from wheel_lock.protocol.resp import MalformedReply
+
+NOTHING = object()
+"""What a reader returns where no reply is complete."""
+
+TOO_LONG = b"(too long)"
+"""What is read in the place of a text that is longer than any that is of interest."""
+
+_PLAIN = b"+OK\r\n:-0123456789"  # chunks of these alone hold no header that costs anything
+# A header of a list with items, of a long text, or of a type of RESP3; or what may be the beginning of one, at the end.
+_LOOK = re.compile(rb"[*%~>|$](?:[1-9](?:(?<!\$.)|\d\d\d)|\d{0,3}\Z)", re.DOTALL).search
+_HEADER = re.compile(rb"[*$](\d{1,18})\r\n").match
+_LONGEST_HEADER = 22
+_LONGEST_TEXT = 1 << 20  # none is kept that is longer
+_LONGEST_SKIPPED = 1 << 32  # nor waited for: servers allow 512 MiB where nobody has changed that
+_LONGEST_LINE = 1 << 16  # an error text, in all servers much less
+_ARRAY, _TEXT = b"*$"
+
+
+class Limits(NamedTuple):
+    """What one reply may be at most.
+
+    Attributes:
+        bytes: Its length, without the texts that are too long to be kept.
+        arrays: How many lists are in it, itself included, that are not empty: so deep may they be nested, too.
+        items: How many items these may have together.
+    """
+
+    bytes: int
+    arrays: int
+    items: int
+
+
+# The longest is that to a call about 5000 leases, each with its number and with an error text of some hundred bytes.
+TO_REQUESTS = Limits(bytes=4 << 20, arrays=8, items=1 << 14)
+
+# The longest is a slot map in which each of the 16384 slots is a range of its own, with a dozen nodes.
+TO_QUESTIONS = Limits(bytes=32 << 20, arrays=1 << 19, items=1 << 21)
+
+
+def as_malformed(error: Exception) -> MalformedReply:
+    """Return what a reply is that a parser has stumbled over in whatever way."""
+    return error if isinstance(error, MalformedReply) else MalformedReply(f"it cannot be read: {error!r:.200}")
+
+
+def _next_header(text: bytes, start: int) -> int:
+    """Return where the next is that may be a header to be looked at, at ``start`` or behind it; the end if none is."""
+    found = _LOOK(text, start)
+    return len(text) if found is None else found.start()
+
+
+class ReplyReader:
+    """Feeds a hiredis reader with what is harmless.
+
+    The caller feeds a chunk, takes replies from ``gets`` until it returns NOTHING, calls ``more``, and takes more of them
+    as long as that returns True. Any exception of these three means that the stream makes no sense.
+
+    Args:
+        reader: A ``hiredis.Reader``.
+        limits: What a reply may be at most.
+    """
+
+    __slots__ = ("_arrays", "_at", "_items", "_limits", "_payload", "_reader", "_rest", "_since", "gets")
+
+    def __init__(self, reader: Any, limits: Limits) -> None:
+        self._reader = reader
+        self._limits = limits
+        self.gets = reader.gets
+        self._rest = b""  # what has not been fed, ...
+        self._at = 0  # ... from here on
+        self._payload = 0  # so many bytes of a text come next; below zero, of one that is skipped
+        self._since = self._arrays = self._items = 0  # fed since the last reply was complete
+
+    def feed(self, data: bytes) -> None:
+        """Take in what has arrived, after ``more`` has returned False."""
+        if self._rest or self._payload:
+            self._rest += data
+            self._feed_more()
+        elif data.translate(None, _PLAIN) and _LOOK(data) is not None:
+            self._rest = data
+            self._feed_more()
+        else:
+            self._since += len(data)
+            self._reader.feed(data)
+
+    def more(self, fresh: bool) -> bool:
+        """Go on after ``gets`` has returned NOTHING; return whether there may be more replies now.
+
+        Args:
+            fresh: Whether there was a reply since the last time.
+
+        Raises:
+            MalformedReply: What has come is nothing that a server would say.
+        """
+        if fresh:
+            self._since = self._arrays = self._items = 0
+        elif self._since > self._limits.bytes:
+            raise MalformedReply(f"a reply of more than {self._limits.bytes} bytes")
+        elif self._payload <= 0 and self._reader.len() > _LONGEST_LINE:
+            raise MalformedReply(f"a line of more than {_LONGEST_LINE} bytes")
+        return bool(self._rest) and self._feed_more()
+
+    def _feed_more(self) -> bool:
+        """Feed the next piece of the rest; return whether there was one."""
+        text, start = self._rest, self._at
+        if self._payload:
+            end = min(start + abs(self._payload), len(text))
+            if self._payload < 0:
+                self._payload += end - start
+                start = end
+            else:
+                self._payload -= end - start
+                self._feed(start, end)
+                return True
+        place = _next_header(text, start)
+        if place == start < len(text):
+            if self._reader.has_data():
+                place = _next_header(text, start + 1)
+            else:
+                behind = self._header(start)
+                if behind is None:
+                    return False
+                if behind == start:  # a text that is skipped: something else has been fed in its place
+                    return True
+                place = behind if self._payload else _next_header(text, behind)
+        self._feed(start, place)
+        return place > start
+
+    def _feed(self, start: int, end: int) -> None:
+        whole = not start and end == len(self._rest)
+        piece = self._rest if whole else self._rest[start:end]
+        if end == len(self._rest):
+            self._rest, self._at = b"", 0
+        else:
+            self._at = end
+        if piece:
+            self._since += len(piece)
+            self._reader.feed(piece)
+
+    def _header(self, start: int) -> int | None:
+        """Look at a header; return where it ends, ``start`` where it must not be fed, None where it is not all there."""
+        text = self._rest
+        kind = text[start]
+        if kind not in (_ARRAY, _TEXT):
+            raise MalformedReply(f"a reply of the type {chr(kind)!a}")
+        header = _HEADER(text, start)
+        if header is None:
+            if len(text) - start >= _LONGEST_HEADER or not b"\r\n".startswith(text[start + 1 :].lstrip(b"0123456789")):
+                raise MalformedReply(f"{text[start : start + _LONGEST_HEADER]!r} is no header")
+            self._rest, self._at = text[start:], 0
+            return None
+        size, end = int(header[1]), header.end()
+        if kind == _ARRAY:
+            self._arrays += 1
+            self._items += size
+            if self._arrays > self._limits.arrays or self._items > self._limits.items:
+                raise MalformedReply(f"a reply of {self._arrays} lists and {self._items} items")
+        elif size <= _LONGEST_TEXT:
+            self._payload = size + 2
+        elif size <= _LONGEST_SKIPPED:
+            self._payload = -size - 2
+            self._at = end
+            if end == len(text):
+                self._rest, self._at = b"", 0
+            self._reader.feed(b"$%d\r\n%b\r\n" % (len(TOO_LONG), TOO_LONG))
+            return start
+        else:
+            raise MalformedReply(f"a text of {size} bytes")
+        return end
