@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 from wheel_lock.engine.channel import Channel, NodeRequest
 from wheel_lock.protocol.resp import Reply
 
+PATTERN = bytes(range(251)) * 300  # no two places that are near each other look alike
 ERROR = ConnectionResetError("dropped by the test")
 
 
@@ -35,7 +36,7 @@ class Piece:
 
     def __init__(self, number: int, size: int) -> None:
         self.number = number
-        self.data = (b"%d:%d:" % (number, size)).ljust(size, b"x") if size else b""
+        self.data = (b"%d:" % number + PATTERN)[:size]
         self.replies: list[Reply] = []
         self.unsents = 0
         self.breaks: list[Exception] = []
@@ -152,13 +153,18 @@ class ChannelMachine(RuleBasedStateMachine):
         self.understood = 0  # how many requests the server has read as a whole
         self.answers = 0
 
-    @rule(sizes=st.lists(st.sampled_from([12, 40, 100, 500, 5_000, 70_000]), min_size=1, max_size=80))
-    def put_in(self, sizes: list[int]) -> None:
+    @rule(
+        sizes=st.lists(st.sampled_from([12, 40, 100, 500, 5_000, 70_000]), min_size=1, max_size=80),
+        end=st.booleans(),
+    )
+    def put_in(self, sizes: list[int], end: bool) -> None:
         for size in sizes:
             piece = Piece(len(self.pieces), size)
             self.pieces.append(piece)
             self.inside.append(piece)
             self.channel.send(piece)
+        if end:
+            self.end_the_turn()
 
     @precondition(lambda self: self.inside)
     @rule(picks=st.lists(st.integers(min_value=0), min_size=1, max_size=20))
@@ -200,6 +206,15 @@ class ChannelMachine(RuleBasedStateMachine):
             if total > len(self.read):
                 break
             self.understood += 1
+
+    @rule(most=st.sampled_from([4_000, 1 << 20]))
+    def let_all_arrive(self, most: int) -> None:
+        self.end_the_turn()
+        while len(self.read) < sum(len(piece.data) for piece in self.inside):
+            before = len(self.read)
+            self.read_some(most)
+            assert len(self.read) > before, "the rest is not written"
+            self.be_writable()
 
     @precondition(lambda self: self.understood > self.answers)
     @rule(count=st.integers(1, 100))

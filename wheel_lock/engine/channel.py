@@ -14,7 +14,7 @@ import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import islice
 from typing import Protocol
 
@@ -164,19 +164,18 @@ class Channel:
             told()
 
     def _write(self) -> None:
-        """Write once: the rest of what has been begun, else a few parts of what is queued, which are never copied twice."""
+        """Write once: the rest of what has been begun, else some of what is queued, of which little is joined."""
         if self._rest:
             self._rest = self._rest[self._sock.send(self._rest) :]
             return
         out = self._out
-        first = next(iter(out.values()))
-        if self._gathers and len(first) >= _LARGE_BYTES and len(out) > 1:
+        if self._out_bytes <= _JOINED_BYTES:
+            data = b"".join(out.values())
+        elif self._gathers and len(next(iter(out.values()))) >= _LARGE_BYTES:
             self._begun(self._sock.sendmsg(list(islice(out.values(), _PARTS))))
             return
-        parts: Iterable[bytes] = out.values()
-        if self._out_bytes > _JOINED_BYTES:
-            parts = self._few()
-        data = first if len(out) == 1 else b"".join(parts)
+        else:
+            data = b"".join(self._few())
         if self._secure:
             # Where it could not be sent as a whole, nobody tells how much of it is on the wire.
             self._begun(len(data))

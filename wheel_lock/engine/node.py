@@ -380,9 +380,21 @@ class Node:
         NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error)
         if self._channel is None and is_fatal(error):
             self._refuse_all(error)
-        elif self._channel is not None and self._suspected and self._channel.deserted:
-            self._channel.drop(error)  # nobody waits for what it may still say
+        elif self._suspected and self._useless:
+            self.drop(error)
         self._try_later()
+
+    @property
+    def _useless(self) -> bool:
+        """Whether nobody waits for what a silent channel may still say. O(n).
+
+        Where leases are held its first word would be heard at once, and a new connection takes a moment. So then it goes
+        only if there is much on it.
+        """
+        channel = self._channel
+        if channel is None or (self.is_needed() and channel.unanswered <= 2 * MOST_SUSPECTED):
+            return False
+        return channel.deserted
 
     def _refuse_all(self, error: Exception) -> None:
         for request in self.take_waiting():

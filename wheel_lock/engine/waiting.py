@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("wheel_lock")
 
 _LEAST_PATIENCE_S = 0.1
-_IS_OVER: Callable[[Acquisition], bool] = attrgetter("over")
+IS_OVER: Callable[[Acquisition], bool] = attrgetter("over")
 
 
 class Acquisition(WheelEntry):
@@ -153,7 +153,7 @@ class Acquisition(WheelEntry):
             self.try_once(self._answered, waiting=False)
             return
         if ahead._behind is None:
-            ahead._behind = Parking(_IS_OVER)
+            ahead._behind = Parking(IS_OVER)
         ahead._behind.append(self)
         if self.until is not None:
             self.wait_until(max(self.until, self.began_at + least_s(self.node)))
@@ -332,8 +332,11 @@ class Acquisition(WheelEntry):
 
     def _take_word_back(self) -> None:
         """Wait no more, also in the eyes of the server. (What is under way is cleaned up by itself.)"""
-        if self._request is not None and self._request.finished and self._blocking and self._kind.announces:
-            self._engine.clean_up(self._request.leases)
+        request = self._request
+        if request is None or not (request.finished and self._blocking and self._kind.announces):
+            return
+        if request.sends or self._attempts > 1:  # else nobody there has heard of it
+            self._engine.clean_up(request.leases)
 
     def give_up(self) -> None:
         """The caller waits no more, or never hears: undo what was granted, or may have been."""
