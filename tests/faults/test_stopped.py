@@ -306,8 +306,10 @@ def test_over_tls(tls_redis: RedisServer) -> None:
 
         def all_granted() -> bool:
             try:
-                return all(context.acquire_many(names, timeout=60.0).values())
+                locks = context.acquire_many(names, timeout=60.0)
             except WheelLockError:
                 return False
+            context.release_many([lock for lock in locks.values() if lock is not None])
+            return all(locks.values())
 
         eventually(all_granted)
