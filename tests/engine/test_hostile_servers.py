@@ -89,6 +89,8 @@ class Asked:
     """A request whose reply is noted."""
 
     finished = False
+    may_wait = False
+    awaited = True
     above = None
 
     def __init__(self, replies: list[Reply]) -> None:
@@ -105,6 +107,8 @@ class Asked:
         self.error = error
 
     def refused(self, error: Exception) -> None: ...
+
+    def unsent(self) -> None: ...
 
     def crashed(self, error: Exception) -> None: ...
 
@@ -212,6 +216,7 @@ def test_a_text_of_half_a_gigabyte_is_read_a_part_in_each_turn_and_not_kept(
     channel.send(Asked(replies))
     channel.send(Asked(replies))
     size = 64 << 20
+    rig.timer.turn()  # they are on the wire
     sending = send_all(theirs, b"$%d\r\n" % size + b"x" * size + b"\r\n:1\r\n")
     drive(rig, lambda: len(replies) == 2)
     sending.join(30.0)
@@ -244,6 +249,7 @@ def test_what_tls_has_buffered_is_read_in_later_turns(
     for _ in range(6):
         channel.send(Asked(replies))
     text = b"x" * 900_000
+    rig.timer.turn()  # they are on the wire
     sending = send_all(theirs, b"$900000\r\n%b\r\n" % text * 6)
     ticks: list[int] = []
     while len(replies) < 6:

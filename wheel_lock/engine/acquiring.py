@@ -108,6 +108,10 @@ class Acquire(CallerRequest):
         return Look(self) if missing_rights & self.needs else self
 
     @property
+    def may_wait(self) -> bool:
+        return not self.asked  # else it goes right behind the word that it may be asked there
+
+    @property
     def _queues(self) -> bool:
         """Whether it keeps a place in a queue at the server: of very many that do, next to none are granted."""
         return self._patience_ms > 0 and self._kind.contention is Contention.QUEUED
@@ -262,6 +266,7 @@ class Acquire(CallerRequest):
     def give_up(self) -> None:
         """The caller waits no more: undo what was granted, or may have been."""
         if not self.finished:
+            self.withdraw()
             self.finish()
             self._undo(bool(self.sends))
         else:

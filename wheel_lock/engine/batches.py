@@ -110,6 +110,10 @@ class Batch(Request):
     def wanted(self) -> bool:
         return any(lease.state is RENEWING for lease in self.leases)
 
+    @property
+    def awaited(self) -> bool:
+        return self.wanted
+
     def resend(self) -> None:
         # Nothing may be sent for a lease that has been released or lost while the first try was under way.
         self.leases = [lease for lease in self.leases if lease.state is RENEWING]

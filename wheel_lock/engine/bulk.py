@@ -31,6 +31,8 @@ class AcquireMany(Bulk):
     makes others, and seals it when it has made the last.
     """
 
+    may_wait = True
+
     def __init__(
         self, engine: Engine, options: LockOptions, operation: Operation[None], all_or_nothing: bool = False
     ) -> None:
@@ -93,6 +95,7 @@ class AcquireMany(Bulk):
             self._stopped = True
 
     def miss(self, chunk: Chunk, error: WheelLockError) -> None:
+        chunk.withdraw()
         self._give_places_back(len(chunk.leases))
         self.engine.turn_down(chunk.leases, chunk.tries > 0, chunk.node)
         self._stop(error)

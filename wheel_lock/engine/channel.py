@@ -2,6 +2,9 @@
 
 It never waits, and it knows nothing of locks. When anything is wrong with it - closed, reset, a reply that nobody asked
 for or that makes no sense - it is dropped as a whole, and every request without a reply is told that it has none.
+
+A request is *on the wire* from its first byte on: from then on it has its place among those that are answered in order, and
+keeps it whatever becomes of it. Before, it can be taken out again as if it had never been put in.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Protocol
 
 import hiredis
@@ -27,6 +31,10 @@ READ_BYTES = 1 << 18
 _BYTES_A_TURN = 1 << 20  # so that a server that floods does not keep the thread from what is due
 _REPLIES_A_TURN = 1 << 13
 _PUSHES_A_TURN = 1 << 8  # nobody has asked for them, and each may wake somebody
+MOST_QUEUED_BYTES = 1 << 20  # of requests that are encoded and not on the wire: from there on callers' requests wait
+_JOINED_BYTES = 1 << 16  # of small parts that are joined for one write: quicker than to hand them over one by one
+_LARGE_BYTES = 1 << 12  # parts from this size on are not copied
+_PARTS = 64  # of one write: well below every system's IOV_MAX
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger for no time: the connection is reset
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -36,6 +44,14 @@ class NodeRequest(FailureDomain, Protocol):
 
     @property
     def finished(self) -> bool: ...
+
+    @property
+    def may_wait(self) -> bool: ...
+
+    @property
+    def awaited(self) -> bool: ...
+
+    def unsent(self) -> None: ...
 
     def encode(self, level: int) -> bytes: ...
 
@@ -81,55 +97,132 @@ class Channel:
         self._on_lost = on_lost
         parser = hiredis.Reader(replyError=ServerError, protocolError=MalformedReply, notEnoughData=NOTHING)
         self._reader = ReplyReader(parser, TO_REQUESTS)
-        self._hides = hasattr(self._sock, "pending")  # TLS has what it has buffered from the selector
         self._fresh = False  # there was a reply since something was fed to it, in a turn that has left some
         self._unfinished = False  # some of what has been read is left for a later turn
-        self._requests: deque[NodeRequest] = deque()
-        self._out: list[bytes] = []
-        self._unsent = memoryview(b"")
+        self._requests: deque[NodeRequest] = deque()  # on the wire, the first to be answered first
+        self._out: dict[NodeRequest, bytes] = {}  # not one byte of these is
+        self._out_bytes = 0
+        self._rest = memoryview(b"")  # of what is on the wire in part
+        # TLS hides from the selector what it has buffered, and takes one piece only: the same one again when it could not
+        # send it as a whole.
+        self._secure = hasattr(self._sock, "pending")
+        self._gathers = not self._secure and hasattr(self._sock, "sendmsg")
         self._flush_wanted = False
         self._writing = False
+        # Called once, when all is on the wire that had been queued.
+        self.when_room: Callable[[], object] | None = None
         self.open = True
         timer.watch(self._sock, selectors.EVENT_READ, self._ready, domain)
 
     @property
     def unanswered(self) -> int:
         """How many requests wait for their reply."""
-        return len(self._requests)
+        return len(self._requests) + len(self._out)
+
+    @property
+    def deserted(self) -> bool:
+        """Whether nobody waits for any of the replies. O(n)."""
+        return not any(request.awaited for request in self._requests) and not any(
+            request.awaited for request in self._out
+        )
+
+    def full(self, most: int) -> bool:
+        """Whether what can wait should: the socket takes no more for now, much is queued, or ``most`` are unanswered."""
+        return self._writing or self._out_bytes >= MOST_QUEUED_BYTES or len(self._requests) + len(self._out) >= most
 
     def send(self, request: NodeRequest) -> None:
         """Queue ``request``; it is written, together with all others, at the end of this turn."""
         try:
-            self._out.append(request.encode(self._level))
+            data = request.encode(self._level)
         except Exception as error:
             contain(request, request.encode, error)
             return
-        self._requests.append(request)
+        self._out[request] = data
+        self._out_bytes += len(data)
         if not self._flush_wanted:
             self._flush_wanted = True
             self._timer.flush_later(self)
+
+    def withdraw(self, request: NodeRequest) -> bool:
+        """Take ``request`` out again if not one byte of it is on the wire; return whether that is so."""
+        data = self._out.pop(request, None)
+        if data is None:
+            return False
+        self._out_bytes -= len(data)
+        return True
 
     def flush(self) -> None:
         """Write as much as the socket takes now; the rest when it can take more."""
         self._flush_wanted = False
         if not self.open:
             return
-        if self._out:
-            queued, self._out = self._out, []
-            fresh = queued[0] if len(queued) == 1 else b"".join(queued)
-            self._unsent = memoryview(b"".join((self._unsent, fresh)) if self._unsent else fresh)
         try:
-            while self._unsent:
-                self._unsent = self._unsent[self._sock.send(self._unsent) :]
+            while self._rest or self._out:
+                self._write()
         except _BLOCKED:
             pass
         except OSError as error:
             self.drop(error)
             return
-        if self._writing is not bool(self._unsent):
-            self._writing = bool(self._unsent)
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._writing else 0)
+        unsent = bool(self._rest or self._out)
+        if self._writing is not unsent:
+            self._writing = unsent
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
             self._timer.watch(self._sock, events, self._ready, self._domain)
+        if self.when_room is not None and not unsent:
+            told, self.when_room = self.when_room, None
+            told()
+
+    def _write(self) -> None:
+        """Write once: the rest of what has been begun, else some of what is queued, of which little is joined."""
+        if self._rest:
+            self._rest = self._rest[self._sock.send(self._rest) :]
+            return
+        out = self._out
+        if self._out_bytes <= _JOINED_BYTES:
+            data = b"".join(out.values())
+        elif self._gathers and len(next(iter(out.values()))) >= _LARGE_BYTES:
+            self._begun(self._sock.sendmsg(list(islice(out.values(), _PARTS))))
+            return
+        else:
+            data = b"".join(self._few())
+        if self._secure:
+            # Where it could not be sent as a whole, nobody tells how much of it is on the wire.
+            self._begun(len(data))
+            self._rest = memoryview(data)
+        else:
+            self._begun(self._sock.send(data))
+
+    def _few(self) -> list[bytes]:
+        """The first parts that are queued: one, or as many as may be joined."""
+        parts: list[bytes] = []
+        total = 0
+        for part in self._out.values():
+            total += len(part)
+            if parts and total > _JOINED_BYTES:
+                break
+            parts.append(part)
+        return parts
+
+    def _begun(self, sent: int) -> None:
+        """So many bytes of what is queued are on the wire now."""
+        if sent == self._out_bytes:
+            self._requests.extend(self._out)
+            self._out.clear()
+            self._out_bytes = 0
+            return
+        begun: list[NodeRequest] = []
+        for request, data in self._out.items():
+            if sent <= 0:
+                break
+            begun.append(request)
+            self._out_bytes -= len(data)
+            if sent < len(data):
+                self._rest = memoryview(data)[sent:]
+            sent -= len(data)
+        for request in begun:
+            del self._out[request]
+        self._requests.extend(begun)
 
     def _ready(self, events: int) -> None:
         if self.open and events & selectors.EVENT_WRITE:
@@ -153,10 +246,10 @@ class Channel:
             self._answer(data)
             left -= len(data)
             # TLS hides what it has buffered from the selector, so it must be read until it blocks.
-            if len(data) < READ_BYTES and not self._hides:
+            if len(data) < READ_BYTES and not self._secure:
                 return
             if left <= 0:
-                if self._hides and self.open and not self._unfinished:
+                if self._secure and self.open and not self._unfinished:
                     self._go_on_later()
                 return
 
@@ -169,7 +262,7 @@ class Channel:
         self._unfinished = False
         if self.open:
             self._answer(b"")
-        if self._hides:
+        if self._secure:
             self._read()
 
     def _take(self, reply: Reply) -> None:
@@ -220,10 +313,13 @@ class Channel:
     def drop(self, error: Exception) -> None:
         """Close it; every request without a reply is told ``error``. Harmless when dropped already."""
         if self.open:
-            if self._requests or self._unsent:
+            if self._requests or self._rest or self._out:
                 self._reset()
+            unsent = list(self._out)
             requests = self.close()
             self._on_lost(self, error)
+            for request in unsent:
+                guarded(request, request.unsent)
             for request in requests:
                 guarded(request, request.broken, error)
 
@@ -254,14 +350,22 @@ class Channel:
         self.open = False
         self._timer.unwatch(self._sock)
         self._connection.close()
-        requests, self._requests = self._requests, deque()
-        return list(requests)
+        requests = [*self._requests, *self._out]
+        self._let_go()
+        return requests
+
+    def _let_go(self) -> None:
+        self._requests = deque()
+        self._out = {}
+        self._out_bytes = 0
+        self._rest = memoryview(b"")
+        self.when_room = None
 
     def forget(self) -> None:
         """In a forked child: let go of it without touching what the parent shares."""
         self.open = False
         self._connection.forget()
-        self._requests.clear()
+        self._let_go()
 
 
 class PushChannel(Channel):
@@ -286,9 +390,13 @@ class PushChannel(Channel):
         super().__init__(timer, connection, domain, on_reply, on_lost)
         self._on_push = on_push
 
-    def send(self, request: NodeRequest) -> None:
-        """Queue ``request``; whatever the server says to it goes to ``on_push``."""
-        super().send(request)
+    @property
+    def unanswered(self) -> int:
+        """None: whatever the server says goes to ``on_push``."""
+        return 0
+
+    def _begun(self, sent: int) -> None:
+        super()._begun(sent)
         self._requests.clear()
 
     def _take(self, reply: Reply) -> None:

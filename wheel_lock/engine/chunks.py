@@ -129,6 +129,10 @@ class Chunk(CallerRequest):
             self._bulk.chunk_done(self, odd)
 
     @property
+    def may_wait(self) -> bool:
+        return self._bulk.may_wait and not self.asked
+
+    @property
     def repeatable(self) -> bool:
         # Else, of a release, the keys may be namesakes' by the next try.
         return terms_of(self.leases[0]).kind.own_tokens
@@ -143,6 +147,8 @@ class Chunk(CallerRequest):
 
 class Bulk:
     """Work on many leases, in chunks, a few of them under way at a time at each node."""
+
+    may_wait = False  # whether chunks wait where their node has much before it
 
     def __init__(self, engine: Engine, leases: Iterable[Lease]) -> None:
         self.engine = engine

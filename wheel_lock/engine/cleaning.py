@@ -54,6 +54,10 @@ class CleanUp(Request):
         return self._kind.release_many(self._leases)
 
     @property
+    def awaited(self) -> bool:
+        return False
+
+    @property
     def subjects(self) -> Sequence[Lease]:
         return self._leases
 
@@ -94,7 +98,26 @@ class CleanUp(Request):
         if not self._kind.own_tokens:
             self.finish()
         elif not self.finished:
-            self.node.send(self)
+            ahead = self.node.last_own
+            if isinstance(ahead, CleanUp) and ahead._takes_over(self):
+                self.finish()
+            else:
+                self.node.send(self)
+
+    def _takes_over(self, other: CleanUp) -> bool:
+        """While it waits for a connection: do what another was to do, too, if both can share a call."""
+        if (
+            self.finished
+            or self._kind is not other._kind
+            or len(self._leases) + len(other._leases) > self.node.batch_size
+        ):
+            return False
+        self._leases = [*self._leases, *other._leases]
+        if other._until > self._until:
+            self._until = other._until
+            self.timer.wheel.cancel(self)
+            self.timer.wheel.schedule(self, self.timer.scale.ceil(self._until))
+        return True
 
     def refused(self, error: Exception) -> None:
         self.finish()

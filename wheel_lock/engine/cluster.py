@@ -44,10 +44,14 @@ class _Asking:
     """The word that comes before a call which a node is to carry out although it does not own the slot yet."""
 
     finished = False
+    may_wait = False
+    awaited = False
     _BYTES = command(b"ASKING")
 
     def encode(self, level: int) -> bytes:
         return self._BYTES
+
+    def unsent(self) -> None: ...
 
     def answered(self, reply: Reply) -> None: ...
 

@@ -45,6 +45,10 @@ class Extend(CallerRequest):
         super().start()
 
     @property
+    def awaited(self) -> bool:
+        return not self.finished or self.lease.state is EXTENDING
+
+    @property
     def subjects(self) -> Sequence[Lease]:
         return (self.lease,)
 

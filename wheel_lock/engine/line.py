@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.kind import Contention
 from wheel_lock.engine.pacing import Pace
+from wheel_lock.engine.parking import Parking
 from wheel_lock.engine.requests import PATIENCE, least_s
-from wheel_lock.engine.waiting import Acquisition
+from wheel_lock.engine.waiting import IS_OVER, Acquisition
 from wheel_lock.errors import TooManyLocks, copied
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.wheel import WheelEntry
@@ -187,7 +188,9 @@ class Line(AnyLine):
         self._rivals = 0  # other processes that listened at the last release
         self._in_a_row = 0
         self._heard_at = engine.timer.now  # when the server has answered last: what it said is why there is a line
-        self._leaving: list[Acquisition] = []  # those behind the first whose time is up, and who want to be sure
+        self._leaving: Parking[Acquisition] = Parking(
+            IS_OVER
+        )  # those behind the first whose time is up, and who want to be sure
 
     @property
     def _first(self) -> Acquisition:
@@ -346,8 +349,7 @@ class Line(AnyLine):
         error = request.operation.error
         if error is None:
             self._heard_at = self._engine.timer.now
-            leaving, self._leaving = self._leaving, []
-            for other in leaving:
+            for other in self._leaving.take_all():
                 if other.line is self and other is not waiter:
                     self._go(other).refuse()
         if error is not None and waiter.concerns_others and not (request.cut_short or isinstance(error, TooManyLocks)):

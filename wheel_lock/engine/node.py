@@ -3,19 +3,24 @@
 A node is *ready* when its channel is open and answers. A channel that has been silent for too long is suspected, not
 dropped: a second connection is tried as a probe, and whichever speaks first is used. So a server that merely paused
 loses nothing that was in flight, and one that vanished is left within one attempt.
+
+What callers ask for goes to the channel while that has room, and waits here otherwise, in the order of the calls and
+without a byte of it: so what a server that reads nothing, or answers nothing, costs is bounded. What is about leases in
+hand, and what the engine itself has to send, never waits for room: of that there is no more than there are leases.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Collection
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from wheel_lock.alarms import Alarm
 from wheel_lock.engine.channel import Channel, NodeRequest
 from wheel_lock.engine.connect import PLAIN, Connection, Connector, Server, as_failure, is_fatal, make_fit
+from wheel_lock.engine.parking import Parking
 from wheel_lock.failures import FailureDomain, guarded
 from wheel_lock.greenlets import start_soon
 from wheel_lock.notifier import NOTIFIER
@@ -33,9 +38,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("wheel_lock")
 
 
+MOST_UNANSWERED = 1 << 14  # requests: from there on those of callers wait; no healthy server has so many before it
+MOST_SUSPECTED = 1 << 10  # the same where the channel has been silent for too long
 _SOON_S = 0.02
+_IN_A_TURN = 1000  # requests that have waited for room and are sent in one turn: some 10 ms
 # The system's: it has no state, which a fork, or a snapshot of the machine, would have several processes share.
 JITTER = random.SystemRandom()
+_FINISHED: Callable[[NodeRequest], bool] = attrgetter("finished")
 
 
 class Backoff:
@@ -123,7 +132,10 @@ class Node:
 
     def _reset(self) -> None:
         self._channel: Channel | None = None
-        self._waiting: deque[NodeRequest] = deque()
+        # For a connection: what the engine has to send; for a connection or for room in it: what callers want.
+        self._own: Parking[NodeRequest] = Parking(_FINISHED)
+        self._waiting: Parking[NodeRequest] = Parking(_FINISHED)
+        self._most = MOST_UNANSWERED
         self._expected: list[CallerRequest] = []
         self._look: Alarm | None = None
         self._suspected = False
@@ -186,7 +198,17 @@ class Node:
     @property
     def busy(self) -> bool:
         """Whether something waits for a reply or for a connection."""
-        return self._connecting or bool(self._waiting) or self.awaits_replies
+        return self._connecting or self._awaited or self.awaits_replies
+
+    @property
+    def _awaited(self) -> bool:
+        """Whether something waits for a connection, or for room in it."""
+        return bool(self._own or self._waiting)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether what callers want waits for room in a connection."""
+        return self._channel is not None and bool(self._waiting)
 
     @property
     def in_trouble(self) -> bool:
@@ -199,14 +221,54 @@ class Node:
         return self._channel is not None and self._channel.unanswered > 0
 
     def send(self, request: NodeRequest) -> None:
-        """Send ``request`` now if there is a channel, else as soon as there is one, in the order of the calls."""
-        if self._channel is not None:
-            self._put(self._channel, request)
-        else:
-            self._waiting.append(request)
+        """Send ``request`` now if there is a channel with room, else as soon as there is, in the order of the calls."""
+        channel = self._channel
+        if channel is None:
+            (self._waiting if request.may_wait else self._own).append(request)
             self.connect()
             if self.cluster is not None:
                 self.cluster.look_around()
+        elif (self._waiting or channel.full(self._most)) and request.may_wait:
+            self._waiting.append(request)
+            channel.when_room = self._let_in_later
+        else:
+            self._put(channel, request)
+
+    @property
+    def clogged(self) -> bool:
+        """Whether there is a connection that takes no more for now."""
+        return self._channel is not None and self._channel.full(self._most)
+
+    def tell_room(self, told: Callable[[], object]) -> None:
+        """Have ``told()`` called, in another turn, when a clogged connection may take more."""
+        if self._channel is not None:
+            self._channel.when_room = lambda: self._timer.post(told, self.domain)
+
+    def withdraw(self, request: NodeRequest) -> bool:
+        """Do not send ``request`` if nothing of it has been sent; return whether it had been on its way, unsent."""
+        return self._channel is not None and self._channel.withdraw(request)
+
+    @property
+    def last_own(self) -> NodeRequest | None:
+        """What the engine has put last of what waits for a connection."""
+        return self._own[-1] if self._own else None
+
+    def _let_in_later(self) -> None:
+        self._timer.post(self._let_in, self.domain)
+
+    def _let_in(self) -> None:
+        """Send what waits for room, as far as there is room, and some of it in each turn."""
+        channel = self._channel
+        left = _IN_A_TURN
+        while left and channel is not None and channel is self._channel and self._waiting:
+            if channel.full(self._most):
+                break
+            request = self._waiting.popleft()
+            if not request.finished:
+                self._put(channel, request)
+                left -= 1
+        if self._waiting and self._channel is not None:
+            self._channel.when_room = self._let_in_later
 
     def _put(self, channel: Channel, request: NodeRequest) -> None:
         channel.send(request.ahead(self.missing_rights) if self.missing_rights else request)
@@ -237,6 +299,7 @@ class Node:
         """Something has been unanswered for too long: try a second connection. The first reply clears this."""
         if self._channel is not None and not self._suspected:
             self._suspected = True
+            self._most = MOST_SUSPECTED
             self.on_trouble()
             if self._heard:
                 self.connect()
@@ -278,6 +341,7 @@ class Node:
             return
         self._connecting = False
         self._suspected = False
+        self._most = MOST_UNANSWERED
         self._heard = False
         self.last_error = None
         self._counters.connects += 1
@@ -289,12 +353,11 @@ class Node:
         self._channel = channel = self._new_channel(self._timer, connection, self.domain, self._replied, self._lost)
         if old is not None:
             old.drop(TimeoutError("silent for too long; another connection has taken over"))
-        waiting, self._waiting = self._waiting, deque()
-        for request in waiting:
-            if not request.finished:
-                self._put(channel, request)
+        for request in self._own.take_all():
+            self._put(channel, request)
         self.on_connected()
         self.on_ready()
+        self._let_in()
 
     def _failed(self, error: Exception, life: Backoff) -> None:
         if life is not self._backoff:
@@ -303,27 +366,43 @@ class Node:
         self.last_error = error
         self.on_trouble()
         NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error_text(error))
-        if is_fatal(error):
-            waiting, self._waiting = self._waiting, deque()
-            for request in waiting:
-                guarded(request, request.refused, error)
+        if self._channel is None and is_fatal(error):
+            self._refuse_all(error)
+        elif self._suspected and self._useless:
+            self.drop(error)
         self._try_later()
+
+    @property
+    def _useless(self) -> bool:
+        """Whether nobody waits for what a silent channel may still say. O(n).
+
+        Where leases are held its first word would be heard at once, and a new connection takes a moment. So then it goes
+        only if there is much on it.
+        """
+        channel = self._channel
+        if channel is None or (self.is_needed() and channel.unanswered <= 2 * MOST_SUSPECTED):
+            return False
+        return channel.deserted
+
+    def _refuse_all(self, error: Exception) -> None:
+        for request in self.take_waiting():
+            guarded(request, request.refused, error)
 
     def _try_later(self) -> None:
         self._drop_finished()
-        if self._closed or self._retry is not None or not (self._waiting or self._suspected or self.is_needed()):
+        if self._closed or self._retry is not None or not (self._awaited or self._suspected or self.is_needed()):
             return
         self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now, self.domain)
 
     def _try_now(self, now: float) -> None:
         self._retry = None
         self._drop_finished()
-        if self._waiting or self._suspected or self.is_needed():
+        if self._awaited or self._suspected or self.is_needed():
             self.connect()
 
     def _drop_finished(self) -> None:
-        if any(request.finished for request in self._waiting):
-            self._waiting = deque(request for request in self._waiting if not request.finished)
+        self._own.throw_out()
+        self._waiting.throw_out()
 
     def _replied(self) -> None:
         self._backoff.reset()
@@ -331,7 +410,10 @@ class Node:
         self.on_replied()
         if self._suspected:
             self._suspected = False
+            self._most = MOST_UNANSWERED
             self.on_ready()
+        if self._waiting:
+            self._let_in()
 
     def _lost(self, channel: Channel, error: Exception) -> None:
         if channel is not self._channel:
@@ -356,14 +438,11 @@ class Node:
             self._channel = None
             for request in unanswered:
                 guarded(request, request.refused, error)
-        waiting, self._waiting = self._waiting, deque()
-        for request in waiting:
-            guarded(request, request.refused, error)
+        self._refuse_all(error)
 
     def take_waiting(self) -> list[NodeRequest]:
-        """Return what waits for a connection; it does so no more."""
-        waiting, self._waiting = self._waiting, deque()
-        return list(waiting)
+        """Return what waits for a connection, or for room in it; it does so no more."""
+        return [*self._own.take_all(), *self._waiting.take_all()]
 
     def drop(self, error: Exception) -> None:
         """Give the connection up, and get another where there is need."""
@@ -396,7 +475,7 @@ class Node:
 
     def retire(self) -> None:
         """Hang up; the next request connects again."""
-        if self._channel is not None and not self._waiting:
+        if self._channel is not None and not self._awaited:
             requests = self._channel.close()
             self._channel = None
             for request in requests:
@@ -407,7 +486,7 @@ class Node:
         requests: list[NodeRequest] = []
         if self._channel is not None:
             requests.extend(self._channel.close())
-        requests.extend(self._waiting)
+        requests.extend(self.take_waiting())
         closed, expected = self._closed, self._expected
         self._timer.cancel(self._retry)
         self._reset()

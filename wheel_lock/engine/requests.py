@@ -140,6 +140,20 @@ class Request(WheelEntry):
             self.node.send(self)
 
     @property
+    def may_wait(self) -> bool:
+        """Whether it waits where its node has much before it: it is not about a lease in hand."""
+        return False
+
+    @property
+    def awaited(self) -> bool:
+        """Whether its reply is of use to anybody."""
+        return not self.finished
+
+    def unsent(self) -> None:
+        """It was about to be sent, and not one byte of it has been."""
+        self.sends -= 1
+
+    @property
     def subjects(self) -> Sequence[Lease]:
         """The leases that it is about."""
         return ()
@@ -267,6 +281,11 @@ class CallerRequest(Request):
         if self.tick >= 0:
             self.timer.wheel.cancel(self)
 
+    def withdraw(self) -> None:
+        """Nobody is about to wait any more: do not send it, if nothing of it has been sent."""
+        if self.may_wait and self.node.withdraw(self):
+            self.unsent()
+
     def failed(self, error: WheelLockError) -> None:
         """Tell the caller."""
         raise NotImplementedError
@@ -349,15 +368,17 @@ class CallerRequest(Request):
         if self.finished:
             return
         if self.timer.scale.floor(self.until) > self.timer.wheel.now:
-            if self.sends:
+            if self.sends or self.node.crowded:
                 self.node.suspect()
             self.timer.wheel.schedule(self, self.timer.scale.floor(self.until))
             return
-        if not (self.sends and self.node.connected):
+        if not (self.node.connected and (self.sends or self.node.crowded)):
             self.refused(why_unsent(self.node, self.limit_s))
             return
+        self.withdraw()
         self.finish()
-        if self.limit_s >= self.suspicion_s:  # a shorter time says nothing about the connection
+        # A shorter time says nothing about the connection, unless very much is unanswered there.
+        if self.limit_s >= self.suspicion_s or self.node.crowded:
             self.node.suspect()
         self.failed(no_answer(self.node, self.name, self.limit_s))
 
@@ -366,6 +387,10 @@ class Query(CallerRequest):
     """A plain read."""
 
     __slots__ = ("_call", "_operation", "_read")
+
+    @property
+    def may_wait(self) -> bool:
+        return not self.asked
 
     def __init__(
         self,

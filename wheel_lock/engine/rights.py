@@ -48,6 +48,10 @@ class Look(Request):
     def call(self) -> Call:
         return scripts.rights_call(keyed=self.node.one_by_one)
 
+    @property
+    def awaited(self) -> bool:
+        return not self._request.finished
+
     def _go_on(self, missing: frozenset[str]) -> None:
         self.finished = True
         self.node.missing_rights = missing

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.kind import Contention
 from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.engine.parking import Parking
 from wheel_lock.engine.requests import PATIENCE, acquiring_node_of, least_s, no_answer, terms_of
 from wheel_lock.errors import copied, internal_error, quoted
 from wheel_lock.failures import guarded
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("wheel_lock")
 
 _LEAST_PATIENCE_S = 0.1
+IS_OVER: Callable[[Acquisition], bool] = attrgetter("over")
 
 
 class Acquisition(WheelEntry):
@@ -88,7 +91,7 @@ class Acquisition(WheelEntry):
         self._token_given = token_given
         self._blocking = blocking
         self._request: Acquire | None = None
-        self._behind: list[Acquisition] | None = None  # who came while it asked for the first time
+        self._behind: Parking[Acquisition] | None = None  # who came while it asked for the first time
         self._attempts = 0
         self._warned = False
         self._kind: Kind = terms_of(leases[0]).kind
@@ -150,7 +153,7 @@ class Acquisition(WheelEntry):
             self.try_once(self._answered, waiting=False)
             return
         if ahead._behind is None:
-            ahead._behind = []
+            ahead._behind = Parking(IS_OVER)
         ahead._behind.append(self)
         if self.until is not None:
             self.wait_until(max(self.until, self.began_at + least_s(self.node)))
@@ -205,7 +208,7 @@ class Acquisition(WheelEntry):
         if asking.get(self.place) is self:
             del asking[self.place]
         behind, self._behind = self._behind, None
-        return behind
+        return None if behind is None else behind.take_all()
 
     def _tried(self) -> None:
         if self.over:
@@ -329,8 +332,11 @@ class Acquisition(WheelEntry):
 
     def _take_word_back(self) -> None:
         """Wait no more, also in the eyes of the server. (What is under way is cleaned up by itself.)"""
-        if self._request is not None and self._request.finished and self._blocking and self._kind.announces:
-            self._engine.clean_up(self._request.leases)
+        request = self._request
+        if request is None or not (request.finished and self._blocking and self._kind.announces):
+            return
+        if request.sends or self._attempts > 1:  # else nobody there has heard of it
+            self._engine.clean_up(request.leases)
 
     def give_up(self) -> None:
         """The caller waits no more, or never hears: undo what was granted, or may have been."""

@@ -7,7 +7,7 @@ looks by himself from time to time, and once more whenever a subscription begins
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from wheel_lock.alarms import Alarm
@@ -56,12 +56,16 @@ class _Command:
     """A command whose answer comes as a push."""
 
     finished = False
+    may_wait = False
+    awaited = False
 
     def __init__(self, *words: bytes) -> None:
         self._bytes = command(*words)
 
     def encode(self, level: int) -> bytes:
         return self._bytes
+
+    def unsent(self) -> None: ...
 
     def answered(self, reply: Reply) -> None: ...
 
@@ -106,6 +110,8 @@ class WakeUps:
         self._asked: set[bytes] = set()  # not confirmed yet
         self._refused: set[bytes] = set()  # to be asked for again
         self._strays: set[bytes] = set()
+        # What the server is to be told when the connection takes more: that it is wanted, or not any more, as may be then.
+        self._put_off: set[bytes] = set()
         self._ping: Alarm | None = None
         self._proved: Callable[[], object] = _nothing
         self._silent = False
@@ -126,9 +132,12 @@ class WakeUps:
         """Subscribe to ``channel``; the listener is told when that holds."""
         listeners = self._listeners.setdefault(channel, [])
         listeners.append(listener)
+        known = len(listeners) == 1 and channel in self._put_off
+        if known:
+            self._put_off.discard(channel)  # the server was to be told that nobody listens, and has not been
         if channel in self._holding:
             guarded(listener, listener.listening, True)
-        elif len(listeners) > 1:
+        elif len(listeners) > 1 or known:
             pass  # it is being subscribed to
         elif self._node.connected:
             self._subscribe((channel,))
@@ -143,11 +152,31 @@ class WakeUps:
         if listener in listeners:
             listeners.remove(listener)
         if not listeners and self._listeners.pop(channel, None) is not None:
-            self._asked.discard(channel)
-            self._refused.discard(channel)
-            self._holding.discard(channel)
-            if self._node.connected:
-                self._node.send(_Command(self._unsubscribes, channel))
+            if channel in self._put_off:
+                self._put_off.discard(channel)  # the server has never been told of it
+            else:
+                self._unsubscribe(channel)
+
+    def _unsubscribe(self, channel: bytes) -> None:
+        if self._node.clogged:
+            self._put_it_off((channel,))
+            return
+        self._asked.discard(channel)
+        self._refused.discard(channel)
+        self._holding.discard(channel)
+        if self._node.connected:
+            self._node.send(_Command(self._unsubscribes, channel))
+
+    def _put_it_off(self, channels: Iterable[bytes]) -> None:
+        self._put_off.update(channels)
+        self._node.tell_room(self._catch_up)
+
+    def _catch_up(self) -> None:
+        """The connection takes more: tell the server what has been put off, as far as it still matters."""
+        put_off, self._put_off = self._put_off, set()
+        for channel in put_off.difference(self._listeners):
+            self._unsubscribe(channel)
+        self._subscribe([channel for channel in put_off if channel in self._listeners])
 
     def _new_channel(
         self,
@@ -171,6 +200,7 @@ class WakeUps:
         self._refused.clear()
         self._holding.clear()
         self._strays.clear()
+        self._put_off.clear()
         self._silent = False
         for listeners in self._listeners.values():
             for listener in listeners:
@@ -178,6 +208,9 @@ class WakeUps:
 
     def _subscribe(self, channels: Sequence[bytes]) -> None:
         for start in range(0, len(channels), self._per_command):
+            if self._node.clogged:
+                self._put_it_off(channels[start:])
+                break
             some = channels[start : start + self._per_command]
             self._asked.update(some)
             self._node.send(_Command(self._subscribes, *some))
@@ -213,7 +246,7 @@ class WakeUps:
         if what in (b"subscribe", b"ssubscribe"):
             self._asked.discard(channel)
             self._refused.discard(channel)
-            if listeners:
+            if listeners or channel in self._put_off:
                 self._holding.add(channel)
             for listener in listeners:
                 guarded(listener, listener.listening, True)
@@ -229,7 +262,7 @@ class WakeUps:
             message = _payload(reply)
             for listener in listeners:
                 guarded(listener, listener.woken, message)
-            if not listeners:
+            if not listeners and not self._node.clogged:
                 self._stray(channel)
 
     def _stray(self, channel: bytes) -> None:
@@ -256,7 +289,7 @@ class WakeUps:
                 self._silent = True
                 self._node.send(_Command(b"PING"))
                 again, self._refused = self._refused, set()
-                self._subscribe(list(again))
+                self._subscribe([channel for channel in again if channel in self._listeners])
         self._set_ping()
 
     def rearrange(self) -> None:

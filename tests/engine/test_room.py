@@ -1,0 +1,257 @@
+"""Room: what waits for a server that reads nothing, or answers nothing, and what goes ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engine.support import FINE, NIL, OK, START, Attempt, Rig, names, runs
+from tests.engine.waiters import WaitingRig
+from wheel_lock.engine import channel, node
+from wheel_lock.engine.acquiring import Acquire
+from wheel_lock.engine.node import MOST_SUSPECTED, MOST_UNANSWERED
+from wheel_lock.engine.operation import Operation
+from wheel_lock.errors import LockTimeout
+from wheel_lock.lease import State
+from wheel_lock.locks import FAIR
+from wheel_lock.options import lock_options
+
+FEW = 20
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few requests are as many as usually are very many."""
+    monkeypatch.setattr(node, "MOST_UNANSWERED", FEW)
+    monkeypatch.setattr(node, "MOST_SUSPECTED", FEW)
+
+
+@pytest.fixture
+def crowded(few: None) -> Iterator[Rig]:
+    """A rig whose connection stands and has room for a few."""
+    with Rig() as rig:
+        rig.hold("warm-up", 30.0)
+        yield rig
+
+
+def ask(rig: Rig, count: int, first: int = 0) -> list[Attempt]:
+    return [rig.acquire(f"lock:{number}", 30.0) for number in range(first, first + count)]
+
+
+def asked(rig: Rig) -> list[str]:
+    """The names for which SETs have arrived since the last look."""
+    return [name for command in rig.server.take() if command.what in ("SET", "acquire_many") for name in command.names]
+
+
+def unanswered(rig: Rig) -> int:
+    channel = rig.engine.node._channel
+    assert channel is not None
+    return channel.unanswered
+
+
+def test_a_healthy_server_has_room_for_more_than_ten_thousand_callers() -> None:
+    assert MOST_UNANSWERED > 10_000 > MOST_SUSPECTED
+
+
+def test_past_the_bound_callers_wait_in_the_order_of_their_calls(crowded: Rig) -> None:
+    attempts = ask(crowded, 3 * FEW)
+    assert asked(crowded) == names(FEW)
+    assert all(attempt.request.sends == 0 for attempt in attempts[FEW:])
+    crowded.say(*[OK] * 5)
+    assert asked(crowded) == names(3 * FEW)[FEW : FEW + 5]
+    crowded.say(*[OK] * FEW)
+    crowded.go_on(0.0, crowded.agree)
+    assert all(attempt.operation.result() for attempt in attempts)
+
+
+def test_what_is_about_leases_in_hand_goes_ahead_of_what_waits(few: None) -> None:
+    with Rig(response_timeout_s=30.0) as rig:
+        first, second, third = (rig.hold(name, 3.0) for name in ("first", "second", "third"))
+        attempts = ask(rig, 3 * FEW)
+        rig.server.take()
+        rig.release(first)
+        rig.extend(second, 5.0)
+        assert runs(rig.server.take()) == [("release", 1), ("extend", 1)]
+        rig.go_to(START + 1.0)
+        assert rig.server.one("renew").names == ["third"]
+        assert third.state is State.RENEWING
+        assert not any(attempt.operation.done for attempt in attempts)
+
+
+def test_the_sweep_at_the_end_does_not_wait_for_room(crowded: Rig) -> None:
+    ask(crowded, 3 * FEW)
+    crowded.server.take()
+    crowded.ask(lambda operation: crowded.engine.close(5.0, operation))
+    assert crowded.server.one("release_many").names == ["warm-up"]
+
+
+def test_who_gives_up_while_waiting_has_nothing_sent_for_him(crowded: Rig) -> None:
+    attempts = ask(crowded, 3 * FEW)
+    assert asked(crowded) == names(FEW)
+    crowded.launch.slow = True
+    crowded.go_on(5.1)
+    for attempt in attempts:
+        assert isinstance(attempt.operation.error, LockTimeout)
+    # The clean-ups of those that were sent, and nothing else.
+    commands = [command for command in crowded.server.take() if command.what != "renew"]
+    assert {name for command in commands for name in command.names} == set(names(FEW))
+    assert {command.what for command in commands} == {"release_many"}
+
+
+def test_those_who_come_and_go_while_nothing_is_answered_leave_nothing(crowded: Rig) -> None:
+    ask(crowded, FEW)
+    crowded.launch.slow = True
+    for number in range(3000):
+        attempt = crowded.acquire(f"passer-by:{number}")
+        crowded.post(attempt.request.give_up)
+    assert len(crowded.engine.node._waiting) < 600
+    assert unanswered(crowded) <= FEW
+    assert len(crowded.server.take()) == FEW
+
+
+def test_what_nobody_wants_any_more_is_not_written(rig: Rig) -> None:
+    rig.hold("warm-up", 30.0)
+    kept, given_up = rig.lease("kept", 30.0), rig.lease("given up", 30.0)
+
+    def both() -> None:
+        for lease in (given_up, kept):
+            Acquire(rig.engine, (lease,), lock_options(30.0), Operation(lambda: None)).begin()
+        unwanted = Acquire(rig.engine, (rig.lease("unwanted", 30.0),), lock_options(30.0), Operation(lambda: None))
+        unwanted.begin()
+        unwanted.give_up()
+
+    rig.post(both)
+    assert asked(rig) == ["given up", "kept"]
+
+
+def test_a_socket_that_takes_no_more_has_callers_wait_and_unsent_ones_taken_back(rig: Rig) -> None:
+    rig.hold("warm-up", 300.0)
+    long = "n" * 400
+    attempts = [rig.acquire(f"{long}:{number}", 300.0) for number in range(5000)]
+    queued = rig.engine.node._channel
+    assert queued is not None
+    assert queued._writing
+    assert queued._out_bytes < channel.MOST_QUEUED_BYTES
+    sent = sum(attempt.request.sends for attempt in attempts)
+    assert sent < len(attempts)
+    rig.launch.slow = True
+    rig.go_on(5.1)
+    assert all(isinstance(attempt.operation.error, LockTimeout) for attempt in attempts)
+    rig.go_on(0.0)
+    arrived: list[str] = []
+    for _ in range(200):
+        commands = rig.server.take()
+        arrived += [f"{command.what} {name}" for command in commands for name in command.names]
+        rig.turn()
+    tried = {entry.partition(" ")[2] for entry in arrived if entry.startswith("SET ")}
+    cleaned = {entry.partition(" ")[2] for entry in arrived if entry.startswith("release_many ")}
+    assert 0 < len(tried) < 5000
+    assert cleaned == tried
+
+
+def test_chunks_of_a_bulk_acquire_wait_as_well(crowded: Rig) -> None:
+    ask(crowded, FEW)
+    crowded.server.take()
+    bulk = crowded.acquire_many(names(4000), 30.0)
+    assert crowded.server.take() == []
+    assert bulk.bulk.engine.acquiring == 4000 + FEW
+    crowded.post(bulk.bulk.give_up)
+    crowded.launch.slow = True
+    crowded.go_on(3.0)
+    assert "acquire_many" not in {command.what for command in crowded.server.take()}
+    assert bulk.bulk.engine.acquiring == FEW
+
+
+def test_a_suspected_connection_that_nobody_waits_for_is_dropped_with_one_clean_up(crowded: Rig) -> None:
+    rig = crowded
+    (warm,) = rig.engine.held
+    rig.release(warm)
+    rig.server.agree()
+    rig.turn()
+    attempts = ask(rig, FEW)
+    silent = rig.server
+    rig.launch.slow = True
+    rig.go_on(5.1)
+    assert all(attempt.operation.done for attempt in attempts)
+    assert not rig.engine.node.ready
+    assert rig.engine.node.connected
+    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.launch.go_on()
+    rig.turn()
+    assert not rig.engine.node.connected
+    silent.take()
+    assert silent.hung_up
+    assert len(rig.engine.node._own) == 1
+    rig.connector.refusal = None
+    rig.launch.slow = False
+    rig.go_on(1.0)
+    assert sorted(rig.server.one("release_many").names) == sorted(names(FEW))
+
+
+def test_a_suspected_connection_with_a_renewal_on_it_is_kept(rig: Rig) -> None:
+    lease = rig.hold("a", 3.0)
+    silent = rig.server
+    rig.launch.slow = True
+    rig.go_on(1.6)
+    assert lease.state is State.RENEWING
+    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.launch.go_on()
+    rig.turn()
+    assert rig.engine.node.connected
+    silent.say(FINE)
+    rig.turn()
+    assert lease.state is State.HELD
+
+
+def test_a_suspected_connection_is_kept_for_its_first_word_while_a_lease_is_held(crowded: Rig) -> None:
+    rig = crowded
+    (warm,) = rig.engine.held
+    attempt = rig.acquire("a", 30.0)
+    silent = rig.server
+    rig.launch.slow = True
+    rig.go_on(5.1)
+    assert attempt.operation.done
+    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.launch.go_on()
+    rig.go_on(6.0)  # it would be renewed by now
+    assert warm.state is State.OVERDUE
+    assert [command.what for command in silent.take()] == ["SET", "release_many"]
+    silent.say(OK, FINE)
+    rig.turn()
+    assert silent.one("renew").names == ["warm-up"]
+
+
+def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
+    with WaitingRig() as rig:
+        rig.hold("warm-up", 30.0)
+        ask(rig, FEW)
+        rig.server.take()
+        waits = [rig.wait(f"fair:{number}", kind=FAIR) for number in range(5)]
+        rig.launch.slow = True
+        rig.go_on(5.1)
+        assert all(isinstance(wait.error, LockTimeout) for wait in waits)
+        assert b"fair:" not in rig.everything_sent()
+
+
+def test_a_vanished_server_with_nothing_but_clean_ups_before_it_is_suspected_again(crowded: Rig) -> None:
+    rig = crowded
+    ask(rig, FEW)
+    rig.launch.slow = True
+    rig.go_on(5.1)  # clean-ups are behind all of them
+    rig.say(NIL)  # one answer, and no more
+    assert rig.engine.node.ready
+    waiting = rig.acquire("later", 30.0)
+    assert waiting.request.sends == 0
+    rig.go_on(1.1)
+    assert not rig.engine.node.ready
+
+
+def test_behind_one_who_asks_for_the_first_time_those_who_left_are_forgotten() -> None:
+    with WaitingRig() as rig:
+        first = rig.wait("a")
+        for _ in range(3000):
+            rig.give_up(rig.wait("a"))
+        behind = first.acquisition._behind
+        assert behind is not None
+        assert len(behind) < 600

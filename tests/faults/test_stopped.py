@@ -1,0 +1,315 @@
+"""A server that reads nothing (SIGSTOP): what callers go on asking for costs a bounded amount, and it is back at once.
+
+The form of a minute: ``STOPPED_SECONDS=60 pytest -s tests/faults/test_stopped.py``. What was seen is printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.faults.scene import Pulse, now
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, WheelLockError
+from wheel_lock.engine.channel import MOST_QUEUED_BYTES, Channel
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.node import MOST_SUSPECTED, MOST_UNANSWERED
+from wheel_lock.quorum.context import QuorumContext
+from wheel_lock.quorum.engine import QuorumEngine
+
+pytestmark = pytest.mark.slow
+
+AnyContext = LockContext | QuorumContext
+
+STOPPED_S = float(os.environ.get("STOPPED_SECONDS", "4"))
+RESPONSE_S = 0.3
+THREADS = 64
+TASKS = 2000
+NAME = "n" * 400
+BACK_S = 1.0  # after that the server is back, on a machine that has nothing else to do
+FLAT_MB = 40  # for what moves without being kept: Python gives memory back late
+
+
+def resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+class Watch:
+    """Looks at an engine's nodes every few milliseconds, and keeps the most that it has seen."""
+
+    def __init__(self, *engines: Engine) -> None:
+        self._engines = engines
+        self.unanswered = self.queued_bytes = self.waiting = 0
+        self.most_mb = 0.0
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._enough.set()
+        self._thread.join()
+
+    def _channels(self) -> Iterator[Channel]:
+        for engine in self._engines:
+            for node in [*engine.nodes, *[wakeups._node for wakeups in engine.listeners]]:
+                if node._channel is not None:
+                    yield node._channel
+
+    def look(self) -> None:
+        self.unanswered = max([self.unanswered, *[channel.unanswered for channel in self._channels()]])
+        self.queued_bytes = max([self.queued_bytes, *[channel._out_bytes for channel in self._channels()]])
+        waiting = [len(node._waiting) + len(node._own) for engine in self._engines for node in engine.nodes]
+        self.waiting = max([self.waiting, *waiting])
+        self.most_mb = max(self.most_mb, resident_mb())
+
+    def _look(self) -> None:
+        while not self._enough.wait(0.005):
+            self.look()
+
+    def assert_bounded(self, callers: int) -> None:
+        # Each that was sent may need one clean-up, and those were sent that came before anybody was suspicious.
+        assert self.unanswered <= 2 * max(callers, MOST_SUSPECTED) <= 2 * MOST_UNANSWERED
+        assert self.queued_bytes <= 2 * MOST_QUEUED_BYTES
+        assert self.waiting <= 2 * callers + 600
+
+
+@pytest.fixture
+def context(fresh_redis: RedisServer) -> Iterator[LockContext]:
+    """A context whose connection stands."""
+    client = redis.Redis(port=fresh_redis.port)
+    with LockContext(client, response_timeout=RESPONSE_S, close_timeout=0.2) as context:
+        back_after_s(context)
+        yield context
+        fresh_redis.resume()
+
+
+def back_after_s(context: AnyContext) -> float:
+    """How long it takes until a lock is granted again."""
+    began = time.monotonic()
+
+    def granted() -> bool:
+        try:
+            with context.lock("again"):
+                return True
+        except WheelLockError:
+            return False
+
+    eventually(granted)
+    return time.monotonic() - began
+
+
+def crowd(seconds: float, use: Callable[[int], object]) -> int:
+    """Have many threads call ``use`` again and again for so long; return how often it was called."""
+    until = time.monotonic() + seconds
+    calls = [0] * THREADS
+
+    def go_on(number: int) -> None:
+        while time.monotonic() < until:
+            try:
+                use(number)
+            except WheelLockError:
+                pass
+            calls[number] += 1
+
+    threads = [threading.Thread(target=go_on, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(calls)
+
+
+def settled_mb() -> float:
+    gc.collect()
+    return resident_mb()
+
+
+def test_under_many_threads_memory_is_flat_and_the_server_is_back_at_once(
+    context: LockContext, fresh_redis: RedisServer, pulse: Pulse
+) -> None:
+    engine = context._engine
+    held = context.lock("held", timeout=2 * STOPPED_S + 60.0)
+    held.acquire()
+
+    def use(number: int) -> None:
+        context.lock(f"{NAME}:{number}", blocking=False).acquire()
+
+    before_mb = settled_mb()
+    fresh_redis.pause()
+    with Watch(engine) as early:
+        calls = crowd(STOPPED_S / 2, use)
+    middle_mb = settled_mb()
+    with Watch(engine) as watch:
+        calls += crowd(STOPPED_S / 2, use)
+    after_mb = settled_mb()
+    queued = sum(node._channel.unanswered for node in engine.nodes if node._channel is not None)
+    resumed_at = now()
+    fresh_redis.resume()
+    back_s = back_after_s(context)
+    print(
+        f"\n{calls} calls of {THREADS} threads in {STOPPED_S:g} s: {before_mb:.0f} MB before, {middle_mb:.0f} after the "
+        f"first half, {after_mb:.0f} after the second; unanswered at most {max(early.unanswered, watch.unanswered)}, "
+        f"queued bytes {max(early.queued_bytes, watch.queued_bytes)}, waiting {max(early.waiting, watch.waiting)}; "
+        f"{queued} unanswered when it went on, back after {back_s:.2f} s"
+    )
+    early.assert_bounded(THREADS)
+    watch.assert_bounded(THREADS)
+    assert after_mb < middle_mb + FLAT_MB
+    assert held.is_held
+    assert back_s - pulse.stood_s(resumed_at) < 3 * BACK_S
+    held.release()
+
+
+def test_under_many_tasks(context: LockContext, fresh_redis: RedisServer) -> None:
+    engine = context._engine
+
+    async def one(number: int) -> None:
+        try:
+            await context.asyncio.lock(f"{NAME}:{number}", blocking=False).acquire()
+        except WheelLockError:
+            pass
+
+    async def many(seconds: float) -> int:
+        until, calls = time.monotonic() + seconds, 0
+        while time.monotonic() < until:
+            await asyncio.gather(*[one(calls + number) for number in range(TASKS)])
+            calls += TASKS
+        return calls
+
+    fresh_redis.pause()
+    with Watch(engine) as watch:
+        calls = asyncio.run(many(STOPPED_S / 2))
+        middle_mb = settled_mb()
+        calls += asyncio.run(many(STOPPED_S / 2))
+        after_mb = settled_mb()
+    # Nobody waits any more, so nothing is left but what was sent to be on the safe side.
+    eventually(lambda: all(len(node._waiting) == 0 for node in engine.nodes))
+    fresh_redis.resume()
+    back_s = back_after_s(context)
+    print(f"\n{calls} calls of {TASKS} tasks: {middle_mb:.0f} then {after_mb:.0f} MB, back after {back_s:.2f} s")
+    watch.assert_bounded(TASKS)
+    assert after_mb < middle_mb + FLAT_MB
+
+
+def test_bulk_acquires_that_are_given_up(context: LockContext, fresh_redis: RedisServer) -> None:
+    engine = context._engine
+    names = [f"{NAME}:{number}" for number in range(100_000)]
+    fresh_redis.pause()
+    with Watch(engine) as watch:
+        for _ in range(3):
+            with pytest.raises(WheelLockError):
+                context.acquire_many(names, timeout=30.0)
+    assert engine.acquiring == 0
+    assert watch.unanswered <= 50
+    # Chunks of 500 locks with such names are large: the last one that is let in comes on top.
+    assert watch.queued_bytes <= 10 * MOST_QUEUED_BYTES
+    fresh_redis.resume()
+    back_after_s(context)
+    with fresh_redis.client() as view:
+        eventually(lambda: view.dbsize() == 0)
+
+
+def test_subscriptions_of_those_who_wait(fresh_redis: RedisServer) -> None:
+    listener, done = _Listener(), threading.Event()
+    with (
+        LockContext(redis.Redis(port=fresh_redis.port), close_timeout=0.2) as context,
+        LockContext(redis.Redis(port=fresh_redis.port), close_timeout=0.2) as other,
+    ):
+        held = context.lock("held", timeout=120.0)
+        held.acquire()
+        waiting = threading.Thread(target=_hold, args=(other, "held"), kwargs={"blocking": True})
+        waiting.start()
+        timer, wakeups = other._engine.timer, other._engine.wakeups
+        eventually(lambda: wakeups._holding)
+        fresh_redis.pause()
+        put_off = 0
+
+        def come_and_go(rounds: int) -> None:
+            nonlocal put_off
+            for number in range(2000):
+                channel = f"{NAME}:{rounds}:{number}".encode()
+                wakeups.listen(channel, listener)
+                wakeups.ignore(channel, listener)
+            put_off = max(put_off, len(wakeups._put_off))
+            if rounds:
+                timer.post(lambda: come_and_go(rounds - 1))
+            else:
+                done.set()
+
+        with Watch(other._engine) as watch:
+            timer.post(lambda: come_and_go(100))
+            assert done.wait(120.0)
+        assert watch.queued_bytes <= 2 * MOST_QUEUED_BYTES
+        assert put_off <= 2
+        fresh_redis.resume()
+        with fresh_redis.client() as view:
+            eventually(lambda: len(view.pubsub_channels()) == 1)
+        held.release()
+        waiting.join()
+
+
+class _Listener:
+    above = None
+
+    def crashed(self, error: Exception) -> None:
+        raise AssertionError("a failure") from error
+
+    def listening(self, holds: bool) -> None: ...
+
+    def woken(self, message: bytes) -> None: ...
+
+
+def test_one_node_of_a_quorum(redis_server: RedisServer, fresh_redis: RedisServer) -> None:
+    with RedisServer() as third:
+        clients = [redis.Redis(port=server.port) for server in (redis_server, fresh_redis, third)]
+        with LockContext.quorum(clients, close_timeout=0.2) as context:
+            back_after_s(context)
+            engine = context._engine
+            assert isinstance(engine, QuorumEngine)
+            fresh_redis.pause()
+            with Watch(*engine.engines) as watch:
+                crowd(STOPPED_S / 2, lambda number: _hold(context, f"{NAME}:{number}"))
+            watch.assert_bounded(THREADS * 100)
+            fresh_redis.resume()
+
+
+def _hold(context: AnyContext, name: str, *, blocking: bool = False) -> None:
+    with context.lock(name, blocking=blocking):
+        pass
+
+
+def test_over_tls(tls_redis: RedisServer) -> None:
+    with LockContext.from_url(tls_redis.url, response_timeout=RESPONSE_S, close_timeout=0.2) as context:
+        back_after_s(context)
+        tls_redis.pause()
+        with Watch(context._engine) as watch:
+            crowd(STOPPED_S / 2, lambda number: _hold(context, f"{NAME}:{number}"))
+            with pytest.raises(WheelLockError):
+                context.acquire_many([f"{NAME}:{number}" for number in range(20_000)], timeout=30.0)
+        assert watch.unanswered <= 2 * MOST_SUSPECTED
+        tls_redis.resume()
+        back_after_s(context)
+        names = [f"{NAME}:bulk:{number}" for number in range(5000)]
+
+        def all_granted() -> bool:
+            try:
+                locks = context.acquire_many(names, timeout=60.0)
+            except WheelLockError:
+                return False
+            context.release_many([lock for lock in locks.values() if lock is not None])
+            return all(locks.values())
+
+        eventually(all_granted)
