@@ -26,7 +26,7 @@ logger = logging.getLogger("wheel_lock")
 
 UNKNOWN_HOSTS = ("", "?")  # said by a node that does not know its own address, or name: it is the one that was asked
 
-MOST_NODES = 1000  # masters, and about as many replicas; the cluster specification recommends no more nodes in all
+MOST_NODES = 1000  # masters, and as many replicas; the cluster specification recommends no more nodes in all
 
 _FAILED = re.compile(rb"cluster_state:fail\b.*cluster_current_epoch:(\d{1,20})", re.DOTALL)
 _UNKNOWN = (b"", b"?")
@@ -231,7 +231,7 @@ class _Map:
         self._masters.add(master)
         self._taken[first : last + 1] = b"\1" * (last + 1 - first)
         self.ranges.append(SlotRange(first, last, master))
-        others = entry[3 : 3 + MOST_NODES] if len(self.replicas) < MOST_NODES else []
+        others = entry[3 : 3 + MOST_NODES - len(self.replicas)]
         replicas = [self._read_node(node) for node in others]
         self.wrong += None in replicas
         self.replicas.update((replica, None) for replica in replicas if replica is not None)
