@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from wheel_lock.engine.node import MOST_SUSPECTED, MOST_UNANSWERED
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
-from wheel_lock.locks import FAIR
+from wheel_lock.locks import EXCLUSIVE, FAIR
 from wheel_lock.options import lock_options
 
 FEW = 20
@@ -62,6 +63,21 @@ def test_past_the_bound_callers_wait_in_the_order_of_their_calls(crowded: Rig) -
     assert asked(crowded) == names(3 * FEW)[FEW : FEW + 5]
     crowded.say(*[OK] * FEW)
     crowded.go_on(0.0, crowded.agree)
+    assert all(attempt.operation.result() for attempt in attempts)
+
+
+def test_questions_wait_as_well(crowded: Rig) -> None:
+    attempts = ask(crowded, FEW)
+    assert asked(crowded) == names(FEW)
+    call, read = EXCLUSIVE.locked(b"another"), EXCLUSIVE.read_locked
+    question: Operation[Any] = crowded.ask(
+        lambda operation: crowded.engine.query("another", call, read, operation),
+    )
+    assert not crowded.server.take()
+    crowded.say(OK)
+    assert crowded.server.one("EXISTS").names == ["another"]
+    crowded.say(*[OK] * (FEW - 1), b":1\r\n")
+    assert question.result() is True
     assert all(attempt.operation.result() for attempt in attempts)
 
 

@@ -64,7 +64,7 @@ class Extend(CallerRequest):
         self._extended(outcome)
 
     def _extended(self, outcome: int | LossReason | None) -> None:
-        """The server has answered: with the new time-to-live in ms, why there is none, or None: it is as it was."""
+        """Handle the reply: the new time-to-live in ms, why there is none, or None if it is unchanged."""
         lease, engine = self.lease, self._engine
         if lease.state is EXTENDING:
             if isinstance(outcome, LossReason):

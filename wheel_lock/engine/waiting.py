@@ -335,7 +335,7 @@ class Acquisition(WheelEntry):
         request = self._request
         if request is None or not (request.finished and self._blocking and self._kind.announces):
             return
-        if request.sends or self._attempts > 1:  # else nobody there has heard of it
+        if request.sends or self._attempts > 1:  # else nothing was sent
             self._engine.clean_up(request.leases)
 
     def give_up(self) -> None:

@@ -1,7 +1,7 @@
 -- The next fence: max(last + 1, server time in microseconds), so that it outlives the loss of its own key.
 -- It is drawn before anything is granted: if its key is of no use nothing must have been.
--- The last fence, 0 where there is none, or nil and the error. The error does not name the key: a name is a user's, and what
--- an error means is read from its text.
+-- The last fence, 0 where there is none, or nil and the error. The error does not name the key: its meaning is read
+-- from its text, which must not contain a user's name.
 local function last_fence(key)
   local text = redis.pcall('get', key) or '0'
   if type(text) == 'table' and not is_of_other_type(text) then return nil, text end
