@@ -160,19 +160,18 @@ class Line(AnyLine):
     """Those of whom only the first asks. On the wheel it waits for its next look."""
 
     __slots__ = (
-        *(
-            "_again",
-            "_called",
-            "_heard_at",
-            "_in_a_row",
-            "_leaving",
-            "_pace",
-            "_paused",
-            "_rivals",
-            "_shared",
-            "_trying",
-        ),
-        *("_yielding", "holder"),
+        "_again",
+        "_called",
+        "_heard_at",
+        "_in_a_row",
+        "_leaving",
+        "_pace",
+        "_paused",
+        "_rivals",
+        "_shared",
+        "_trying",
+        "_yielding",
+        "holder",
     )
 
     def __init__(self, lines: Lines, engine: Engine, first: Acquisition) -> None:
@@ -188,9 +187,8 @@ class Line(AnyLine):
         self._rivals = 0  # other processes that listened at the last release
         self._in_a_row = 0
         self._heard_at = engine.timer.now  # when the server has answered last: what it said is why there is a line
-        self._leaving: Parking[Acquisition] = Parking(
-            IS_OVER
-        )  # those behind the first whose time is up, and who want to be sure
+        # Those behind the first whose time is up, and who want to be sure.
+        self._leaving: Parking[Acquisition] = Parking(IS_OVER)
 
     @property
     def _first(self) -> Acquisition:
