@@ -17,6 +17,7 @@ from wheel_lock.engine.handover import Handoff
 from wheel_lock.engine.requests import terms_of
 from wheel_lock.locks import EVERLASTING
 from wheel_lock.options import lock_options
+from wheel_lock.protocol import scripts
 from wheel_lock.protocol.names import fence_key
 from wheel_lock.protocol.resp import split_bulks
 
@@ -198,6 +199,21 @@ def test_an_acquire_that_arrives_once_more_leaves_the_fence_as_its_holder_knows_
     adopted.release()
     with getattr(context, kind)(NAME, fencing=True) as later:
         assert later.fence > adopted.fence
+
+
+@pytest.mark.parametrize("fence", ["nan", "5"])
+def test_an_adoption_that_is_sent_again_is_recognised_whatever_has_become_of_the_fence_key(
+    backend: Backend, lock: Lock, fence: str
+) -> None:
+    def adopt() -> object:
+        terms = (token, "adopter's", 20_000, lock.fence or 0, 86_400_000)
+        return backend.view.eval(scripts.ADOPT.plain.source.decode(), 2, NAME, fence_key(NAME.encode()), *terms)
+
+    token = token_of(lock)
+    assert adopt() == 1
+    backend.view.set(fence_key(NAME.encode()), fence)
+    assert adopt() == 1
+    assert backend.view.get(NAME) == b"adopter's"
 
 
 def test_a_fence_whose_key_has_expired_is_below_the_servers_time(

@@ -11,7 +11,7 @@ if type(value) == 'table' then return is_of_other_type(value) and -1 or value en
 if not value then return 0 end
 -- Our own token there is an earlier try of this very call, whose reply was lost. It may have been extended since.
 if value ~= ARGV[1] and value ~= ARGV[2] then return -1 end
-local fence = tonumber(ARGV[4])
+local fence = value == ARGV[1] and tonumber(ARGV[4])  -- else it was looked at then
 if fence then
   -- As long as the lease lasts nobody draws another fence. Where its key has expired meanwhile, the next grant draws the time:
   -- a fence that is not below that would be repeated, or go unmatched.
