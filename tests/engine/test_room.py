@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.support import FINE, NIL, OK, START, Attempt, Rig, names, runs
+from tests.engine.support import FINE, NIL, OK, START, Attempt, Rig, array, names, runs
 from tests.engine.waiters import WaitingRig
 from wheel_lock.engine import channel, node
 from wheel_lock.engine.acquiring import Acquire
@@ -248,6 +248,20 @@ def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
         rig.go_on(5.1)
         assert all(isinstance(wait.error, LockTimeout) for wait in waits)
         assert b"fair:" not in rig.everything_sent()
+
+
+def test_what_an_earlier_try_has_left_there_is_taken_back_though_the_latest_is_never_sent(few: None) -> None:
+    with WaitingRig() as rig:
+        rig.hold("warm-up", 30.0)
+        wait = rig.wait("order", kind=FAIR)
+        rig.say(array(-1))  # it has a place now
+        rig.go_on(0.9)
+        ask(rig, FEW)
+        rig.server.take()
+        rig.go_on(0.2)  # it is to be heard of again, and there is no room
+        assert not wait.acquisition.request.sends
+        rig.give_up(wait)
+        assert rig.server.one("release_fair").names == ["order"]
 
 
 def test_a_vanished_server_with_nothing_but_clean_ups_before_it_is_suspected_again(crowded: Rig) -> None:

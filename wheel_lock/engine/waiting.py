@@ -360,5 +360,8 @@ class Acquisition(WheelEntry):
         if request is not None:
             self._take_word_back()
             request.operation = Operation(nobody)
+            under_way = not request.finished
             request.give_up()
+            if under_way and not request.sends:
+                self._take_word_back()  # that of the tries before it: it has never been sent, and so undoes nothing
             self._request = None

@@ -11,7 +11,7 @@ if type(value) == 'table' then return is_of_other_type(value) and -1 or value en
 if not value then return 0 end
 -- Our own token there is an earlier try of this very call, whose reply was lost. It may have been extended since.
 if value ~= ARGV[1] and value ~= ARGV[2] then return -1 end
-local fence = tonumber(ARGV[4])
+local fence = value == ARGV[1] and tonumber(ARGV[4])  -- else it was looked at then
 if fence then
   -- No other fence is drawn while the lease lasts. If the fence key has expired meanwhile, the next grant draws the time:
   -- a fence that is not below that could be repeated, or never be exceeded.

@@ -15,6 +15,12 @@ local function draw_fence(key)
   local time = redis.call('time')
   return math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
 end
+-- The fence of a try whose lease is there already: the last one, for that stands as long as the lease does. So a try that comes
+-- twice, however late, leaves the fence as its holder knows it. (`drawn`, where the key has expired meanwhile.)
+local function same_fence(key, drawn)
+  local last = last_fence(key)
+  return last > 0 and last or drawn
+end
 local function keep_fence(key, fence, ttl)
   redis.call('set', key, string.format('%.0f', fence), 'PX', ttl)
 end
