@@ -280,12 +280,14 @@ class Line(AnyLine):
             self._heed()
 
     def _heed(self) -> None:
-        """Follow a wake-up: at once, or, where those before it have come to nothing, at its tick."""
+        """Follow a wake-up: at once, or, where those before it have come to nothing, at the next tick."""
         if self._pace.allows(self._engine.timer.now):
             self._try()
         else:
             self._paused = True
-            self._schedule(self._engine.timer.scale.tick_s)
+            self._schedule(
+                0.0
+            )  # no later: another process's line may leave the lock free for one tick only, see ended()
 
     def granted_to(self, lease: Lease) -> None:
         """The lock was granted to this process."""

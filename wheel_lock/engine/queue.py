@@ -104,7 +104,7 @@ class Queue(AnyLine):
             self._call(place)
 
     def _call(self, place: _Place) -> None:
-        """Have a waiter ask: at once, or, where the calls before have come to nothing, at its tick."""
+        """Have a waiter ask: at once, or, where the calls before have come to nothing, at the next tick."""
         if place.trying:
             place.called = True
         elif not place.paused:
@@ -114,7 +114,7 @@ class Queue(AnyLine):
             else:
                 place.paused = True
                 timer.wheel.cancel(place)
-                timer.wheel.schedule(place, timer.scale.ceil(timer.clock.now() + timer.scale.tick_s))
+                timer.wheel.schedule(place, timer.scale.ceil(timer.clock.now()))
 
     def look(self, place: _Place) -> None:
         """Have a waiter ask."""
