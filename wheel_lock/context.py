@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import weakref
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Unpack
@@ -108,6 +107,7 @@ class LockContext(ThreadLocks, ThreadFace):
             track_acquisitions=track_acquisitions,
         )
         self._connector = connector_for(client)
+        self._client: AnyClient | None = None  # of a shared one that connects with what is the client's
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
 
     @classmethod
@@ -132,19 +132,20 @@ class LockContext(ThreadLocks, ThreadFace):
         """Return the one context of this process for ``client``, made at the first call and anew after a close.
 
         Clients that share a connection pool share it, too: frameworks make a client per request, but keep the pool.
-        It goes with its client (the pool, or the client of a cluster), which it does not keep; what is held is held on.
-        A ``redis_connect_func``, a credential provider and the like that refer to the client go with it as well: from
-        then on it cannot connect any more.
+        It goes with its client (the pool, or the client of a cluster), which keeps it; what is held is held on. Where a
+        ``redis_connect_func``, a credential provider and the like refer to the client, they go with the two of them: keep
+        one or the other, for a lock alone cannot be connected for again then.
         """
-        pool = getattr(client, "connection_pool", client)
-        context = _shared.get(pool)
+        pool: Any = getattr(client, "connection_pool", client)
+        context: LockContext | None = getattr(pool, _SHARED, None)
         if context is None or context.closed:
             with _shared_lock:
-                context = _shared.get(pool)
+                context = getattr(pool, _SHARED, None)
                 if context is None or context.closed:
                     context = cls(client)
-                    context._connector.let_go(client, pool)
-                    _shared[pool] = context
+                    if context._connector.let_go(client, pool):
+                        context._client = client  # which refers to itself anyway
+                    setattr(pool, _SHARED, context)
         return context
 
     @classmethod
@@ -336,10 +337,11 @@ class LockContext(ThreadLocks, ThreadFace):
         task, raises LockAlreadyHeld instead of waiting for ever.
 
         The lock is held until the function returns, so what it returns must be done by then. Refused are generators and
-        what ``contextlib`` makes of them, coroutines and other awaitables, futures and tasks that are not done, and
-        iterators that call a function when they are read (``map``, ``filter``, or a ``zip`` of those): they are closed or
-        cancelled, as far as they can be, and the call raises TypeError. Other iterators, files and finished futures pass;
-        whether an iterator of a class of one's own does its work before it is returned, cannot be seen.
+        what ``contextlib`` makes of them, coroutines, futures and tasks that are not done, and iterators that call a
+        function when they are read (``map``, ``filter``, ``re.finditer``, or a ``zip`` of those); of a function that is no
+        coroutine function also whatever else can be awaited. They are closed or cancelled, as far as they can be, and the
+        call raises TypeError. Other iterators, files and finished futures pass; whether an iterator of a class of one's own
+        does its work before it is returned, cannot be seen.
 
         Args:
             name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for what it leads to.
@@ -374,7 +376,7 @@ class LockContext(ThreadLocks, ThreadFace):
         return f"<LockContext {self._engine.connector.describe()} {self._state}>"
 
 
-_shared: weakref.WeakKeyDictionary[Any, LockContext] = weakref.WeakKeyDictionary()  # by connection pool
+_SHARED = "_wheel_lock_context"  # a connection pool's: a table would keep a context for ever that leads to its pool
 _shared_lock = RLock()
 
 

@@ -287,10 +287,11 @@ class RedisPyConnector:
         """Return one of the client's own objects, None where there is no such one."""
         return self._ties[name]() if name in self._ties else None
 
-    def let_go(self, *owners: object) -> None:
-        """Keep none of ``owners``, the client or what is its, from being collected."""
+    def let_go(self, *owners: object) -> bool:
+        """Keep none of ``owners``, the client or what is its, from being collected; return whether it needs them."""
         for tie in self._ties.values():
             tie.loosen(owners)
+        return any(tie.loose for tie in self._ties.values())
 
     def greet_with(self, greeting: Tie | None) -> None:
         """Have each connection greeted in this way instead of what the client's settings say; None for the usual one."""

@@ -96,11 +96,11 @@ class ClusterConnector:
         self._places[host, port] = place, str(place_port)
         return place, str(place_port)
 
-    def let_go(self, *owners: object) -> None:
-        """Keep none of ``owners``, the client or what is its, from being collected."""
-        self._template.let_go(*owners)
+    def let_go(self, *owners: object) -> bool:
+        """Keep none of ``owners``, the client or what is its, from being collected; return whether it needs them."""
         if self._remap is not None:
             self._remap.loosen(owners)
+        return self._template.let_go(*owners) or (self._remap is not None and self._remap.loose)
 
     def to(self, server: Server) -> RedisPyConnector:
         """Return what connects to one node."""
