@@ -97,8 +97,10 @@ class Renewed:
         LockContext.shared(self.redis)
         super().register_scripts()  # type: ignore[misc]  # redis-py's class comes after this one
         for script in (self.lua_release, self.lua_extend, self.lua_reacquire):
-            # They are the whole class's, and would keep whichever client came first. (Each call names its own.)
-            if getattr(script, "registered_client", None) is self.redis:
+            # They are the whole class's, and would keep whichever client came first. Calls name their own client; one that
+            # does not gets the latest lock's.
+            registered = getattr(script, "registered_client", None)
+            if registered is self.redis or type(registered) in weakref.ProxyTypes:
                 script.registered_client = weakref.proxy(self.redis)
 
     # -- what an acquire asks for ------------------------------------------------------------------------------------
