@@ -163,8 +163,9 @@ install_locked() {
                 "Somebody has changed the file, at the index or on the way; or else in $lock"
         fi
         rm -f "$log"
-        die "pip could not install what $lock pins; its own words are above. Where a wheel is missing for this" \
-            "machine, LOCKED=no installs the newest versions that pyproject.toml allows, unchecked"
+        die "pip could not install what $lock pins; its own words are above. It finds no version where the index cannot" \
+            "be reached, and where that has no wheel for this machine: then LOCKED=no installs the newest versions that" \
+            "pyproject.toml allows, unchecked"
     fi
     cat "$log" >&2
     rm -f "$log"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import weakref
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Unpack
@@ -108,6 +107,7 @@ class LockContext(ThreadLocks, ThreadFace):
             track_acquisitions=track_acquisitions,
         )
         self._connector = connector_for(client)
+        self._client: AnyClient | None = None  # of a shared one that connects with what is the client's
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
 
     @classmethod
@@ -132,19 +132,20 @@ class LockContext(ThreadLocks, ThreadFace):
         """Return the one context of this process for ``client``, made at the first call and anew after a close.
 
         Clients that share a connection pool share it, too: frameworks make a client per request, but keep the pool.
-        The process keeps it as long as its client exists (the pool, or the client of a cluster), to which it has no strong
-        reference; locks that are held stay held. A ``redis_connect_func``, a credential provider and the like that refer to
-        the client are collected with it: after that the context cannot connect any more.
+        The client (its pool, or the client of a cluster) keeps it, and it is collected with that; locks that are held stay
+        held. Where a ``redis_connect_func``, a credential provider and the like refer to the client, the context keeps the
+        client in turn. A program that keeps a lock only, and neither of the two, cannot reconnect then.
         """
-        pool = getattr(client, "connection_pool", client)
-        context = _shared.get(pool)
+        pool: Any = getattr(client, "connection_pool", client)
+        context: LockContext | None = getattr(pool, _SHARED, None)
         if context is None or context.closed:
             with _shared_lock:
-                context = _shared.get(pool)
+                context = getattr(pool, _SHARED, None)
                 if context is None or context.closed:
                     context = cls(client)
-                    context._connector.let_go(client, pool)
-                    _shared[pool] = context
+                    if context._connector.let_go(client, pool):
+                        context._client = client  # which refers to itself anyway
+                    setattr(pool, _SHARED, context)
         return context
 
     @classmethod
@@ -337,10 +338,11 @@ class LockContext(ThreadLocks, ThreadFace):
         task, raises LockAlreadyHeld instead of waiting for ever.
 
         The lock is released when the function returns, so a result whose work is still to come is refused: generators and
-        context managers made of them, coroutines and other awaitables, futures and tasks that are not done, and iterators
-        that call a function when they are read (``map``, ``filter``, or a ``zip`` of those). It is closed or cancelled
-        where possible, and the call raises TypeError. Other iterators, files and finished futures are returned; iterators
-        of other classes are not recognised, whenever they do their work.
+        context managers made of them, coroutines, futures and tasks that are not done, and iterators that call a function
+        when they are read (``map``, ``filter``, ``re.finditer``, or a ``zip`` of those). A function that is no coroutine
+        function may not return any other awaitable either. The result is closed or cancelled where possible, and the call
+        raises TypeError. Other iterators, files and finished futures are returned; iterators of other classes are not
+        recognised, whenever they do their work.
 
         Args:
             name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for what it leads to.
@@ -375,7 +377,7 @@ class LockContext(ThreadLocks, ThreadFace):
         return f"<LockContext {self._engine.connector.describe()} {self._state}>"
 
 
-_shared: weakref.WeakKeyDictionary[Any, LockContext] = weakref.WeakKeyDictionary()  # by connection pool
+_SHARED = "_wheel_lock_context"  # attribute of a pool: a table would keep for ever a context that leads to its pool
 _shared_lock = RLock()
 
 

@@ -42,7 +42,7 @@ _PASSES_ON = (
     *(itertools.zip_longest, getattr(itertools, "batched", zip)),  # new in Python 3.12
 )
 _PARTS = (tuple, type(iter(())))  # in which some of those keep their iterators
-_DEPTH = 8  # of iterators over iterators
+_MOST = 1000  # parts of such an iterator that are searched: it may hold all data of a program
 
 
 def title_of(function: Any) -> str:
@@ -95,11 +95,11 @@ def refuse_to_return(result: Any, title: str, *, awaited: bool) -> None:
     """
     if type(result) in _DONE:
         return
-    found = _unfinished(result)
+    found = _unfinished(result, awaited)
     if found is None:
         return
     what, instead = found
-    if isinstance(result, Coroutine) and not awaited:
+    if issubclass(type(result), Coroutine) and not awaited:
         title, instead = (
             f"{title} is no coroutine function, but",
             "decorate one (async def), and await this in its body",
@@ -110,26 +110,30 @@ def refuse_to_return(result: Any, title: str, *, awaited: bool) -> None:
 _DONE = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset})  # nearly always
 
 
-def _unfinished(result: Any) -> tuple[str, str] | None:
-    """Close or cancel an unfinished result; return what it is, and what to do instead. None if it is finished."""
-    what = type(result).__name__
-    if isinstance(result, Coroutine):
+def _unfinished(result: Any, awaited: bool) -> tuple[str, str] | None:
+    """Close or cancel an unfinished result; return what it is, and what to do instead. None if it is finished.
+
+    The type is looked at, not ``__class__``: a lazy proxy would do its work for that.
+    """
+    kind = type(result)
+    what = kind.__name__
+    if issubclass(kind, Coroutine):
         _close(result)
         return "a coroutine", "await it in the body"
-    if asyncio.isfuture(result) or isinstance(result, concurrent.futures.Future):
+    if hasattr(kind, "_asyncio_future_blocking") or issubclass(kind, concurrent.futures.Future):
         if result.done():
             return None
         _cancel(result)
         return f"a {what} that is not done", "wait for its result in the body"
-    if isinstance(result, Awaitable):
+    if issubclass(kind, Awaitable) and not awaited:  # a coroutine's caller has it as a value: a client, say
         return f"an awaitable {what}", "await it in the body of a coroutine function"
-    if isinstance(result, _HELPER_CLASSES):
+    if issubclass(kind, _HELPER_CLASSES):
         _close(getattr(result, "gen", None))
         return "a context manager made of a generator", "acquire the lock in its body"
-    if isinstance(result, (Generator, AsyncGenerator)):
+    if issubclass(kind, (Generator, AsyncGenerator)):
         _close(result)
         return "a generator", "acquire the lock in its body, or return a list"
-    if isinstance(result, _PASSES_ON + _CALLS_LATER) and _is_lazy(result, _DEPTH):
+    if issubclass(kind, _PASSES_ON + _CALLS_LATER) and _is_lazy(result):
         return f"an iterator ({what}) that runs a body when it is read", "return a list"
     return None
 
@@ -160,10 +164,12 @@ def _cancel(future: asyncio.Future[Any] | concurrent.futures.Future[Any]) -> Non
         pass  # its loop is closed, so it will not run
 
 
-def _is_lazy(iterator: Any, depth: int) -> bool:
+def _is_lazy(iterator: Any) -> bool:
     """Whether reading an iterator calls a function, or resumes a generator."""
-    if isinstance(iterator, (*_CALLS_LATER, Generator)):
-        return True
-    if depth and isinstance(iterator, (*_PASSES_ON, *_PARTS)):
-        return any(_is_lazy(part, depth - 1) for part in gc.get_referents(iterator))
+    parts = [iterator]
+    for part in parts:
+        if issubclass(type(part), (*_CALLS_LATER, Generator)):
+            return True
+        if len(parts) < _MOST and issubclass(type(part), (*_PASSES_ON, *_PARTS)):
+            parts += gc.get_referents(part)[:_MOST]
     return False

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.engine.model import message
 from tests.engine.support import BUG, NIL, START, array, error, integer, names
 from tests.engine.waiters import LINGER_S, WaitingRig
+from wheel_lock.engine.node import Node
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.protocol.names import wake_channel
 
@@ -282,6 +283,42 @@ def test_a_subscription_that_could_not_be_ended_is_ended_when_it_is_noticed(rig:
     rig.wake("a")
     assert ("UNSUBSCRIBE", CHANNEL) in rig.listen()
     assert rig.server.take() == []
+
+
+class Hearer:
+    """One who listens, and does something when it is woken."""
+
+    above = None
+
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
+        self.heard = 0
+        self._then = then
+
+    def crashed(self, error: Exception) -> None:
+        raise AssertionError("a failure") from error
+
+    def listening(self, holds: bool) -> None: ...
+
+    def woken(self, message: bytes) -> None:
+        self.heard += 1
+        self._then()
+
+
+def test_what_is_still_to_be_unsubscribed_from_is_no_stray_and_can_be_listened_to_again(
+    rig: WaitingRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wakeups, (left, kept) = rig.engine.wakeups, (b"left", b"kept")
+    first, again = Hearer(), Hearer()
+    other = Hearer(lambda: wakeups.listen(left, again))
+    rig.post(lambda: (wakeups.listen(left, first), wakeups.listen(kept, other)))
+    rig.listen()
+    with monkeypatch.context() as full:
+        full.setattr(Node, "clogged", True)
+        rig.post(lambda: wakeups.ignore(left, first))
+    rig.listener.say(message(left), message(kept), message(left))  # before the server has been told that it was left
+    rig.turn()
+    assert rig.listen() == []
+    assert (first.heard, other.heard, again.heard) == (0, 1, 1)
 
 
 # Odd things

@@ -535,8 +535,12 @@ def test_what_would_run_unlocked_is_refused_at_the_call(backend: Backend, contex
     if isinstance(result, concurrent.futures.Future):
         assert result.cancelled()
     kept.clear()
-    with pytest.raises(TypeError, match=r"make_async returned an? .*: it would run unlocked; "):
-        asyncio.run(context.locked("work")(make_async)())
+    if what == "awaitable":
+        kept.append(asyncio.run(context.locked("work")(make_async)()))  # a value: its caller has awaited what it was
+        assert kept[0] is kept[1]
+    else:
+        with pytest.raises(TypeError, match=r"make_async returned an? .*: it would run unlocked; "):
+            asyncio.run(context.locked("work")(make_async)())
     eventually(lambda: not backend.view.exists("work"))
     del result
     kept.clear()
@@ -630,6 +634,39 @@ def test_what_is_done_is_returned_as_it_is(context: LockContext, tmp_path: Path)
         assert await work() is done
 
     asyncio.run(main())
+
+
+class Lazy:
+    """What does its work when somebody asks for its class, as a lazy proxy does."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        pytest.fail("it does its work")
+
+
+def test_a_lazy_proxy_is_returned_as_it_is(context: LockContext) -> None:
+    lazy = Lazy()
+    assert context.locked("work")(lambda: lazy)() is lazy
+
+
+def test_of_an_iterator_over_very_much_no_more_than_the_beginning_is_looked_at(context: LockContext) -> None:
+    rows = tuple((number, str(number)) for number in range(1000))
+    many = (rows,) * 1000
+
+    def reading() -> enumerate[Any]:
+        return enumerate(many)
+
+    looked_at: list[object] = []
+    referents = gc.get_referents
+
+    def counted(one: object) -> list[Any]:
+        looked_at.append(one)
+        return referents(one)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(gc, "get_referents", counted)
+        context.locked("work")(reading)()
+    assert 1 <= len(looked_at) < 3000
 
 
 def test_a_class_is_made_under_the_lock(context: LockContext) -> None:

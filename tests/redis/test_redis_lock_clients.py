@@ -136,6 +136,20 @@ def test_the_shared_context_goes_with_its_asyncio_client(real: Backend) -> None:
     eventually(lambda: context() is None, LONG_S)
 
 
+def test_scripts_that_are_called_without_a_client_get_one_that_is_there(real: Backend) -> None:
+    def take_and_go() -> None:
+        client = redis.Redis(port=real.port)
+        with client.lock(NAME, timeout=5.0, lock_class=Lock):
+            pass
+        client.close()
+
+    take_and_go()
+    gc.collect()
+    lock: Any = Lock(redis.Redis(port=real.port), NAME, timeout=5.0)
+    assert lock.lua_release(keys=[NAME], args=["nobody's"]) == 0
+    lock.redis.close()
+
+
 def test_a_context_of_ones_own_takes_an_asyncio_client(real: Backend) -> None:
     client = redis.asyncio.Redis(host="127.0.0.1", port=real.port)
     with LockContext(client) as context, context.lock(NAME) as lock:

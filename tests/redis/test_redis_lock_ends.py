@@ -115,7 +115,7 @@ def acquired(lock: redis.lock.Lock) -> bool:
 
 def test_a_server_that_is_away_is_a_connection_error(fresh: Backend, fresh_redis: RedisServer) -> None:
     client = fresh.client()
-    context._shared[client.connection_pool] = fresh.context_of(client, response_timeout=0.3)
+    setattr(client.connection_pool, context._SHARED, fresh.context_of(client, response_timeout=0.3))
     lock, other = ours(client, timeout=30, raise_on_release_error=False), ours(client, timeout=30, name="other")
     fresh_redis.stop()
     with pytest.raises(redis.ConnectionError) as caught:
@@ -132,7 +132,7 @@ def test_a_server_that_is_away_is_a_connection_error(fresh: Backend, fresh_redis
 
 def test_a_server_that_does_not_answer_is_a_timeout(fresh: Backend, fresh_redis: RedisServer) -> None:
     client = fresh.client()
-    context._shared[client.connection_pool] = connected(fresh.context_of(client, response_timeout=0.3))
+    setattr(client.connection_pool, context._SHARED, connected(fresh.context_of(client, response_timeout=0.3)))
     lock = ours(client, timeout=30)
     lock.acquire()
     fresh_redis.pause()

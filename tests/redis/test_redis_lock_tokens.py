@@ -212,7 +212,7 @@ def test_a_lost_reply_costs_no_namesake_his_lock(client: redis.Redis, real: Back
     proxy = real.proxy()
     far = redis.Redis(host="127.0.0.1", port=proxy.port)
     # One that gives up sooner than others would.
-    context._shared[far.connection_pool] = real.context_of(far, response_timeout=1.0)
+    setattr(far.connection_pool, context._SHARED, real.context_of(far, response_timeout=1.0))
     holder = ours(client, timeout=30)
     assert holder.acquire(token="host-1")
     assert not ours(far, timeout=30).acquire(blocking=False)

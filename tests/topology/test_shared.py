@@ -25,7 +25,7 @@ from tests.support.tls import TlsFiles
 from tests.support.waiting import eventually
 from tests.topology.nodes import Nodes
 from wheel_lock import LockContext
-from wheel_lock.context import _shared
+from wheel_lock.engine import ties
 from wheel_lock.redis_lock import AsyncLock, Lock
 
 HOST = "127.0.0.1"
@@ -260,11 +260,8 @@ def gone(references: list[weakref.ref[Any]]) -> bool:
 
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_clients_that_were_used_and_dropped_go_with_their_contexts(place: Place, kind: str) -> None:
-    gc.collect()
-    before = len(_shared)
     references = [reference for _ in range(3) for reference in use(CLIENTS[kind](place))]
     eventually(partial(gone, references))
-    assert len(_shared) <= before
     assert not OWN.get(kind) or OWN[kind] in greeted
 
 
@@ -335,12 +332,52 @@ def test_no_connection_of_a_context_is_for_reading_from_replicas(place: Place, k
         client.close()
 
 
+def test_who_keeps_the_context_keeps_what_it_connects_with(place: Place) -> None:
+    context = LockContext.shared(CLIENTS["own method"](place))
+    gc.collect()
+    with context.lock("order:42"):
+        assert greeted == ["own"]
+    context.close()
+
+
 def test_a_client_whose_function_went_with_it_is_said_to_be_gone(place: Place) -> None:
     client = CLIENTS["own method"](place)
     reference = weakref.ref(client.connection_pool)
-    context = LockContext.shared(client)
+    connector: Any = LockContext.shared(client)._connector
     del client
     eventually(partial(gone, [reference]))
     with pytest.raises(redis.ConnectionError, match="is gone, and its settings with it"):
-        context._connector.connect(2.0)  # type: ignore[union-attr]
-    context.close()
+        connector.connect(2.0)
+
+
+class Strange:
+    """What runs when somebody asks for its class, as a lazy proxy does."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        pytest.fail("it was asked for its class")
+
+
+def test_what_a_client_refers_to_besides_is_not_asked_what_it_is(place: Place) -> None:
+    provider: Any = Provider()
+    provider.strange, provider.dead = Strange(), weakref.proxy(Provider())
+    client = redis.Redis(credential_provider=provider, **place.tcp)
+    with LockContext.shared(client).lock("order:42"):
+        assert greeted == ["provider"]
+
+
+def test_a_large_program_behind_a_setting_is_not_searched(place: Place) -> None:
+    provider: Any = Provider()
+    provider.program = [[number] for number in range(100_000)]
+    client = redis.Redis(credential_provider=provider, **place.tcp)
+    looked_at: list[object] = []
+    parts = ties._parts
+
+    def counted(one: object) -> Any:
+        looked_at.append(one)
+        return parts(one)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ties, "_parts", counted)
+        LockContext.shared(client).close()
+    assert 1 <= len(looked_at) < 5000

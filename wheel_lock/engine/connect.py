@@ -287,10 +287,11 @@ class RedisPyConnector:
         """Return one of the client's own objects, or None."""
         return self._ties[name]() if name in self._ties else None
 
-    def let_go(self, *owners: object) -> None:
-        """Drop strong references that lead to ``owners``: the client, its pool."""
+    def let_go(self, *owners: object) -> bool:
+        """Drop strong references that lead to ``owners``: the client, its pool. Return whether there were any."""
         for tie in self._ties.values():
             tie.loosen(owners)
+        return any(tie.loose for tie in self._ties.values())
 
     def greet_with(self, greeting: Tie | None) -> None:
         """Use ``greeting`` as the ``redis_connect_func`` of each connection instead of the client's; None for none."""

@@ -283,7 +283,9 @@ class Line(AnyLine):
             self._try()
         else:
             self._paused = True
-            self._schedule(self._engine.timer.scale.tick_s)
+            self._schedule(
+                0.0
+            )  # no later: another process's line may leave the lock free for one tick only, see ended()
 
     def granted_to(self, lease: Lease) -> None:
         """The lock was granted to this process."""

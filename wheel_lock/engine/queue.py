@@ -114,7 +114,7 @@ class Queue(AnyLine):
             else:
                 place.paused = True
                 timer.wheel.cancel(place)
-                timer.wheel.schedule(place, timer.scale.ceil(timer.clock.now() + timer.scale.tick_s))
+                timer.wheel.schedule(place, timer.scale.ceil(timer.clock.now()))
 
     def look(self, place: _Place) -> None:
         """Have a waiter ask."""

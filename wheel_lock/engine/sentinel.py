@@ -112,12 +112,11 @@ class SentinelConnector(RedisPyConnector):
             return super()._made_of(connection_class, settings)
         return connection_class
 
-    def let_go(self, *owners: object) -> None:
-        """Drop strong references that lead to ``owners``: the client, its pool."""
-        super().let_go(*owners)
+    def let_go(self, *owners: object) -> bool:
+        """Drop strong references that lead to ``owners``: the client, its pool. Return whether there were any."""
         self._sentinel.loosen(owners)
-        for sentinel in self.sentinels:
-            sentinel.let_go(*owners)
+        needing = [super().let_go(*owners), *[sentinel.let_go(*owners) for sentinel in self.sentinels]]
+        return self._sentinel.loose or any(needing)
 
     def describe(self) -> str:
         """Return the service, and its master as far as it is known."""

@@ -96,11 +96,11 @@ class ClusterConnector:
         self._places[host, port] = place, str(place_port)
         return place, str(place_port)
 
-    def let_go(self, *owners: object) -> None:
-        """Drop strong references that lead to ``owners``: the client, its pool."""
-        self._template.let_go(*owners)
+    def let_go(self, *owners: object) -> bool:
+        """Drop strong references that lead to ``owners``: the client, its pool. Return whether there were any."""
         if self._remap is not None:
             self._remap.loosen(owners)
+        return self._template.let_go(*owners) or (self._remap is not None and self._remap.loose)
 
     def to(self, server: Server) -> RedisPyConnector:
         """Return what connects to one node."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterable
+from itertools import islice
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-_MOST = 20_000  # objects that are searched; real configurations lead back within far fewer
+_MOST = 1000  # objects that are searched, the nearest first: real configurations lead back within a few steps
 _PLAIN = (type(None), bool, int, float, str, bytes)
 _NO_WAY = (*_PLAIN, ModuleType, type)  # globals are not followed
 
@@ -56,7 +57,7 @@ class Tie:
         """Make the reference weak if the object leads to one of ``owners``, which hold it themselves."""
         if self._weak is None and _leads_to(self._value, owners):
             try:
-                bound = isinstance(self._value, MethodType)
+                bound = type(self._value) is MethodType
                 self._weak = weakref.WeakMethod(self._value) if bound else weakref.ref(self._value)
             except TypeError:
                 return  # its type has no weak references
@@ -69,22 +70,24 @@ def tied(settings: dict[str, Any]) -> dict[str, Tie]:
 
 
 def _leads_to(start: object, owners: Iterable[object]) -> bool:
-    """Whether ``start`` refers to one of ``owners``, directly or through other objects."""
+    """Whether ``start`` refers to one of ``owners``, directly or through other objects.
+
+    The type is looked at, not ``__class__``: a lazy proxy would run a user's code for that, and a dead one raises.
+    """
     wanted = {id(owner) for owner in owners}
     seen, found = {id(start)}, [start]
     for each in found:
         if id(each) in wanted:
             return True
-        for part in _parts(each):
-            if id(part) not in seen and not isinstance(part, _NO_WAY):
-                seen.add(id(part))
-                found.append(part)
-        if len(found) > _MOST:
-            return any(id(one) in wanted for one in found)
+        if len(found) < _MOST:
+            for part in islice(_parts(each), _MOST):
+                if id(part) not in seen and not issubclass(type(part), _NO_WAY):
+                    seen.add(id(part))
+                    found.append(part)
     return False
 
 
 def _parts(one: object) -> Iterable[object]:
-    if isinstance(one, FunctionType):  # all but its globals
+    if type(one) is FunctionType:  # all but its globals
         return one.__closure__ or (), one.__defaults__ or (), one.__kwdefaults__ or (), one.__dict__
     return gc.get_referents(one)

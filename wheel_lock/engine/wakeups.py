@@ -262,7 +262,7 @@ class WakeUps:
             message = _payload(reply)
             for listener in listeners:
                 guarded(listener, listener.woken, message)
-            if not listeners and not self._node.clogged:
+            if not listeners and channel not in self._put_off and not self._node.clogged:
                 self._stray(channel)
 
     def _stray(self, channel: bytes) -> None:

@@ -97,8 +97,10 @@ class Renewed:
         LockContext.shared(self.redis)
         super().register_scripts()  # type: ignore[misc]  # redis-py's class comes after this one
         for script in (self.lua_release, self.lua_extend, self.lua_reacquire):
-            # The scripts belong to the class, and would keep its first client alive. (Each call names its own client.)
-            if getattr(script, "registered_client", None) is self.redis:
+            # The scripts belong to the class, and would keep its first client alive. A call that names no client of its own
+            # uses the latest lock's.
+            registered = getattr(script, "registered_client", None)
+            if registered is self.redis or type(registered) in weakref.ProxyTypes:
                 script.registered_client = weakref.proxy(self.redis)
 
     # -- what an acquire asks for ------------------------------------------------------------------------------------
