@@ -315,6 +315,9 @@ class Release(CallerRequest):
         self._engine.freed([self.lease])
         self._operation.complete(None)
 
+    def left_undone(self) -> None:
+        self._engine.clean_up([self.lease])  # else the key would last for as long as it would without a release
+
     def failed(self, error: WheelLockError) -> None:
         self._engine.unreleased([self.lease])
         self._operation.fail(error)

@@ -227,6 +227,9 @@ class ReleaseMany(Bulk):
         if not isinstance(error, LockServerError):
             chunk.backlog.stopped = True  # a server that does not answer is not asked chunk by chunk
 
+    def left_undone(self, chunk: Chunk) -> None:
+        self.engine.clean_up(chunk.leases)
+
     def finished(self) -> None:
         self.engine.unreleased(self.take_rest())
         if self._error is not None:

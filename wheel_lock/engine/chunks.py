@@ -137,6 +137,9 @@ class Chunk(CallerRequest):
         # Else, of a release, the keys may be namesakes' by the next try.
         return terms_of(self.leases[0]).kind.own_tokens
 
+    def left_undone(self) -> None:
+        self._bulk.left_undone(self)
+
     def one_by_one(self) -> None:
         self.finish()
         self._bulk.chunk_refused(self)
@@ -263,6 +266,9 @@ class Bulk:
     def miss(self, chunk: Chunk, error: WheelLockError) -> None:
         """Take the failure of one chunk."""
         raise NotImplementedError
+
+    def left_undone(self, chunk: Chunk) -> None:
+        """The connection of a chunk that nobody has waited for any more has gone without a reply."""
 
     def finished(self) -> None:
         """Nothing is under way any more, and nothing is left to send."""
