@@ -294,6 +294,10 @@ class Release(CallerRequest):
         return terms_of(self.lease).kind.release(self.lease)
 
     @property
+    def awaited(self) -> bool:
+        return True  # who waits for the lock does: nothing more is sent for it once its caller has been told
+
+    @property
     def repeatable(self) -> bool:
         return terms_of(self.lease).kind.own_tokens  # else the key may be a namesake's by the next try
 
@@ -314,9 +318,6 @@ class Release(CallerRequest):
             self._engine.lines.listened(self.lease, outcome)
         self._engine.freed([self.lease])
         self._operation.complete(None)
-
-    def left_undone(self) -> None:
-        self._engine.clean_up([self.lease])  # else the key would last for as long as it would without a release
 
     def failed(self, error: WheelLockError) -> None:
         self._engine.unreleased([self.lease])

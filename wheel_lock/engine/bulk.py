@@ -187,6 +187,8 @@ class AcquireMany(Bulk):
 class ReleaseMany(Bulk):
     """Release many leases. Completes with the reasons of those that had been lost."""
 
+    releases = True
+
     def __init__(
         self, engine: Engine, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]
     ) -> None:
@@ -226,9 +228,6 @@ class ReleaseMany(Bulk):
         self._error = error
         if not isinstance(error, LockServerError):
             chunk.backlog.stopped = True  # a server that does not answer is not asked chunk by chunk
-
-    def left_undone(self, chunk: Chunk) -> None:
-        self.engine.clean_up(chunk.leases)
 
     def finished(self) -> None:
         self.engine.unreleased(self.take_rest())

@@ -133,12 +133,13 @@ class Chunk(CallerRequest):
         return self._bulk.may_wait and not self.asked
 
     @property
+    def awaited(self) -> bool:
+        return self._bulk.releases or not self.finished
+
+    @property
     def repeatable(self) -> bool:
         # Else, of a release, the keys may be namesakes' by the next try.
         return terms_of(self.leases[0]).kind.own_tokens
-
-    def left_undone(self) -> None:
-        self._bulk.left_undone(self)
 
     def one_by_one(self) -> None:
         self.finish()
@@ -152,6 +153,7 @@ class Bulk:
     """Work on many leases, in chunks, a few of them under way at a time at each node."""
 
     may_wait = False  # whether chunks wait where their node has much before it
+    releases = False  # whether others wait for what chunks do, also when their caller does no more
 
     def __init__(self, engine: Engine, leases: Iterable[Lease]) -> None:
         self.engine = engine
@@ -266,9 +268,6 @@ class Bulk:
     def miss(self, chunk: Chunk, error: WheelLockError) -> None:
         """Take the failure of one chunk."""
         raise NotImplementedError
-
-    def left_undone(self, chunk: Chunk) -> None:
-        """The connection of a chunk that nobody has waited for any more has gone without a reply."""
 
     def finished(self) -> None:
         """Nothing is under way any more, and nothing is left to send."""

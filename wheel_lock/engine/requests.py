@@ -356,11 +356,6 @@ class CallerRequest(Request):
             self.refused(error)
         elif not self.finished:
             self.node.send(self)
-        else:
-            self.left_undone()
-
-    def left_undone(self) -> None:
-        """Nobody has waited any more, and now its connection has gone without a reply."""
 
     def refused(self, error: Exception) -> None:
         """Give up: there will be no connection."""
