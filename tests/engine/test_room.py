@@ -16,6 +16,7 @@ from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
 from wheel_lock.locks import EXCLUSIVE, FAIR
+from wheel_lock.notifier import NOTIFIER
 from wheel_lock.options import lock_options
 
 FEW = 20
@@ -285,3 +286,73 @@ def test_behind_one_who_asks_for_the_first_time_those_who_left_are_forgotten() -
         behind = first.acquisition._behind
         assert behind is not None
         assert len(behind) < 600
+
+
+@pytest.mark.parametrize("in_bulk", [False, True], ids=["one", "many"])
+def test_a_suspected_connection_with_a_release_on_it_is_kept(rig: Rig, in_bulk: bool) -> None:
+    lease = rig.hold("a", 60.0)
+    released: Operation[Any] = rig.release_many([lease]) if in_bulk else rig.release(lease)
+    silent = rig.server
+    rig.launch.slow = True
+    rig.go_on(5.1)
+    assert isinstance(released.error, LockTimeout)
+    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.launch.go_on()
+    rig.turn()
+    assert rig.engine.node.connected
+    rig.launch.slow = True
+    assert [name for command in silent.take() for name in command.names] == ["a"]
+    silent.agree()
+    rig.turn()
+    assert not silent.hung_up
+
+
+def test_those_who_have_left_crowd_nobody(crowded: Rig) -> None:
+    ask(crowded, FEW)
+    crowded.launch.slow = True
+    for number in range(10):
+        attempt = crowded.acquire(f"passer-by:{number}")
+        assert crowded.engine.node.crowded
+        crowded.post(attempt.request.give_up)
+    assert not crowded.engine.node.crowded
+
+
+def test_where_a_write_has_failed_half_way_anything_may_have_been_sent(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.hold("warm-up", 30.0)
+
+    def fails(self: channel.Channel, sent: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(channel.Channel, "_begun", fails)
+        attempt = rig.acquire("a", 30.0)
+    assert attempt.request.tries == 1
+    rig.post(attempt.request.give_up)
+    rig.go_on(1.0)
+    arrived = [command for command in rig.server.take() if "a" in command.names]
+    assert [command.what for command in arrived] == ["release_many"]
+    assert NOTIFIER.drain(10.0)
+    rig._failures.seen.clear()
+
+
+def test_a_context_that_goes_while_its_server_is_silent_hangs_up_after_the_clean_up(rig: Rig) -> None:
+    rig.release(rig.hold("warm-up", 30.0))
+    rig.server.agree()
+    rig.turn()
+    rig.acquire("a", 30.0)
+    silent = rig.server
+    rig.launch.slow = True
+    rig.go_on(5.1)
+    rig.post(rig.engine.retire)
+    rig.turn()
+    silent.take()
+    assert silent.hung_up
+    rig.launch.slow = False
+    rig.launch.go_on()
+    rig.go_on(1.0)
+    rig.server.agree()
+    rig.go_on(0.1)
+    rig.server.take()
+    assert not rig.engine.node.connected

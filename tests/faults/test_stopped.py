@@ -226,7 +226,8 @@ def test_subscriptions_of_those_who_wait(fresh_redis: RedisServer) -> None:
     listener, done = _Listener(), threading.Event()
     with (
         LockContext(redis.Redis(port=fresh_redis.port), close_timeout=0.2) as context,
-        LockContext(redis.Redis(port=fresh_redis.port), close_timeout=0.2) as other,
+        # With time to wait for as long as the server is stopped, however slow the machine is.
+        LockContext(redis.Redis(port=fresh_redis.port), response_timeout=150.0, close_timeout=0.2) as other,
     ):
         held = context.lock("held", timeout=120.0)
         held.acquire()

@@ -294,6 +294,10 @@ class Release(CallerRequest):
         return terms_of(self.lease).kind.release(self.lease)
 
     @property
+    def awaited(self) -> bool:
+        return True  # other owners wait for the lock, and nothing more is sent for it after its call has ended
+
+    @property
     def repeatable(self) -> bool:
         return terms_of(self.lease).kind.own_tokens  # else the key may be a namesake's by the next try
 

@@ -187,6 +187,8 @@ class AcquireMany(Bulk):
 class ReleaseMany(Bulk):
     """Release many leases. Completes with the reasons of those that had been lost."""
 
+    releases = True
+
     def __init__(
         self, engine: Engine, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]
     ) -> None:

@@ -329,7 +329,9 @@ class Channel:
         return self._domain
 
     def crashed(self, error: Exception) -> None:
-        """Drop it: the library's own code has failed in the middle of a write."""
+        """Drop it: the library's own code has failed in the middle of a write, of which anything may be on the wire."""
+        self._requests.extend(self._out)
+        self._out.clear()
         self.drop(error)
 
     def _reset(self) -> None:

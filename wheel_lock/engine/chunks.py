@@ -133,6 +133,10 @@ class Chunk(CallerRequest):
         return self._bulk.may_wait and not self.asked
 
     @property
+    def awaited(self) -> bool:
+        return self._bulk.releases or not self.finished
+
+    @property
     def repeatable(self) -> bool:
         # Else, of a release, the keys may be namesakes' by the next try.
         return terms_of(self.leases[0]).kind.own_tokens
@@ -149,6 +153,7 @@ class Bulk:
     """Work on many leases, in chunks, a few of them under way at a time at each node."""
 
     may_wait = False  # whether chunks wait for room in a full connection
+    releases = False  # whether chunks count as awaited after their call has ended: other owners wait for the locks
 
     def __init__(self, engine: Engine, leases: Iterable[Lease]) -> None:
         self.engine = engine

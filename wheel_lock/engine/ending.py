@@ -110,9 +110,11 @@ class Ending:
         if engine.held or engine.closed:
             return
         nodes = engine.nodes
-        if engine.lines or any(node.ready and node.busy for node in nodes):
-            engine.timer.call_at(engine.timer.now + _LOOK_AGAIN_S, lambda now: self._retire(), engine)
-        else:
+        if not engine.lines and not any(node.ready and node.busy for node in nodes):
             for node in nodes:
                 node.retire()
             engine.listen_anew(WakeUps.retire)
+            if not any(node.busy for node in nodes):
+                return
+            # What is left to be cleaned up gets a connection once more.
+        engine.timer.call_at(engine.timer.now + _LOOK_AGAIN_S, lambda now: self._retire(), engine)

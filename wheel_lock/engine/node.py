@@ -263,10 +263,8 @@ class Node:
         while left and channel is not None and channel is self._channel and self._waiting:
             if channel.full(self._most):
                 break
-            request = self._waiting.popleft()
-            if not request.finished:
-                self._put(channel, request)
-                left -= 1
+            self._put(channel, self._waiting.popleft())
+            left -= 1
         if self._waiting and self._channel is not None:
             self._channel.when_room = self._let_in_later
 

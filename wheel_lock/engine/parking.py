@@ -25,6 +25,12 @@ class Parking(deque[T]):
         self._has_left = has_left
         self._look_at = _FEW
 
+    def __bool__(self) -> bool:
+        """Whether anybody waits. Those who have left are thrown out of the front."""
+        while len(self) and self._has_left(self[0]):
+            self.popleft()
+        return len(self) > 0
+
     def append(self, one: T) -> None:
         """Put ``one`` at the end."""
         super().append(one)
