@@ -4,7 +4,8 @@ hiredis believes every length. It makes a list as soon as it has read the header
 of it is there, and it knows types of RESP3 that are no replies to us, some of which it stumbles over. So a header that may
 cost something is looked at before it is fed. Where the headers are hiredis itself tells: all that comes before is fed
 and parsed, and if nothing of it is left over, what follows is a header; if something is, what follows belongs to a text or
-a line, which may hold any byte. Most chunks hold nothing that looks like such a header, and are fed as they are.
+a line, which may hold any byte. (The first byte of a line is never left over; but a header comes at the beginning of a
+line.) Most chunks hold nothing that looks like such a header, or a few of short lists only, and are fed as they are.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ TOO_LONG = b"(too long)"
 _PLAIN = b"+OK\r\n:-0123456789"  # chunks of these alone hold no header that costs anything
 # A header of a list with items, of a long text, or of a type of RESP3; or what may be the beginning of one, at the end.
 _LOOK = re.compile(rb"[*%~>|$](?:[1-9](?:(?<!\$.)|\d\d\d)|\d{0,3}\Z)", re.DOTALL).search
+# The same without lists of less than ten items, where all of each is there.
+_LOOK_LONG = re.compile(rb"[*%~>|$][1-9](?:(?<![*$].)|\d(?<!\$..)|\d\d\d)", re.DOTALL).search
 _HEADER = re.compile(rb"[*$](\d{1,18})\r\n").match
 _LONGEST_HEADER = 22
 _LONGEST_TEXT = 1 << 20  # none is kept that is longer
 _LONGEST_SKIPPED = 1 << 32  # nor waited for: servers allow 512 MiB where nobody has changed that
 _LONGEST_LINE = 1 << 16  # an error text, in all servers much less
+_FEW = 256  # short lists in one reply, which are not looked at; each may be in the one before
 _ARRAY, _TEXT = b"*$"
+_LAST = b"\n"[0]  # of every line
 
 
 class Limits(NamedTuple):
@@ -74,7 +79,19 @@ class ReplyReader:
         limits: What a reply may be at most.
     """
 
-    __slots__ = ("_arrays", "_at", "_items", "_limits", "_payload", "_reader", "_rest", "_since", "gets")
+    __slots__ = (
+        "_arrays",
+        "_at",
+        "_fed",
+        "_items",
+        "_limits",
+        "_payload",
+        "_reader",
+        "_rest",
+        "_short",
+        "_since",
+        "gets",
+    )
 
     def __init__(self, reader: Any, limits: Limits) -> None:
         self._reader = reader
@@ -83,19 +100,26 @@ class ReplyReader:
         self._rest = b""  # what has not been fed, ...
         self._at = 0  # ... from here on
         self._payload = 0  # so many bytes of a text come next; below zero, of one that is skipped
-        self._since = self._arrays = self._items = 0  # fed since the last reply was complete
+        self._fed = _LAST  # the byte that was fed last
+        self._since = self._arrays = self._items = self._short = 0  # fed since the last reply was complete
 
     def feed(self, data: bytes) -> None:
         """Take in what has arrived, after ``more`` has returned False."""
         if self._rest or self._payload:
             self._rest += data
             self._feed_more()
-        elif data.translate(None, _PLAIN) and _LOOK(data) is not None:
+        elif data.translate(None, _PLAIN) and _LOOK(data) is not None and not self._is_short(data):
             self._rest = data
             self._feed_more()
         else:
+            self._fed = data[-1]
             self._since += len(data)
             self._reader.feed(data)
+
+    def _is_short(self, data: bytes) -> bool:
+        """Whether whatever looks like a header in it is one of a few short lists."""
+        self._short += data.count(b"*")
+        return self._short <= _FEW and data[-1] == _LAST and _LOOK_LONG(data) is None
 
     def more(self, fresh: bool) -> bool:
         """Go on after ``gets`` has returned NOTHING; return whether there may be more replies now.
@@ -107,7 +131,7 @@ class ReplyReader:
             MalformedReply: What has come is nothing that a server would say.
         """
         if fresh:
-            self._since = self._arrays = self._items = 0
+            self._since = self._arrays = self._items = self._short = 0
         elif self._since > self._limits.bytes:
             raise MalformedReply(f"a reply of more than {self._limits.bytes} bytes")
         elif self._payload <= 0 and self._reader.len() > _LONGEST_LINE:
@@ -148,6 +172,7 @@ class ReplyReader:
         else:
             self._at = end
         if piece:
+            self._fed = piece[-1]
             self._since += len(piece)
             self._reader.feed(piece)
 
@@ -155,6 +180,8 @@ class ReplyReader:
         """Look at a header; return where it ends, ``start`` where it must not be fed, None where it is not all there."""
         text = self._rest
         kind = text[start]
+        if self._fed != _LAST:
+            raise MalformedReply(f"{text[start : start + _LONGEST_HEADER]!r} in the place of a line or its end")
         if kind not in (_ARRAY, _TEXT):
             raise MalformedReply(f"a reply of the type {chr(kind)!a}")
         header = _HEADER(text, start)
@@ -176,6 +203,7 @@ class ReplyReader:
             self._at = end
             if end == len(text):
                 self._rest, self._at = b"", 0
+            self._fed = _LAST
             self._reader.feed(b"$%d\r\n%b\r\n" % (len(TOO_LONG), TOO_LONG))
             return start
         else:
