@@ -45,10 +45,10 @@ class LockContext(ThreadLocks, ThreadFace):
             takes a timeout of about five of its ticks; one that is too short is a ValueError when it is acquired.
         batch_size: Leases per renewal script call.
         response_timeout: Seconds that a call may stay unanswered, reconnecting included, before it raises.
-        connect_timeout: Seconds that a server may take until it is connected to: TCP, TLS, user and password, and the
-            loading of the scripts together. Those are up to nine round trips; a link that takes a fifth of a second for
-            one needs more than the default. What a credential provider takes does not count; nor does an address of the
-            server's name that is silent, each of which is given the same time.
+        connect_timeout: Seconds that a server may take for a step of connecting: TCP, TLS, user and password, the loading
+            of the scripts. Those are up to nine round trips, which may take four times as long together. What a
+            credential provider takes does not count; nor does an address of the server's name that is silent, each of
+            which is given the time of a step.
         close_timeout: Seconds that :meth:`close` may take.
         release_on_close: Whether :meth:`close`, and the end of the interpreter, release what is held, or leave it to
             expire.

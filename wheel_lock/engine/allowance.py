@@ -2,7 +2,8 @@
 
 redis-py limits each step by itself, and within a step each piece that arrives, so a server that says the next little
 thing just in time could hold an attempt for ever. Here every wait for the server, whatever it is about, comes out of one
-allowance. What others take meanwhile - a credential provider of the user's, this machine - does not count.
+allowance, which is larger than what each may take: a link that is merely slow makes each of a dozen round trips take its
+time. What others take meanwhile - a credential provider of the user's, this machine - does not count.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from wheel_lock.protocol.resp import error_text
 
 # The largest honest answer is the slot map of a cluster in which each slot is a range of its own, with a dozen nodes.
 _MOST_BYTES = 32 << 20
+_STEPS = 4  # so many times what one may take
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, MemoryError, RecursionError)
 
 
@@ -24,12 +26,12 @@ class Allowance:
     """What is left to one server.
 
     Args:
-        seconds: How long it may take in all.
+        step_s: How long the longest step may take; all together may take four times as long.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.left_s = seconds
+    def __init__(self, step_s: float) -> None:
+        self.step_s = step_s
+        self.left_s = step_s * _STEPS
         self._left_bytes = _MOST_BYTES
 
     def limit(self, step_s: float | None) -> float:
@@ -127,7 +129,8 @@ class _Limited(AbstractConnection):
         nothing of the one that answers in the end.
         """
         allowance, now = self._wheel_lock_allowance, time.monotonic()
-        allowance.left_s -= (now - self._wheel_lock_began) % allowance.seconds
+        address_s: float = getattr(self, "socket_connect_timeout", None) or allowance.step_s
+        allowance.left_s -= (now - self._wheel_lock_began) % address_s
         self._wheel_lock_began = now
 
     def read_response(self, *arguments: Any, **options: Any) -> Any:

@@ -314,7 +314,7 @@ class RedisPyConnector:
         return connection_class
 
     def client(self, timeout_s: float) -> redis.Redis:
-        """Return a synchronous client of the same server, for which that has so many seconds in all."""
+        """Return a synchronous client of the same server, for which that has so many seconds for each step."""
         pool = redis.ConnectionPool(self._limited_class, **self._limited(timeout_s))
         return redis.Redis.from_pool(pool)  # closing the client disconnects it, on the thread that has connected
 
@@ -384,8 +384,8 @@ class RedisPyConnector:
         """Connect, authenticate, load the scripts.
 
         Args:
-            timeout_s: How long all of that may take, for the name's addresses that are silent and for what the user's own
-                code takes besides; the client's own limits hold for each step where they are smaller.
+            timeout_s: How long each step may take, where the client's own limits are not smaller; all together may take
+                four times as long, besides the name's addresses that are silent and what the user's own code takes.
 
         Raises:
             redis.exceptions.RedisError, OSError: It did not work.

@@ -122,7 +122,7 @@ class ClusterConnector:
 
         Args:
             timeout_s: After how long no other node is asked; whoever is left comes first the next time. One node gets a
-                quarter of it.
+                quarter of it for each step, and all of it for a slow link.
         """
         masters = self.servers
         self._turn = (self._turn + 1) % len(masters)  # the last one to be asked first may be the one that hangs
