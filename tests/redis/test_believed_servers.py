@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -230,6 +231,18 @@ def test_a_sentinel_that_names_itself_is_no_master() -> None:
         liar.lie = lie
         with pytest.raises(redis.ConnectionError, match="no master"):
             connector_of(liar).connect(LONG_S)
+
+
+def test_of_masters_that_are_new_each_time_few_are_remembered() -> None:
+    with Liar() as liar:
+        connector = connector_of(liar)
+        epochs = count(1)
+        liar.lie = lambda words: watched(words, 1, config_epoch=b"%d" % next(epochs), ip=b"m%d.invalid" % next(epochs))
+        for _ in range(40):
+            with pytest.raises((redis.RedisError, OSError)):
+                connector.connect(LONG_S)
+        assert int(connector.opinions.belief.epoch) >= 40  # type: ignore[union-attr]
+        assert len(connector._targets) <= 16
 
 
 # -- connection classes of the user's own ----------------------------------------------------------------------------

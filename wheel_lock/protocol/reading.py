@@ -21,7 +21,8 @@ NOTHING = object()
 TOO_LONG = b"(too long)"
 """What is read in the place of a text that is longer than any that is of interest."""
 
-_PLAIN = b"+OK\r\n:-0123456789"  # chunks of these alone hold no header that costs anything
+_COMMON = frozenset([b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*0\r\n"])  # what most chunks are
+_PLAIN = b"+OK\r\n:-0123456789"  # bytes of which no header is made that costs anything
 # A header of a list with items, of a long text, or of a type of RESP3; or what may be the beginning of one, at the end.
 _LOOK = re.compile(rb"[*%~>|$](?:[1-9](?:(?<!\$.)|\d\d\d)|\d{0,3}\Z)", re.DOTALL).search
 # The same without lists of less than ten items, where all of each is there.
@@ -108,13 +109,13 @@ class ReplyReader:
         if self._rest or self._payload:
             self._rest += data
             self._feed_more()
-        elif data.translate(None, _PLAIN) and _LOOK(data) is not None and not self._is_short(data):
-            self._rest = data
-            self._feed_more()
-        else:
+        elif data in _COMMON or not data.translate(None, _PLAIN) or _LOOK(data) is None or self._is_short(data):
             self._fed = data[-1]
             self._since += len(data)
             self._reader.feed(data)
+        else:
+            self._rest = data
+            self._feed_more()
 
     def _is_short(self, data: bytes) -> bool:
         """Whether whatever looks like a header in it is one of a few short lists."""
