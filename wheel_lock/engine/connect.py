@@ -347,7 +347,7 @@ class RedisPyConnector:
         except redis.exceptions.ResponseError as error:
             if code_of(error) == "BUSY":
                 raise redis.exceptions.ConnectionError(error_text(error)) from None  # nor is that: ask again later
-            self._keyed = ServerError(str(error)).wants_keys
+            self._keyed = _as_said(error).wants_keys
             self._flagged = self._keyed and self._knows_flags_with_a_key(connection)
         return self._flagged
 
@@ -469,6 +469,12 @@ class InTurn:
             raise
 
 
+def _as_said(error: redis.exceptions.ResponseError) -> ServerError:
+    """Return an error with the code that counts here, which redis-py takes out of the text."""
+    crosses = isinstance(error, redis.exceptions.ClusterCrossSlotError)
+    return ServerError(f"CROSSSLOT {error}" if crosses else str(error))
+
+
 def _has_hung_up(connection: AbstractConnection) -> bool:
     try:
         connection.send_command("PING")
@@ -533,5 +539,5 @@ def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> tu
             connection.send_command("EVAL", form.source, keys, *words)
             missing = connection.read_response()
     except redis.exceptions.ResponseError as error:
-        return ServerError(str(error)), frozenset()  # of most errors those will hear who ask for something
+        return _as_said(error), frozenset()  # of most errors those will hear who ask for something
     return None, read_missing(missing)
