@@ -19,7 +19,7 @@ demo: setup-demo ## show the library at work; needs no Redis server
 test: setup-dev setup-redis ## run the tests against real Redis servers
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --benchmark-disable $(ARGS)
 
-fuzz: setup-dev ## have FUZZ_REPLIES (200000) hostile replies of each form heard; FUZZ_SEED chooses others
+fuzz: setup-dev ## send FUZZ_REPLIES (200000) hostile replies of each form; FUZZ_SEED chooses others
 	FUZZ_REPLIES=$${FUZZ_REPLIES:-200000} $(BIN)/python -m pytest -n $(WORKERS) tests/hostile $(ARGS)
 
 lint: setup-dev ## ruff check, ruff format --check, mypy --strict
@@ -27,7 +27,7 @@ lint: setup-dev ## ruff check, ruff format --check, mypy --strict
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-audit: setup-dev ## look up what is locked among the known vulnerabilities
+audit: setup-dev ## check the pinned packages for known vulnerabilities
 	$(BIN)/python scripts/audit.py $(ARGS)
 
 lock: setup-dev ## renew requirements/*.txt: the newest versions, with their sha256

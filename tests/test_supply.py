@@ -281,7 +281,8 @@ def audit(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
 
 
 def ask(url: str) -> subprocess.CompletedProcess[str]:
-    return audit("--vulnerability-service", "osv", "--osv-url", url, NO_PROXY="127.0.0.1", no_proxy="127.0.0.1")
+    here = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "AUDIT_LIMIT_S": str(0.9 * RUN_TIMEOUT_S)}
+    return audit("--vulnerability-service", "osv", "--osv-url", url, **here)
 
 
 def advisory(package: str) -> list[dict[str, object]]:

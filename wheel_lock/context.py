@@ -41,14 +41,13 @@ class LockContext(ThreadLocks, ThreadFace):
         client: A ``redis.Redis`` or ``redis.asyncio.Redis`` client, one from ``Sentinel.master_for``, or a ``RedisCluster``
             of either. Its settings are used - TCP, unix socket or TLS, credentials, database - but none of its
             connections: the context has its own.
-        timer: The timer to live on; by default one that all contexts of the process share. A lock that is to be renewed
-            takes a timeout of about five of its ticks; one that is too short is a ValueError when it is acquired.
+        timer: The timer to live on; by default one that all contexts of the process share. The timeout of a
+            renewed lock must be a little longer than four of its ticks; a shorter one raises ValueError at the acquire.
         batch_size: Leases per renewal script call.
         response_timeout: Seconds that a call may stay unanswered, reconnecting included, before it raises.
-        connect_timeout: Seconds that a server may take for a step of connecting: TCP, TLS, user and password, the loading
-            of the scripts. Those are up to nine round trips, which may take four times as long together. What a
-            credential provider takes does not count; nor does an address of the server's name that is silent, each of
-            which is given the time of a step.
+        connect_timeout: Seconds for each step of connecting: TCP, TLS, user and password, and the loading of the scripts.
+            Those are up to nine round trips; all together may take four times as long. The time of a credential provider
+            does not count; each silent address of the server's name is tried for the time of a step on top.
         close_timeout: Seconds that :meth:`close` may take.
         release_on_close: Whether :meth:`close`, and the end of the interpreter, release what is held, or leave it to
             expire.
@@ -121,7 +120,7 @@ class LockContext(ThreadLocks, ThreadFace):
 
         Raises:
             TypeError: ``url`` is no text.
-            ValueError: It is none of these forms, or a setting is out of range. No part of the URL is shown.
+            ValueError: It has none of these forms, or a setting is out of range. The message shows no part of the URL.
         """
         if not isinstance(url, str):
             raise TypeError(f"url must be a str, not {type(url).__name__}")
@@ -132,9 +131,9 @@ class LockContext(ThreadLocks, ThreadFace):
         """Return the one context of this process for ``client``, made at the first call and anew after a close.
 
         Clients that share a connection pool share it, too: frameworks make a client per request, but keep the pool.
-        It goes with its client (the pool, or the client of a cluster), which it does not keep; what is held is held on.
-        A ``redis_connect_func``, a credential provider and the like that refer to the client go with it as well: from
-        then on it cannot connect any more.
+        The process keeps it as long as its client exists (the pool, or the client of a cluster), to which it has no strong
+        reference; locks that are held stay held. A ``redis_connect_func``, a credential provider and the like that refer to
+        the client are collected with it: after that the context cannot connect any more.
         """
         pool = getattr(client, "connection_pool", client)
         context = _shared.get(pool)
@@ -184,8 +183,9 @@ class LockContext(ThreadLocks, ThreadFace):
             blocking: Whether ``acquire`` waits while another holds it.
             blocking_timeout: Longest such wait in seconds, reconnecting included; None for ever.
             renew: Whether to renew it until it is released.
-            renew_every: Seconds between renewals; a third of the timeout by default. It must be less than what a lease is
-                believed for (0.99 timeout - 2 ms); what is more than that less 30 ms is rounded down, and the log says so.
+            renew_every: Seconds between renewals; a third of the timeout by default. It must be less than
+                0.99 timeout - 2 ms, the time for which a lease is believed, and is rounded down to 30 ms before that, with
+                a WARNING.
             max_renewals: How many renewals at most; it is lost when the last one runs out.
             max_hold: Seconds for which it may be held at most; it is lost then.
             retry_every: Ask every so many seconds while waiting, instead of being woken by the release.
@@ -309,15 +309,15 @@ class LockContext(ThreadLocks, ThreadFace):
         begins with a whole timeout.
 
         Args:
-            text: What ``export`` has returned: a secret, for whoever has it can take the lock.
+            text: What ``export`` has returned: a secret that is enough to take the lock.
             on_lost, thread_local: As for :meth:`lock`; all else is as it was for the exporter.
 
         Returns:
             The lock, held.
 
         Raises:
-            InvalidHandoff: The text is none, has been changed, has another fence than its lock, or that may not be held
-                any longer.
+            InvalidHandoff: The text is malformed, has been changed, has another fence than its lock, or the lock's
+                ``max_hold`` is over.
             LockLost: The lease has expired meanwhile, or somebody has adopted it already.
             LockNotAcquired: It was adopted, but the answer came too late for it to be held; it is released.
             TooManyLocks: ``max_held`` does not allow one more. The text can still be used.
@@ -335,11 +335,11 @@ class LockContext(ThreadLocks, ThreadFace):
         The lock is not reentrant: a call that is part of another one which holds the same name, in the same thread or
         task, raises LockAlreadyHeld instead of waiting for ever.
 
-        The lock is held until the function returns, so what it returns must be done by then. Refused are generators and
-        what ``contextlib`` makes of them, coroutines and other awaitables, futures and tasks that are not done, and
-        iterators that call a function when they are read (``map``, ``filter``, or a ``zip`` of those): they are closed or
-        cancelled, as far as they can be, and the call raises TypeError. Other iterators, files and finished futures pass;
-        whether an iterator of a class of one's own does its work before it is returned, cannot be seen.
+        The lock is released when the function returns, so a result whose work is still to come is refused: generators and
+        context managers made of them, coroutines and other awaitables, futures and tasks that are not done, and iterators
+        that call a function when they are read (``map``, ``filter``, or a ``zip`` of those). It is closed or cancelled
+        where possible, and the call raises TypeError. Other iterators, files and finished futures are returned; iterators
+        of other classes are not recognised, whenever they do their work.
 
         Args:
             name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for what it leads to.
@@ -347,8 +347,8 @@ class LockContext(ThreadLocks, ThreadFace):
 
         Raises:
             ValueError: A value is out of range, or the name speaks of what is no parameter.
-            TypeError: What is decorated is a generator, or a context manager made of one: it would run after the lock has
-                been released.
+            TypeError: The function is a generator, or a context manager made of one: its body would run after the lock
+                has been released.
 
         Example:
             >>> from wheel_lock.testing import fake_context

@@ -286,8 +286,8 @@ class LockHandle:
         return self._usable(self._chosen(verb), verb)
 
     def _to_extend(self, additional_time: float, replace_ttl: bool) -> tuple[Lease, int]:
-        """The lease that the caller extends, and by how many milliseconds, or an error before any I/O."""
-        extension_ms(additional_time, 0.0)  # a time that is none is that, whatever is held
+        """Return the lease that the caller extends, and the time in milliseconds, or raise before any I/O."""
+        extension_ms(additional_time, 0.0)  # an invalid time is refused first, whether or not a lease is held
         lease = self._to_change("extend")
         left_s = 0.0 if replace_ttl else max(lease.deadline - self._engine.timer.clock.now(), 0.0)
         return lease, extension_ms(additional_time, left_s)

@@ -16,13 +16,11 @@ logger = logging.getLogger("wheel_lock")
 
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512
-RESERVED = (
-    "wheel_lock:"  # what the keys that accompany locks begin with: a lock there could break, or rule, another one
-)
+RESERVED = "wheel_lock:"  # prefix of companion keys: a lock with such a name could overwrite that of another one
 _RESERVED = RESERVED.encode()
 MAX_COUNT = 2**53 - 1  # of anything: what a script of the server can count without rounding
-# About 31 years, for any one time and for all that a key may have left once it is extended. PEXPIRE itself overflows near
-# 2**63 milliseconds, and a script of the server counts without rounding up to 2**53.
+# About 31 years, for any single time and for the time-to-live after an extension. PEXPIRE itself overflows near
+# 2**63 milliseconds, and scripts count exactly up to 2**53.
 MAX_SECONDS = 1e9
 MAX_TTL_MS = int(MAX_SECONDS * 1000)
 DRIFT = 0.99  # Redlock page: allow for clocks that run at different rates; 1 % is ten times what NTP tolerates
@@ -32,11 +30,11 @@ POLL_EVERY_S = 0.1
 _SHOWN_CHARACTERS = 80
 _HUGE = 1.7e308
 MIN_RENEWED_TIMEOUT_S = 0.05  # five ticks of 10 ms: one to renew in, the rest to hear of it
-TICK_S = 0.01  # of a timer, where nothing else was said
-# By how many ticks a renewal comes before the lease is believed no more. A loss is told in the last but one of them; what
-# is due less than two before that has hardly any time left when it is put on the wheel, and is renewed at once, for ever.
+TICK_S = 0.01  # of a timer, by default
+# By how many ticks a renewal precedes the local deadline. A loss is told in the last but one of them; a lease that is due
+# less than two before that has hardly any time left when it is put on the wheel, and would be renewed at once, for ever.
 LEFT_TICKS = 3
-_PLAIN = frozenset({int, float, bool, type(None)})  # they compare, and hash, as they look
+_PLAIN = frozenset({int, float, bool, type(None)})  # no operators of their own
 
 
 def seconds(
@@ -66,7 +64,7 @@ def seconds(
 
 
 def _as_float(what: str, value: object) -> float:
-    """Return a number as a plain float, whatever a subclass makes of its operators; a huge one as about the greatest."""
+    """Return a number as a plain float, without calling operators of a subclass; a huge one as about the largest."""
     if type(value) is float:
         return value
     if isinstance(value, float):
@@ -99,7 +97,7 @@ def count(what: str, value: object, *, least: int, most: int = MAX_COUNT) -> int
 
 
 def milliseconds(time_s: float) -> int:
-    """Return how many milliseconds a time is that has been found to be right: at least one."""
+    """Return a validated time in milliseconds, at least one."""
     return max(1, round(time_s * 1000))
 
 
@@ -108,10 +106,10 @@ def extension_ms(additional_time: float, left_s: float) -> int:
 
     Args:
         additional_time: The caller's value, in seconds.
-        left_s: How much is left for certain of what it is added to; nothing where it replaces that.
+        left_s: The least remaining time to which it is added; 0.0 if it replaces that.
 
     Raises:
-        ValueError: There is no such time, or more than any key may have would be left.
+        ValueError: It is no valid time, or the time-to-live would exceed MAX_SECONDS.
     """
     time_s = seconds("additional_time", additional_time, above=0.0)
     if time_s + left_s > MAX_SECONDS:
@@ -120,30 +118,31 @@ def extension_ms(additional_time: float, left_s: float) -> int:
 
 
 def too_long(time_s: float, left: str) -> ValueError:
-    """Return the error for an extension by so many seconds of a lock of which so much is ``left``."""
+    """Return the error for an extension by ``time_s`` of a lease with the remaining time ``left``."""
     return ValueError(
         f"additional_time and what is left must be at most {MAX_SECONDS:g} seconds together, not {time_s:.10g} s and {left}"
     )
 
 
 def latest_renewal_s(timeout_s: float, tick_s: float) -> float:
-    """Return after how many seconds a lease must be renewed at the latest, where a timer's ticks are so long.
+    """Return the longest interval of renewals, in seconds, for a timer with ticks of ``tick_s``.
 
-    The reply to a later one would find no tick left before the loss is told, and the lease would be renewed again at once.
+    After the reply to a later renewal no tick would be left before the loss is told, and the lease would be renewed again
+    at once.
     """
     return timeout_s * DRIFT - MARGIN_S - LEFT_TICKS * tick_s
 
 
 def shortest_timeout_s(tick_s: float) -> float:
-    """Return the shortest timeout, in seconds, of a lease that can be renewed, where a timer's ticks are so long."""
+    """Return the shortest timeout, in seconds, of a lease that can be renewed by a timer with ticks of ``tick_s``."""
     return (MARGIN_S + (1 + LEFT_TICKS) * tick_s) / DRIFT
 
 
 def interval_s(timeout_s: float, renew_every: float) -> float:
-    """Return ``renew_every`` as it can be kept; what comes too close to the end of the lease is rounded down, and said.
+    """Return ``renew_every`` in seconds, rounded down with a WARNING if it is too close to the local deadline.
 
     Raises:
-        ValueError: It is no time, or a lease is believed for no longer than that.
+        ValueError: It is no valid time, or not less than the time for which a lease is believed.
     """
     every_s = seconds("renew_every", renew_every, above=0.0)
     believed_s, latest_s = timeout_s * DRIFT - MARGIN_S, latest_renewal_s(timeout_s, TICK_S)
@@ -168,7 +167,7 @@ def lock_name(name: object) -> bytes:
     """Return the bytes of a lock's name: 1 to 512 of them, any value, text as UTF-8, not in the library's own namespace.
 
     Raises:
-        ValueError: Neither text nor bytes, empty, too long, text that UTF-8 cannot carry, or begun with ``wheel_lock:``.
+        ValueError: Neither text nor bytes, empty, too long, not encodable in UTF-8, or with the prefix ``wheel_lock:``.
     """
     if type(name) is str and name.isascii() and 0 < len(name) <= MAX_NAME_BYTES and not name.startswith(RESERVED):
         return name.encode()  # nearly all of them, and a million of them count
@@ -260,7 +259,7 @@ def lock_options(timeout: float = 30.0, **others: Any) -> LockOptions:
     """
     if type(timeout) in _PLAIN and _PLAIN.issuperset(map(type, others.values())):
         return _cached_options(timeout, **others)
-    # What cannot be hashed is not right, and what compares in a way of its own may be taken for another.
+    # A value without a hash is invalid, and one with a comparison of its own could match another in the cache.
     return _cached_options.__wrapped__(timeout, **others)
 
 
@@ -375,5 +374,5 @@ class ContextOptions:
             )
 
     def _take(self, setting: str, value: float) -> None:
-        """Keep a setting as the plain number that it was found to be."""
+        """Store a validated setting as a plain number."""
         object.__setattr__(self, setting, value)

@@ -9,7 +9,7 @@ timer = HashedWheelTimer(clock=clock)
 timer.new_timeout(task, delay=30.0)
 clock.advance(30.0)                     # the task has been handed over; nobody has slept
 
-The embedded server is for tests and demos only. It listens on loopback, asks for a password, and runs no Python for its
+The embedded server is for tests and demos only. It listens on loopback, requires a password, and runs no Python for its
 clients.
 """
 
@@ -123,15 +123,15 @@ def settle(loop: Loop) -> None:
 class EmbeddedServer:
     """fakeredis as a server on loopback, in threads of this process, for tests and demos.
 
-    Clients need its password, a new one for each server: ``url`` and :meth:`client` have it. So other users of the machine
-    cannot connect; and what clients send runs as Redis commands and scripts only, never as Python.
+    Clients need its password, a new one for each server, which ``url`` and :meth:`client` carry: other users of the machine
+    cannot connect. Scripts of clients cannot run Python.
 
     Attributes:
         port: Where it listens.
-        password: What clients have to know, as in ``redis.Redis(port=server.port, password=server.password)``.
+        password: The password of clients, as in ``redis.Redis(port=server.port, password=server.password)``.
 
     Raises:
-        RuntimeError: The scripts of the installed version of fakeredis cannot be kept from Python.
+        RuntimeError: The installed version of fakeredis cannot be restricted: its scripts could run Python.
     """
 
     def __init__(self) -> None:

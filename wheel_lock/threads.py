@@ -122,8 +122,8 @@ class Lock(LockHandle):
             True.
 
         Raises:
-            ValueError: The time is not a positive, finite number, or more than 1e9 seconds would be left with it. The
-                server says so where it is not certain here; nothing has changed then.
+            ValueError: The time is not a positive, finite number, or the time-to-live would exceed 1e9 seconds, by the
+                remaining time known here or at the server; nothing has changed then.
             LockNotHeld, LockLost, WrongThread, LockUnavailable, LockTimeout, LockServerError: As for ``release``;
                 where the outcome is not known the lock is held on as long as was known before.
         """

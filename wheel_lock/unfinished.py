@@ -1,7 +1,7 @@
-"""What is not done when a call returns: generators, coroutines, futures, and helpers that run a body later.
+"""Results whose work is still to come: generators, coroutines, futures, and helpers that run a body later.
 
 A decorated function holds its lock until it returns. A body that runs after that runs without the lock, so it is refused:
-when the function is decorated where that can be seen, else when it returns such a thing.
+when the function is decorated if it is recognised there, else when the function returns it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def _of_async_helpers() -> AsyncGenerator[None]:
     yield
 
 
-# What contextlib's decorators make of a generator function has the code of these, and returns instances of these classes.
+# contextlib's decorators return functions with the code of these, which return instances of these classes.
 _HELPERS: tuple[Any, ...] = contextlib.contextmanager(_of_helpers), contextlib.asynccontextmanager(_of_async_helpers)
 _HELPER_CODES = tuple(helper.__code__ for helper in _HELPERS)
 _HELPER_CLASSES = tuple(type(helper()) for helper in _HELPERS)
@@ -41,12 +41,12 @@ _PASSES_ON = (
     *(zip, enumerate, itertools.chain, itertools.compress, itertools.cycle, itertools.islice, itertools.pairwise),
     *(itertools.zip_longest, getattr(itertools, "batched", zip)),  # new in Python 3.12
 )
-_PARTS = (tuple, type(iter(())))  # in which some of those keep what they pass on
-_DEPTH = 8  # of iterators that pass on what others yield
+_PARTS = (tuple, type(iter(())))  # in which some of those keep their iterators
+_DEPTH = 8  # of iterators over iterators
 
 
 def title_of(function: Any) -> str:
-    """Return what a function is called in messages."""
+    """Return the name of a function for messages."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", None)
@@ -54,7 +54,7 @@ def title_of(function: Any) -> str:
 
 
 def _called(function: Any) -> Any:
-    """Return the function that runs where ``function`` is called: behind partials, and of an object the ``__call__``."""
+    """Return the function that a call of ``function`` runs: behind partials, or the ``__call__`` of an object."""
     while isinstance(function, functools.partial):
         function = function.func
     if isinstance(function, (FunctionType, MethodType, BuiltinFunctionType, type)):
@@ -63,7 +63,7 @@ def _called(function: Any) -> Any:
 
 
 def is_awaited(function: Any) -> bool:
-    """Whether a call returns a coroutine, which is to be awaited under the lock."""
+    """Whether a call returns a coroutine, which is awaited under the lock."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_called(function))
 
 
@@ -71,7 +71,7 @@ def refuse_to_decorate(function: Callable[..., Any]) -> None:
     """Refuse a function whose body does not run when it is called.
 
     Raises:
-        TypeError: It is one.
+        TypeError: Its body runs later.
     """
     called = _called(function)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
@@ -83,15 +83,15 @@ def refuse_to_decorate(function: Callable[..., Any]) -> None:
 
 
 def refuse_to_return(result: Any, title: str, *, awaited: bool) -> None:
-    """Refuse what a function has returned, where it is not done; it is closed, or cancelled.
+    """Refuse a result whose work is still to come; it is closed, or cancelled.
 
     Args:
-        result: What was returned.
-        title: What the function is called.
+        result: The result of the function.
+        title: The name of the function.
         awaited: Whether it is a coroutine function.
 
     Raises:
-        TypeError: It is not done.
+        TypeError: Its work is still to come.
     """
     if type(result) in _DONE:
         return
@@ -111,7 +111,7 @@ _DONE = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, 
 
 
 def _unfinished(result: Any) -> tuple[str, str] | None:
-    """Return what a result is, and what to do instead, having closed or cancelled it; None where it is done."""
+    """Close or cancel an unfinished result; return what it is, and what to do instead. None if it is finished."""
     what = type(result).__name__
     if isinstance(result, Coroutine):
         _close(result)
@@ -135,14 +135,14 @@ def _unfinished(result: Any) -> tuple[str, str] | None:
 
 
 def _close(result: Any) -> None:
-    """Close a coroutine or a generator, so that nobody warns of it. (An asynchronous generator needs its loop for that.)"""
+    """Close a coroutine or a generator, to avoid a warning. (An asynchronous generator needs its loop for that.)"""
     if isinstance(result, (Coroutine, Generator)):
-        with contextlib.suppress(Exception):  # it has begun, and fails: what is wrong with it is told all the same
+        with contextlib.suppress(Exception):  # it had begun, and fails: the result is refused all the same
             result.close()
 
 
 def _cancel(future: asyncio.Future[Any] | concurrent.futures.Future[Any]) -> None:
-    """Cancel what was returned: in the thread of its loop, where that is another one."""
+    """Cancel a future, in the thread of its loop."""
     if isinstance(future, concurrent.futures.Future):
         future.cancel()
         return
@@ -157,11 +157,11 @@ def _cancel(future: asyncio.Future[Any] | concurrent.futures.Future[Any]) -> Non
         else:
             loop.call_soon_threadsafe(future.cancel)
     except RuntimeError:
-        pass  # its loop is closed, so nothing of it will run
+        pass  # its loop is closed, so it will not run
 
 
 def _is_lazy(iterator: Any, depth: int) -> bool:
-    """Whether reading an iterator calls a function, or resumes a generator, that it was made of."""
+    """Whether reading an iterator calls a function, or resumes a generator."""
     if isinstance(iterator, (*_CALLS_LATER, Generator)):
         return True
     if depth and isinstance(iterator, (*_PASSES_ON, *_PARTS)):

@@ -60,7 +60,7 @@ def check_rate(rig: Rig, lease: Lease, seconds: float, latencies: Sequence[float
 
 
 timeouts = st.sampled_from([0.05, 0.051, 0.06, 0.1, 0.3, 1.0, 3.0, 10.0]) | st.floats(MIN_RENEWED_TIMEOUT_S, 20.0)
-shares = st.sampled_from([1 / 3, 0.5, 0.8, 0.9, 0.99, 0.999, 0.9999]) | st.floats(0.01, 0.9999)
+shares = st.sampled_from([1 / 3, 0.5, 0.8, 0.9, 0.99, 0.999, 0.9999]) | st.floats(0.05, 0.9999)
 """Of the time for which a lease is believed."""
 
 

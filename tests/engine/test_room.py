@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.engine.support import FINE, NIL, OK, START, Attempt, Rig, names, runs
+from tests.engine.support import FINE, NIL, OK, START, Attempt, Rig, array, names, runs
 from tests.engine.waiters import WaitingRig
 from wheel_lock.engine import channel, node
 from wheel_lock.engine.acquiring import Acquire
@@ -14,7 +15,7 @@ from wheel_lock.engine.node import MOST_SUSPECTED, MOST_UNANSWERED
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
-from wheel_lock.locks import FAIR
+from wheel_lock.locks import EXCLUSIVE, FAIR
 from wheel_lock.options import lock_options
 
 FEW = 20
@@ -62,6 +63,21 @@ def test_past_the_bound_callers_wait_in_the_order_of_their_calls(crowded: Rig) -
     assert asked(crowded) == names(3 * FEW)[FEW : FEW + 5]
     crowded.say(*[OK] * FEW)
     crowded.go_on(0.0, crowded.agree)
+    assert all(attempt.operation.result() for attempt in attempts)
+
+
+def test_questions_wait_as_well(crowded: Rig) -> None:
+    attempts = ask(crowded, FEW)
+    assert asked(crowded) == names(FEW)
+    call, read = EXCLUSIVE.locked(b"another"), EXCLUSIVE.read_locked
+    question: Operation[Any] = crowded.ask(
+        lambda operation: crowded.engine.query("another", call, read, operation),
+    )
+    assert not crowded.server.take()
+    crowded.say(OK)
+    assert crowded.server.one("EXISTS").names == ["another"]
+    crowded.say(*[OK] * (FEW - 1), b":1\r\n")
+    assert question.result() is True
     assert all(attempt.operation.result() for attempt in attempts)
 
 
@@ -232,6 +248,20 @@ def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
         rig.go_on(5.1)
         assert all(isinstance(wait.error, LockTimeout) for wait in waits)
         assert b"fair:" not in rig.everything_sent()
+
+
+def test_what_an_earlier_try_has_left_there_is_taken_back_though_the_latest_is_never_sent(few: None) -> None:
+    with WaitingRig() as rig:
+        rig.hold("warm-up", 30.0)
+        wait = rig.wait("order", kind=FAIR)
+        rig.say(array(-1))  # it has a place now
+        rig.go_on(0.9)
+        ask(rig, FEW)
+        rig.server.take()
+        rig.go_on(0.2)  # it is to be heard of again, and there is no room
+        assert not wait.acquisition.request.sends
+        rig.give_up(wait)
+        assert rig.server.one("release_fair").names == ["order"]
 
 
 def test_a_vanished_server_with_nothing_but_clean_ups_before_it_is_suspected_again(crowded: Rig) -> None:

@@ -121,7 +121,7 @@ def test_a_wait_of_no_length_is_refused_or_none(context: LockContext, other: Loc
     for bad in (-1.0, math.nan, True):
         with pytest.raises(ValueError, match="blocking_timeout"):
             lock.acquire(blocking_timeout=bad)
-    with make(other, {"read": "write"}.get(kind, kind)):
+    with context.lock("to connect"), make(other, {"read": "write"}.get(kind, kind)):
         assert lock.acquire(blocking_timeout=0) is False
 
 

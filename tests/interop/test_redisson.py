@@ -476,7 +476,8 @@ def test_a_holder_is_told_that_java_has_forced_its_lock_open(name: str, java: Ja
 @pytest.mark.slow
 def test_a_holder_is_told_that_java_has_taken_its_lock(name: str, java: JavaThread, context: LockContext) -> None:
     losses = Losses()
-    lock = context.reentrant_lock(name, timeout=SHORT_S, on_lost=losses)
+    # No renewal comes between the two calls, after which the key would be gone.
+    lock = context.reentrant_lock(name, timeout=LONG_S, renew_every=SHORT_S, on_lost=losses)
     lock.acquire()
     assert java.force_unlock(name)
     assert java.try_lock(name)

@@ -14,9 +14,12 @@ from tests.redis.support import Backend, token_of
 from tests.redis.test_secrets import Listener
 from wheel_lock import InvalidHandoff, Lock, LockContext, LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.engine.handover import Handoff
+from wheel_lock.engine.requests import terms_of
 from wheel_lock.locks import EVERLASTING
 from wheel_lock.options import lock_options
+from wheel_lock.protocol import scripts
 from wheel_lock.protocol.names import fence_key
+from wheel_lock.protocol.resp import split_bulks
 
 NAME = "import:2026"
 PREFIX = "wheel_lock-handoff-1:"
@@ -178,6 +181,39 @@ def test_a_fence_that_is_not_the_locks_own_is_refused(backend: Backend, kind: st
     assert context.stats().held == 0
     with context.adopt(text) as adopted:
         assert adopted.fence == lock.fence
+
+
+@pytest.mark.parametrize("kind", ["lock", "fair_lock"])
+def test_an_acquire_that_arrives_once_more_leaves_the_fence_as_its_holder_knows_it(backend: Backend, kind: str) -> None:
+    # As it may where something on the way has held it up, and a second try was answered.
+    context = backend.context()
+    lock = getattr(context, kind)(NAME, timeout=20.0, fencing=True)
+    assert lock.acquire()
+    lease = lock._lease
+    call = terms_of(lease).kind.acquire(lease, 20_000, again=True, patience_ms=0)
+    assert call.script is not None
+    keys_and_arguments = split_bulks(call.body)
+    assert backend.view.eval(call.script.plain.source.decode(), call.keys, *keys_and_arguments) == lock.fence
+    adopted = context.adopt(lock.export())
+    assert adopted.fence == lock.fence
+    adopted.release()
+    with getattr(context, kind)(NAME, fencing=True) as later:
+        assert later.fence > adopted.fence
+
+
+@pytest.mark.parametrize("fence", ["nan", "5"])
+def test_an_adoption_that_is_sent_again_is_recognised_whatever_has_become_of_the_fence_key(
+    backend: Backend, lock: Lock, fence: str
+) -> None:
+    def adopt() -> object:
+        terms = (token, "adopter's", 20_000, lock.fence or 0, 86_400_000)
+        return backend.view.eval(scripts.ADOPT.plain.source.decode(), 2, NAME, fence_key(NAME.encode()), *terms)
+
+    token = token_of(lock)
+    assert adopt() == 1
+    backend.view.set(fence_key(NAME.encode()), fence)
+    assert adopt() == 1
+    assert backend.view.get(NAME) == b"adopter's"
 
 
 def test_a_fence_whose_key_has_expired_is_below_the_servers_time(

@@ -14,6 +14,7 @@ import redis
 import redis.asyncio
 
 from tests.redis.support import Backend
+from tests.support.ids import case_id
 from wheel_lock import InvalidHandoff, LockContext
 from wheel_lock.engine.handover import Handoff
 from wheel_lock.options import RESERVED, lock_token
@@ -98,7 +99,7 @@ def test_a_name_of_the_librarys_own_is_refused(real: Backend, door: str, name: A
     assert context.stats().connects == 0
 
 
-@pytest.mark.parametrize("name", [*RESERVED_NAMES, memoryview(b"wheel_lock:fence:{order}")], ids=ascii)
+@pytest.mark.parametrize("name", [*RESERVED_NAMES, memoryview(b"wheel_lock:fence:{order}")], ids=case_id)
 def test_redis_pys_lock_is_refused_such_a_name(real: Backend, name: Any) -> None:
     client = real.client()
     for token in (None, b"1000"):
@@ -140,7 +141,9 @@ def test_a_hand_over_of_such_a_name_is_refused(real: Backend) -> None:
     assert context.stats().connects == 0
 
 
-@pytest.mark.parametrize("name", [memoryview(b"wheel_lock:a"), bytearray(b"wheel_lock:a"), memoryview(b"a")], ids=ascii)
+@pytest.mark.parametrize(
+    "name", [memoryview(b"wheel_lock:a"), bytearray(b"wheel_lock:a"), memoryview(b"a")], ids=case_id
+)
 def test_what_is_neither_text_nor_bytes_is_no_name(real: Backend, name: Any) -> None:
     with pytest.raises(ValueError, match="a lock name must be str or bytes"):
         real.context().lock(name)

@@ -145,7 +145,7 @@ class Run:
                 if len(values) == len(portion):  # an answer of another length proves nothing about any of them
                     tokens = [None if lock is None else lock.token for _, lock in portion]
                     owned += sum(mine is not None and mine == value for mine, value in zip(tokens, values, strict=True))
-        except (redis.RedisError, OSError, TypeError, ValueError) as error:  # the latter two where it makes no sense
+        except (redis.RedisError, OSError, TypeError, ValueError) as error:  # the latter two: a malformed answer
             self.trouble = f"the server {server.address(self.client)} could not be asked: {server.one_line(error)}"
         else:
             self._owned = owned

@@ -1,4 +1,4 @@
-"""fakeredis as a server for tests and demos: who is let in (admission.py), what clients may do (sandbox.py), the server.
+"""fakeredis as a server for tests and demos: the check of the password (admission.py), the sandbox of scripts, the server.
 
-Only `wheel_lock.testing` imports it. Without the extra ``demo`` there is no fakeredis, so nothing else of the library may.
+Only `wheel_lock.testing` imports it: fakeredis is installed with the extra ``demo`` only.
 """

@@ -1,7 +1,7 @@
-"""The check of the password, in front of fakeredis: not a byte of a connection reaches it before.
+"""The check of the password. No byte of a connection reaches fakeredis before it has passed.
 
-fakeredis runs commands for whoever connects: it knows AUTH, but never asks for it. So the first commands of a connection
-are read here, by a parser that takes short ones only, and no byte more than theirs: what follows is left in the socket.
+fakeredis implements AUTH, but runs commands of connections without it. So the first commands of a connection are read
+here, by a parser that accepts short commands only and leaves every later byte in the socket.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import time
 
 _LIMIT_S = 10.0
-"""How long a connection may take to be let in, however many commands it sends meanwhile."""
+"""How long a connection may take to authenticate, however many commands it sends meanwhile."""
 _MOST_WORDS = 10
 _LONGEST_WORD = 1024
 _LONGEST_LINE = 32
@@ -38,8 +38,8 @@ def admit(connection: socket.socket, password: str) -> bytes | None:
         password: That of the user "default", the only one.
 
     Returns:
-        What fakeredis has to answer before anything else: nothing after AUTH, and HELLO without its AUTH. None for a client
-        that is not let in.
+        A command for fakeredis to answer first: none after AUTH, else HELLO without its AUTH. None for a client that is
+        refused.
     """
     until = time.monotonic() + _LIMIT_S
     try:
@@ -47,7 +47,7 @@ def admit(connection: socket.socket, password: str) -> bytes | None:
             words = _command(connection, until)
             reply, greeting = _answer(words, password.encode())
             if reply:
-                connection.settimeout(max(until - time.monotonic(), 0.001))  # for one that does not read
+                connection.settimeout(max(until - time.monotonic(), 0.001))  # for a client that does not read
                 connection.sendall(reply + b"\r\n")
             if greeting is not None:
                 connection.settimeout(None)
@@ -57,7 +57,7 @@ def admit(connection: socket.socket, password: str) -> bytes | None:
 
 
 def _answer(words: list[bytes], password: bytes) -> tuple[bytes, bytes | None]:
-    """Return the reply to a command, and the greeting if its client is let in."""
+    """Return the reply to a command, and the greeting if its client is admitted."""
     name = words[0].upper() if words else b""
     if name == b"AUTH" and len(words) in (2, 3):
         user = words[1] if len(words) == 3 else b"default"
@@ -91,7 +91,7 @@ def _matches(user: bytes, given: bytes, password: bytes) -> bool:
 
 
 def _command(connection: socket.socket, until: float) -> list[bytes]:
-    # Looked at first and taken then: a call for each byte would wait for the interpreter each time.
+    # Peeked first and received then: a call for each byte would wait for the interpreter each time.
     data = b""
     while True:
         left = until - time.monotonic()

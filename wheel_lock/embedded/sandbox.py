@@ -1,15 +1,15 @@
-"""What fakeredis lets its clients do beyond what a Redis server does, taken away: running Python, reaching files.
+"""The sandbox of clients of fakeredis: it removes what a Redis server does not offer, Python and files.
 
-* Scripts and functions run in a Lua of lupa's, which offers all of Python to them: `python`, `os`, `io`, `debug`, and the
-  attributes of every Python object, such as `redis.call.__globals__`. Here they get the names that a Redis server offers,
-  load text and no bytecode, and reach no attribute of anything.
-* RESTORE unpickles what it is given. Here it takes only what a DUMP in this process has returned.
-* ACL SAVE and ACL LOAD use whatever file CONFIG SET names. Here there is none.
+* Scripts and functions run in lupa's Lua, which offers them all of Python: `python`, `os`, `io`, `debug`, and the
+  attributes of every Python object, such as `redis.call.__globals__`. Here they have the names that a Redis server offers,
+  load text but no bytecode, and cannot read attributes.
+* RESTORE unpickles its argument. Here it accepts only what a DUMP in this process has returned.
+* ACL SAVE and ACL LOAD use the file that CONFIG SET names. Here they have none.
 
-All this is done to the connections of an embedded server, one by one; what else a program does with fakeredis stays as it
-is. fakeredis makes its interpreters in two methods, by the name LUA_MODULE. Their arguments cannot be set from outside, and
-an interpreter cannot be given an attribute filter later. So these two methods run with that one name meaning something
-else. A fakeredis that makes its interpreters in another way is refused when the server is started.
+This applies to the connections of an embedded server, one by one; other uses of fakeredis in the process are unchanged.
+fakeredis makes its interpreters in two methods, by the name LUA_MODULE. Their arguments cannot be set from outside, and an
+interpreter cannot be given an attribute filter later. So these two methods run with another meaning of that one name. A
+version of fakeredis that makes its interpreters in another way is refused when the server is started.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FUNCTIONS = "_functions"
 _DUMP_KEY = secrets.token_bytes(32)
 _SIGNATURE_SIZE = 32
 
-# What Redis offers to scripts, of what Lua has from its versions 5.1 to 5.4. redis, cjson, KEYS and ARGV come after.
+# The globals that Redis offers to scripts, of Lua 5.1 to 5.4. redis, cjson, KEYS and ARGV are added later.
 _OFFERED = (
     b"_G _VERSION assert collectgarbage coroutine error gcinfo getmetatable ipairs load loadstring math next pairs pcall"
     b" rawequal rawget rawlen rawset select setmetatable string table tonumber tostring type unpack xpcall bit32 utf8"
 )
-# What the interpreter of functions is made with and must not keep: a chunk that a function loads sees the globals.
+# The interpreter of functions needs these while it is made, and must not keep them: loaded chunks see the globals.
 _FOR_SETTING_UP = b" debug setfenv"
 
 _CLOSE = b"""
@@ -96,13 +96,13 @@ setmetatable(_G, {__metatable = false})
 
 
 def close(socket: Any) -> None:
-    """Take from a connection of fakeredis what a Redis server would not do for it."""
+    """Restrict a connection of fakeredis to what a Redis server offers."""
     socket_class: Any = type(socket)
     socket.__class__ = _closed_class(socket_class)
 
 
 def check(socket: Any) -> None:
-    """Raise RuntimeError where a connection that is closed has an interpreter that is not."""
+    """Raise RuntimeError if a restricted connection has an unrestricted interpreter."""
     opened = []
     if hasattr(socket, "eval"):
         opened.append(getattr(socket, _SCRIPTS, lambda _: None)(socket._server))
@@ -115,7 +115,7 @@ def check(socket: Any) -> None:
 
 
 class _ClosedLua:
-    """lupa's module to fakeredis, but for its LuaRuntime."""
+    """lupa's module as fakeredis sees it, with another LuaRuntime."""
 
     def __init__(self, lua: Any, offered: bytes) -> None:
         self._lua = lua
@@ -181,7 +181,7 @@ def _closed_class(socket_class: type[Any]) -> type[Any]:
         def restore(self, key: Any, ttl: int, value: bytes, *args: bytes) -> Any:
             signature, dumped = value[:_SIGNATURE_SIZE], value[_SIGNATURE_SIZE:]
             is_ours = hmac.compare_digest(signature, _signature(dumped))
-            return super().restore(key, ttl, dumped if is_ours else b"", *args)  # no checksum fits nothing
+            return super().restore(key, ttl, dumped if is_ours else b"", *args)  # an empty value has no valid checksum
 
         def acl_save(self) -> Any:
             self._server.config.pop(b"aclfile", None)
@@ -199,7 +199,7 @@ def _signature(dumped: bytes) -> bytes:
 
 
 def _with_closed_lua(method: Any, offered: bytes) -> Any:
-    """Return a function with a closed LUA_MODULE of its own and all else as it is."""
+    """Return a copy of a method for which LUA_MODULE is restricted, and all other names are the same."""
     names = dict(method.__globals__)
     if "LUA_MODULE" in names:  # else check() finds that the interpreter is open
         names["LUA_MODULE"] = _ClosedLua(names["LUA_MODULE"], offered)

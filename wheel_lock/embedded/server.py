@@ -1,4 +1,4 @@
-"""fakeredis's server on loopback, for those who know its password."""
+"""fakeredis's server on loopback, behind a password."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from wheel_lock.embedded.admission import admit
 
 
 class Server(fakeredis.TcpFakeServer):
-    """A TCP server on a free port of 127.0.0.1 that lets nobody near fakeredis without the password.
+    """A TCP server on a free port of 127.0.0.1 that passes no command to fakeredis before the password.
 
     Raises:
-        RuntimeError: The scripts of this version of fakeredis cannot be kept from Python.
+        RuntimeError: This version of fakeredis cannot be restricted: its scripts could run Python.
     """
 
     def __init__(self, password: str) -> None:
@@ -25,7 +25,7 @@ class Server(fakeredis.TcpFakeServer):
         self._connections: set[socket.socket] = set()
         super().__init__(("127.0.0.1", 0), server_type="redis")
         self.daemon_threads = True  # a program that forgets to close it should end all the same
-        self.fake_server.config[b"requirepass"] = password.encode()  # for clients that say AUTH again
+        self.fake_server.config[b"requirepass"] = password.encode()  # for clients that send AUTH again
         self.RequestHandlerClass = _handler(self.RequestHandlerClass)
         try:
             self._check()
@@ -63,7 +63,7 @@ class Server(fakeredis.TcpFakeServer):
 
 
 def _close(connection: Any) -> None:
-    """Have a connection of fakeredis's open closed sockets only."""
+    """Have a connection of fakeredis open restricted sockets only."""
     connection.disconnect()
     opened = connection._connect
 

@@ -109,7 +109,7 @@ class Acquire(CallerRequest):
 
     @property
     def may_wait(self) -> bool:
-        return not self.asked  # else it goes right behind the word that it may be asked there
+        return not self.asked  # else it must follow its ASKING directly
 
     @property
     def _queues(self) -> bool:

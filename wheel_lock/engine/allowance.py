@@ -1,9 +1,9 @@
-"""What a server may cost until it is connected to: one limit for the time of all steps, and one for what it sends.
+"""Limits of time and bytes for all steps of connecting to a server together.
 
-redis-py limits each step by itself, and within a step each piece that arrives, so a server that says the next little
-thing just in time could hold an attempt for ever. Here every wait for the server, whatever it is about, comes out of one
-allowance, which is larger than what each may take: a link that is merely slow makes each of a dozen round trips take its
-time. What others take meanwhile - a credential provider of the user's, this machine - does not count.
+redis-py limits each step by itself, and within a step each piece that arrives, so a server that always sends the next
+piece just in time could block an attempt for ever. Here every wait for the server is taken from one allowance, which is
+several times the limit of a step: over a slow link each of a dozen round trips takes its time. Time that is spent
+elsewhere - in the user's credential provider, on this machine - does not count.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from redis.connection import AbstractConnection
 
 from wheel_lock.protocol.resp import error_text
 
-# The largest honest answer is the slot map of a cluster in which each slot is a range of its own, with a dozen nodes.
+# The largest legitimate answer is the slot map of a cluster in which each slot is a range of its own, with a dozen nodes.
 _MOST_BYTES = 32 << 20
 _STEPS = 4  # so many times what one may take
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, MemoryError, RecursionError)
 
 
 class Allowance:
-    """What is left to one server.
+    """The time and the bytes that one attempt to connect has left.
 
     Args:
-        step_s: How long the longest step may take; all together may take four times as long.
+        step_s: The longest time for one step; all waits together may take four times as long.
     """
 
     def __init__(self, step_s: float) -> None:
@@ -35,24 +35,24 @@ class Allowance:
         self._left_bytes = _MOST_BYTES
 
     def limit(self, step_s: float | None) -> float:
-        """Return how long the next step may take, which by itself may take ``step_s``.
+        """Return the limit of the next step: ``step_s``, or the time that is left if that is less.
 
         Raises:
-            TimeoutError: No longer.
+            TimeoutError: No time is left.
         """
         if self.left_s <= 0.0:
             raise TimeoutError("the server has taken too long in all")
         return self.left_s if step_s is None else min(step_s, self.left_s)
 
     def spend(self, began: float) -> None:
-        """Note that the server has been waited for since ``began``."""
+        """Subtract the wait for the server since ``began``."""
         self.left_s -= time.monotonic() - began
 
     def take(self, size: int) -> None:
-        """Note that so many bytes have come.
+        """Subtract received bytes.
 
         Raises:
-            OSError: Those are too many.
+            OSError: More than the limit were received.
         """
         self._left_bytes -= size
         if self._left_bytes < 0:
@@ -60,7 +60,7 @@ class Allowance:
 
 
 class LimitedSocket:
-    """A connected socket whose peer may cost no more than an allowance.
+    """A connected socket whose waits and received bytes are taken from an allowance.
 
     Attributes:
         sock: The socket itself.
@@ -72,7 +72,7 @@ class LimitedSocket:
         self._step_s: float | None = sock.gettimeout()
 
     def settimeout(self, step_s: float | None) -> None:
-        """Set how long one step may take."""
+        """Set the limit of one step."""
         self._step_s = step_s
 
     def _wait(self, call: Any, *arguments: Any) -> Any:
@@ -104,7 +104,7 @@ class LimitedSocket:
 
 
 class _Limited(AbstractConnection):
-    """What every connection class becomes here; its own methods are those of the class that it is made of."""
+    """The mix-in that limits a connection class; all else is inherited from that class."""
 
     def __init__(self, *, wheel_lock_allowance: Allowance, **settings: Any) -> None:
         self._wheel_lock_allowance = wheel_lock_allowance
@@ -120,13 +120,13 @@ class _Limited(AbstractConnection):
     def _wrap_socket_with_ssl(self, sock: Any) -> Any:
         self._wheel_lock_spend()
         sock.settimeout(self._wheel_lock_allowance.limit(sock.gettimeout()))
-        return super()._wrap_socket_with_ssl(sock)  # type: ignore[misc]  # those that speak TLS have it
+        return super()._wrap_socket_with_ssl(sock)  # type: ignore[misc]  # classes for TLS have it
 
     def _wheel_lock_spend(self) -> None:
-        """Note the time that it took to reach the server.
+        """Subtract the time that it took to reach the server.
 
-        A name may have several addresses, which are tried in turn, each for the whole time. Those that are silent say
-        nothing of the one that answers in the end.
+        A name may have several addresses, which are tried in turn, each for the whole time. The time of silent addresses
+        is not that of the one that answers.
         """
         allowance, now = self._wheel_lock_allowance, time.monotonic()
         address_s: float = getattr(self, "socket_connect_timeout", None) or allowance.step_s
@@ -136,11 +136,11 @@ class _Limited(AbstractConnection):
     def read_response(self, *arguments: Any, **options: Any) -> Any:
         try:
             return super().read_response(*arguments, **options)
-        except _NONSENSE as error:  # in redis-py's reading of it: a MOVED without a port, and the like
+        except _NONSENSE as error:  # raised while redis-py reads it: a MOVED without a port, and the like
             text = f"the server's answer makes no sense: {error_text(error)}"
         raise redis.exceptions.InvalidResponse(text)
 
 
 def limited(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Return a class of connections like ``connection_class``, which are given a ``wheel_lock_allowance`` besides."""
+    """Return a subclass of ``connection_class`` with the additional argument ``wheel_lock_allowance``."""
     return type(connection_class.__name__, (_Limited, connection_class), {"__module__": connection_class.__module__})

@@ -3,8 +3,8 @@
 It never waits, and it knows nothing of locks. When anything is wrong with it - closed, reset, a reply that nobody asked
 for or that makes no sense - it is dropped as a whole, and every request without a reply is told that it has none.
 
-A request is *on the wire* from its first byte on: from then on it has its place among those that are answered in order, and
-keeps it whatever becomes of it. Before, it can be taken out again as if it had never been put in.
+A request is *on the wire* from its first byte on: from then on it keeps its place in the order of the replies. Before
+that it can be removed without a trace.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.timer import HashedWheelTimer
 
 READ_BYTES = 1 << 18
-_BYTES_A_TURN = 1 << 20  # so that a server that floods does not keep the thread from what is due
+_BYTES_A_TURN = 1 << 20  # so that a flood of replies does not delay timers
 _REPLIES_A_TURN = 1 << 13
-_PUSHES_A_TURN = 1 << 8  # nobody has asked for them, and each may wake somebody
-MOST_QUEUED_BYTES = 1 << 20  # of requests that are encoded and not on the wire: from there on callers' requests wait
-_JOINED_BYTES = 1 << 16  # of small parts that are joined for one write: quicker than to hand them over one by one
+_PUSHES_A_TURN = 1 << 8  # the server alone decides how many come, and each may wake a waiter
+MOST_QUEUED_BYTES = 1 << 20  # encoded and not on the wire; beyond it callers' requests wait
+_JOINED_BYTES = 1 << 16  # of small parts that are joined for one write, which is faster than a write each
 _LARGE_BYTES = 1 << 12  # parts from this size on are not copied
 _PARTS = 64  # of one write: well below every system's IOV_MAX
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger for no time: the connection is reset
@@ -68,7 +68,7 @@ class Channel:
     """A pipelined connection. Timer's thread only.
 
     Attributes:
-        most: How many replies are taken in one turn.
+        most: Maximum number of replies per turn.
 
     Args:
         timer: Whose thread and selector it uses.
@@ -97,19 +97,19 @@ class Channel:
         self._on_lost = on_lost
         parser = hiredis.Reader(replyError=ServerError, protocolError=MalformedReply, notEnoughData=NOTHING)
         self._reader = ReplyReader(parser, TO_REQUESTS)
-        self._fresh = False  # there was a reply since something was fed to it, in a turn that has left some
-        self._unfinished = False  # some of what has been read is left for a later turn
-        self._requests: deque[NodeRequest] = deque()  # on the wire, the first to be answered first
-        self._out: dict[NodeRequest, bytes] = {}  # not one byte of these is
+        self._fresh = False  # a reply was complete since the last feed, in a turn that left replies
+        self._unfinished = False  # received replies are left for a later turn
+        self._requests: deque[NodeRequest] = deque()  # on the wire, in the order of their replies
+        self._out: dict[NodeRequest, bytes] = {}  # none of their bytes is on the wire
         self._out_bytes = 0
-        self._rest = memoryview(b"")  # of what is on the wire in part
-        # TLS hides from the selector what it has buffered, and takes one piece only: the same one again when it could not
-        # send it as a whole.
+        self._rest = memoryview(b"")  # unsent part of a request that is on the wire
+        # TLS hides buffered data from the selector. It is written one buffer at a time, and must get the same buffer again
+        # if it could not send all of it.
         self._secure = hasattr(self._sock, "pending")
         self._gathers = not self._secure and hasattr(self._sock, "sendmsg")
         self._flush_wanted = False
         self._writing = False
-        # Called once, when all is on the wire that had been queued.
+        # Called once, when all queued requests are on the wire.
         self.when_room: Callable[[], object] | None = None
         self.open = True
         timer.watch(self._sock, selectors.EVENT_READ, self._ready, domain)
@@ -121,13 +121,13 @@ class Channel:
 
     @property
     def deserted(self) -> bool:
-        """Whether nobody waits for any of the replies. O(n)."""
+        """Whether none of the replies is awaited. O(n)."""
         return not any(request.awaited for request in self._requests) and not any(
             request.awaited for request in self._out
         )
 
     def full(self, most: int) -> bool:
-        """Whether what can wait should: the socket takes no more for now, much is queued, or ``most`` are unanswered."""
+        """Whether requests that may wait should: the socket is blocked, much is queued, or ``most`` are unanswered."""
         return self._writing or self._out_bytes >= MOST_QUEUED_BYTES or len(self._requests) + len(self._out) >= most
 
     def send(self, request: NodeRequest) -> None:
@@ -144,7 +144,7 @@ class Channel:
             self._timer.flush_later(self)
 
     def withdraw(self, request: NodeRequest) -> bool:
-        """Take ``request`` out again if not one byte of it is on the wire; return whether that is so."""
+        """Remove ``request`` if none of its bytes is on the wire; return whether it was removed."""
         data = self._out.pop(request, None)
         if data is None:
             return False
@@ -174,7 +174,7 @@ class Channel:
             told()
 
     def _write(self) -> None:
-        """Write once: the rest of what has been begun, else some of what is queued, of which little is joined."""
+        """Write once: the rest of a request in progress, else queued requests, the small ones joined."""
         if self._rest:
             self._rest = self._rest[self._sock.send(self._rest) :]
             return
@@ -187,14 +187,14 @@ class Channel:
         else:
             data = b"".join(self._few())
         if self._secure:
-            # Where it could not be sent as a whole, nobody tells how much of it is on the wire.
+            # TLS does not say how much of an incomplete write is on the wire.
             self._begun(len(data))
             self._rest = memoryview(data)
         else:
             self._begun(self._sock.send(data))
 
     def _few(self) -> list[bytes]:
-        """The first parts that are queued: one, or as many as may be joined."""
+        """Return the first queued parts: one, or as many as may be joined."""
         parts: list[bytes] = []
         total = 0
         for part in self._out.values():
@@ -205,7 +205,7 @@ class Channel:
         return parts
 
     def _begun(self, sent: int) -> None:
-        """So many bytes of what is queued are on the wire now."""
+        """Move the requests of which the first ``sent`` queued bytes are now on the wire."""
         if sent == self._out_bytes:
             self._requests.extend(self._out)
             self._out.clear()
@@ -258,7 +258,7 @@ class Channel:
         self._timer.post(self._go_on, self._domain)
 
     def _go_on(self) -> None:
-        """In the next turn: what was left, and what the selector does not see."""
+        """In the next turn: handle replies that were left, and read what the selector does not see."""
         self._unfinished = False
         if self.open:
             self._answer(b"")
@@ -289,7 +289,7 @@ class Channel:
                         self._fresh = False
                         break
                 except Exception as error:
-                    # Whatever a parser raises, it is this server's doing.
+                    # Every exception of a parser is caused by the server's bytes.
                     raise as_malformed(error) from error
                 answered = fresh = True
                 self._take(reply)
@@ -392,7 +392,7 @@ class PushChannel(Channel):
 
     @property
     def unanswered(self) -> int:
-        """None: whatever the server says goes to ``on_push``."""
+        """Always 0: every message of the server goes to ``on_push``."""
         return 0
 
     def _begun(self, sent: int) -> None:

@@ -148,7 +148,7 @@ class Chunk(CallerRequest):
 class Bulk:
     """Work on many leases, in chunks, a few of them under way at a time at each node."""
 
-    may_wait = False  # whether chunks wait where their node has much before it
+    may_wait = False  # whether chunks wait for room in a full connection
 
     def __init__(self, engine: Engine, leases: Iterable[Lease]) -> None:
         self.engine = engine

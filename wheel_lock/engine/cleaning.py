@@ -105,7 +105,7 @@ class CleanUp(Request):
                 self.node.send(self)
 
     def _takes_over(self, other: CleanUp) -> bool:
-        """While it waits for a connection: do what another was to do, too, if both can share a call."""
+        """While this waits for a connection: add the leases of ``other`` if both fit into one call."""
         if (
             self.finished
             or self._kind is not other._kind

@@ -165,7 +165,7 @@ class Cluster:
         now = self._engine.timer.now
         changes = self._owners[slot] is not target
         # Nodes that are not of one mind yet send us to and fro: with pauses, or we would do nothing else.
-        # So does one that says so of itself.
+        # So does a node that redirects to itself.
         if changes:
             to_and_fro = now - self._moved_at.get(slot, -inf) < _PAUSE_S
         else:
@@ -184,7 +184,7 @@ class Cluster:
         """A slot is on its way, and what a request is about is there already, as the owner says."""
         node = request.road_to(target)
         if request.asked or not node.ready:
-            request.asked = False  # that node sends it on in its turn, where there is one: begin with the owner again
+            request.asked = False  # if that node redirects again, begin with the owner
             node.connect()
             if request.try_later(_PAUSE_S):
                 return
@@ -342,7 +342,7 @@ class Cluster:
             self.refresh()  # until another one has taken over, or it is well again
 
     def _leave(self, left: Set[Renewer]) -> None:
-        """Nodes own nothing any more: nobody has a reason to talk to them."""
+        """Move the leases of nodes that own no slots any more, and close their connections."""
         if left:
             leases = [lease for lease in self._engine.held if terms_of(lease).renewer in left]
             leases.sort(key=attrgetter("deadline"))
@@ -359,8 +359,8 @@ class Cluster:
             self._engine.timer.post(lambda: self._bring_all_home(leases, start + _PER_TURN), self._engine)
 
     def _forget_gone(self) -> None:
-        """Forget nodes that have owned nothing for long, and that nobody has anything to do with; where there are far too
-        many, those that own nothing now."""
+        """Forget unused nodes that have owned no slot for ``_GONE_S``; if more than ``MOST_NODES`` are known, all unused
+        nodes that own none now."""
         engine, now = self._engine, self._engine.timer.now
         long_s = _GONE_S if len(self._by_server) <= MOST_NODES else -1.0
         gone: set[Renewer] = set()

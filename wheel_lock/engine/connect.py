@@ -55,10 +55,10 @@ def as_failure(error: BaseException) -> Exception:
 
 
 def make_fit(error: BaseException) -> None:
-    """Have an error, and those behind it, keep their places, but nothing that was at hand, and no control characters.
+    """Clear the frames of an error and of its causes, and escape their texts.
 
-    What was at hand would go when the timer's thread lets go of the error; and a connection's finaliser may be a user's.
-    The text may be the server's, and is shown with the error whose cause this is.
+    Objects in the frames would be collected on the timer's thread, and a connection's finaliser may be the user's code.
+    The text may come from the server, and is shown with the error whose cause this is.
     """
     errors = [error]
     for each in errors:
@@ -78,7 +78,7 @@ _MOST_PORT = 65535
 
 
 def as_server(host: object, port: object) -> Server | None:
-    """Return the address that a server has named, as text or bytes; None where there can be nothing at it."""
+    """Return the address that a server has named, as text or bytes; None if it is impossible."""
     try:
         name = host.decode("ascii") if isinstance(host, bytes) else host
         number = port.decode("ascii") if isinstance(port, bytes) else str(port) if type(port) is int else port
@@ -92,7 +92,7 @@ def as_server(host: object, port: object) -> Server | None:
 
 
 def read_missing(reply: Reply) -> frozenset[str]:
-    """Return the commands that the user may not call, of those that scripts call."""
+    """Return those commands of scripts that the user may not call."""
     if type(reply) is not list or not all(type(command) is bytes for command in reply):
         raise MalformedReply(f"a {type(reply).__name__} is no list of commands")
     return frozenset(command.decode("ascii", "backslashreplace") for command in reply) & scripts.COMMANDS
@@ -267,7 +267,7 @@ class RedisPyConnector:
         settings.pop("retry", None)
         settings.pop("parser_class", None)
         settings.pop("maint_notifications_config", None)
-        # The client's own objects; shared with all that are made of this connector, by whoever asks for a Tie.
+        # The client's own objects, shared by all connectors that are derived from this one.
         self._ties: dict[str, Tie] = tied(settings)
         if isinstance(client, redis.asyncio.Redis) and _only_awaited(provider := self._setting("credential_provider")):
             self._ties["credential_provider"] = Tie(provider, _AwaitedCredentials)
@@ -284,16 +284,16 @@ class RedisPyConnector:
         self._settings = settings
 
     def _setting(self, name: str) -> Any:
-        """Return one of the client's own objects, None where there is no such one."""
+        """Return one of the client's own objects, or None."""
         return self._ties[name]() if name in self._ties else None
 
     def let_go(self, *owners: object) -> None:
-        """Keep none of ``owners``, the client or what is its, from being collected."""
+        """Drop strong references that lead to ``owners``: the client, its pool."""
         for tie in self._ties.values():
             tie.loosen(owners)
 
     def greet_with(self, greeting: Tie | None) -> None:
-        """Have each connection greeted in this way instead of what the client's settings say; None for the usual one."""
+        """Use ``greeting`` as the ``redis_connect_func`` of each connection instead of the client's; None for none."""
         self._ties.pop("redis_connect_func", None)
         if greeting is not None:
             self._ties["redis_connect_func"] = greeting
@@ -314,7 +314,7 @@ class RedisPyConnector:
         return connection_class
 
     def client(self, timeout_s: float) -> redis.Redis:
-        """Return a synchronous client of the same server, for which that has so many seconds for each step."""
+        """Return a synchronous client of the same server, whose waits take at most ``timeout_s`` each."""
         pool = redis.ConnectionPool(self._limited_class, **self._limited(timeout_s))
         return redis.Redis.from_pool(pool)  # closing the client disconnects it, on the thread that has connected
 
@@ -370,7 +370,7 @@ class RedisPyConnector:
             connection.connect()
         refusal, missing = _load_scripts(connection, level, self._keyed)
         if refusal is not None and not self._keyed and refusal.wants_keys:
-            self._keyed = True  # it was patient with a script that touches no key
+            self._keyed = True  # the probe, which touches no key, was accepted
             refusal, missing = _load_scripts(connection, level, self._keyed)
         return level, refusal.forbidden if refusal is not None else missing
 
@@ -384,8 +384,8 @@ class RedisPyConnector:
         """Connect, authenticate, load the scripts.
 
         Args:
-            timeout_s: How long each step may take, where the client's own limits are not smaller; all together may take
-                four times as long, besides the name's addresses that are silent and what the user's own code takes.
+            timeout_s: The limit of each step, unless the client's own is smaller. All steps together may take four times as
+                long, not counting silent addresses of the name and the user's own code.
 
         Raises:
             redis.exceptions.RedisError, OSError: It did not work.
@@ -409,7 +409,9 @@ class RedisPyConnector:
             self._met, self._asked = True, None
             for name, tie in self._ties.items():
                 if tie.loose and name in vars(connection):
-                    setattr(connection, name, None)  # it was for connecting, which this one does not do again
+                    setattr(
+                        connection, name, None
+                    )  # it is needed for connecting only, which this one does not do again
             server = settings.get("host"), str(settings.get("port"))
             return RedisPyConnection(connection, sock, level, server, missing, self._keyed)
         except BaseException as error:
@@ -421,7 +423,7 @@ class RedisPyConnector:
     def _blame_tls(self, error: redis.exceptions.RedisError) -> None:
         """Raise an error that says so where client and server do not agree about TLS, which is asked once in a row."""
         if self._connection_class not in (redis.Connection, redis.SSLConnection):
-            return  # a class of the user's may have a way of its own to the server, which must not be gone around
+            return  # the user's class may connect through a tunnel, which must not be bypassed
         encrypted = self._connection_class is redis.SSLConnection
         if not may_disagree(error, encrypted):
             return
@@ -497,9 +499,9 @@ def _has_sharded_pubsub(connection: AbstractConnection) -> bool:
 
 
 def _introduction(connection: AbstractConnection, settings: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return the commands that say in CLIENT LIST whose connection it is.
+    """Return the commands that name the connection in CLIENT LIST.
 
-    redis-py would tell its own name and version in two round trips more, while the connection is being made.
+    redis-py would send its own name and version in two more round trips.
     """
     said: list[tuple[str, ...]] = [] if settings.get("client_name") else [("CLIENT", "SETNAME", "wheel_lock")]
     driver: Any = getattr(connection, "driver_info", None)
@@ -511,7 +513,7 @@ def _introduction(connection: AbstractConnection, settings: dict[str, Any]) -> l
 
 
 def _say(connection: AbstractConnection, commands: Sequence[tuple[str, ...]]) -> None:
-    """Send commands that the server needs not know, nor the user be allowed to call, in one round trip."""
+    """Send commands in one round trip; errors, such as missing rights, are ignored."""
     for words in commands:
         connection.send_command(*words)
     for _ in commands:
@@ -522,7 +524,7 @@ def _say(connection: AbstractConnection, commands: Sequence[tuple[str, ...]]) ->
 
 
 def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> tuple[ServerError | None, frozenset[str]]:
-    """Have the server know the scripts; return why their commands cannot be tried, and which the user may not call."""
+    """Load the scripts; return why their commands cannot be tried, or None, and which the user may not call."""
     form, (keys, words) = scripts.RIGHTS.form(level), scripts.rights_arguments(keyed=keyed)
     for script in scripts.ALL:
         connection.send_command("SCRIPT", "LOAD", script.form(level).source)
@@ -539,5 +541,5 @@ def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> tu
             connection.send_command("EVAL", form.source, keys, *words)
             missing = connection.read_response()
     except redis.exceptions.ResponseError as error:
-        return _as_said(error), frozenset()  # of most errors those will hear who ask for something
+        return _as_said(error), frozenset()  # most errors are reported by the next request
     return None, read_missing(missing)

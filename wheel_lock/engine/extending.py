@@ -10,7 +10,7 @@ from wheel_lock.engine.requests import CallerRequest, node_of, terms_of
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State, local_deadline
 from wheel_lock.options import too_long
-from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.protocol.server_errors import ServerError
 
@@ -58,11 +58,13 @@ class Extend(CallerRequest):
     def value_reply(self, reply: Reply) -> None:
         # Also when nobody waits any more: the lease does, because its renewals must not overtake this reply.
         outcome = terms_of(self.lease).kind.read_extend(reply)
+        if outcome is None and self._replace:
+            raise MalformedReply("a time-to-live that is allowed is not too long")
         self.finish()
         self._extended(outcome)
 
     def _extended(self, outcome: int | LossReason | None) -> None:
-        """The server has answered: with the new time-to-live in ms, why there is none, or None: it is as it was."""
+        """Handle the reply: the new time-to-live in ms, why there is none, or None if it is unchanged."""
         lease, engine = self.lease, self._engine
         if lease.state is EXTENDING:
             if isinstance(outcome, LossReason):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # The Sentinel that leads a failover says the second when it ends, and the first when the new master is one.
 _CHANNELS = (b"+promoted-slave", b"+switch-master")
 _LOOK_EVERY_S = 5.0
-_HEED_EVERY_S = 0.25  # a Sentinel that tells of one failover after the other, none of which the others know
+_HEED_EVERY_S = 0.25  # for a Sentinel that announces failovers of which the others know nothing
 _PAUSE_S = 5.0  # at most, between two attempts to connect to a Sentinel that is away: there are others
 
 

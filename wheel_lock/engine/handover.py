@@ -145,6 +145,8 @@ class Adopt(Acquire):
 
     __slots__ = ("_handoff",)
 
+    may_wait = False  # it is about a lease in hand: whoever gives it up has it released
+
     def __init__(
         self, engine: Engine, lease: Lease, options: LockOptions, handoff: Handoff, operation: Operation[bool]
     ) -> None:

@@ -1,7 +1,7 @@
-"""How redis-py reads replies on the connections that it makes for us: with the same care as a channel.
+"""The parser for replies that redis-py reads while it connects, with limits as a channel has.
 
-A server is asked a few things before a connection is handed over, and nodes of clusters and Sentinels are asked through
-redis-py altogether. Its own parsers believe every length, and keep whatever comes.
+redis-py sends a few commands before a connection is handed over, and all commands to Sentinels and for slot maps. Its own
+parsers trust every length, and buffer without a limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DEEPEST = 8  # lists in lists
 
 
 class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
-    """What redis-py reads replies with.
+    """A parser for redis-py's connections.
 
     Args:
         socket_read_size: How many bytes are read at once.
@@ -32,25 +32,25 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
         self._fresh = False
 
     def on_connect(self, connection: Any, **more: Any) -> None:
-        """Begin to read from a connection."""
+        """Start reading from a connection."""
         parser = hiredis.Reader(replyError=self.parse_error, protocolError=MalformedReply, notEnoughData=NOTHING)
         self._sock = connection._sock
         self._reader = ReplyReader(parser, TO_QUESTIONS)
 
     def on_disconnect(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._sock = self._reader = None
 
     def can_read(self, timeout: float = 0) -> bool:
-        """Whether something has come that nobody has asked for. It is found out by the next reply, which makes no sense."""
+        """Return False: an unexpected reply is found when the next one is read."""
         return False
 
     def read_response(self, disable_decoding: bool = False, **more: Any) -> Any:
         """Return the next reply.
 
         Raises:
-            redis.exceptions.InvalidResponse: It makes no sense.
-            redis.exceptions.ConnectionError, OSError: It will not come.
+            redis.exceptions.InvalidResponse: It is malformed.
+            redis.exceptions.ConnectionError, OSError: The connection has ended.
         """
         reader, sock = self._reader, self._sock
         if reader is None or sock is None:
@@ -82,7 +82,7 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
 
 
 def _check_depth(reply: object) -> None:
-    """Raise MalformedReply where lists are nested deeper than in any answer; what reads it may call itself for each."""
+    """Raise MalformedReply if lists are nested deeper than in any answer: redis-py reads them recursively."""
     level = [reply]
     for _ in range(_DEEPEST):
         level = [item for each in level if type(each) is list for item in each]

@@ -14,7 +14,7 @@ from wheel_lock.protocol.server_errors import ServerError
 
 NO_FENCE = 0
 OTHER_FENCE = -2
-"""The reply to an adoption: the lease is there, but the fence that it is said to have is not its own."""
+"""The reply to an adoption whose text has another fence than the lock."""
 
 
 class Refusal(NamedTuple):
@@ -144,10 +144,10 @@ class Kind(Protocol):
         """The command that puts the token of ``lease`` in the place of ``old_token``.
 
         Args:
-            lease: What is to be held.
-            old_token: By whom it is held now.
-            ttl_ms: Its time-to-live in milliseconds.
-            fence: The fence that it is said to have, which the server checks; None where it has none.
+            lease: The new lease.
+            old_token: The token of the exporter's lease.
+            ttl_ms: The time-to-live in milliseconds.
+            fence: The fence in the text, which the server checks; None if the lock has none.
         """
         ...
 

@@ -160,19 +160,18 @@ class Line(AnyLine):
     """Those of whom only the first asks. On the wheel it waits for its next look."""
 
     __slots__ = (
-        *(
-            "_again",
-            "_called",
-            "_heard_at",
-            "_in_a_row",
-            "_leaving",
-            "_pace",
-            "_paused",
-            "_rivals",
-            "_shared",
-            "_trying",
-        ),
-        *("_yielding", "holder"),
+        "_again",
+        "_called",
+        "_heard_at",
+        "_in_a_row",
+        "_leaving",
+        "_pace",
+        "_paused",
+        "_rivals",
+        "_shared",
+        "_trying",
+        "_yielding",
+        "holder",
     )
 
     def __init__(self, lines: Lines, engine: Engine, first: Acquisition) -> None:
@@ -183,14 +182,13 @@ class Line(AnyLine):
         self._again = False  # released here while a try was under way, which may have been refused just before
         self._called = False  # woken meanwhile
         self._pace = Pace(engine.timer.scale.tick_s)
-        self._paused = False  # woken, to no purpose lately: the next try waits for its tick
+        self._paused = False  # woken in vain before: the next try waits for its tick
         self._yielding = False
         self._rivals = 0  # other processes that listened at the last release
         self._in_a_row = 0
         self._heard_at = engine.timer.now  # when the server has answered last: what it said is why there is a line
-        self._leaving: Parking[Acquisition] = Parking(
-            IS_OVER
-        )  # those behind the first whose time is up, and who want to be sure
+        # Those behind the first whose time is up, and who want to be sure.
+        self._leaving: Parking[Acquisition] = Parking(IS_OVER)
 
     @property
     def _first(self) -> Acquisition:
@@ -271,7 +269,7 @@ class Line(AnyLine):
             self.woken(b"")
 
     def woken(self, message: bytes) -> None:
-        """Somebody has released the lock, or says so: whoever may publish."""
+        """A message says that the lock is free; any user who may publish can have sent it."""
         if not self._waiters or self._yielding or self._paused or self.held_here:
             return
         if self._trying is not None:
@@ -280,7 +278,7 @@ class Line(AnyLine):
             self._heed()
 
     def _heed(self) -> None:
-        """Follow a wake-up: at once, or, where those before it have come to nothing, at its tick."""
+        """Follow a wake-up: at once, or, if earlier ones were in vain, at the next tick."""
         if self._pace.allows(self._engine.timer.now):
             self._try()
         else:

@@ -4,9 +4,9 @@ A node is *ready* when its channel is open and answers. A channel that has been 
 dropped: a second connection is tried as a probe, and whichever speaks first is used. So a server that merely paused
 loses nothing that was in flight, and one that vanished is left within one attempt.
 
-What callers ask for goes to the channel while that has room, and waits here otherwise, in the order of the calls and
-without a byte of it: so what a server that reads nothing, or answers nothing, costs is bounded. What is about leases in
-hand, and what the engine itself has to send, never waits for room: of that there is no more than there are leases.
+Requests of callers go to the channel while that has room, and wait here otherwise, in the order of the calls and not yet
+encoded: so a server that stops reading or answering costs a bounded amount. Requests about held leases, and those of the
+engine itself, never wait for room: their number is bounded by that of the leases.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("wheel_lock")
 
 
-MOST_UNANSWERED = 1 << 14  # requests: from there on those of callers wait; no healthy server has so many before it
-MOST_SUSPECTED = 1 << 10  # the same where the channel has been silent for too long
+MOST_UNANSWERED = 1 << 14  # requests; beyond it those of callers wait; a healthy server rarely has as many
+MOST_SUSPECTED = 1 << 10  # the same for a suspected channel
 _SOON_S = 0.02
-_IN_A_TURN = 1000  # requests that have waited for room and are sent in one turn: some 10 ms
-# The system's: it has no state, which a fork, or a snapshot of the machine, would have several processes share.
+_IN_A_TURN = 1000  # requests that are sent in one turn after a wait for room: some 10 ms
+# The system's generator: it has no state that a fork, or a snapshot of the machine, would copy to several processes.
 JITTER = random.SystemRandom()
 _FINISHED: Callable[[NodeRequest], bool] = attrgetter("finished")
 
@@ -132,7 +132,7 @@ class Node:
 
     def _reset(self) -> None:
         self._channel: Channel | None = None
-        # For a connection: what the engine has to send; for a connection or for room in it: what callers want.
+        # The engine's own requests wait for a connection; those of callers for a connection, or for room in it.
         self._own: Parking[NodeRequest] = Parking(_FINISHED)
         self._waiting: Parking[NodeRequest] = Parking(_FINISHED)
         self._most = MOST_UNANSWERED
@@ -202,12 +202,12 @@ class Node:
 
     @property
     def _awaited(self) -> bool:
-        """Whether something waits for a connection, or for room in it."""
+        """Whether requests wait for a connection, or for room in it."""
         return bool(self._own or self._waiting)
 
     @property
     def crowded(self) -> bool:
-        """Whether what callers want waits for room in a connection."""
+        """Whether requests of callers wait for room in a connection."""
         return self._channel is not None and bool(self._waiting)
 
     @property
@@ -236,28 +236,28 @@ class Node:
 
     @property
     def clogged(self) -> bool:
-        """Whether there is a connection that takes no more for now."""
+        """Whether there is a connection without room."""
         return self._channel is not None and self._channel.full(self._most)
 
     def tell_room(self, told: Callable[[], object]) -> None:
-        """Have ``told()`` called, in another turn, when a clogged connection may take more."""
+        """Have ``told()`` called, in another turn, when a clogged connection may have room again."""
         if self._channel is not None:
             self._channel.when_room = lambda: self._timer.post(told, self.domain)
 
     def withdraw(self, request: NodeRequest) -> bool:
-        """Do not send ``request`` if nothing of it has been sent; return whether it had been on its way, unsent."""
+        """Remove ``request`` from the channel if none of its bytes is on the wire; return whether it was removed."""
         return self._channel is not None and self._channel.withdraw(request)
 
     @property
     def last_own(self) -> NodeRequest | None:
-        """What the engine has put last of what waits for a connection."""
+        """The last of the engine's own requests that wait for a connection."""
         return self._own[-1] if self._own else None
 
     def _let_in_later(self) -> None:
         self._timer.post(self._let_in, self.domain)
 
     def _let_in(self) -> None:
-        """Send what waits for room, as far as there is room, and some of it in each turn."""
+        """Send requests that wait for room, as far as there is room, and a bounded number per turn."""
         channel = self._channel
         left = _IN_A_TURN
         while left and channel is not None and channel is self._channel and self._waiting:
@@ -347,7 +347,9 @@ class Node:
         self._counters.connects += 1
         self.server = connection.server
         self.level = connection.level
-        self.one_by_one = self._options.declare_keys or connection.keyed  # what another one has taught may be over
+        self.one_by_one = (
+            self._options.declare_keys or connection.keyed
+        )  # an earlier connection may have found otherwise
         self.missing_rights = connection.missing_rights
         old = self._channel
         self._channel = channel = self._new_channel(self._timer, connection, self.domain, self._replied, self._lost)
@@ -374,10 +376,10 @@ class Node:
 
     @property
     def _useless(self) -> bool:
-        """Whether nobody waits for what a silent channel may still say. O(n).
+        """Whether no reply of a silent channel is awaited. O(n).
 
-        Where leases are held its first word would be heard at once, and a new connection takes a moment. So then it goes
-        only if there is much on it.
+        While leases are held the first reply on the old connection is the quickest sign of life, so then the channel is
+        given up only if very much is unanswered on it.
         """
         channel = self._channel
         if channel is None or (self.is_needed() and channel.unanswered <= 2 * MOST_SUSPECTED):
@@ -441,7 +443,7 @@ class Node:
         self._refuse_all(error)
 
     def take_waiting(self) -> list[NodeRequest]:
-        """Return what waits for a connection, or for room in it; it does so no more."""
+        """Remove and return the requests that wait for a connection, or for room in it."""
         return [*self._own.take_all(), *self._waiting.take_all()]
 
     def drop(self, error: Exception) -> None:

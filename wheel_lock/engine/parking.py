@@ -1,4 +1,4 @@
-"""Those who wait for something in the order of their coming, and may leave without a word."""
+"""Queues in the order of arrival whose entries may be abandoned at any time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_FEW = 256  # so many may be there before those who have left are looked for
+_FEW = 256  # entries, before which abandoned ones are not looked for
 
 
 class Parking(deque[T]):
-    """A queue that those who have left are thrown out of, as soon as they are half of it, at the price of O(1) each.
+    """A queue from which abandoned entries are removed whenever its length has doubled, amortised O(1) each.
 
-    So it is never much longer than the number of those who wait. Its length counts all who are in it.
+    So it is never much longer than twice the number of entries that wait. Its length counts the abandoned ones, too.
 
     Args:
-        has_left: Tells who does not wait any more.
+        has_left: Whether an entry is abandoned.
     """
 
     def __init__(self, has_left: Callable[[T], bool]) -> None:
@@ -32,7 +32,7 @@ class Parking(deque[T]):
             self.throw_out()
 
     def throw_out(self) -> None:
-        """Throw out those who have left. O(n)."""
+        """Remove abandoned entries. O(n)."""
         stay = [one for one in self if not self._has_left(one)]
         if len(stay) < len(self):
             self.clear()
@@ -40,7 +40,7 @@ class Parking(deque[T]):
         self._look_at = max(2 * len(self), _FEW)
 
     def take_all(self) -> list[T]:
-        """Take out everything; return those who still wait."""
+        """Empty the queue; return the entries that still wait."""
         stay = [one for one in self if not self._has_left(one)]
         self.clear()
         self._look_at = _FEW

@@ -32,10 +32,10 @@ class _Place(WheelEntry):
         self._queue = queue
         self.waiter = waiter
         self.trying = False
-        self.again = False  # to ask once more when the try that is under way is over
+        self.again = False  # try once more when the current try is over
         self.called = False  # woken while a try was under way, which may have been refused just before
         self.pace = Pace(queue.above.timer.scale.tick_s)
-        self.paused = False  # woken, to no purpose lately: the next try waits for its tick
+        self.paused = False  # woken in vain before: the next try waits for its tick
 
     def late(self, now: float) -> None:
         """It is time to be heard of again."""
@@ -98,13 +98,13 @@ class Queue(AnyLine):
                 self._call(place)
 
     def woken(self, message: bytes) -> None:
-        """It is somebody's turn, or somebody says so: whoever may publish. The server knows."""
+        """A message names the waiter whose turn it is; any user who may publish can have sent it. The server decides."""
         place = self._places.get(message)
         if place is not None:
             self._call(place)
 
     def _call(self, place: _Place) -> None:
-        """Have a waiter ask: at once, or, where the calls before have come to nothing, at its tick."""
+        """Have a waiter try: at once, or, if earlier wake-ups were in vain, at the next tick."""
         if place.trying:
             place.called = True
         elif not place.paused:

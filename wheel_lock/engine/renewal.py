@@ -75,7 +75,7 @@ class Renewer(OverdueLeases):
         """Return the group for these terms. From any thread.
 
         Raises:
-            ValueError: The timer's ticks are too long for them.
+            ValueError: The timer's ticks are too long for this timeout.
         """
         scale = self.timer.scale
         if renew_every_s is None:
@@ -143,10 +143,10 @@ class Renewer(OverdueLeases):
             wheel.schedule_many(leases[first : first + _TOGETHER], self._spread(group, tick))
 
     def _hurry(self, leases: Sequence[Lease]) -> None:
-        """Renew leases at once of which hardly any time is left.
+        """Renew leases at once that have hardly any time left.
 
-        Their group's interval leaves more than that, so it is the reply that took nearly all of it, or the caller who has
-        shortened it: no renewal goes out at once behind one that was answered soon.
+        The group's interval leaves more time than that, so the reply took nearly all of it, or the caller has shortened
+        it: a renewal that is answered soon is never followed directly by another.
         """
         self.watch_overdue(leases)
         self.drain()
@@ -325,7 +325,7 @@ class Renewer(OverdueLeases):
 
     def _some_failed(self, batch: Batch, odd: Sequence[tuple[Lease, int | ServerError]]) -> None:
         """Deal with the entries of a batch that were not renewed; those that ended meanwhile are none of our business."""
-        # A node that is asked about a key that it was told says MOVED. What is no cluster knows of no other node.
+        # A node answers a call that declares its keys with MOVED, and without a cluster there is no other node.
         may_stray = self.engine.cluster is not None and not batch.declared
         gone: list[Lease] = []
         taken: list[Lease] = []

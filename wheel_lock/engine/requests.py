@@ -141,16 +141,16 @@ class Request(WheelEntry):
 
     @property
     def may_wait(self) -> bool:
-        """Whether it waits where its node has much before it: it is not about a lease in hand."""
+        """Whether it waits for room in a full connection. False for requests about held leases."""
         return False
 
     @property
     def awaited(self) -> bool:
-        """Whether its reply is of use to anybody."""
+        """Whether its reply is awaited."""
         return not self.finished
 
     def unsent(self) -> None:
-        """It was about to be sent, and not one byte of it has been."""
+        """It was queued at a channel, and none of its bytes has been sent."""
         self.sends -= 1
 
     @property
@@ -282,7 +282,7 @@ class CallerRequest(Request):
             self.timer.wheel.cancel(self)
 
     def withdraw(self) -> None:
-        """Nobody is about to wait any more: do not send it, if nothing of it has been sent."""
+        """Its caller is giving up: remove it from the channel if none of its bytes has been sent."""
         if self.may_wait and self.node.withdraw(self):
             self.unsent()
 

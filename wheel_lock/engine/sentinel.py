@@ -28,7 +28,7 @@ from wheel_lock.engine.ties import Tie
 from wheel_lock.native import SimpleQueue, allocate_lock
 from wheel_lock.protocol.resp import error_text
 
-# What redis-py's own do once the master is known. They ask the Sentinels themselves; here that has been done before.
+# redis-py's own classes ask the Sentinels themselves; here the master is known, and these classes connect to it.
 _REDIS_PYS: dict[type[Any], type[AbstractConnection]] = {
     redis.sentinel.SentinelManagedConnection: redis.Connection,
     redis.sentinel.SentinelManagedSSLConnection: redis.SSLConnection,
@@ -56,7 +56,7 @@ class _Answer:
 
 
 class _Found:
-    """What a connection class of the user's takes for its pool, which it asks where the master is: here that is known."""
+    """Stands for the pool that a user's connection class asks for the master, whose address is known here."""
 
     is_master = True
 
@@ -114,7 +114,7 @@ class SentinelConnector(RedisPyConnector):
         return connection_class
 
     def let_go(self, *owners: object) -> None:
-        """Keep none of ``owners``, the client or what is its, from being collected."""
+        """Drop strong references that lead to ``owners``: the client, its pool."""
         super().let_go(*owners)
         self._sentinel.loosen(owners)
         for sentinel in self.sentinels:
@@ -261,10 +261,10 @@ class SentinelConnector(RedisPyConnector):
         raise redis.exceptions.InvalidResponse(text)
 
     def _read(self, state: dict[str, Any], address: Any) -> Opinion | None:
-        """Return what the answers mean.
+        """Return the Sentinel's opinion, read from its answers.
 
         Raises:
-            ValueError, TypeError, LookupError: They make no sense.
+            ValueError, TypeError, LookupError: They are malformed.
         """
         if int(state["num-other-sentinels"]) < self._sentinel().min_other_sentinels:
             return None

@@ -26,7 +26,7 @@ logger = logging.getLogger("wheel_lock")
 
 UNKNOWN_HOSTS = ("", "?")  # said by a node that does not know its own address, or name: it is the one that was asked
 
-MOST_NODES = 1000  # masters, or replicas; the specification of the cluster speaks of as many nodes in all
+MOST_NODES = 1000  # masters, and as many replicas; the cluster specification recommends no more nodes in all
 
 _FAILED = re.compile(rb"cluster_state:fail\b.*cluster_current_epoch:(\d{1,20})", re.DOTALL)
 _UNKNOWN = (b"", b"?")
@@ -73,14 +73,14 @@ class ClusterConnector:
         self._given = tuple(self.servers)
         self._replicas: list[Server] = []
         self._turn = -1
-        self._left_out: list[Server] = []  # those for whom there was no time
+        self._left_out: list[Server] = []  # nodes that were not asked for lack of time
         self._places: dict[Server, Server] = {}
-        self._complained_of: set[Server] = set()  # nodes whose latest map had something in it that makes no sense
+        self._complained_of: set[Server] = set()  # nodes whose latest map had malformed entries
         remap = getattr(client.nodes_manager, "address_remap", None)
         self._remap = None if remap is None else Tie(remap)
         self._template = RedisPyConnector(_client_of_a_node(client))
         if type(client).on_connect is redis.RedisCluster.on_connect:
-            # What that does beyond the usual is READONLY, which is for replicas, and what the user has asked for.
+            # Besides the usual it sends READONLY, which is for replicas, and calls the user's function.
             asked_for = getattr(client, "user_on_connect_func", None)
             self._template.greet_with(None if asked_for is None else Tie(asked_for, _after_the_usual))
 
@@ -97,7 +97,7 @@ class ClusterConnector:
         return place, str(place_port)
 
     def let_go(self, *owners: object) -> None:
-        """Keep none of ``owners``, the client or what is its, from being collected."""
+        """Drop strong references that lead to ``owners``: the client, its pool."""
         self._template.let_go(*owners)
         if self._remap is not None:
             self._remap.loosen(owners)
@@ -121,8 +121,8 @@ class ClusterConnector:
         its cluster is well is believed at once, and of those that do not the one that has seen the latest change.
 
         Args:
-            timeout_s: After how long no other node is asked; whoever is left comes first the next time. One node gets a
-                quarter of it for each step, and all of it for a slow link.
+            timeout_s: After this time no further node is asked; the remaining ones come first the next time. One node
+                gets a quarter of it for each step, and all of it over a slow link.
         """
         masters = self.servers
         self._turn = (self._turn + 1) % len(masters)  # the last one to be asked first may be the one that hangs
@@ -163,17 +163,17 @@ class ClusterConnector:
         return told, inf if state is None else int(state[1])
 
     def _read(self, reply: Any, asked: Server) -> _Answer:
-        """Read a map; what makes no sense in it is passed over, with one line in the log until a better one comes.
+        """Read a map. Malformed entries are skipped, with one line in the log until the node sends a map without any.
 
         Raises:
-            MalformedReply: It is none.
+            MalformedReply: It is no list.
         """
         if type(reply) is not list:
             raise MalformedReply(f"a {type(reply).__name__} is no slot map")
         if len(self._places) > 2 * MOST_NODES:
             self._places.clear()
         read = _Map(lambda node: self._read_node(node, asked))
-        for entry in reply[:SLOTS]:  # each has a slot of its own at least
+        for entry in reply[:SLOTS]:  # each entry has at least one slot
             read.add(entry)
         wrong = read.wrong + len(reply[SLOTS:])
         if not wrong:
@@ -185,7 +185,7 @@ class ClusterConnector:
         return _Answer(read.ranges, list(read.replicas))
 
     def _read_node(self, node: Any, asked: Server) -> Server | None:
-        """Return where a node of a map is reached; None where that makes no sense."""
+        """Return the address of a node of a map; None if it is impossible."""
         if type(node) is not list or len(node) < 2 or type(node[1]) is not int:
             return None
         host = node[0] or b""
@@ -199,12 +199,12 @@ class _Map:
     """A slot map while it is read.
 
     Args:
-        read_node: Returns where a node is reached; None where that makes no sense.
+        read_node: Returns the address of a node; None if it is impossible.
 
     Attributes:
-        ranges: The ranges that make sense.
-        replicas: Of their masters.
-        wrong: How many entries do not.
+        ranges: The well-formed ranges.
+        replicas: The replicas of their masters.
+        wrong: Number of malformed entries.
     """
 
     def __init__(self, read_node: Callable[[Any], Server | None]) -> None:
@@ -231,14 +231,14 @@ class _Map:
         self._masters.add(master)
         self._taken[first : last + 1] = b"\1" * (last + 1 - first)
         self.ranges.append(SlotRange(first, last, master))
-        others = entry[3 : 3 + MOST_NODES] if len(self.replicas) < MOST_NODES else []
+        others = entry[3 : 3 + MOST_NODES - len(self.replicas)]
         replicas = [self._read_node(node) for node in others]
         self.wrong += None in replicas
         self.replicas.update((replica, None) for replica in replicas if replica is not None)
 
 
 def _after_the_usual(function: Callable[[AbstractConnection], object]) -> Callable[[AbstractConnection], None]:
-    """Return what greets as a cluster's client does, but for READONLY."""
+    """Return a ``redis_connect_func`` that does what a cluster's client does, but for READONLY."""
 
     def greet(connection: AbstractConnection) -> None:
         connection.on_connect()

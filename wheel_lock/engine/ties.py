@@ -1,7 +1,7 @@
-"""What a client was configured with, and what may lead back to the client: the client's own methods, a closure over it.
+"""References to objects of a client's configuration that may refer to the client: its own methods, closures over it.
 
-A context that is shared is kept for as long as its client is there. So it must not keep the client: what leads back to that
-is held weakly; the client holds it anyway.
+The process keeps a shared context as long as its client exists, so the context must not keep the client alive. It has
+only weak references to objects that lead to the client; the client itself keeps them alive.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterable
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-_MOST = 20_000  # objects that are looked at; a way back that is longer has not been seen yet
+_MOST = 20_000  # objects that are searched; real configurations lead back within far fewer
 _PLAIN = (type(None), bool, int, float, str, bytes)
-_NO_WAY = (*_PLAIN, ModuleType, type)  # what is global is followed no further
+_NO_WAY = (*_PLAIN, ModuleType, type)  # globals are not followed
 
 
 class ClientGone(Exception):
-    """The client that a shared context was made for is gone, and what was its own with it."""
+    """The client of a shared context has been collected, and the objects of its configuration with it."""
 
 
 class Tie:
     """A setting of a client.
 
     Args:
-        value: What it is.
-        made: Makes of it what is used.
+        value: The object.
+        made: Converts it for use; None to use it as it is.
     """
 
     __slots__ = ("_made", "_value", "_weak")
@@ -37,10 +37,10 @@ class Tie:
         self._made = made
 
     def __call__(self) -> Any:
-        """Return what is used.
+        """Return the object, converted for use.
 
         Raises:
-            ClientGone: It went with its client.
+            ClientGone: It has been collected with its client.
         """
         value = self._value if self._weak is None else self._weak()
         if value is None and self._weak is not None:
@@ -49,27 +49,27 @@ class Tie:
 
     @property
     def loose(self) -> bool:
-        """Whether it keeps nothing."""
+        """Whether the reference is weak."""
         return self._weak is not None
 
     def loosen(self, owners: Iterable[object]) -> None:
-        """Keep none of ``owners`` from being collected, who hold the value themselves."""
+        """Make the reference weak if the object leads to one of ``owners``, which hold it themselves."""
         if self._weak is None and _leads_to(self._value, owners):
             try:
                 bound = isinstance(self._value, MethodType)
                 self._weak = weakref.WeakMethod(self._value) if bound else weakref.ref(self._value)
             except TypeError:
-                return  # of a kind that cannot be held weakly
+                return  # its type has no weak references
             self._value = None
 
 
 def tied(settings: dict[str, Any]) -> dict[str, Tie]:
-    """Take those of ``settings`` out that are objects, and return them."""
+    """Remove the values of ``settings`` that are objects, and return a tie for each."""
     return {name: Tie(settings.pop(name)) for name, value in list(settings.items()) if type(value) not in _PLAIN}
 
 
 def _leads_to(start: object, owners: Iterable[object]) -> bool:
-    """Whether one of ``owners`` is kept by what ``start`` refers to."""
+    """Whether ``start`` refers to one of ``owners``, directly or through other objects."""
     wanted = {id(owner) for owner in owners}
     seen, found = {id(start)}, [start]
     for each in found:

@@ -29,7 +29,7 @@ def client_at(url: str, **settings: Any) -> redis.Redis:
         settings: More arguments for that.
 
     Raises:
-        ValueError: It is no such URL. No part of it is shown: where it is malformed, any part may be one of the password.
+        ValueError: It is no such URL. The message shows no part of it: in a malformed URL any part may be of the password.
     """
     if _is_sound(url):
         return redis.Redis.from_url(url, **settings)
@@ -40,7 +40,7 @@ def client_at(url: str, **settings: Any) -> redis.Redis:
 
 
 def _is_sound(url: str) -> bool:
-    """Whether redis-py can make something of it, and of nothing but what is meant to be user, host and settings."""
+    """Whether redis-py accepts the URL, and reads user, host and settings from it as they were meant."""
     scheme = _SCHEME.match(url)
     if scheme is None:
         return False
@@ -49,12 +49,12 @@ def _is_sound(url: str) -> bool:
     path, _, query = url[place.end() :].partition("?")
     ended_early = "@" not in place[0] and ("@" in path or "@" in query.partition("=")[0])
     if ended_early and (place[0] or scheme[1] != "unix"):
-        return False  # by a slash, a question mark or a number sign in the password
+        return False  # a slash, a question mark or a number sign in the password ended the host
     try:
         settings: dict[str, Any] = parse_url(url)
         connection_class: type[Any] = settings.get("connection_class", redis.Connection)
         connection_class(**{name: value for name, value in settings.items() if name not in _OF_POOLS})
-    except (ValueError, TypeError, redis.RedisError):  # whose texts may quote a part of a password
+    except (ValueError, TypeError, redis.RedisError):  # their texts may quote a part of the password
         return False
     return True
 

@@ -335,7 +335,7 @@ class Acquisition(WheelEntry):
         request = self._request
         if request is None or not (request.finished and self._blocking and self._kind.announces):
             return
-        if request.sends or self._attempts > 1:  # else nobody there has heard of it
+        if request.sends or self._attempts > 1:  # else nothing was sent
             self._engine.clean_up(request.leases)
 
     def give_up(self) -> None:
@@ -360,5 +360,8 @@ class Acquisition(WheelEntry):
         if request is not None:
             self._take_word_back()
             request.operation = Operation(nobody)
+            under_way = not request.finished
             request.give_up()
+            if under_way and not request.sends:
+                self._take_word_back()  # that of the tries before it: it has never been sent, and so undoes nothing
             self._request = None

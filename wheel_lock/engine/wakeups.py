@@ -26,7 +26,7 @@ logger = logging.getLogger("wheel_lock")
 
 _PING_EVERY_S = 2.0  # a half-open connection is noticed after two of these
 _PER_COMMAND = 500  # channels
-_MOST_STRAYS = 16  # channels that nobody listens to, and that are unsubscribed from once more between two PINGs
+_MOST_STRAYS = 16  # channels without listeners from which it unsubscribes again between two PINGs
 _LONGEST_CHANNEL = 1024  # bytes; none of ours is as long
 
 
@@ -110,7 +110,7 @@ class WakeUps:
         self._asked: set[bytes] = set()  # not confirmed yet
         self._refused: set[bytes] = set()  # to be asked for again
         self._strays: set[bytes] = set()
-        # What the server is to be told when the connection takes more: that it is wanted, or not any more, as may be then.
+        # Channels that are subscribed to or unsubscribed from when the connection has room, as they are needed then.
         self._put_off: set[bytes] = set()
         self._ping: Alarm | None = None
         self._proved: Callable[[], object] = _nothing
@@ -134,7 +134,7 @@ class WakeUps:
         listeners.append(listener)
         known = len(listeners) == 1 and channel in self._put_off
         if known:
-            self._put_off.discard(channel)  # the server was to be told that nobody listens, and has not been
+            self._put_off.discard(channel)  # a pending unsubscription, which was not sent
         if channel in self._holding:
             guarded(listener, listener.listening, True)
         elif len(listeners) > 1 or known:
@@ -153,7 +153,7 @@ class WakeUps:
             listeners.remove(listener)
         if not listeners and self._listeners.pop(channel, None) is not None:
             if channel in self._put_off:
-                self._put_off.discard(channel)  # the server has never been told of it
+                self._put_off.discard(channel)  # a pending subscription, which was not sent
             else:
                 self._unsubscribe(channel)
 
@@ -172,7 +172,7 @@ class WakeUps:
         self._node.tell_room(self._catch_up)
 
     def _catch_up(self) -> None:
-        """The connection takes more: tell the server what has been put off, as far as it still matters."""
+        """The connection has room: send the commands that have been put off and are still needed."""
         put_off, self._put_off = self._put_off, set()
         for channel in put_off.difference(self._listeners):
             self._unsubscribe(channel)
@@ -266,9 +266,9 @@ class WakeUps:
                 self._stray(channel)
 
     def _stray(self, channel: bytes) -> None:
-        """Nobody listens there any more: to unsubscribe must have been refused, or the server sends what it likes.
+        """Unsubscribe again from a channel without listeners: the first time was refused, or the server is hostile.
 
-        So not every message is worth a command: a server that reads nothing would have them pile up here.
+        The number of these commands is bounded, or they would pile up here for a server that stops reading.
         """
         if len(channel) <= _LONGEST_CHANNEL and len(self._strays) < _MOST_STRAYS and channel not in self._strays:
             self._strays.add(channel)

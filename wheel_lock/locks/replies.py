@@ -16,7 +16,7 @@ UNTOLD = 2  # listeners, where they are not counted: there may be others than ou
 
 
 def extension(time_ms: int, *, replace: bool) -> bytes:
-    """Encode what the scripts that extend are told behind the token: what to add or to set, and how much is too much."""
+    """Encode the arguments of the extending scripts behind the token: time, mode, and the longest time-to-live."""
     return number(time_ms) + number(replace) + number(MAX_TTL_MS)
 
 
@@ -56,7 +56,7 @@ def released_in_bulk(reply: Reply) -> int | LossReason | ServerError:
 
 
 def extended(reply: Reply) -> int | LossReason | None:
-    """Read the new time-to-live, why there is none, or None where it would have become too long and is as it was."""
+    """Read the new time-to-live, why there is none, or None if it would be too long and is unchanged."""
     if type(reply) is int and 0 < reply <= MAX_TTL_MS:
         return reply
     if type(reply) is int and reply == TOO_LONG:

@@ -1,11 +1,11 @@
-"""Reading a stream of RESP2 replies: hiredis parses it, and what hiredis must not see is kept from it.
+"""Reading a stream of RESP2 replies: hiredis parses it, and expensive or malformed replies are rejected before.
 
-hiredis believes every length. It makes a list as soon as it has read the header of an array, it keeps a text until all
-of it is there, and it knows types of RESP3 that are no replies to us, some of which it stumbles over. So a header that may
-cost something is looked at before it is fed. Where the headers are hiredis itself tells: all that comes before is fed
-and parsed, and if nothing of it is left over, what follows is a header; if something is, what follows belongs to a text or
-a line, which may hold any byte. (The first byte of a line is never left over; but a header comes at the beginning of a
-line.) Most chunks hold nothing that looks like such a header, or a few of short lists only, and are fed as they are.
+hiredis trusts every length. It allocates a list as soon as it has read the header of an array, buffers a text until it is
+complete, and parses types of RESP3, of which it mishandles some. So each header that could be expensive is checked before
+it is fed. hiredis itself shows where the headers are: all bytes before a candidate are fed and parsed; if none is left
+over, the candidate is a header, else it belongs to a text or a line, which may hold any byte. (The first byte of a line is
+never left over; but a header only comes after the end of a line.) Most chunks contain no candidate, or only headers of a
+few short lists, and are fed unchanged.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from typing import Any, NamedTuple
 from wheel_lock.protocol.resp import MalformedReply
 
 NOTHING = object()
-"""What a reader returns where no reply is complete."""
+"""What a reader returns if no reply is complete."""
 
 TOO_LONG = b"(too long)"
-"""What is read in the place of a text that is longer than any that is of interest."""
+"""What is returned in place of a text that is too long to be kept."""
 
-_COMMON = frozenset([b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*0\r\n"])  # what most chunks are
-_PLAIN = b"+OK\r\n:-0123456789"  # bytes of which no header is made that costs anything
-# A header of a list with items, of a long text, or of a type of RESP3; or what may be the beginning of one, at the end.
+_COMMON = frozenset([b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*0\r\n"])  # most chunks are one of these
+_PLAIN = b"+OK\r\n:-0123456789"  # chunks of these alone contain no expensive header
+# A header of a list with items, of a long text, or of a type of RESP3; or a possible beginning of one at the end.
 _LOOK = re.compile(rb"[*%~>|$](?:[1-9](?:(?<!\$.)|\d\d\d)|\d{0,3}\Z)", re.DOTALL).search
-# The same without lists of less than ten items, where all of each is there.
+# The same without lists of less than ten items, for chunks that end with a line.
 _LOOK_LONG = re.compile(rb"[*%~>|$][1-9](?:(?<![*$].)|\d(?<!\$..)|\d\d\d)", re.DOTALL).search
 _HEADER = re.compile(rb"[*$](\d{1,18})\r\n").match
 _LONGEST_HEADER = 22
-_LONGEST_TEXT = 1 << 20  # none is kept that is longer
-_LONGEST_SKIPPED = 1 << 32  # nor waited for: servers allow 512 MiB where nobody has changed that
-_LONGEST_LINE = 1 << 16  # an error text, in all servers much less
-_FEW = 256  # short lists in one reply, which are not looked at; each may be in the one before
+_LONGEST_TEXT = 1 << 20  # longer ones are skipped
+_LONGEST_SKIPPED = 1 << 32  # longer ones are malformed: servers allow 512 MiB by default
+_LONGEST_LINE = 1 << 16  # an error text is much shorter in all servers
+_FEW = 256  # short lists in one reply that are not checked; each may be inside the one before
 _ARRAY, _TEXT = b"*$"
 _LAST = b"\n"[0]  # of every line
 
 
 class Limits(NamedTuple):
-    """What one reply may be at most.
+    """Limits of one reply.
 
     Attributes:
-        bytes: Its length, without the texts that are too long to be kept.
-        arrays: How many lists are in it, itself included, that are not empty: so deep may they be nested, too.
-        items: How many items these may have together.
+        bytes: Its length, without skipped texts.
+        arrays: The number of lists in it that are not empty, itself included; so it limits their depth, too.
+        items: The number of items of all lists together.
     """
 
     bytes: int
@@ -51,33 +51,33 @@ class Limits(NamedTuple):
     items: int
 
 
-# The longest is that to a call about 5000 leases, each with its number and with an error text of some hundred bytes.
+# The longest reply is to a call about 5000 leases, each with its number and an error text of some hundred bytes.
 TO_REQUESTS = Limits(bytes=4 << 20, arrays=8, items=1 << 14)
 
-# The longest is a slot map in which each of the 16384 slots is a range of its own, with a dozen nodes.
+# The longest reply is a slot map in which each of the 16384 slots is a range of its own, with a dozen nodes.
 TO_QUESTIONS = Limits(bytes=32 << 20, arrays=1 << 19, items=1 << 21)
 
 
 def as_malformed(error: Exception) -> MalformedReply:
-    """Return what a reply is that a parser has stumbled over in whatever way."""
+    """Return any exception of a parser as a MalformedReply."""
     return error if isinstance(error, MalformedReply) else MalformedReply(f"it cannot be read: {error!r:.200}")
 
 
 def _next_header(text: bytes, start: int) -> int:
-    """Return where the next is that may be a header to be looked at, at ``start`` or behind it; the end if none is."""
+    """Return the position of the next candidate for a checked header from ``start`` on; the end if there is none."""
     found = _LOOK(text, start)
     return len(text) if found is None else found.start()
 
 
 class ReplyReader:
-    """Feeds a hiredis reader with what is harmless.
+    """Feeds a hiredis reader with checked bytes.
 
     The caller feeds a chunk, takes replies from ``gets`` until it returns NOTHING, calls ``more``, and takes more of them
-    as long as that returns True. Any exception of these three means that the stream makes no sense.
+    as long as that returns True. Any exception of these three means that the stream is malformed.
 
     Args:
         reader: A ``hiredis.Reader``.
-        limits: What a reply may be at most.
+        limits: The limits of one reply.
     """
 
     __slots__ = (
@@ -98,14 +98,14 @@ class ReplyReader:
         self._reader = reader
         self._limits = limits
         self.gets = reader.gets
-        self._rest = b""  # what has not been fed, ...
+        self._rest = b""  # bytes that have not been fed, ...
         self._at = 0  # ... from here on
-        self._payload = 0  # so many bytes of a text come next; below zero, of one that is skipped
+        self._payload = 0  # remaining bytes of a text; negative if it is skipped
         self._fed = _LAST  # the byte that was fed last
-        self._since = self._arrays = self._items = self._short = 0  # fed since the last reply was complete
+        self._since = self._arrays = self._items = self._short = 0  # fed since the last complete reply
 
     def feed(self, data: bytes) -> None:
-        """Take in what has arrived, after ``more`` has returned False."""
+        """Accept received bytes, after ``more`` has returned False."""
         if self._rest or self._payload:
             self._rest += data
             self._feed_more()
@@ -126,10 +126,10 @@ class ReplyReader:
         """Go on after ``gets`` has returned NOTHING; return whether there may be more replies now.
 
         Args:
-            fresh: Whether there was a reply since the last time.
+            fresh: Whether a reply was complete since the last call.
 
         Raises:
-            MalformedReply: What has come is nothing that a server would say.
+            MalformedReply: The stream is malformed, or exceeds a limit.
         """
         if fresh:
             self._since = self._arrays = self._items = self._short = 0
@@ -159,7 +159,7 @@ class ReplyReader:
                 behind = self._header(start)
                 if behind is None:
                     return False
-                if behind == start:  # a text that is skipped: something else has been fed in its place
+                if behind == start:  # a skipped text: TOO_LONG has been fed in its place
                     return True
                 place = behind if self._payload else _next_header(text, behind)
         self._feed(start, place)
@@ -178,7 +178,7 @@ class ReplyReader:
             self._reader.feed(piece)
 
     def _header(self, start: int) -> int | None:
-        """Look at a header; return where it ends, ``start`` where it must not be fed, None where it is not all there."""
+        """Check a header; return where it ends, ``start`` if it must not be fed, None if it is incomplete."""
         text = self._rest
         kind = text[start]
         if self._fed != _LAST:

@@ -84,8 +84,8 @@ def set_if_free(lease_fragment: bytes, ttl_ms: int) -> bytes:
 
 
 def error_text(error: object, most: int = 200) -> str:
-    """Return what a server has said fit for a message, a log line and a terminal: short, in one line, without any control
-    character, and without the arguments of a command, where the token is.
+    """Return a server's text for messages, logs and terminals: short, one line of printable ASCII, and without the
+    arguments of a command, which contain the token.
 
     Every text of a server goes through here: errors, names of hosts, versions.
 

@@ -15,7 +15,7 @@ NOT_LOCAL = "NOTLOCAL"
 NOT_NOW = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "TRYAGAIN"})
 """Codes with which a server says that it cannot answer anybody for the moment."""
 
-_MOST_READ = 1000  # characters of an error's text, which may be as long as its server likes
+_MOST_READ = 1000  # characters of an error's text, whose length the server chooses
 _WRAPPED = re.compile(r"ERR Error running script \([^)]*\): ")
 _PLACE = re.compile(r"@?user_script: ?\d+: ")
 _CODE = re.compile(r"[A-Z][A-Z0-9_]+(?= |$)")
@@ -88,8 +88,8 @@ class ServerError(Exception):
     def wants_keys(self) -> bool:
         """Whether, as the error to a script call without keys, it means that a service needs keys to know where to send it.
 
-        There is no code for that but CROSSSLOT, so what is known to be said is looked for, and nothing that sounds like it.
-        What is not known is told to the caller, for whom ``declare_keys`` is.
+        The only code for that is CROSSSLOT, so the text is compared with the known ones of services. Other errors go to
+        the caller, who can set ``declare_keys``.
         """
         if self.code == "ERR":
             return _WANTS_KEYS.search(str(self)[:_LOOKED_AT]) is not None

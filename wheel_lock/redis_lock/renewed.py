@@ -97,7 +97,7 @@ class Renewed:
         LockContext.shared(self.redis)
         super().register_scripts()  # type: ignore[misc]  # redis-py's class comes after this one
         for script in (self.lua_release, self.lua_extend, self.lua_reacquire):
-            # They are the whole class's, and would keep whichever client came first. (Each call names its own.)
+            # The scripts belong to the class, and would keep its first client alive. (Each call names its own client.)
             if getattr(script, "registered_client", None) is self.redis:
                 script.registered_client = weakref.proxy(self.redis)
 
@@ -195,7 +195,7 @@ class Renewed:
 
 
 def _as_float(value: Any) -> float:
-    """Return a time as a float, of whatever kind of number it is: redis-py takes what can be multiplied."""
+    """Return a time of any numeric type as a float: redis-py accepts all that can be multiplied."""
     try:
         return float(value)
     except OverflowError:

@@ -27,7 +27,10 @@ if value == token or (not value and (not first or first == me)) then
   if type(left) == 'table' then return not_waiters(left) end
   redis.call('zrem', queue, me)
   -- The grant comes last: an error before it has granted nothing.
-  if KEYS[4] then keep_fence(KEYS[4], fence, ARGV[5]) end
+  if KEYS[4] then
+    if value then fence = same_fence(KEYS[4], fence) end
+    keep_fence(KEYS[4], fence, ARGV[5])
+  end
   if value then
     prolong(redis.call, name, ARGV[2])
   else

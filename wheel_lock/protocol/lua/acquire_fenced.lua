@@ -12,6 +12,7 @@ if not fence then return problem end
 local value = redis.pcall('get', KEYS[1])
 local there = redis.call('exists', KEYS[1]) == 1
 if there and (ARGV[4] ~= '1' or value ~= ARGV[1]) then return held(KEYS[1], value) end
+if there then fence = same_fence(KEYS[2], fence) end
 keep_fence(KEYS[2], fence, ARGV[3])
 if there then
   prolong(redis.call, KEYS[1], ARGV[2])

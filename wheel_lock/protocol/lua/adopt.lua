@@ -11,10 +11,10 @@ if type(value) == 'table' then return is_of_other_type(value) and -1 or value en
 if not value then return 0 end
 -- Our own token there is an earlier try of this very call, whose reply was lost. It may have been extended since.
 if value ~= ARGV[1] and value ~= ARGV[2] then return -1 end
-local fence = tonumber(ARGV[4])
+local fence = value == ARGV[1] and tonumber(ARGV[4])  -- else it was looked at then
 if fence then
-  -- As long as the lease lasts nobody draws another fence. Where its key has expired meanwhile, the next grant draws the time:
-  -- a fence that is not below that would be repeated, or go unmatched.
+  -- No other fence is drawn while the lease lasts. If the fence key has expired meanwhile, the next grant draws the time:
+  -- a fence that is not below that could be repeated, or never be exceeded.
   local last, problem = last_fence(KEYS[2])
   if problem then return problem end
   if last == 0 then
@@ -25,7 +25,7 @@ if fence then
   end
   keep_fence(KEYS[2], fence, ARGV[5])
 end
--- (No lock lasts for 2**52 ms. Who has given the key more than SET takes must not keep it from being adopted.)
+-- (No lock lasts for 2**52 ms. A key with more time-to-live than SET accepts can be adopted all the same.)
 local ttl = math.max(math.min(redis.call('pttl', KEYS[1]), 4503599627370496), tonumber(ARGV[3]))
 redis.call('set', KEYS[1], ARGV[2], 'XX', 'PX', string.format('%.0f', ttl))
 return 1

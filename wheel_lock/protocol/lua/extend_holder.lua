@@ -2,7 +2,7 @@
 -- Change the time-to-live of one lease that is a member of a sorted set, only where it has not expired.
 -- KEYS: name.  ARGV: member, time in ms, '1' to replace the time-to-live or '0' to add to it, and the longest
 -- time-to-live in ms.
--- Reply: the new time-to-live in ms, 0 (gone), -1 (something else is there), -2 (it would be too long, and is as it was).
+-- Reply: the new time-to-live in ms, 0 (gone), -1 (something else is there), -2 (it would be too long, and is unchanged).
 -- include: holders
 local score = redis.pcall('zscore', KEYS[1], ARGV[1])
 if type(score) == 'table' then

@@ -2,7 +2,7 @@
 -- Change the time-to-live of one reentrant lock, only where the holder's field is still there.
 -- KEYS: name.  ARGV: field, time in ms, '1' to replace the time-to-live or '0' to add to it, and the longest
 -- time-to-live in ms.
--- Reply: the new time-to-live in ms, 0 (gone), -1 (another's), -2 (it would be too long, and is as it was).
+-- Reply: the new time-to-live in ms, 0 (gone), -1 (another's), -2 (it would be too long, and is unchanged).
 local mine = redis.pcall('hexists', KEYS[1], ARGV[1])
 if type(mine) == 'table' and not string.find(tostring(mine.err), 'WRONGTYPE', 1, true) then return mine end
 if mine ~= 1 then return -redis.call('exists', KEYS[1]) end

@@ -15,7 +15,7 @@ end
 last = function(name)
   local first = tonumber(redis.call('zrange', name, 0, 0, 'WITHSCORES')[2])
   if not first then return nil end
-  -- A score of inf, which nobody here has written, is no time-to-live.
+  -- A score of inf, which no script writes, is no time-to-live.
   return math.min(math.max(-first, tonumber(redis.call('zrange', name, -1, -1, 'WITHSCORES')[2])) - now, 9007199254740991)
 end
 -- Put a member in, or have one that is there last for ttl ms, if it does not last longer. The sign is that of its score.

@@ -1,5 +1,4 @@
--- How many permits there are: what the key says, where there is one, or else what the caller does, if he does; or nil and the
--- error.
+-- The number of permits: that of the key, else that of the caller, else -1; or nil and the error.
 local function permits_of(key, instead)
   local text = redis.pcall('get', key) or instead
   if not text then return -1 end

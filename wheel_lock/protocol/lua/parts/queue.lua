@@ -5,7 +5,7 @@ local function not_waiters(looked)
 end
 local time = redis.call('time')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
--- The first who is alive, and until when; the dead before him are thrown out. Or two times nil, and the error.
+-- The first live waiter and its expiry; dead ones before it are removed. Or nil, nil and the error.
 local function head(queue, alive)
   while true do
     local looked = redis.pcall('zrange', queue, 0, 0)
