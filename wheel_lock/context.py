@@ -44,10 +44,9 @@ class LockContext(ThreadLocks, ThreadFace):
             renewed lock must be a little longer than four of its ticks; a shorter one raises ValueError at the acquire.
         batch_size: Leases per renewal script call.
         response_timeout: Seconds that a call may stay unanswered, reconnecting included, before it raises.
-        connect_timeout: Seconds for all steps of one connection together: TCP, TLS, user and password, and the loading
-            of the scripts. Those are up to nine round trips; a link with round trips of 0.2 s needs more than the
-            default. The time of a credential provider does not count; each silent address of the server's name is tried
-            for the same time on top.
+        connect_timeout: Seconds for each step of connecting: TCP, TLS, user and password, and the loading of the scripts.
+            Those are up to nine round trips; all together may take four times as long. The time of a credential provider
+            does not count; each silent address of the server's name is tried for the time of a step on top.
         close_timeout: Seconds that :meth:`close` may take.
         release_on_close: Whether :meth:`close`, and the end of the interpreter, release what is held, or leave it to
             expire.

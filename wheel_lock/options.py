@@ -319,7 +319,7 @@ class ContextOptions:
         batch_size: Leases per renewal script call.
         max_calls_in_flight: Unanswered renewal script calls per node; what is due beyond that waits in the overdue set.
         response_timeout_s: How long a caller's command may stay unanswered, reconnecting included.
-        connect_timeout_s: How long one attempt to connect may take (a smaller one of the client's own is kept).
+        connect_timeout_s: How long each step of an attempt to connect may take (a smaller one of the client's own is kept).
         backoff_first_s: Pause after the first failed attempt; it doubles, with jitter, up to ``backoff_max_s``.
         backoff_max_s: The longest such pause.
         close_timeout_s: How long ``close()`` may take.

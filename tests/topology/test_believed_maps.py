@@ -62,9 +62,10 @@ class Cluster(Liar):
             return self.map
         return self.to_calls if acquires(words) else None
 
-    def client(self) -> redis.asyncio.RedisCluster:
+    def client(self, password: str | None = None) -> redis.asyncio.RedisCluster:
         """A client that asks nothing by itself."""
-        return redis.asyncio.RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", self.port)], protocol=2)
+        given = [ClusterNode("127.0.0.1", self.port)]
+        return redis.asyncio.RedisCluster(startup_nodes=given, protocol=2, password=password)
 
 
 @pytest.fixture
@@ -180,6 +181,15 @@ def test_where_nodes_hang_the_others_are_asked_the_next_time(liar: Cluster) -> N
         assert connector.ask(1.0) == []
         assert time.monotonic() - began < 4.0
         eventually(lambda: connector.ask(1.0))
+
+
+def test_a_node_at_the_end_of_a_slow_link_has_time_for_each_step(liar: Cluster) -> None:
+    connector = ClusterConnector(liar.client(password="secret"))
+    connector.servers = [("127.0.0.1", str(liar.port)), *[("127.0.0.1", str(port)) for port in range(1, 9)]]
+    liar.pause_s = 0.6
+    asked = len(liar.asked)
+    assert connector.ask(6.0)
+    assert (len(liar.asked) - asked) * liar.pause_s > 6.0 / 4
 
 
 def granted(context: LockContext) -> bool:

@@ -24,10 +24,11 @@ REFUSALS = [
     b"ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array",
     b"ERR wrong number of arguments for 'evalsha' command",
     b"invalid request",
+    b"CROSSSLOT Keys in request don't hash to the same slot",
 ]
 
 
-@pytest.fixture(params=REFUSALS, ids=["keys array", "arguments", "invalid"])
+@pytest.fixture(params=REFUSALS, ids=["keys array", "arguments", "invalid", "slots"])
 def proxy(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[KeyedProxy]:
     redis_server.client().flushall()
     with KeyedProxy(redis_server.port, request.param) as proxy:

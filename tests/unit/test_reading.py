@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wheel_lock.protocol import reading
 from wheel_lock.protocol.reading import NOTHING, TO_REQUESTS, TOO_LONG, Limits, ReplyReader, as_malformed
 from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.server_errors import ServerError
@@ -72,6 +73,47 @@ VALUES = st.recursive(
 )
 
 
+def total(reply: Reply) -> tuple[int, int]:
+    """How many lists are in a reply that have items, and how many items all have."""
+    if type(reply) is not list:
+        assert not isinstance(reply, (dict, set))
+        return 0, 0
+    inner = [total(item) for item in reply]
+    return bool(reply) + sum(lists for lists, _ in inner), len(reply) + sum(items for _, items in inner)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *(b"*", b"$", b"+", b"-", b":", b",", b"=", b"0", b"1", b"9", b"a", b"\r\n", b"\r\n", b"\n", b":1\r\n"),
+                *(b"$1\r\na\r\n", b"$1\r\naX", b"$1\r\naX+", b"$1000\r\n", b"x" * 1002, b"*2\r\n", b"*7\r\n"),
+                *(b"*30\r\n", b"*25\r\n" + b":1\r\n" * 25, b"~1\r\n:1\r\n", b"%1\r\n:1\r\n:1\r\n", b">1\r\n:1\r\n"),
+            ]
+        ),
+        max_size=12,
+    ).map(b"".join),
+    st.lists(st.integers(1, 30), max_size=20),
+    st.sampled_from([0, 1, 256]),
+)
+@settings(deadline=None, max_examples=1000)
+def test_no_list_is_longer_than_the_limits(stream: bytes, sizes: list[int], few: int) -> None:
+    """Whatever comes, in whatever pieces; short lists are not counted as long as there are few."""
+    limits = Limits(1 << 20, 5, 20)
+    places = [0, *itertools.accumulate(sizes)]
+    chunks = [chunk for start, end in itertools.pairwise([*places, len(stream)]) if (chunk := stream[start:end])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_FEW", few)
+        try:
+            replies = read(chunks, limits)
+        except Exception:
+            return
+    for reply in replies:
+        lists, items = total(reply)
+        assert lists <= limits.arrays + few
+        assert items <= limits.items + 9 * few
+
+
 @given(st.lists(VALUES, min_size=1, max_size=4).map(b"".join), st.integers(0, 2**32), st.integers(0, 20))
 @settings(deadline=None)
 def test_what_an_honest_server_says_is_read_as_hiredis_alone_reads_it(stream: bytes, seed: int, cuts: int) -> None:
@@ -96,13 +138,15 @@ def test_what_an_honest_server_says_is_read_as_hiredis_alone_reads_it(stream: by
         b"*12345678901234567890123\r\n",
         b"*2\r\n:1\r\n*4294967295\r\n",
         b"$3\r\nabcXY*4294967295\r\n",  # hiredis does not look at what ends a text
+        *[b"%b$1000\r\n*4294967295\r\n" % begins for begins in (b"+", b"-", b":", b",", b"#", b"(", b"_", b"=")],
         b"%1\r\n*0\r\n:1\r\n",
         b"*1\r\n%1\r\n*0\r\n:1\r\n",
         b"~1\r\n:1\r\n",
         b">1\r\n:1\r\n",
         b"|1\r\n:1\r\n:2\r\n",
-        b"*1\r\n" * 9,
-        b"*2\r\n:1\r\n" * 9,
+        b"*1\r\n" * 300,
+        b"*2\r\n:1\r\n" * 300,
+        b"*10\r\n" * 9,
         b"$4294967297\r\n",
         b"$9223372036854775807\r\n",
         b"$1234x\r\n",

@@ -1,8 +1,9 @@
 """Limits of time and bytes for all steps of connecting to a server together.
 
 redis-py limits each step by itself, and within a step each piece that arrives, so a server that always sends the next
-piece just in time could block an attempt for ever. Here every wait for the server is taken from one allowance. Time that is
-spent elsewhere - in the user's credential provider, on this machine - does not count.
+piece just in time could block an attempt for ever. Here every wait for the server is taken from one allowance, which is
+several times the limit of a step: over a slow link each of a dozen round trips takes its time. Time that is spent
+elsewhere - in the user's credential provider, on this machine - does not count.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from wheel_lock.protocol.resp import error_text
 
 # The largest legitimate answer is the slot map of a cluster in which each slot is a range of its own, with a dozen nodes.
 _MOST_BYTES = 32 << 20
+_STEPS = 4  # so many times what one may take
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, MemoryError, RecursionError)
 
 
@@ -24,12 +26,12 @@ class Allowance:
     """The time and the bytes that one attempt to connect has left.
 
     Args:
-        seconds: The time for all waits together.
+        step_s: The longest time for one step; all waits together may take four times as long.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.left_s = seconds
+    def __init__(self, step_s: float) -> None:
+        self.step_s = step_s
+        self.left_s = step_s * _STEPS
         self._left_bytes = _MOST_BYTES
 
     def limit(self, step_s: float | None) -> float:
@@ -127,7 +129,8 @@ class _Limited(AbstractConnection):
         is not that of the one that answers.
         """
         allowance, now = self._wheel_lock_allowance, time.monotonic()
-        allowance.left_s -= (now - self._wheel_lock_began) % allowance.seconds
+        address_s: float = getattr(self, "socket_connect_timeout", None) or allowance.step_s
+        allowance.left_s -= (now - self._wheel_lock_began) % address_s
         self._wheel_lock_began = now
 
     def read_response(self, *arguments: Any, **options: Any) -> Any:

@@ -315,7 +315,7 @@ class RedisPyConnector:
         return connection_class
 
     def client(self, timeout_s: float) -> redis.Redis:
-        """Return a synchronous client of the same server, whose waits together take at most ``timeout_s``."""
+        """Return a synchronous client of the same server, whose waits take at most ``timeout_s`` each."""
         pool = redis.ConnectionPool(self._limited_class, **self._limited(timeout_s))
         return redis.Redis.from_pool(pool)  # closing the client disconnects it, on the thread that has connected
 
@@ -348,7 +348,7 @@ class RedisPyConnector:
         except redis.exceptions.ResponseError as error:
             if code_of(error) == "BUSY":
                 raise redis.exceptions.ConnectionError(error_text(error)) from None  # nor is that: ask again later
-            self._keyed = ServerError(str(error)).wants_keys
+            self._keyed = _as_said(error).wants_keys
             self._flagged = self._keyed and self._knows_flags_with_a_key(connection)
         return self._flagged
 
@@ -385,8 +385,8 @@ class RedisPyConnector:
         """Connect, authenticate, load the scripts.
 
         Args:
-            timeout_s: The limit of all steps together, not counting silent addresses of the name and the user's own
-                code. Smaller limits of the client hold for each step.
+            timeout_s: The limit of each step, unless the client's own is smaller. All steps together may take four times as
+                long, not counting silent addresses of the name and the user's own code.
 
         Raises:
             redis.exceptions.RedisError, OSError: It did not work.
@@ -472,6 +472,12 @@ class InTurn:
             raise
 
 
+def _as_said(error: redis.exceptions.ResponseError) -> ServerError:
+    """Return an error with the code that counts here, which redis-py takes out of the text."""
+    crosses = isinstance(error, redis.exceptions.ClusterCrossSlotError)
+    return ServerError(f"CROSSSLOT {error}" if crosses else str(error))
+
+
 def _has_hung_up(connection: AbstractConnection) -> bool:
     try:
         connection.send_command("PING")
@@ -536,5 +542,5 @@ def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> tu
             connection.send_command("EVAL", form.source, keys, *words)
             missing = connection.read_response()
     except redis.exceptions.ResponseError as error:
-        return ServerError(str(error)), frozenset()  # most errors are reported by the next request
+        return _as_said(error), frozenset()  # most errors are reported by the next request
     return None, read_missing(missing)

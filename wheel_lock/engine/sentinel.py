@@ -36,6 +36,7 @@ _REDIS_PYS: dict[type[Any], type[AbstractConnection]] = {
     redis.asyncio.sentinel.SentinelManagedSSLConnection: redis.SSLConnection,
 }
 _MOST_EPOCH = 2**63 - 1
+_MOST_TARGETS = 16  # servers of which something is remembered: Sentinels may name others for ever
 _OTHERS_S = 0.25  # once one Sentinel has answered, the others are waited for so long
 
 
@@ -151,6 +152,8 @@ class SentinelConnector(RedisPyConnector):
 
     def _at(self, server: Server) -> SentinelConnector:
         if server not in self._targets:
+            if len(self._targets) >= _MOST_TARGETS:
+                self._targets.clear()
             target = copy.copy(self)
             target._settings = {**self._settings, "host": server[0], "port": int(server[1])}
             if self._asks_the_pool:

@@ -122,7 +122,7 @@ class ClusterConnector:
 
         Args:
             timeout_s: After this time no further node is asked; the remaining ones come first the next time. One node
-                gets a quarter of it.
+                gets a quarter of it for each step, and all of it over a slow link.
         """
         masters = self.servers
         self._turn = (self._turn + 1) % len(masters)  # the last one to be asked first may be the one that hangs

@@ -3,8 +3,9 @@
 hiredis trusts every length. It allocates a list as soon as it has read the header of an array, buffers a text until it is
 complete, and parses types of RESP3, of which it mishandles some. So each header that could be expensive is checked before
 it is fed. hiredis itself shows where the headers are: all bytes before a candidate are fed and parsed; if none is left
-over, the candidate is a header, else it belongs to a text or a line, which may hold any byte. Most chunks contain no
-candidate, and are fed unchanged.
+over, the candidate is a header, else it belongs to a text or a line, which may hold any byte. (The first byte of a line is
+never left over; but a header only comes after the end of a line.) Most chunks contain no candidate, or only headers of a
+few short lists, and are fed unchanged.
 """
 
 from __future__ import annotations
@@ -20,15 +21,20 @@ NOTHING = object()
 TOO_LONG = b"(too long)"
 """What is returned in place of a text that is too long to be kept."""
 
+_COMMON = frozenset([b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*0\r\n"])  # most chunks are one of these
 _PLAIN = b"+OK\r\n:-0123456789"  # chunks of these alone contain no expensive header
 # A header of a list with items, of a long text, or of a type of RESP3; or a possible beginning of one at the end.
 _LOOK = re.compile(rb"[*%~>|$](?:[1-9](?:(?<!\$.)|\d\d\d)|\d{0,3}\Z)", re.DOTALL).search
+# The same without lists of less than ten items, for chunks that end with a line.
+_LOOK_LONG = re.compile(rb"[*%~>|$][1-9](?:(?<![*$].)|\d(?<!\$..)|\d\d\d)", re.DOTALL).search
 _HEADER = re.compile(rb"[*$](\d{1,18})\r\n").match
 _LONGEST_HEADER = 22
 _LONGEST_TEXT = 1 << 20  # longer ones are skipped
 _LONGEST_SKIPPED = 1 << 32  # longer ones are malformed: servers allow 512 MiB by default
 _LONGEST_LINE = 1 << 16  # an error text is much shorter in all servers
+_FEW = 256  # short lists in one reply that are not checked; each may be inside the one before
 _ARRAY, _TEXT = b"*$"
+_LAST = b"\n"[0]  # of every line
 
 
 class Limits(NamedTuple):
@@ -74,7 +80,19 @@ class ReplyReader:
         limits: The limits of one reply.
     """
 
-    __slots__ = ("_arrays", "_at", "_items", "_limits", "_payload", "_reader", "_rest", "_since", "gets")
+    __slots__ = (
+        "_arrays",
+        "_at",
+        "_fed",
+        "_items",
+        "_limits",
+        "_payload",
+        "_reader",
+        "_rest",
+        "_short",
+        "_since",
+        "gets",
+    )
 
     def __init__(self, reader: Any, limits: Limits) -> None:
         self._reader = reader
@@ -83,19 +101,26 @@ class ReplyReader:
         self._rest = b""  # bytes that have not been fed, ...
         self._at = 0  # ... from here on
         self._payload = 0  # remaining bytes of a text; negative if it is skipped
-        self._since = self._arrays = self._items = 0  # fed since the last complete reply
+        self._fed = _LAST  # the byte that was fed last
+        self._since = self._arrays = self._items = self._short = 0  # fed since the last complete reply
 
     def feed(self, data: bytes) -> None:
         """Accept received bytes, after ``more`` has returned False."""
         if self._rest or self._payload:
             self._rest += data
             self._feed_more()
-        elif data.translate(None, _PLAIN) and _LOOK(data) is not None:
-            self._rest = data
-            self._feed_more()
-        else:
+        elif data in _COMMON or not data.translate(None, _PLAIN) or _LOOK(data) is None or self._is_short(data):
+            self._fed = data[-1]
             self._since += len(data)
             self._reader.feed(data)
+        else:
+            self._rest = data
+            self._feed_more()
+
+    def _is_short(self, data: bytes) -> bool:
+        """Whether whatever looks like a header in it is one of a few short lists."""
+        self._short += data.count(b"*")
+        return self._short <= _FEW and data[-1] == _LAST and _LOOK_LONG(data) is None
 
     def more(self, fresh: bool) -> bool:
         """Go on after ``gets`` has returned NOTHING; return whether there may be more replies now.
@@ -107,7 +132,7 @@ class ReplyReader:
             MalformedReply: The stream is malformed, or exceeds a limit.
         """
         if fresh:
-            self._since = self._arrays = self._items = 0
+            self._since = self._arrays = self._items = self._short = 0
         elif self._since > self._limits.bytes:
             raise MalformedReply(f"a reply of more than {self._limits.bytes} bytes")
         elif self._payload <= 0 and self._reader.len() > _LONGEST_LINE:
@@ -148,6 +173,7 @@ class ReplyReader:
         else:
             self._at = end
         if piece:
+            self._fed = piece[-1]
             self._since += len(piece)
             self._reader.feed(piece)
 
@@ -155,6 +181,8 @@ class ReplyReader:
         """Check a header; return where it ends, ``start`` if it must not be fed, None if it is incomplete."""
         text = self._rest
         kind = text[start]
+        if self._fed != _LAST:
+            raise MalformedReply(f"{text[start : start + _LONGEST_HEADER]!r} in the place of a line or its end")
         if kind not in (_ARRAY, _TEXT):
             raise MalformedReply(f"a reply of the type {chr(kind)!a}")
         header = _HEADER(text, start)
@@ -176,6 +204,7 @@ class ReplyReader:
             self._at = end
             if end == len(text):
                 self._rest, self._at = b"", 0
+            self._fed = _LAST
             self._reader.feed(b"$%d\r\n%b\r\n" % (len(TOO_LONG), TOO_LONG))
             return start
         else:
