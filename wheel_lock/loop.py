@@ -237,10 +237,10 @@ class Loop:
                 guarded(flusher, flusher.flush)
 
     def _handle(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
-        watched = self._open().get_map()
+        watched = self._open().get_map() if len(events) > 1 else None
         for key, ready in events:
             # A handler before this one may have given its socket up, or put another in its place.
-            if len(events) == 1 or watched.get(key.fd) == key:
+            if watched is None or watched.get(key.fd) == key:
                 handler, domain = key.data
                 guarded(domain, handler, ready)
 
@@ -349,7 +349,7 @@ class Loop:
     @property
     def _idle(self) -> bool:
         """Whether nothing is scheduled and no socket but the waker is watched: only a message could be a reason to turn."""
-        return len(self._open().get_map()) == 1 and self.wheel.next_due_tick() is None
+        return self.wheel.next_due_tick() is None and len(self._open().get_map()) == 1
 
     def _died(self, error: BaseException) -> None:
         """Say so, start empty, and keep the messages that nobody has read."""

@@ -322,11 +322,12 @@ def test_where_a_write_has_failed_half_way_anything_may_have_been_sent(
 ) -> None:
     rig.hold("warm-up", 30.0)
 
-    def fails(self: channel.Channel, sent: int) -> None:
+    def fails(self: channel.Channel) -> None:
+        self._sock.send(b"".join(self._out.values()))
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(channel.Channel, "_begun", fails)
+        patch.setattr(channel.Channel, "_write", fails)
         attempt = rig.acquire("a", 30.0)
     assert attempt.request.tries == 1
     rig.post(attempt.request.give_up)

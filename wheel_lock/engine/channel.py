@@ -190,8 +190,12 @@ class Channel:
             # TLS does not say how much of an incomplete write is on the wire.
             self._begun(len(data))
             self._rest = memoryview(data)
+        elif (sent := self._sock.send(data)) == self._out_bytes:
+            self._requests.extend(out)
+            out.clear()
+            self._out_bytes = 0
         else:
-            self._begun(self._sock.send(data))
+            self._begun(sent)
 
     def _few(self) -> list[bytes]:
         """Return the first queued parts: one, or as many as may be joined."""
@@ -206,11 +210,6 @@ class Channel:
 
     def _begun(self, sent: int) -> None:
         """Move the requests of which the first ``sent`` queued bytes are now on the wire."""
-        if sent == self._out_bytes:
-            self._requests.extend(self._out)
-            self._out.clear()
-            self._out_bytes = 0
-            return
         begun: list[NodeRequest] = []
         for request, data in self._out.items():
             if sent <= 0:
@@ -397,8 +396,9 @@ class PushChannel(Channel):
         """Always 0: every message of the server goes to ``on_push``."""
         return 0
 
-    def _begun(self, sent: int) -> None:
-        super()._begun(sent)
+    def flush(self) -> None:
+        """Write as much as the socket takes now; no request waits for a reply."""
+        super().flush()
         self._requests.clear()
 
     def _take(self, reply: Reply) -> None:

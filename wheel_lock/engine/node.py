@@ -228,7 +228,7 @@ class Node:
             self.connect()
             if self.cluster is not None:
                 self.cluster.look_around()
-        elif (self._waiting or channel.full(self._most)) and request.may_wait:
+        elif request.may_wait and (channel.full(self._most) or (len(self._waiting) and self._waiting)):
             self._waiting.append(request)
             channel.when_room = self._let_in_later
         else:
@@ -412,7 +412,7 @@ class Node:
             self._suspected = False
             self._most = MOST_UNANSWERED
             self.on_ready()
-        if self._waiting:
+        if len(self._waiting):
             self._let_in()
 
     def _lost(self, channel: Channel, error: Exception) -> None:

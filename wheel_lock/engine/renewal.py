@@ -80,7 +80,9 @@ class Renewer(OverdueLeases):
         scale = self.timer.scale
         if renew_every_s is None:
             return self._group_of(kind, timeout_s, timeout_ms, scale.span(timeout_s))
-        after = min(scale.span(renew_every_s), scale.most(latest_renewal_s(timeout_s, scale.tick_s)))
+        after = scale.span(renew_every_s)
+        if renew_every_s * 2 > timeout_s or after < 10:  # else enough is left by far, and every acquire passes here
+            after = min(after, scale.most(latest_renewal_s(timeout_s, scale.tick_s)))
         if after < 1:
             raise ValueError(
                 f"timeout must be at least {shortest_timeout_s(scale.tick_s):.3g} seconds on a timer with ticks of "
