@@ -20,7 +20,7 @@ test: setup-dev setup-redis ## run the tests against real Redis servers
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --benchmark-disable $(ARGS)
 
 fuzz: setup-dev ## send FUZZ_REPLIES (200000) hostile replies of each form; FUZZ_SEED chooses others
-	FUZZ_REPLIES=$${FUZZ_REPLIES:-200000} $(BIN)/python -m pytest -n $(WORKERS) tests/hostile $(ARGS)
+	FUZZ_REPLIES=$${FUZZ_REPLIES:-200000} $(BIN)/python -m pytest -n $(WORKERS) -o faulthandler_timeout=0 tests/hostile $(ARGS)
 
 lint: setup-dev ## ruff check, ruff format --check, mypy --strict
 	$(BIN)/ruff check
