@@ -192,7 +192,7 @@ def test_a_hostile_reply_is_read_rightly_or_not_at_all(reply: object, leases: in
     indices = [index for index, _ in found]
     assert len(set(indices)) == len(indices)
     assert all(0 <= index < leases for index in indices)
-    assert all(verdict in (GONE, TAKEN) or isinstance(verdict, str) for _, verdict in found)
+    assert all(verdict in (GONE, TAKEN) or isinstance(verdict, ServerError) for _, verdict in found)
 
 
 def test_a_huge_malformed_reply_makes_a_short_message() -> None:
