@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ pytestmark = pytest.mark.slow
 SECRET = "swordfish"
 
 
-@pytest.fixture
-def watched(tls_files: TlsFiles) -> Iterator[redis.Redis]:
-    """A client of a master that a Sentinel watches; both speak TLS, and want a password."""
+@contextmanager
+def watched_master(tls_files: TlsFiles, trusted: Path) -> Iterator[tuple[RedisServer, redis.Redis]]:
+    """A master that a Sentinel watches, and a client of it; both servers speak TLS, and want a password."""
     with RedisServer("tls-replication yes", tls=tls_files, password=SECRET) as master:
         lines = [
             "tls-replication yes",
@@ -31,15 +32,34 @@ def watched(tls_files: TlsFiles) -> Iterator[redis.Redis]:
             f"sentinel auth-pass locks {SECRET}",
         ]
         with RedisServer(*lines, tls=tls_files, password=SECRET, sentinel=True) as sentinel:
-            secure = {"ssl": True, "ssl_ca_certs": str(tls_files.ca), "password": SECRET}
+            secure = {"ssl": True, "ssl_ca_certs": str(trusted), "password": SECRET}
             asking = Sentinel([("127.0.0.1", sentinel.tls_port)], sentinel_kwargs=secure, **secure)
             eventually(lambda: asking.discover_master("locks")[1] == master.tls_port)
-            client: redis.Redis = asking.master_for("locks")
-            yield client
+            yield master, asking.master_for("locks")
 
 
-def test_a_master_that_sentinels_watch(watched: redis.Redis) -> None:
-    with LockContext(watched, fallback_interval=60.0) as context:
+@contextmanager
+def secure_cluster(tls_files: TlsFiles, trusted: Path) -> Iterator[tuple[RedisServer, redis.RedisCluster]]:
+    """The one node of a cluster, and a client of it; the node speaks TLS, and wants a password."""
+    lines = ("cluster-enabled yes", "tls-cluster yes", "tls-replication yes")
+    with RedisServer(*lines, tls=tls_files, password=SECRET) as server:
+        server.client().execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        eventually(lambda: b"cluster_state:ok" in raw(server))
+        client = redis.RedisCluster(
+            host="127.0.0.1", port=server.tls_port, ssl=True, ssl_ca_certs=str(trusted), password=SECRET
+        )
+        yield server, client
+        client.close()
+
+
+@pytest.fixture
+def watched(tls_files: TlsFiles) -> Iterator[redis.Redis]:
+    with watched_master(tls_files, tls_files.ca) as (_, client):
+        yield client
+
+
+def renewed_and_woken(client: redis.Redis | redis.RedisCluster) -> None:
+    with LockContext(client, fallback_interval=60.0) as context:
         lock = context.lock("order:42", timeout=10.0, renew_every=0.2, thread_local=False)
         assert lock.acquire()
         eventually(lambda: lock.renewals > 2)
@@ -50,24 +70,13 @@ def test_a_master_that_sentinels_watch(watched: redis.Redis) -> None:
         assert SECRET not in repr(context)
 
 
+def test_a_master_that_sentinels_watch(watched: redis.Redis) -> None:
+    renewed_and_woken(watched)
+
+
 def test_a_cluster(tls_files: TlsFiles) -> None:
-    lines = ("cluster-enabled yes", "tls-cluster yes", "tls-replication yes")
-    with RedisServer(*lines, tls=tls_files, password=SECRET) as server:
-        server.client().execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-        eventually(lambda: b"cluster_state:ok" in raw(server))
-        client = redis.RedisCluster(
-            host="127.0.0.1", port=server.tls_port, ssl=True, ssl_ca_certs=str(tls_files.ca), password=SECRET
-        )
-        with LockContext(client, fallback_interval=60.0) as context:
-            lock = context.lock("order:42", timeout=10.0, renew_every=0.2, thread_local=False)
-            assert lock.acquire()
-            eventually(lambda: lock.renewals > 2)
-            waiting = Background(context.lock("order:42", thread_local=False).acquire)
-            eventually(lambda: context.stats().waiting == 1)
-            lock.release()
-            assert waiting.result()
-            assert SECRET not in repr(context)
-        client.close()
+    with secure_cluster(tls_files, tls_files.ca) as (_, client):
+        renewed_and_woken(client)
 
 
 @pytest.fixture(params=["another authority", "another host"])
@@ -112,18 +121,9 @@ def test_a_master_with_a_foreign_certificate_is_refused_whatever_the_sentinels_s
 ) -> None:
     require_redis_7()  # several settings at once
     files, trusted = foreign
-    secure = {"ssl": True, "ssl_ca_certs": str(trusted), "password": SECRET}
-    with RedisServer("tls-replication yes", tls=tls_files, password=SECRET) as master:
-        lines = [
-            "tls-replication yes",
-            f"sentinel monitor locks 127.0.0.1 {master.tls_port} 1",
-            f"sentinel auth-pass locks {SECRET}",
-        ]
-        with RedisServer(*lines, tls=tls_files, password=SECRET, sentinel=True) as sentinel:
-            asking = Sentinel([("127.0.0.1", sentinel.tls_port)], sentinel_kwargs=secure, **secure)
-            eventually(lambda: asking.discover_master("locks")[1] == master.tls_port)
-            show(files, master)
-            refused(asking.master_for("locks"))
+    with watched_master(tls_files, trusted) as (master, client):
+        show(files, master)
+        refused(client)
 
 
 def test_a_node_of_a_cluster_with_a_foreign_certificate_is_refused(
@@ -131,16 +131,9 @@ def test_a_node_of_a_cluster_with_a_foreign_certificate_is_refused(
 ) -> None:
     require_redis_7()
     files, trusted = foreign
-    lines = ("cluster-enabled yes", "tls-cluster yes", "tls-replication yes")
-    with RedisServer(*lines, tls=tls_files, password=SECRET) as server:
-        server.client().execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-        eventually(lambda: b"cluster_state:ok" in raw(server))
-        client = redis.RedisCluster(
-            host="127.0.0.1", port=server.tls_port, ssl=True, ssl_ca_certs=str(trusted), password=SECRET
-        )
+    with secure_cluster(tls_files, trusted) as (server, client):
         show(files, server)
         refused(client)
-        client.close()
 
 
 def raw(server: RedisServer) -> bytes:

@@ -15,10 +15,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from wheel_lock.engine.topology import client_at
-from wheel_lock.protocol.resp import error_text
+from wheel_lock.protocol.resp import LONG_TEXT, error_text
 
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # in redis-py's reading of an answer
-_SHOWN = 1000  # characters of an error
 _CONNECT_TIMEOUT_S = 3.0
 _REPLY_TIMEOUT_S = 10.0
 
@@ -99,7 +98,7 @@ def address(client: redis.Redis) -> str:
 
 def one_line(error: BaseException) -> str:
     """Return what an error says, as one line without a full stop."""
-    return " ".join(error_text(error, _SHOWN).split()).rstrip(".") or type(error).__name__
+    return " ".join(error_text(error, LONG_TEXT).split()).rstrip(".") or type(error).__name__
 
 
 def cpu_s(client: redis.Redis) -> float | None:

@@ -15,7 +15,7 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
 import hiredis
@@ -23,7 +23,7 @@ import hiredis
 from wheel_lock.engine.connect import Connection
 from wheel_lock.failures import FailureDomain, contain, guarded
 from wheel_lock.protocol.reading import NOTHING, TO_REQUESTS, ReplyReader, as_malformed
-from wheel_lock.protocol.resp import MalformedReply, Reply
+from wheel_lock.protocol.resp import MalformedReply, Reply, command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.timer import HashedWheelTimer
 
@@ -62,6 +62,40 @@ class NodeRequest(FailureDomain, Protocol):
     def refused(self, error: Exception) -> None: ...
 
     def ahead(self, missing_rights: frozenset[str]) -> NodeRequest: ...
+
+
+class BareCommand:
+    """A command whose reply is of no interest, or comes as a push.
+
+    Args:
+        words: Its name and arguments.
+    """
+
+    finished = False
+    may_wait = False
+    awaited = False
+    above = None
+
+    def __init__(self, *words: bytes) -> None:
+        self._bytes = command(*words)
+
+    def encode(self, level: int) -> bytes:
+        """Return the command as it is sent."""
+        return self._bytes
+
+    def unsent(self) -> None: ...
+
+    def answered(self, reply: Reply) -> None: ...
+
+    def broken(self, error: Exception) -> None: ...
+
+    def refused(self, error: Exception) -> None: ...
+
+    def crashed(self, error: Exception) -> None: ...
+
+    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
+        """Return the command itself: it needs no rights of scripts."""
+        return self
 
 
 class Channel:
@@ -122,9 +156,7 @@ class Channel:
     @property
     def deserted(self) -> bool:
         """Whether none of the replies is awaited. O(n)."""
-        return not any(request.awaited for request in self._requests) and not any(
-            request.awaited for request in self._out
-        )
+        return not any(request.awaited for request in chain(self._requests, self._out))
 
     def full(self, most: int) -> bool:
         """Whether requests that may wait should: the socket is blocked, much is queued, or ``most`` are unanswered."""

@@ -15,15 +15,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from wheel_lock.alarms import Alarm
-from wheel_lock.engine.channel import NodeRequest
+from wheel_lock.engine.channel import BareCommand
 from wheel_lock.engine.connect import Server, as_server
 from wheel_lock.engine.node import Backoff
 from wheel_lock.engine.renewal import Renewer
 from wheel_lock.engine.requests import Request, terms_of
-from wheel_lock.engine.slots import MOST_NODES, UNKNOWN_HOSTS, ClusterConnector, SlotRange
+from wheel_lock.engine.slots import MOST_NODES, ClusterConnector, SlotRange
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
 from wheel_lock.protocol.names import SLOTS, hash_slot
-from wheel_lock.protocol.resp import MalformedReply, Reply, command
+from wheel_lock.protocol.resp import MalformedReply
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
 
 if TYPE_CHECKING:
@@ -38,32 +38,6 @@ _GONE_S = 60.0  # after which a node that owns nothing is forgotten
 _PER_TURN = 1000  # leases that move to another home: some 10 ms
 _REDIRECTION = re.compile(r"([0-9]{1,5}) ([!-~]{0,260}):([0-9]{1,5})")  # an address of IPv6 has colons of its own
 _PAUSE_S = 0.05  # before a call is sent again that a node could not carry out for the moment
-
-
-class _Asking:
-    """The word that comes before a call which a node is to carry out although it does not own the slot yet."""
-
-    finished = False
-    may_wait = False
-    awaited = False
-    _BYTES = command(b"ASKING")
-
-    def encode(self, level: int) -> bytes:
-        return self._BYTES
-
-    def unsent(self) -> None: ...
-
-    def answered(self, reply: Reply) -> None: ...
-
-    def broken(self, error: Exception) -> None: ...
-
-    def refused(self, error: Exception) -> None: ...
-
-    above = None
-
-    def crashed(self, error: Exception) -> None: ...
-    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
-        return self
 
 
 class Cluster:
@@ -193,7 +167,7 @@ class Cluster:
         request.in_full = True
         request.asked = True
         request.node = node
-        node.send(_Asking())
+        node.send(BareCommand(b"ASKING"))
         request.resend()
 
     def _read_redirection(self, text: str, request: Request) -> tuple[int, Server | None]:
@@ -203,13 +177,7 @@ class Cluster:
             raise MalformedReply(f"{text[:40]!r} is no redirection")
         if not request.declared or (request.key is not None and slot != hash_slot(request.key)):
             raise MalformedReply(f"a redirection of slot {slot}, which the call is not about")
-        host, port = read[2], read[3]
-        server: Server | None
-        if host in UNKNOWN_HOSTS and request.node.server is not None:
-            host = request.node.server[0] or ""
-            server = None if as_server("unknown", port) is None else (host, str(int(port)))
-        else:
-            server = as_server(host.removeprefix("[").removesuffix("]"), port)
+        server = as_server(read[2].removeprefix("[").removesuffix("]"), read[3], request.node.server)
         if server is None:
             raise MalformedReply(f"{text[:40]!r} is no redirection to where a node can be")
         return slot, self._connector.known_place(server[0] or "", server[1])

@@ -30,10 +30,9 @@ from wheel_lock.engine.ties import ClientGone, Tie, tied
 from wheel_lock.native import without_hub
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
+from wheel_lock.protocol.resp import LONG_TEXT, MalformedReply, Reply, error_text
 from wheel_lock.protocol.server_errors import ServerError, code_of
 
-_SHOWN = 1000  # characters of an error
 _FATAL = (
     redis.exceptions.AuthenticationError,
     redis.exceptions.AuthorizationError,
@@ -64,7 +63,7 @@ def make_fit(error: BaseException) -> None:
     for each in errors:
         traceback.clear_frames(each.__traceback__)
         if isinstance(each, redis.exceptions.RedisError):
-            each.args = tuple(error_text(part, _SHOWN) if isinstance(part, str) else part for part in each.args)
+            each.args = tuple(error_text(part, LONG_TEXT) if isinstance(part, str) else part for part in each.args)
         errors += [one for one in (each.__cause__, each.__context__) if one is not None and one not in errors]
 
 
@@ -74,17 +73,25 @@ Server = tuple[str | None, str]
 """Host and port."""
 
 _HOST = re.compile(r"(?=.{1,255}\Z)[!-\-/-~]{1,63}(?:\.[!-\-/-~]{1,63})*\.?")  # a name or an address, also of IPv6
+_UNKNOWN_HOSTS = ("", "?")  # said by a node of a cluster that does not know its own address, or name
 _MOST_PORT = 65535
 
 
-def as_server(host: object, port: object) -> Server | None:
-    """Return the address that a server has named, as text or bytes; None if it is impossible."""
+def as_server(host: object, port: object, asked: Server | None = None) -> Server | None:
+    """Return the address that a server has named, as text or bytes; None if it is impossible.
+
+    Args:
+        host, port: The address.
+        asked: The node that has named it, which may not know its own host; None where no node does that.
+    """
     try:
         name = host.decode("ascii") if isinstance(host, bytes) else host
         number = port.decode("ascii") if isinstance(port, bytes) else str(port) if type(port) is int else port
     except ValueError:  # no ASCII, or an integer of more than 4,300 digits
         return None
-    if not isinstance(name, str) or _HOST.fullmatch(name) is None:
+    if asked is not None and name in _UNKNOWN_HOSTS:
+        name = asked[0] or ""
+    elif not isinstance(name, str) or _HOST.fullmatch(name) is None:
         return None
     if not isinstance(number, str) or re.fullmatch("[0-9]{1,5}", number) is None:
         return None
@@ -182,6 +189,15 @@ _SYNCHRONOUS: dict[type[Any], Any] = {
     redis.asyncio.SSLConnection: redis.SSLConnection,
     redis.asyncio.UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
 }
+# Objects among the settings of which the engine uses its own, or none.
+_REPLACED = (
+    "event_dispatcher",
+    "maint_notifications_config",
+    "maint_notifications_pool_handler",
+    "oss_cluster_maint_notifications_handler",
+    "parser_class",
+    "retry",
+)
 _ONLY_FOR_ASYNCIO = ("encoder_class", "parser_class", "himport_registry")
 
 
@@ -261,12 +277,8 @@ class RedisPyConnector:
         self._met = False  # whether it has ever connected
         self._asked: tuple[Any, Any] | None = None  # what server was asked last whether it speaks TLS
         self._tls_trouble: str | None = None  # and what came out
-        settings.pop("maint_notifications_pool_handler", None)
-        settings.pop("oss_cluster_maint_notifications_handler", None)
-        settings.pop("event_dispatcher", None)
-        settings.pop("retry", None)
-        settings.pop("parser_class", None)
-        settings.pop("maint_notifications_config", None)
+        for name in _REPLACED:
+            settings.pop(name, None)
         # The client's own objects, shared by all connectors that are derived from this one.
         self._ties: dict[str, Tie] = tied(settings)
         if isinstance(client, redis.asyncio.Redis) and _only_awaited(provider := self._setting("credential_provider")):

@@ -345,9 +345,8 @@ class Node:
         self._counters.connects += 1
         self.server = connection.server
         self.level = connection.level
-        self.one_by_one = (
-            self._options.declare_keys or connection.keyed
-        )  # an earlier connection may have found otherwise
+        # An earlier connection may have found otherwise.
+        self.one_by_one = self._options.declare_keys or connection.keyed
         self.missing_rights = connection.missing_rights
         old = self._channel
         self._channel = channel = self._new_channel(self._timer, connection, self.domain, self._replied, self._lost)

@@ -15,7 +15,7 @@ from wheel_lock.engine.requests import terms_of
 from wheel_lock.errors import counted
 from wheel_lock.lease import Lease
 from wheel_lock.notifier import NOTIFIER
-from wheel_lock.protocol.resp import error_text
+from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.protocol.server_errors import ServerError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("wheel_lock")
 
 _PATIENCE_S = 1.0
-_SHOWN = 1000  # characters of a cause
 
 
 class Outage:
@@ -64,7 +63,7 @@ class Outage:
         if node.ready and self._refusal is not None:
             what, cause = "refused to renew locks", error_text(self._refusal)
         else:
-            what, cause = "been unreachable", error_text(node.last_error or "it does not answer", _SHOWN)
+            what, cause = "been unreachable", error_text(node.last_error or "it does not answer", LONG_TEXT)
         text = f"{node.connector.describe()} has {what} for {now - self._since:.1f} s"
         NOTIFIER.post(self._log_warning, renewer.engine.held.copy(), text, cause)
 

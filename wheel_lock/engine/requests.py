@@ -17,7 +17,7 @@ from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, Whe
 from wheel_lock.failures import FailureDomain, guarded
 from wheel_lock.lease import Lease
 from wheel_lock.options import lock_name
-from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
+from wheel_lock.protocol.resp import LONG_TEXT, MalformedReply, Reply, error_text
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.timer import HashedWheelTimer
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 
 _MOMENT_S = 0.05  # what is suspicious so soon goes onto the wheel at once
-_SHOWN = 1000  # characters of what has failed
 _LEAST_S = 0.1  # what a try is given however little time its caller has left: a round trip to a healthy server
 _LEAST_CONNECTING_S = 0.5  # the same where it has to wait for a connection
 
@@ -66,7 +65,7 @@ def no_answer(node: Node, name: str | bytes | None, limit_s: float) -> LockTimeo
 
 def unavailable(node: Node, name: str | bytes | None, cause: Exception) -> LockUnavailable:
     """Return the error for a caller whose request cannot be sent."""
-    why = error_text(cause, _SHOWN)
+    why = error_text(cause, LONG_TEXT)
     error = LockUnavailable(f"No connection to {node.connector.describe()}: {why} (lock {quoted(name)})", name)
     error.__cause__ = cause
     return error

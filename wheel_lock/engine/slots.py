@@ -24,12 +24,9 @@ from wheel_lock.protocol.resp import MalformedReply, error_text
 
 logger = logging.getLogger("wheel_lock")
 
-UNKNOWN_HOSTS = ("", "?")  # said by a node that does not know its own address, or name: it is the one that was asked
-
 MOST_NODES = 1000  # masters, and as many replicas; the cluster specification recommends no more nodes in all
 
 _FAILED = re.compile(rb"cluster_state:fail\b.*cluster_current_epoch:(\d{1,20})", re.DOTALL)
-_UNKNOWN = (b"", b"?")
 _MOST_INFO = 10_000
 _SHARES = 4  # of the time for all: what one node gets at least
 
@@ -63,9 +60,8 @@ class ClusterConnector:
 
     def __init__(self, client: AnyCluster) -> None:
         given = [(str(node.host), str(node.port)) for node in client.nodes_manager.startup_nodes.values()]
-        sound = [
-            server for server in given if as_server("given", server[1]) is not None
-        ]  # a node has named some of them
+        # A node has named some of them.
+        sound = [server for server in given if as_server("given", server[1]) is not None]
         self.servers: list[Server] = [*sound[:MOST_NODES]]
         if not self.servers:
             raise ValueError("the client of the cluster knows no node that could be connected to")
@@ -188,10 +184,7 @@ class ClusterConnector:
         """Return the address of a node of a map; None if it is impossible."""
         if type(node) is not list or len(node) < 2 or type(node[1]) is not int:
             return None
-        host = node[0] or b""
-        if host in _UNKNOWN:
-            return None if as_server("unknown", node[1]) is None else self._place(asked[0] or "", str(node[1]))
-        server = as_server(host, node[1])
+        server = as_server(node[0] or b"", node[1], asked)
         return None if server is None else self._place(server[0] or "", server[1])
 
 

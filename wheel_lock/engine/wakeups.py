@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from wheel_lock.alarms import Alarm
-from wheel_lock.engine.channel import Channel, NodeRequest, PushChannel
+from wheel_lock.engine.channel import BareCommand, Channel, PushChannel
 from wheel_lock.engine.connect import Connection, Connector, Server
 from wheel_lock.engine.node import Node
 from wheel_lock.failures import FailureDomain, guarded
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
-from wheel_lock.protocol.resp import MalformedReply, Reply, command, error_text
+from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.timer import HashedWheelTimer
 
@@ -50,34 +50,6 @@ def _payload(message: Sequence[Reply]) -> bytes:
 
 def _nothing() -> None:
     """What is done about replies that prove nothing."""
-
-
-class _Command:
-    """A command whose answer comes as a push."""
-
-    finished = False
-    may_wait = False
-    awaited = False
-
-    def __init__(self, *words: bytes) -> None:
-        self._bytes = command(*words)
-
-    def encode(self, level: int) -> bytes:
-        return self._bytes
-
-    def unsent(self) -> None: ...
-
-    def answered(self, reply: Reply) -> None: ...
-
-    def broken(self, error: Exception) -> None: ...
-
-    def refused(self, error: Exception) -> None: ...
-
-    above = None
-
-    def crashed(self, error: Exception) -> None: ...
-    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
-        return self
 
 
 class WakeUps:
@@ -165,7 +137,7 @@ class WakeUps:
         self._refused.discard(channel)
         self._holding.discard(channel)
         if self._node.connected:
-            self._node.send(_Command(self._unsubscribes, channel))
+            self._node.send(BareCommand(self._unsubscribes, channel))
 
     def _put_it_off(self, channels: Iterable[bytes]) -> None:
         self._put_off.update(channels)
@@ -213,7 +185,7 @@ class WakeUps:
                 break
             some = channels[start : start + self._per_command]
             self._asked.update(some)
-            self._node.send(_Command(self._subscribes, *some))
+            self._node.send(BareCommand(self._subscribes, *some))
 
     def _subscribe_all(self) -> None:
         """The connection stands, perhaps not for the first time."""
@@ -272,7 +244,7 @@ class WakeUps:
         """
         if len(channel) <= _LONGEST_CHANNEL and len(self._strays) < _MOST_STRAYS and channel not in self._strays:
             self._strays.add(channel)
-            self._node.send(_Command(self._unsubscribes, channel))
+            self._node.send(BareCommand(self._unsubscribes, channel))
 
     def _set_ping(self) -> None:
         self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive, self._domain)
@@ -287,7 +259,7 @@ class WakeUps:
                 self._node.drop(TimeoutError("the connection for wake-ups has been silent for too long"))
             else:
                 self._silent = True
-                self._node.send(_Command(b"PING"))
+                self._node.send(BareCommand(b"PING"))
                 again, self._refused = self._refused, set()
                 self._subscribe([channel for channel in again if channel in self._listeners])
         self._set_ping()

@@ -83,6 +83,10 @@ def set_if_free(lease_fragment: bytes, ttl_ms: int) -> bytes:
     return b"*6\r\n$3\r\nSET\r\n%b$2\r\nNX\r\n$2\r\nPX\r\n%b" % (lease_fragment, number(ttl_ms))
 
 
+LONG_TEXT = 1000
+"""Characters that are shown of an error which is the whole message, or the cause of one."""
+
+
 def error_text(error: object, most: int = 200) -> str:
     """Return a server's text for messages, logs and terminals: short, one line of printable ASCII, and without the
     arguments of a command, which contain the token.

@@ -53,9 +53,8 @@ class QuorumHandle(LockHandle):
         if token is not None:
             raise ValueError("a lock of several masters makes its tokens itself, so token must be None")
         place = calling_place() if engine.options.track_acquisitions else None
-        engine.engines[0].group(
-            key, EXCLUSIVE, options
-        )  # terms that each master's engine would refuse are refused first
+        # Terms that each master's engine would refuse are refused first.
+        engine.engines[0].group(key, EXCLUSIVE, options)
         terms = engine.quorum_group(options.timeout_s)
         wire = fragment(key, self._new_token())
         return QuorumLease(self.name, wire, terms, self._new_owner(), self._told(), place, options)
