@@ -19,17 +19,13 @@ MAX_LINES = 600
 # Lowest first. A module may import from its own row and from those above it here.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "options", "wheel"),
-    ("lease", "protocol", "observe"),
-    (
-        *("tokens", "native", "greenlets", "interruptions", "notifier", "failures", "alarms", "slow_calls"),
-        *("clock", "waker", "weak", "members", "turning", "loop", "timer"),
-    ),
+    ("protocol", "observe", "lease"),
+    ("runtime",),
+    ("net", "lock_types"),
     ("engine",),
     ("locks",),
-    (
-        *("caller", "tasks", "blocks", "handle", "many", "threads", "task_lock", "family", "face", "asyncio"),
-        *("unfinished", "decorator"),
-    ),
+    ("sync", "aio"),
+    ("unfinished", "decorator", "asyncio"),
     ("quorum",),
     ("context",),
     ("redis_lock",),
@@ -40,11 +36,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
 
-PURE = ("wheel", "lease", "protocol")
+PURE = ("wheel", "lease", "protocol", "lock_types")
 IMPURE_MODULES = ("threading", "asyncio", "socket", "time", "selectors", "redis", "logging")
 MAY_IMPORT_REDIS = (
-    *(f"engine/{name}.py" for name in ("allowance", "connect", "handshakes", "sentinel", "slots", "topology")),
-    *("context.py", "quorum/nodes.py", "embedded/server.py", "testing.py", "cli.py"),
+    *(f"net/{name}.py" for name in ("clients", "cluster", "connect_budget", "connector", "handshake", "sentinel")),
+    *("context.py", "quorum/node.py", "embedded/server.py", "testing.py", "cli.py"),
 )
 FORBIDDEN_NAMES = ("utils", "helpers")
 
@@ -141,7 +137,7 @@ def test_the_package_keeps_its_shape() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-# What a failure costs: see wheel_lock/failures.py
+# What a failure costs: see wheel_lock/runtime/failures.py
 POSITION_OF_DOMAIN = {"post": 2, "call_at": 3, "watch": 4}
 
 
@@ -156,7 +152,7 @@ def calls_without_domain(source: str) -> Iterator[str]:
 
 
 def test_whatever_is_called_for_the_engine_has_a_failure_domain() -> None:
-    files = [path for path in package_files() if room(path) in ("engine", "quorum") and path.suffix == ".py"]
+    files = [path for path in package_files() if room(path) in ("net", "engine", "quorum") and path.suffix == ".py"]
     found = [f"{path}:{what}" for path in files for what in calls_without_domain((ROOT / path).read_text("utf-8"))]
     assert not found, "\n" + "\n".join(found)
     assert list(calls_without_domain("self._timer.post(work)\ntimer.call_at(when, act, self)")) == [
@@ -173,12 +169,12 @@ def test_whatever_is_called_for_the_engine_has_a_failure_domain() -> None:
         # imports go down only
         ("lease.py", "import wheel_lock.engine", ["1: rule layers"]),
         ("lease.py", "\n\nfrom wheel_lock import engine", ["3: rule layers"]),
-        ("lease.py", "from wheel_lock.engine import channel", ["1: rule layers"]),
+        ("lease.py", "from wheel_lock.engine import leases", ["1: rule layers"]),
         ("lease.py", "from . import engine", ["1: rule layers"]),
-        ("lease.py", "from .engine.channel import Channel", ["1: rule layers"]),
-        ("engine/channel.py", "from .. import context", ["1: rule layers"]),
-        ("engine/channel.py", "from ..locks.exclusive import Lock", ["1: rule layers"]),
-        ("engine/__init__.py", "from ..locks import exclusive", ["1: rule layers"]),
+        ("lease.py", "from .engine.leases import LeaseTable", ["1: rule layers"]),
+        ("net/connection.py", "from .. import context", ["1: rule layers"]),
+        ("net/connection.py", "from ..locks.base import LockHandle", ["1: rule layers"]),
+        ("engine/__init__.py", "from ..locks import base", ["1: rule layers"]),
         ("wheel/wheel.py", "def f():\n    from wheel_lock import lease", ["2: rule layers"]),
         ("context.py", "import wheel_lock.cli, wheel_lock.testing", ["1: rule layers", "1: rule layers"]),
         ("context.py", "from wheel_lock import LockContext", ["1: rule layers"]),
@@ -198,11 +194,11 @@ def test_whatever_is_called_for_the_engine_has_a_failure_domain() -> None:
         ("protocol/resp.py", "import asyncio as aio, socket", ["1: rule purity", "1: rule purity"]),
         ("protocol/resp.py", "if TYPE_CHECKING:\n    import selectors", ["2: rule purity"]),
         # the door to redis-py
-        ("engine/channel.py", "import redis", ["1: rule redis"]),
-        ("engine/channel.py", "from redis.exceptions import RedisError", ["1: rule redis"]),
+        ("net/connection.py", "import redis", ["1: rule redis"]),
+        ("net/connection.py", "from redis.exceptions import RedisError", ["1: rule redis"]),
         ("errors.py", "import redis", ["1: rule redis"]),
         ("errors.py", "from redis import Redis", ["1: rule redis"]),
-        ("locks/exclusive.py", "from redis.lock import Lock", ["1: rule redis"]),
+        ("locks/base.py", "from redis.lock import Lock", ["1: rule redis"]),
         ("lease.py", "import redis", ["1: rule purity", "1: rule redis"]),
         # names
         ("utils.py", "", ["1: rule names", "1: rule layers"]),
@@ -224,9 +220,9 @@ def test_the_checker_sees(path: str, source: str, expected: list[str]) -> None:
     ("path", "source"),
     [
         ("__init__.py", "from wheel_lock.context import LockContext\nfrom .cli import main"),
-        ("engine/channel.py", "from . import renewal\nfrom .renewal import Batch\nimport socket, time"),
-        ("engine/channel.py", "from wheel_lock import errors\nfrom ..lease import Lease"),
-        ("threads.py", "from wheel_lock.asyncio import Face\nimport threading"),
+        ("net/connection.py", "from . import renewal\nfrom .renewal import Batch\nimport socket, time"),
+        ("net/connection.py", "from wheel_lock import errors\nfrom ..lease import Lease"),
+        ("decorator.py", "from wheel_lock.asyncio import Face\nimport threading"),
         ("protocol/__init__.py", "from .resp import encode\nfrom ..lease import Lease"),
         (
             "lease.py",
@@ -235,8 +231,8 @@ def test_the_checker_sees(path: str, source: str, expected: list[str]) -> None:
         ("lease.py", "import typing\nif typing.TYPE_CHECKING:\n    from .context import LockContext"),
         ("lease.py", "import timeit\nimport redisson"),
         ("lease.py", "from .extras import x"),
-        ("engine/channel.py", "if TYPE_CHECKING:\n    import redis"),
-        ("engine/connect.py", "import redis\nfrom redis.cluster import RedisCluster"),
+        ("net/connection.py", "if TYPE_CHECKING:\n    import redis"),
+        ("net/connector.py", "import redis\nfrom redis.cluster import RedisCluster"),
         ("context.py", "import redis"),
         ("testing.py", "import redis\nfrom wheel_lock import LockContext"),
         (

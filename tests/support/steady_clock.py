@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from wheel_lock.loop import Loop
+from wheel_lock.runtime.loop import Loop
 
 _GLANCE_S = 0.005  # as often somebody who runs looks at it
 _MOST_S = 0.02  # between two looks: more has passed while nobody ran

@@ -11,25 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wheel_lock.engine.acquiring import Release
-from wheel_lock.engine.batches import RenewalGroup
-from wheel_lock.engine.bulk import ReleaseMany
-from wheel_lock.engine.cluster import Cluster
-from wheel_lock.engine.connect import Connector
-from wheel_lock.engine.ending import Ending
-from wheel_lock.engine.extending import Extend
-from wheel_lock.engine.failover import Failovers
-from wheel_lock.engine.kind import Kind
-from wheel_lock.engine.lines import Lines
-from wheel_lock.engine.node import Node, start_helper_thread
-from wheel_lock.engine.operation import Operation, end_quietly, nobody
-from wheel_lock.engine.renewal import Renewer
-from wheel_lock.engine.requests import Query, terms_of
-from wheel_lock.engine.sentinel import SentinelConnector
-from wheel_lock.engine.sharded import wakeups_for
-from wheel_lock.engine.slots import ClusterConnector
-from wheel_lock.engine.telling import Teller, log_given_up, log_illegal
-from wheel_lock.engine.wakeups import WakeUps
+from wheel_lock.engine.future import Operation, end_quietly, nobody
+from wheel_lock.engine.loss_events import Teller, log_given_up, log_illegal
+from wheel_lock.engine.renewal.batch import RenewalGroup
+from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.requests.acquire import Release
+from wheel_lock.engine.requests.base import Query, terms_of
+from wheel_lock.engine.requests.bulk_operations import ReleaseMany
+from wheel_lock.engine.requests.extend import Extend
+from wheel_lock.engine.shutdown import Ending
+from wheel_lock.engine.topology.cluster import Cluster
+from wheel_lock.engine.topology.sentinel import Failovers
+from wheel_lock.engine.topology.sharded_pubsub import wakeups_for
+from wheel_lock.engine.waiting.registry import Lines
 from wheel_lock.errors import (
     ContextClosed,
     LockLost,
@@ -39,16 +33,22 @@ from wheel_lock.errors import (
     WheelLockError,
 )
 from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
+from wheel_lock.lock_types.base import Kind
+from wheel_lock.net.cluster import ClusterConnector
+from wheel_lock.net.connector import Connector
+from wheel_lock.net.node import Node, start_helper_thread
+from wheel_lock.net.pubsub import WakeUps
+from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.observe.events import HeldLock, held_lock
 from wheel_lock.observe.stats import ContextStats, Counters, snapshot
 from wheel_lock.options import ContextOptions, LockOptions, lock_name
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
-from wheel_lock.timer import HashedWheelTimer
-from wheel_lock.weak import WeakRegistry
+from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.runtime.weak_registry import WeakRegistry
 
 if TYPE_CHECKING:
-    from wheel_lock.engine.swapping import Swap
+    from wheel_lock.engine.requests.swap import Swap
 
 _UNDONE = (
     LossReason.NOT_CONFIRMED,

@@ -1,6 +1,6 @@
 """RESP2 as bytes: commands are encoded here, and the one shape of batched reply is checked and read here.
 
-Parsing the stream itself is hiredis's work (see engine/channel.py). What is known when a lease is made - its name
+Parsing the stream itself is hiredis's work (see net/connection.py). What is known when a lease is made - its name
 and its token - is encoded once, as a fragment that every later command of that lease reuses.
 """
 

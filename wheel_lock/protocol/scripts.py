@@ -129,7 +129,7 @@ _LUA = resources.files(__package__).joinpath("lua")
 
 def _part(found: re.Match[bytes]) -> bytes:
     """Return what several scripts have in common, in the place of the line that asks for it."""
-    return _INCLUDE.sub(_part, _LUA.joinpath("parts", f"{found[1].decode()}.lua").read_bytes().rstrip())
+    return _INCLUDE.sub(_part, _LUA.joinpath("include", f"{found[1].decode()}.lua").read_bytes().rstrip())
 
 
 def _load(name: str) -> Script:

@@ -6,21 +6,23 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from wheel_lock import task_lock, tasks, threads
-from wheel_lock.caller import calling_place, time_limit, wait_for
-from wheel_lock.engine.handover import Handoff
-from wheel_lock.engine.operation import Operation
+from wheel_lock.aio import call as aio_call
+from wheel_lock.aio import lock as aio_lock
+from wheel_lock.aio import primitives as aio_primitives
+from wheel_lock.engine.future import Operation
 from wheel_lock.errors import WheelLockError, quoted
-from wheel_lock.family import asyncio as task_family
-from wheel_lock.family import threads as thread_family
-from wheel_lock.handle import LockHandle, OnLost
 from wheel_lock.lease import Lease
-from wheel_lock.locks import EXCLUSIVE
+from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.locks.base import LockHandle, OnLost, calling_place, time_limit
 from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import fragment
-from wheel_lock.quorum.electing import Contest
+from wheel_lock.quorum.acquire import Contest
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
+from wheel_lock.sync import lock as sync_lock
+from wheel_lock.sync import primitives as sync_primitives
+from wheel_lock.sync.call import wait_for
 
 
 class QuorumHandle(LockHandle):
@@ -81,13 +83,13 @@ class _ForThreads(QuorumHandle):
         return lease is not None and bool(wait_for(self._engine, partial(self._engine.owned, lease)))
 
 
-class QuorumLock(_ForThreads, threads.Lock):
+class QuorumLock(_ForThreads, sync_lock.Lock):
     """An exclusive lock that a majority of masters grants, for threads. Made by ``LockContext.quorum(...).lock``."""
 
     __slots__ = ()
 
 
-class QuorumReentrantLock(_ForThreads, thread_family.ReentrantLock):
+class QuorumReentrantLock(_ForThreads, sync_primitives.ReentrantLock):
     """The same, for a thread that acquires it again; how often is counted in the process."""
 
     __slots__ = ()
@@ -99,16 +101,16 @@ class _ForTasks(QuorumHandle):
     async def owned(self) -> bool:
         """Ask the nodes whether a majority of them still has this lock's own tokens."""
         lease = self._own()
-        return lease is not None and bool(await tasks.wait_for(self._engine, partial(self._engine.owned, lease)))
+        return lease is not None and bool(await aio_call.wait_for(self._engine, partial(self._engine.owned, lease)))
 
 
-class QuorumTaskLock(_ForTasks, task_lock.Lock):
+class QuorumTaskLock(_ForTasks, aio_lock.Lock):
     """An exclusive lock that a majority of masters grants, for tasks. Made by ``LockContext.quorum(...).asyncio.lock``."""
 
     __slots__ = ()
 
 
-class QuorumTaskReentrantLock(_ForTasks, task_family.ReentrantLock):
+class QuorumTaskReentrantLock(_ForTasks, aio_primitives.ReentrantLock):
     """The same, for a task that acquires it again."""
 
     __slots__ = ()

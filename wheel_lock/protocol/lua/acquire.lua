@@ -1,7 +1,7 @@
 -- flags:
 -- Acquire one exclusive lock, or say how long its holder has left: what a waiter asks, and a lock that never expires.
 -- KEYS: name.  ARGV: token, ttl in ms or 0 for none.
--- Reply: 0 (granted), or a list: the holder's remaining time in ms, -1 where it does not expire, and a type; see parts/held.
+-- Reply: 0 (granted), or a list: the holder's remaining time in ms, -1 where it does not expire, and a type; see include/held.
 -- include: expiry
 -- include: held
 local ttl = ARGV[2]

@@ -4,7 +4,7 @@
 -- ARGV: token, ttl in ms, for how long it is alive without a word in ms (0: it does not wait), wake-up channel, ttl of the
 -- fence key in ms.
 -- Reply: the fence or 0 (granted), or a list: the holder's remaining time in ms for who is first in the queue, -1 for the
--- others; or that time for everybody, -1 where it does not expire, and a type; see parts/held.
+-- others; or that time for everybody, -1 where it does not expire, and a type; see include/held.
 -- include: expiry
 -- include: held
 -- include: number

@@ -2,7 +2,7 @@
 -- Acquire one lock in the layout of Redisson's RLock: a hash with one field, its holder, and how often he holds it.
 -- KEYS: name, and a fence key where a fence is asked for.  ARGV: field, ttl in ms, ttl of the fence key in ms.
 -- Reply: the fence or 0 (granted), or a list: the holder's remaining time in ms, -1 where it does not expire, and a type;
--- see parts/held.
+-- see include/held.
 -- include: expiry
 -- include: held
 -- include: number

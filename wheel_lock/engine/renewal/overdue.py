@@ -1,0 +1,100 @@
+"""The overdue set: leases whose renewal is not confirmed although it should be, nearest local deadline first."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator
+
+from sortedcontainers import SortedKeyList
+
+from wheel_lock.engine.requests.base import terms_of
+from wheel_lock.lease import Lease
+from wheel_lock.protocol.scripts import Script
+
+
+def _urgency(lease: Lease) -> tuple[float, float]:
+    return lease.deadline, id(lease)  # the second makes removal logarithmic where thousands share one deadline
+
+
+def _script_of(lease: Lease) -> Script:
+    return terms_of(lease).kind.renew
+
+
+class Overdue:
+    """Leases ordered by local deadline. A lease's deadline must not change while it is in here.
+
+    Those of each renewal script are kept apart, because a server may refuse one script and not another: what is refused,
+    however much it is, must not stand before what is not. There are a handful of scripts.
+    """
+
+    def __init__(self) -> None:
+        self._by_script: defaultdict[Script, SortedKeyList[Lease, tuple[float, float]]] = defaultdict(
+            lambda: SortedKeyList(key=_urgency)
+        )
+
+    def __len__(self) -> int:
+        return sum(map(len, tuple(self._by_script.values())))  # from any thread; the first of a kind may come meanwhile
+
+    def __iter__(self) -> Iterator[Lease]:
+        return heapq.merge(*self._by_script.values(), key=_urgency)
+
+    def snapshot(self) -> list[Lease]:
+        """Return a copy. From any thread, so it may be a moment old; what is being changed is left out."""
+        try:
+            return list(itertools.chain.from_iterable(self._by_script.values()))
+        except (IndexError, RuntimeError):
+            return []
+
+    @property
+    def first_deadline(self) -> float | None:
+        """The nearest local deadline, or None where nothing is overdue."""
+        return min((leases[0].deadline for leases in self._by_script.values() if leases), default=None)
+
+    def add(self, leases: Iterable[Lease]) -> None:
+        """Add leases that are not in here. O(n log n)."""
+        for script, some in itertools.groupby(leases, _script_of):
+            self._by_script[script].update(some)
+
+    def discard(self, lease: Lease) -> None:
+        """Take ``lease`` out if it is in here. O(log n)."""
+        self._by_script[_script_of(lease)].discard(lease)
+
+    def take(
+        self,
+        most: int,
+        wanted: Callable[[Lease], bool],
+        *,
+        of: Script | None = None,
+        besides: Container[Script] = (),
+    ) -> list[Lease]:
+        """Take out, nearest deadline first, up to ``most`` leases that are ``wanted``. O(most), if most of them are.
+
+        Args:
+            most: How many at most.
+            wanted: Which.
+            of: The only script that they may be renewed by; None for all.
+            besides: Scripts that they may not be renewed by.
+        """
+        lists = [leases for script, leases in self._by_script.items() if of in (None, script) and script not in besides]
+        first = list(itertools.islice(heapq.merge(*lists, key=_urgency), most))
+        if all(map(wanted, first)):
+            for script, number in Counter(map(_script_of, first)).items():
+                del self._by_script[script][:number]
+            return first
+        taken = list(itertools.islice(filter(wanted, heapq.merge(*lists, key=_urgency)), most))
+        for lease in taken:
+            self.discard(lease)
+        return taken
+
+    def pop_until(self, deadline: float) -> list[Lease]:
+        """Take out, in order, every lease whose local deadline is at or before ``deadline``."""
+        popped: list[Lease] = []
+        for leases in self._by_script.values():
+            stop = leases.bisect_key_right((deadline, math.inf))
+            popped += leases.islice(0, stop)
+            del leases[:stop]
+        popped.sort(key=_urgency)
+        return popped

@@ -1,0 +1,308 @@
+"""Wake-ups: one connection of its own on which the server says that a lock which is waited for has been released.
+
+Pub/sub promises nothing: a message that is sent while the connection is away is lost. So whoever listens here also
+looks by himself from time to time, and once more whenever a subscription begins to hold.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+from wheel_lock.net.connection import BareCommand, Channel, PushChannel
+from wheel_lock.net.connector import Connection, Connector, Server
+from wheel_lock.net.node import Node
+from wheel_lock.observe.stats import Counters
+from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
+from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.failures import FailureDomain, guarded
+from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.timer import HashedWheelTimer
+
+logger = logging.getLogger("wheel_lock")
+
+_PING_EVERY_S = 2.0  # a half-open connection is noticed after two of these
+_PER_COMMAND = 500  # channels
+_MOST_STRAYS = 16  # channels without listeners from which it unsubscribes again between two PINGs
+_LONGEST_CHANNEL = 1024  # bytes; none of ours is as long
+
+
+class Listener(FailureDomain, Protocol):
+    """Who waits for wake-ups on one channel."""
+
+    def listening(self, holds: bool) -> None:
+        """The subscription holds from now on, or does not hold any more."""
+        ...
+
+    def woken(self, message: bytes) -> None:
+        """A message has come."""
+        ...
+
+
+def _payload(message: Sequence[Reply]) -> bytes:
+    if len(message) != 3 or not isinstance(message[2], bytes):
+        raise MalformedReply(f"{message!r:.40} is no message")
+    return message[2]
+
+
+def _nothing() -> None:
+    """What is done about replies that prove nothing."""
+
+
+class WakeUps:
+    """Subscriptions to the wake-up channels of one node, on one connection. Timer's thread only."""
+
+    def __init__(
+        self,
+        timer: HashedWheelTimer,
+        connector: Connector,
+        options: ContextOptions,
+        launch: Callable[[Callable[[], None]], None],
+        domain: FailureDomain,
+        on_moved: Callable[[], object] | None = None,
+    ) -> None:
+        self._timer = timer
+        # In the way of sharded pub/sub, where that is given: called when channels live elsewhere by now.
+        self._on_moved = on_moved
+        self._subscribes = b"SUBSCRIBE" if on_moved is None else b"SSUBSCRIBE"
+        self._unsubscribes = b"UNSUBSCRIBE" if on_moved is None else b"SUNSUBSCRIBE"
+        self._per_command = _PER_COMMAND if on_moved is None else 1  # they must be of one slot
+        self._node = Node(timer, connector, options, Counters(), launch, self._new_channel)
+        self._node.domain = self._domain = domain
+        self._node.is_needed = lambda: bool(self._listeners) and not self._paused
+        self._node.on_ready = self._subscribe_all
+        self._reset()
+
+    def _reset(self) -> None:
+        self._listeners: dict[bytes, list[Listener]] = {}  # by channel
+        self._holding: set[bytes] = set()  # confirmed
+        self._asked: set[bytes] = set()  # not confirmed yet
+        self._refused: set[bytes] = set()  # to be asked for again
+        self._strays: set[bytes] = set()
+        # Channels that are subscribed to or unsubscribed from when the connection has room, as they are needed then.
+        self._put_off: set[bytes] = set()
+        self._ping: Alarm | None = None
+        self._proved: Callable[[], object] = _nothing
+        self._silent = False
+        self._paused = False
+        self._refusal_logged = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a subscription, a connection for it, or the answer to a PING is on its way."""
+        return bool(self._asked) or self._silent or (bool(self._listeners) and self._node.busy)
+
+    @property
+    def needed(self) -> bool:
+        """Whether somebody listens."""
+        return bool(self._listeners)
+
+    def listen(self, channel: bytes, listener: Listener) -> None:
+        """Subscribe to ``channel``; the listener is told when that holds."""
+        listeners = self._listeners.setdefault(channel, [])
+        listeners.append(listener)
+        known = len(listeners) == 1 and channel in self._put_off
+        if known:
+            self._put_off.discard(channel)  # a pending unsubscription, which was not sent
+        if channel in self._holding:
+            guarded(listener, listener.listening, True)
+        elif len(listeners) > 1 or known:
+            pass  # it is being subscribed to
+        elif self._node.connected:
+            self._subscribe((channel,))
+        else:
+            self._node.connect()
+        if self._ping is None:
+            self._set_ping()
+
+    def ignore(self, channel: bytes, listener: Listener) -> None:
+        """Tell ``listener`` of ``channel`` no more."""
+        listeners = self._listeners.get(channel, [])
+        if listener in listeners:
+            listeners.remove(listener)
+        if not listeners and self._listeners.pop(channel, None) is not None:
+            if channel in self._put_off:
+                self._put_off.discard(channel)  # a pending subscription, which was not sent
+            else:
+                self._unsubscribe(channel)
+
+    def _unsubscribe(self, channel: bytes) -> None:
+        if self._node.clogged:
+            self._put_it_off((channel,))
+            return
+        self._asked.discard(channel)
+        self._refused.discard(channel)
+        self._holding.discard(channel)
+        if self._node.connected:
+            self._node.send(BareCommand(self._unsubscribes, channel))
+
+    def _put_it_off(self, channels: Iterable[bytes]) -> None:
+        self._put_off.update(channels)
+        self._node.tell_room(self._catch_up)
+
+    def _catch_up(self) -> None:
+        """The connection has room: send the commands that have been put off and are still needed."""
+        put_off, self._put_off = self._put_off, set()
+        for channel in put_off.difference(self._listeners):
+            self._unsubscribe(channel)
+        self._subscribe([channel for channel in put_off if channel in self._listeners])
+
+    def _new_channel(
+        self,
+        timer: HashedWheelTimer,
+        connection: Connection,
+        domain: FailureDomain | None,
+        on_reply: Callable[[], object],
+        on_lost: Callable[[Channel, Exception], object],
+    ) -> Channel:
+        def lost(channel: Channel, error: Exception) -> None:
+            on_lost(channel, error)
+            self._deafen()
+
+        # The first PONG shows that it lasts: one that is cut as soon as it has subscribed is not made again in a hurry.
+        self._proved = on_reply
+        return PushChannel(self._heard, timer, connection, domain, _nothing, lost)
+
+    def _deafen(self) -> None:
+        """The connection is gone: nobody hears anything until there is another."""
+        self._asked.clear()
+        self._refused.clear()
+        self._holding.clear()
+        self._strays.clear()
+        self._put_off.clear()
+        self._silent = False
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                guarded(listener, listener.listening, False)
+
+    def _subscribe(self, channels: Sequence[bytes]) -> None:
+        for start in range(0, len(channels), self._per_command):
+            if self._node.clogged:
+                self._put_it_off(channels[start:])
+                break
+            some = channels[start : start + self._per_command]
+            self._asked.update(some)
+            self._node.send(BareCommand(self._subscribes, *some))
+
+    def _subscribe_all(self) -> None:
+        """The connection stands, perhaps not for the first time."""
+        self._subscribe(list(self._listeners))
+
+    def _heard(self, reply: Reply) -> None:
+        self._silent = False
+        if isinstance(reply, ServerError):
+            # It does not say what it is about. What is confirmed after all is struck out again.
+            self._refused |= self._asked
+            self._asked.clear()
+            if self._on_moved is not None and reply.code == "MOVED":
+                self._on_moved()
+                return
+            if self._refused and not self._refusal_logged:
+                self._refusal_logged = True
+                NOTIFIER.post(
+                    logger.warning,
+                    "the server refuses to send wake-ups, so waiters have to look by themselves: %s",
+                    error_text(reply),
+                )
+            return
+        if reply == b"PONG":  # so it is said to one that listens to nothing, because that is what it was refused
+            self._proved()
+            return
+        if type(reply) is not list or len(reply) < 2 or not isinstance(reply[1], bytes):
+            raise MalformedReply(f"{reply!r:.40} is nothing that a subscriber is told")
+        what, channel = reply[0], reply[1]
+        listeners = list(self._listeners.get(channel, ()))
+        if what in (b"subscribe", b"ssubscribe"):
+            self._asked.discard(channel)
+            self._refused.discard(channel)
+            if listeners or channel in self._put_off:
+                self._holding.add(channel)
+            for listener in listeners:
+                guarded(listener, listener.listening, True)
+        elif what == b"pong":
+            self._proved()
+        elif what == b"sunsubscribe" and channel in self._holding and self._on_moved is not None:
+            self._holding.discard(channel)
+            self._refused.add(channel)  # to be asked for again, unless its slot has gone
+            for listener in listeners:
+                guarded(listener, listener.listening, False)
+            self._on_moved()
+        elif what in (b"message", b"smessage"):
+            message = _payload(reply)
+            for listener in listeners:
+                guarded(listener, listener.woken, message)
+            if not listeners and channel not in self._put_off and not self._node.clogged:
+                self._stray(channel)
+
+    def _stray(self, channel: bytes) -> None:
+        """Unsubscribe again from a channel without listeners: the first time was refused, or the server is hostile.
+
+        The number of these commands is bounded, or they would pile up here for a server that stops reading.
+        """
+        if len(channel) <= _LONGEST_CHANNEL and len(self._strays) < _MOST_STRAYS and channel not in self._strays:
+            self._strays.add(channel)
+            self._node.send(BareCommand(self._unsubscribes, channel))
+
+    def _set_ping(self) -> None:
+        self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive, self._domain)
+
+    def _look_alive(self, now: float) -> None:
+        self._ping = None
+        if not self._listeners:
+            return
+        self._strays.clear()
+        if self._node.connected:
+            if self._silent:
+                self._node.drop(TimeoutError("the connection for wake-ups has been silent for too long"))
+            else:
+                self._silent = True
+                self._node.send(BareCommand(b"PING"))
+                again, self._refused = self._refused, set()
+                self._subscribe([channel for channel in again if channel in self._listeners])
+        self._set_ping()
+
+    def rearrange(self) -> None:
+        """Listen to each channel where it lives by now: there is one place only."""
+
+    def leave_for(self, masters: Collection[Server], error: Exception) -> None:
+        """Listen at no other server than the master, which goes by these addresses."""
+        self._node.leave_for(masters, error)
+
+    def pause(self) -> None:
+        """Ask no more whether the connection lasts, and make no other, until :meth:`resume`."""
+        self._timer.cancel(self._ping)
+        self._ping = None
+        self._silent = False
+        self._paused = True
+
+    def resume(self) -> None:
+        """Be as before :meth:`pause`."""
+        if self._paused:
+            self._paused = False
+            self._node.connect()
+            self._set_ping()
+
+    def close(self, error: Exception) -> None:
+        """Hang up for good."""
+        self._listeners.clear()
+        self._deafen()
+        self._node.close(error)
+
+    def retire(self) -> None:
+        """Hang up until somebody listens again."""
+        self._deafen()
+        self._node.retire()
+
+    def restart(self, error: Exception) -> None:
+        """After the death of the thread: begin anew."""
+        self._timer.cancel(self._ping)
+        self._reset()
+        self._node.restart(error)
+
+    def forget(self) -> None:
+        """In a forked child: nobody listens."""
+        self._reset()
+        self._node.forget()

@@ -1,0 +1,292 @@
+"""Greenlets of gevent as callers: who they are, how they wait, and the threads that run beside them.
+
+A greenlet is to a lock what a thread is: an owner of its own, which waits alone. It waits through the hub of its thread,
+so that the others go on. Without gevent each of these questions costs one look into ``sys.modules``, and the package
+never imports it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from sys import modules
+from time import monotonic
+from typing import Any, Protocol
+
+from wheel_lock.lease import Owner
+from wheel_lock.runtime.native import RLock, allocate_lock, get_ident, sleep, start_new_thread, threads_are_patched
+
+_LOOK_AROUND_S = 1.0
+_EXIT_S = 0.5
+_GLANCE_S = 0.002
+
+_sending = RLock()  # held for moments: what wakes a hub is not closed while another thread is at it
+_main_hub: weakref.ref[Any] | None = None  # once it has been seen
+
+
+def _after_fork() -> None:
+    global _sending, _main_hub
+    _sending = RLock()
+    _main_hub = None  # the thread that forks may have been another
+    _with_hubs.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _hub_here() -> Any:
+    """Return the hub of the calling thread, or None where it has none (yet)."""
+    hub_if_exists = getattr(modules.get("gevent._hub_local"), "get_hub_if_exists", None)
+    return None if hub_if_exists is None else hub_if_exists()
+
+
+# -- how a caller waits ----------------------------------------------------------------------------------------------
+
+
+class Gate(Protocol):
+    """Where a caller waits until another thread opens it, once."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Wait; return whether it was opened in time."""
+        ...
+
+    def release(self) -> None:
+        """Open it. From any thread; does not wait and does not raise."""
+        ...
+
+
+class _HubGate:
+    """A gate before which only the calling greenlet waits."""
+
+    __slots__ = ("_hub", "_open", "_watcher")
+
+    def __init__(self, hub: Any) -> None:
+        self._hub = hub
+        self._open = False
+        self._watcher: Any = None
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        loop = self._hub.loop
+        waiter = modules["gevent.hub"].Waiter(self._hub)
+        timer = None
+        try:
+            if timeout >= 0:
+                timer = loop.timer(timeout)
+                timer.start(waiter.switch, None)
+            self._watcher = loop.async_()
+            self._watcher.start(waiter.switch, None)
+            if not self._open:  # looked at after there is something to wake us by
+                waiter.get()
+            return self._open
+        finally:  # whatever is thrown into the greenlet: Timeout, GreenletExit
+            watcher = self._watcher
+            with _sending:
+                self._watcher = None
+            if watcher is not None:
+                watcher.close()
+            if timer is not None:
+                timer.close()
+
+    def release(self) -> None:
+        self._open = True
+        with _sending:
+            if self._watcher is not None:
+                try:
+                    self._watcher.send()
+                except Exception:
+                    pass  # the hub has been destroyed, and its greenlets with it
+
+
+def new_gate() -> Gate:
+    """Return a closed gate for the calling thread or greenlet."""
+    global _main_hub
+    if "gevent" in modules:
+        hub = _hub_here()
+        if hub is None and threads_are_patched() and threading.get_native_id() == os.getpid():
+            hub = modules["gevent"].get_hub()  # whatever waits in the main thread makes one, and callbacks run there
+        # The hub itself cannot be left waiting; what it runs (a signal's handler, say) blocks it.
+        if hub is not None and hub is not modules["greenlet"].getcurrent():
+            if hub.main_hub and (_main_hub is None or _main_hub() is not hub):
+                _main_hub = weakref.ref(hub)
+            return _HubGate(hub)
+    gate = allocate_lock()
+    gate.acquire()
+    return gate
+
+
+# -- who it is -------------------------------------------------------------------------------------------------------
+
+
+class GreenletOwner(Owner):
+    """A greenlet as the owner of leases. They end with it."""
+
+    __slots__ = ("_greenlet",)
+
+    def __init__(self, greenlet: Any) -> None:
+        self._greenlet = weakref.ref(greenlet)  # weak, because a held lease keeps its owner
+        self.holds = None
+
+    @property
+    def ended(self) -> bool:  # type: ignore[override]
+        """Whether it has ended."""
+        greenlet = self._greenlet()
+        return greenlet is None or greenlet.dead
+
+
+_owners: weakref.WeakKeyDictionary[Any, GreenletOwner] = weakref.WeakKeyDictionary()
+
+
+def greenlet_owner() -> Owner | None:
+    """Return the owner that stands for the calling greenlet; None where that is the thread itself."""
+    if "gevent" not in modules:
+        return None
+    greenlet = modules["greenlet"].getcurrent()
+    if greenlet.parent is None:
+        return None  # each thread has one such, which is there before any hub is
+    owner = _owners.get(greenlet)
+    if owner is None:
+        owner = _owners[greenlet] = GreenletOwner(greenlet)
+    return owner
+
+
+# -- the threads beside them -----------------------------------------------------------------------------------------
+
+
+class SystemThread(Protocol):
+    """As much of a ``threading.Thread`` as is used here."""
+
+    @property
+    def ident(self) -> int | None: ...
+
+    def start(self) -> None: ...
+
+    def is_alive(self) -> bool: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+
+class _UnpatchedThread:
+    """A daemon thread of the system where ``threading.Thread`` makes greenlets."""
+
+    def __init__(self, target: Callable[[], object], name: str) -> None:
+        self.name = name
+        self.ident: int | None = None
+        self._target = target
+        self._alive = False
+        self._joining: list[Gate] = []
+
+    def start(self) -> None:
+        self._alive = True
+        try:
+            start_new_thread(self.run, ())
+        except BaseException:
+            self._alive = False
+            raise
+
+    def run(self) -> None:
+        """Be that thread."""
+        self.ident = get_ident()
+        threading.current_thread().name = self.name  # for log records
+        try:
+            self._target()
+            hub = _hub_here()
+            if hub is not None:  # whatever here has waited in the way of gevent, a connecting socket for one
+                modules["gevent"].sleep(0)  # what is to be closed a turn later
+                hub.destroy(True)
+        finally:
+            self._alive = False
+            for gate in self._joining:
+                gate.release()
+
+    def is_alive(self) -> bool:
+        return self._alive
+
+    def join(self, timeout: float | None = None) -> None:
+        gate = new_gate()
+        self._joining.append(gate)
+        if self._alive:
+            gate.acquire(timeout=-1 if timeout is None else timeout)
+
+
+def _run(target: Callable[[], object]) -> None:
+    target()
+    if threads_are_patched():  # meanwhile, and so this thread has another identity now
+        threading.current_thread()  # which is noted, and so can be deleted when the thread ends
+
+
+def new_thread(target: Callable[[], object], name: str) -> SystemThread:
+    """Return a daemon thread of the system, not yet started."""
+    if threads_are_patched():
+        return _UnpatchedThread(target, name)
+    return threading.Thread(target=_run, args=(target,), name=name, daemon=True)
+
+
+def start_soon(target: Callable[[], object], name: str) -> None:
+    """Start a daemon thread of the system without waiting until it runs, which takes long where others compute.
+
+    Raises:
+        RuntimeError: The system has no thread for us.
+    """
+    start_new_thread(_start, (target, name))  # because threading.Thread.start() waits
+
+
+_with_hubs: set[_UnpatchedThread] = set()  # threads that run for a moment, and wait in the way of gevent meanwhile
+
+
+def _start(target: Callable[[], object], name: str) -> None:
+    if threads_are_patched():
+        alone = _UnpatchedThread(target, name)
+        _with_hubs.add(alone)
+        try:
+            alone.run()
+        finally:
+            _with_hubs.discard(alone)
+        return
+    thread = new_thread(target, name)
+    try:
+        thread.start()
+    except RuntimeError:
+        target()  # the system has no second one, but this will do
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Give the threads with hubs a moment to end.
+
+    A thread that wakes up while the interpreter ends is ended in the middle of its stack. Where greenlets have stacks of
+    their own there, that crashes the process.
+    """
+    until = monotonic() + _EXIT_S
+    while _with_hubs and monotonic() < until:
+        sleep(_GLANCE_S)
+
+
+def run_among_greenlets(call: Callable[[], object]) -> None:
+    """Run what may take locks that gevent has patched - log records, users' callbacks - from a thread of ours.
+
+    gevent's locks do not keep their promises between threads: a greenlet that waits for one which another thread holds
+    may never be woken. So this runs in a greenlet of the main thread, where there is a hub, and is waited for.
+
+    Args:
+        call: Must not raise.
+    """
+    hub = _main_hub() if _main_hub is not None and threads_are_patched() else None
+    if hub is None or hub.loop is None:
+        call()
+        return
+    done = allocate_lock()
+    done.acquire()
+
+    def run() -> None:
+        try:
+            call()
+        finally:
+            done.release()
+
+    hub.loop.run_callback_threadsafe(modules["gevent"].spawn, run)
+    while not done.acquire(timeout=_LOOK_AROUND_S) and hub.loop is not None:
+        pass  # another greenlet computes
