@@ -16,7 +16,7 @@ from wheel_lock.engine.engine import ENGINES, Engine
 from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks.base import OnLost, checked_callback
-from wheel_lock.locks.bulk import ManyLocks, Name, leases_to_release, let_go_of, raise_if_any, read_all
+from wheel_lock.locks.bulk import BulkAcquire, Name, leases_to_release, let_go_of, raise_if_any, read_all
 from wheel_lock.locks.handoff import adopted_options, handed_over_kind
 from wheel_lock.net.clients import AnyClient, client_at, connector_for
 from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
@@ -25,15 +25,15 @@ from wheel_lock.quorum.context import QuorumContext, QuorumOptions
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.timer import HashedWheelTimer
-from wheel_lock.sync.call import Waiting
-from wheel_lock.sync.context import ThreadFace
+from wheel_lock.sync.call import SyncFuture
+from wheel_lock.sync.context import ThreadContext
 from wheel_lock.sync.factory import ThreadLocks
 from wheel_lock.sync.lock import Lock
 
 _EXIT_TIMEOUT_S = 0.8  # so that a process that holds locks still ends within a second
 
 
-class LockContext(ThreadLocks, ThreadFace):
+class LockContext(ThreadLocks, ThreadContext):
     """Holds locks on one Redis server and keeps them alive from one thread.
 
     Args:
@@ -262,10 +262,10 @@ class LockContext(ThreadLocks, ThreadFace):
         def new_lock(name: Name) -> Lock:
             return Lock(self._engine, EXCLUSIVE, name, options, callback)
 
-        waiting: Waiting[None] = Waiting(self._engine)
-        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, waiting, blocking_timeout)
+        waiting: SyncFuture[None] = SyncFuture(self._engine)
+        many = BulkAcquire(self._engine, names, options, new_lock, all_or_nothing, waiting, blocking_timeout)
         try:
-            for _ in many.hand_over():
+            for _ in many.submit():
                 pass
             waiting.result()
             return many.outcome()
@@ -288,11 +288,11 @@ class LockContext(ThreadLocks, ThreadFace):
         """
         leases = None
         given: list[Any] = []
-        waiting: Waiting[dict[str | bytes, LossReason]]
+        waiting: SyncFuture[dict[str | bytes, LossReason]]
         try:
             leases, lost = leases_to_release(read_all(locks, given))
             if leases:
-                waiting = Waiting(self._engine)
+                waiting = SyncFuture(self._engine)
                 self._engine.submit(partial(self._engine.release_many, leases, waiting))
         except (WheelLockError, TypeError):
             raise
@@ -325,8 +325,8 @@ class LockContext(ThreadLocks, ThreadFace):
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.acquire`.
         """
         handoff = Handoff.from_text(text)
-        kind, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
-        lock = Lock(self._engine, kind, handoff.name, options, checked_callback(on_lost))
+        lock_type, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
+        lock = Lock(self._engine, lock_type, handoff.name, options, checked_callback(on_lost))
         lock._adopt(handoff)
         return lock
 
@@ -392,14 +392,14 @@ if hasattr(os, "register_at_fork"):
 @atexit.register
 def _at_exit() -> None:
     """Release what is held, within a bounded time for all contexts together; what cannot be released expires."""
-    closing: list[Waiting[None]] = []
+    closing: list[SyncFuture[None]] = []
     engines = list(ENGINES)
     for engine in engines:
         engine.exiting = True
     for engine in engines:
         if (engine.held or engine.timer.running) and not engine.closed and not engine.timer.stopped:
-            waiting: Waiting[None] = Waiting(engine)
-            engine.tell(partial(engine.end, _EXIT_TIMEOUT_S, waiting))
+            waiting: SyncFuture[None] = SyncFuture(engine)
+            engine.post_if_open(partial(engine.end, _EXIT_TIMEOUT_S, waiting))
             closing.append(waiting)
     for waiting in closing:
         try:

@@ -18,7 +18,7 @@ from wheel_lock.aio.lock import Lock as AsyncLock
 from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.lease import Owner
-from wheel_lock.locks.base import LockHandle
+from wheel_lock.locks.base import BaseLock
 from wheel_lock.options import lock_name
 from wheel_lock.sync import call as sync_call
 from wheel_lock.sync.lock import Lock
@@ -28,10 +28,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # What decorated functions hold, by who runs them. Weak: a lock goes with its call, whatever interrupts that.
-_calls: weakref.WeakValueDictionary[tuple[Owner, Engine, str | bytes], LockHandle] = weakref.WeakValueDictionary()
+_calls: weakref.WeakValueDictionary[tuple[Owner, Engine, str | bytes], BaseLock] = weakref.WeakValueDictionary()
 
 
-def _call_of(lock: LockHandle, owner: Owner) -> tuple[Owner, Engine, str | bytes]:
+def _call_of(lock: BaseLock, owner: Owner) -> tuple[Owner, Engine, str | bytes]:
     """Return what a call that is to hold ``lock`` is known by; raise LockAlreadyHeld where it is part of another one."""
     call = owner, lock._engine, lock.name
     outer = _calls.get(call)

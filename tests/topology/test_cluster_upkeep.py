@@ -19,7 +19,7 @@ from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from tests.topology.tellers import Teller
 from wheel_lock import LockContext, LockUnavailable, LostEvent
 from wheel_lock.engine.renewal.renewer import Renewer
-from wheel_lock.engine.requests.base import terms_of
+from wheel_lock.engine.requests.base import group_of
 from wheel_lock.engine.topology.cluster import Cluster
 from wheel_lock.net.cluster import ClusterConnector, SlotRange
 from wheel_lock.net.connector import Server
@@ -270,7 +270,7 @@ def test_very_many_locks_come_to_a_new_master_in_parts(nodes: Nodes, monkeypatch
         def leaving(left: Set[Renewer]) -> None:
             leave(left)
             if left:
-                rest.append(sum(terms_of(lease).renewer in left for lease in engine.held))
+                rest.append(sum(group_of(lease).renewer in left for lease in engine.held))
 
         monkeypatch.setattr(cluster, "_leave", leaving)
         take_over(owner, heir)
@@ -288,13 +288,13 @@ def test_very_many_overdue_locks_come_to_a_new_master_in_parts(nodes: Nodes, mon
         names = names_at(THIRD, 3000)
         locks = context.acquire_many(names, timeout=60.0, renew_every=0.3, on_lost=told.append)
         cluster, engine, rest = cluster_of(context), context._engine, list[int]()
-        [at_owner] = {terms_of(lease).renewer for lease in engine.held}
+        [at_owner] = {group_of(lease).renewer for lease in engine.held}
         answered = cluster._answered
 
         def noted(found: Sequence[SlotRange], life: Backoff) -> None:
             answered(found, life)
             if not cluster.owns_slots(at_owner):
-                rest.append(sum(terms_of(lease).renewer is at_owner for lease in engine.held))
+                rest.append(sum(group_of(lease).renewer is at_owner for lease in engine.held))
 
         monkeypatch.setattr(cluster, "_answered", noted)
         eventually(lambda: heir.client().dbsize() == owner.client().dbsize() == 3000, LONG_S)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockAlreadyHeld, LockUnavailable
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.runtime.interruptions import uninterrupted_start
@@ -29,7 +29,7 @@ P = ParamSpec("P")
 _LOOK_AROUND_S = 1.0  # so often waiting tasks make sure that the thread they wait for is still there
 
 
-class _Mailbox:
+class LoopBridge:
     """Completions on their way to one event loop. One wake-up of the loop serves all that come before it runs."""
 
     __slots__ = ("__weakref__", "_arrived", "_called", "_look", "expected", "in_daemon", "loop")
@@ -37,7 +37,7 @@ class _Mailbox:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.in_daemon = threading.current_thread().daemon
-        self.expected: set[Awaiting[Any]] = set()
+        self.expected: set[AsyncFuture[Any]] = set()
         self._arrived: deque[asyncio.Future[None]] = deque()
         self._called = False
         self._look: asyncio.TimerHandle | None = None
@@ -88,23 +88,23 @@ class _Mailbox:
 
 
 class _Here(threading.local):
-    mailbox: weakref.ref[_Mailbox] | None = None  # weak, so that a closed loop and its tasks can go
+    mailbox: weakref.ref[LoopBridge] | None = None  # weak, so that a closed loop and its tasks can go
 
 
 _here = _Here()
 
 
-def _mailbox() -> _Mailbox:
+def _mailbox() -> LoopBridge:
     loop = asyncio.get_running_loop()
     known = _here.mailbox
     mailbox = None if known is None else known()
     if mailbox is None or mailbox.loop is not loop:
-        mailbox = _Mailbox(loop)
+        mailbox = LoopBridge(loop)
         _here.mailbox = weakref.ref(mailbox)
     return mailbox
 
 
-class Awaiting(Operation[T]):
+class AsyncFuture(Future[T]):
     """An operation that a task awaits.
 
     Args:
@@ -163,21 +163,21 @@ class Awaiting(Operation[T]):
             self._future.set_exception(LockUnavailable("The thread that keeps the locks ended before it answered"))
 
 
-def wait_for(engine: Engine, work: Callable[[Operation[T]], object]) -> Awaiting[T]:
-    """Have work done on the timer's thread; return its result to come, to be awaited. See ``caller.wait_for``."""
-    awaiting: Awaiting[T] = Awaiting(engine)
+def call(engine: Engine, work: Callable[[Future[T]], object]) -> AsyncFuture[T]:
+    """Have work done on the timer's thread; return its result to come, to be awaited. See ``sync.call.call``."""
+    awaiting: AsyncFuture[T] = AsyncFuture(engine)
     engine.submit(partial(work, awaiting))
     return awaiting
 
 
 async def behind_releases(engine: Engine, begin: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """Begin what may find a lock held that is being released; see ``caller.behind_releases``."""
+    """Begin what may find a lock held that is being released; see ``sync.call.behind_releases``."""
     try:
         return begin(*arguments, **options)
     except LockAlreadyHeld:
         if not engine.interrupted:
             raise
-    await wait_for(engine, engine.come_by)
+    await call(engine, engine.come_by)
     return begin(*arguments, **options)
 
 

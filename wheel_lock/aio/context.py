@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from wheel_lock.aio import call as aio_call
-from wheel_lock.aio.call import Awaiting, wait_for
+from wheel_lock.aio.call import AsyncFuture, call
 from wheel_lock.aio.factory import TaskLocks
 from wheel_lock.aio.lock import Lock, task_callback
 from wheel_lock.aio.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
@@ -21,8 +21,8 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks.base import OnLost
-from wheel_lock.locks.bulk import ManyLocks, Name, leases_to_release, let_go_of, raise_if_any, read_all
-from wheel_lock.locks.context import Face, close_later
+from wheel_lock.locks.bulk import BulkAcquire, Name, leases_to_release, let_go_of, raise_if_any, read_all
+from wheel_lock.locks.context import BaseContext, close_later
 from wheel_lock.locks.handoff import adopted_options, handed_over_kind
 from wheel_lock.options import LockTerms, lock_name, lock_options
 from wheel_lock.protocol.handoff import Handoff
@@ -31,7 +31,7 @@ from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 __all__ = ["AsyncContext", "Lock", "MultiLock", "ReadLock", "ReadWriteLock", "ReentrantLock", "Semaphore", "WriteLock"]
 
 
-class TaskFace(Face):
+class TaskContext(BaseContext):
     """The side that tasks see.
 
     Args:
@@ -47,7 +47,7 @@ class TaskFace(Face):
         """Close the context, for threads too; see :meth:`wheel_lock.LockContext.close`."""
         limit_s = self._closing_time_s(timeout)
         if limit_s is not None:
-            await aio_call.wait_for(self._engine, partial(self._engine.close, limit_s))
+            await aio_call.call(self._engine, partial(self._engine.close, limit_s))
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,7 +64,7 @@ class TaskFace(Face):
         close_later(self._engine)  # a coroutine that is thrown away in the middle may not await any more
 
 
-class AsyncContext(TaskLocks, TaskFace):
+class AsyncContext(TaskLocks, TaskContext):
     """A :class:`wheel_lock.LockContext` as asyncio sees it: ``context.asyncio``. Same names, same engine, same locks."""
 
     def lock(
@@ -91,8 +91,8 @@ class AsyncContext(TaskLocks, TaskFace):
         """
         lock_name(name)
         options = lock_options(timeout, **terms)
-        kind = FENCED if options.fencing else EXCLUSIVE
-        return Lock(self._engine, kind, name, options, task_callback(on_lost), cancel_on_lost=cancel_on_lost)
+        lock_type = FENCED if options.fencing else EXCLUSIVE
+        return Lock(self._engine, lock_type, name, options, task_callback(on_lost), cancel_on_lost=cancel_on_lost)
 
     async def acquire_many(
         self,
@@ -123,11 +123,11 @@ class AsyncContext(TaskLocks, TaskFace):
         def new_lock(name: Name) -> Lock:
             return Lock(self._engine, EXCLUSIVE, name, options, callback)
 
-        awaiting: Awaiting[None] = Awaiting(self._engine)
-        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, awaiting, blocking_timeout)
+        awaiting: AsyncFuture[None] = AsyncFuture(self._engine)
+        many = BulkAcquire(self._engine, names, options, new_lock, all_or_nothing, awaiting, blocking_timeout)
         awaiting.undeliverable = many.give_up
         try:
-            for _ in many.hand_over():
+            for _ in many.submit():
                 await asyncio.sleep(0)  # other tasks want their turn, too
             await awaiting
             return many.outcome()
@@ -143,7 +143,7 @@ class AsyncContext(TaskLocks, TaskFace):
         try:
             leases, lost = leases_to_release(read_all(locks, given))
             if leases:
-                released = wait_for(self._engine, partial(self._engine.release_many, leases))
+                released = call(self._engine, partial(self._engine.release_many, leases))
         except (WheelLockError, TypeError):
             raise
         except BaseException:
@@ -163,8 +163,8 @@ class AsyncContext(TaskLocks, TaskFace):
     ) -> Lock:
         """Take over a lock that somebody has exported; see :meth:`wheel_lock.LockContext.adopt`."""
         handoff = Handoff.from_text(text)
-        kind, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
+        lock_type, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
         callback = task_callback(on_lost)
-        lock = Lock(self._engine, kind, handoff.name, options, callback, cancel_on_lost=cancel_on_lost)
+        lock = Lock(self._engine, lock_type, handoff.name, options, callback, cancel_on_lost=cancel_on_lost)
         await lock._adopt(handoff)
         return lock

@@ -11,14 +11,14 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from wheel_lock.aio.call import Awaiting, TaskOwner, behind_releases, current_owner, wait_for
-from wheel_lock.aio.cancellation import Block, Guard, enter, left
+from wheel_lock.aio.call import AsyncFuture, TaskOwner, behind_releases, call, current_owner
+from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
 from wheel_lock.engine.loss_events import HandedOn
 from wheel_lock.engine.requests.adopt import undo_export
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.lease import EXTENDING, Lease, Owner
 from wheel_lock.locks.base import (
-    LockHandle,
+    BaseLock,
     OnLost,
     checked_callback,
 )
@@ -26,14 +26,14 @@ from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import lock_name
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
 logger = logging.getLogger("wheel_lock")
 
 
-class Lock(LockHandle):
+class Lock(BaseLock):
     """One lock, for asyncio. Made by ``context.asyncio.lock``; an asynchronous context manager.
 
     It means what :class:`wheel_lock.Lock` means, with ``await``. A task that acquires it holds it; tasks that share one
@@ -46,7 +46,7 @@ class Lock(LockHandle):
     def __init__(self, *arguments: Any, cancel_on_lost: bool = False) -> None:
         super().__init__(*arguments)
         self._cancel_on_lost = cancel_on_lost
-        self._blocks: list[Block] | None = None  # most locks in bulk are never used in one
+        self._blocks: list[EnteredBlock] | None = None  # most locks in bulk are never used in one
 
     def _caller(self) -> Owner:
         return current_owner()
@@ -57,19 +57,19 @@ class Lock(LockHandle):
             return TaskOwner(task, outlived=True)
         return super()._new_owner()
 
-    def _told(self) -> OnLost | None:
+    def _loss_callback(self) -> OnLost | None:
         if self._on_lost is None:
             return None
         return HandedOn(_tell_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
 
-    def _seen(self) -> Lease | None:
-        return self._lease if self._others is None else super()._seen()
+    def _own_or_latest(self) -> Lease | None:
+        return self._lease if self._others is None else super()._own_or_latest()
 
-    def _at_hand(self) -> Lease | None:
-        return self._seen()
+    def _lease_to_enter(self) -> Lease | None:
+        return self._own_or_latest()
 
-    def _chosen(self, verb: str) -> Lease | None:
-        return self._seen()  # any task may release what another has acquired
+    def _caller_lease(self, verb: str) -> Lease | None:
+        return self._own_or_latest()  # any task may release what another has acquired
 
     async def acquire(
         self,
@@ -79,18 +79,18 @@ class Lock(LockHandle):
     ) -> bool:
         """Acquire the lock; see :meth:`wheel_lock.Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
         engine = self._engine
-        awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
-        acquisition = await behind_releases(engine, self._acquisition, blocking, blocking_timeout, token, awaiting)
-        awaiting.undeliverable = acquisition.give_up
+        awaiting: AsyncFuture[Sequence[Lease] | None] = AsyncFuture(engine)
+        waiter = await behind_releases(engine, self._new_waiter, blocking, blocking_timeout, token, awaiting)
+        awaiting.undeliverable = waiter.give_up
         leases = None
         try:
-            engine.submit(acquisition.begin)
+            engine.submit(waiter.begin)
             leases = await awaiting
             if leases is not None:
                 self._take(leases[0])
             return leases is not None
         except BaseException:
-            self._give_up(acquisition, leases)
+            self._give_up(waiter, leases)
             raise
 
     @uninterrupted_start
@@ -110,15 +110,15 @@ class Lock(LockHandle):
         await released
         return True
 
-    def _begin_release(self, lease: Lease) -> Awaiting[None]:
-        released: Awaiting[None] = wait_for(self._engine, partial(self._engine.release, lease))
+    def _begin_release(self, lease: Lease) -> AsyncFuture[None]:
+        released: AsyncFuture[None] = call(self._engine, partial(self._engine.release, lease))
         self._released(lease)
         return released
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Change the time-to-live once; see :meth:`wheel_lock.Lock.extend`."""
         lease, time_ms = self._to_extend(additional_time, replace_ttl)
-        await wait_for(self._engine, partial(self._engine.extend, lease, time_ms, bool(replace_ttl)))
+        await call(self._engine, partial(self._engine.extend, lease, time_ms, bool(replace_ttl)))
         return True
 
     async def reacquire(self) -> bool:
@@ -132,7 +132,7 @@ class Lock(LockHandle):
         """
         lease, engine = self._to_change("export"), self._engine
         handoff = self._handoff(lease)
-        awaiting: Awaiting[None] = Awaiting(engine)
+        awaiting: AsyncFuture[None] = AsyncFuture(engine)
         undo = partial(undo_export, engine, lease, awaiting)
         awaiting.undeliverable = undo
         try:
@@ -140,12 +140,12 @@ class Lock(LockHandle):
             await awaiting
             return handoff.to_text()
         except BaseException:
-            engine.tell(undo)
+            engine.post_if_open(undo)
             raise
 
     async def _adopt(self, handoff: Handoff) -> None:
         engine = self._engine
-        awaiting: Awaiting[bool] = Awaiting(engine)
+        awaiting: AsyncFuture[bool] = AsyncFuture(engine)
         request = self._adoption(handoff, awaiting)
         awaiting.undeliverable = request.give_up
         try:
@@ -154,22 +154,22 @@ class Lock(LockHandle):
                 raise LockNotAcquired(f"The lock {quoted(self.name)} was adopted too late", self.name)
             self._take_adopted(request.lease)
         except BaseException:
-            engine.tell(request.give_up)
+            engine.post_if_open(request.give_up)
             raise
 
     async def locked(self) -> bool:
         """Ask the server whether anybody holds the lock."""
-        return await self._ask(self._kind.locked(lock_name(self.name)), self._kind.read_locked)
+        return await self._ask(self._lock_type.locked(lock_name(self.name)), self._lock_type.parse_locked)
 
     async def owned(self) -> bool:
         """Ask the server whether this lock's own token is stored there."""
-        lease = self._seen()
+        lease = self._own_or_latest()
         if lease is None or not lease.group.alive:
             return False
-        return await self._ask(self._kind.owned(lease), lambda reply: self._kind.read_owned(reply, lease))
+        return await self._ask(self._lock_type.owned(lease), lambda reply: self._lock_type.parse_owned(reply, lease))
 
-    async def _ask(self, call: Call, read: Callable[[Reply], bool]) -> bool:
-        return bool(await wait_for(self._engine, partial(self._engine.query, self.name, call, read)))
+    async def _ask(self, command: Command, read: Callable[[Reply], bool]) -> bool:
+        return bool(await call(self._engine, partial(self._engine.query, self.name, command, read)))
 
     async def __aenter__(self) -> Self:
         if not (self._enters_adopted() or await self.acquire()):
@@ -189,7 +189,7 @@ class Lock(LockHandle):
         assert lease is not None
         guard = None
         if self._cancel_on_lost and isinstance(lease.owner, TaskOwner) and not lease.owner.guarded(lease):
-            guard = Guard(lease, lease.owner)
+            guard = CancelOnLoss(lease, lease.owner)
             if lease.state > EXTENDING:  # lost between the grant and this line
                 guard.close(None)
                 self._left_lost(lease)
@@ -234,10 +234,10 @@ class Lock(LockHandle):
                 raise
             exc_value.add_note(f"and the lock could not be released: {error}")  # the first error is the one to see
 
-    def _left(self, thrown_away: bool) -> tuple[Lease | None, Block | None]:
+    def _left(self, thrown_away: bool) -> tuple[Lease | None, EnteredBlock | None]:
         """The lease that the current task has acquired, where that is its own, and the block that it leaves."""
-        mine = self._mine() if self._options.thread_local else None
-        by_hand = mine is not None and self._believed(mine)
+        mine = self._own_lease() if self._options.thread_local else None
+        by_hand = mine is not None and self._is_valid(mine)
         return mine, left(self._blocks or [], thrown_away=thrown_away, by_hand=by_hand)
 
     def _let_go_left(self, lease: Lease | None) -> None:
@@ -252,7 +252,7 @@ class Lock(LockHandle):
     async def _leave(self, lease: Lease | None) -> None:
         """Release the lease with which a block was entered."""
         try:
-            released = self._begin_release(self._usable(lease, "release"))
+            released = self._begin_release(self._changeable(lease, "release"))
         except WheelLockError:
             raise
         except BaseException:

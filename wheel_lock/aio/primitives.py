@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from wheel_lock.aio.call import Awaiting, behind_releases, current_task, current_task_itself, wait_for
+from wheel_lock.aio.call import AsyncFuture, behind_releases, call, current_task, current_task_itself
 from wheel_lock.aio.lock import Lock, task_callback
 from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import LockNotAcquired, WheelLockError
@@ -15,21 +15,21 @@ from wheel_lock.lease import Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import raise_if_any
-from wheel_lock.locks.multi import MultiHandle
-from wheel_lock.locks.read_write import Halves, ReadHandle, WriteHandle
-from wheel_lock.locks.reentrancy import ReentrantHandle
-from wheel_lock.locks.semaphore import SemaphoreHandle
+from wheel_lock.locks.multi import BaseMultiLock
+from wheel_lock.locks.read_write import BaseReadLock, BaseReadWriteLock, BaseWriteLock
+from wheel_lock.locks.reentrancy import BaseReentrantLock
+from wheel_lock.locks.semaphore import BaseSemaphore
 from wheel_lock.options import LockOptions
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 _OTHERS = "another task holds it"
 
 
-class ReentrantLock(ReentrantHandle, Lock):
+class ReentrantLock(BaseReentrantLock, Lock):
     """A lock that the task which holds it may acquire again. Made by ``context.asyncio.reentrant_lock``.
 
     It belongs to its task: no other may release it, and it is renewed no more when that ends. (On Python 3.11
-    ``asyncio.wait_for`` runs what it is given in a task of its own: limit the time with ``blocking_timeout``.)
+    ``asyncio.call`` runs what it is given in a task of its own: limit the time with ``blocking_timeout``.)
     """
 
     __slots__ = ()
@@ -40,11 +40,11 @@ class ReentrantLock(ReentrantHandle, Lock):
     def _number(self) -> int:
         return id(current_task())
 
-    def _chosen(self, verb: str) -> Lease | None:
-        return self._only_mine(verb, _OTHERS)
+    def _caller_lease(self, verb: str) -> Lease | None:
+        return self._own_lease_or_raise(verb, _OTHERS)
 
-    def _seen(self) -> Lease | None:
-        return self._mine() or self._latest()
+    def _own_or_latest(self) -> Lease | None:
+        return self._own_lease() or self._latest_lease()
 
     async def acquire(
         self,
@@ -77,13 +77,13 @@ class ReentrantLock(ReentrantHandle, Lock):
             super()._throw_away(lease)
 
 
-class ReadLock(ReadHandle, ReentrantLock):
+class ReadLock(BaseReadLock, ReentrantLock):
     """The half of a read-write lock that is shared. Made by :meth:`ReadWriteLock.read`."""
 
     __slots__ = ()
 
 
-class WriteLock(WriteHandle, ReentrantLock):
+class WriteLock(BaseWriteLock, ReentrantLock):
     """The half of a read-write lock that is not. Made by :meth:`ReadWriteLock.write`."""
 
     __slots__ = ()
@@ -94,7 +94,7 @@ class WriteLock(WriteHandle, ReentrantLock):
         swap = None
         try:
             if self._keeps_reading:
-                awaiting: Awaiting[None] = Awaiting(self._engine)
+                awaiting: AsyncFuture[None] = AsyncFuture(self._engine)
                 hold, swap = self._new_swap(awaiting)
                 self._stop_writing(hold, swap)
         except WheelLockError:
@@ -111,14 +111,14 @@ class WriteLock(WriteHandle, ReentrantLock):
     @uninterrupted_start
     async def _leave(self, lease: Lease | None) -> None:
         last = self._last
-        if last is None or last.alone or not last.downgraded:  # else it has nothing to release any more
+        if last is None or last.exclusive or not last.downgraded:  # else it has nothing to release any more
             await ReentrantLock._leave(self, lease)
 
     async def downgrade(self) -> ReadLock:
         """Hold it for reading instead, without a gap; see the method for threads."""
         self._check_downgrade()
         engine = self._engine
-        awaiting: Awaiting[None] = Awaiting(engine)
+        awaiting: AsyncFuture[None] = AsyncFuture(engine)
         hold, swap = self._new_swap(awaiting)
         awaiting.undeliverable = swap.give_up
         reader = ReadLock(*self._as_reader())
@@ -134,7 +134,7 @@ class WriteLock(WriteHandle, ReentrantLock):
             raise
 
 
-class ReadWriteLock(Halves[ReadLock, WriteLock]):
+class ReadWriteLock(BaseReadWriteLock[ReadLock, WriteLock]):
     """A lock that any number of tasks hold for reading, or one for writing. Made by ``context.asyncio.rw_lock``."""
 
     __slots__ = ()
@@ -143,7 +143,7 @@ class ReadWriteLock(Halves[ReadLock, WriteLock]):
     _write_class = WriteLock
 
 
-class Semaphore(SemaphoreHandle, Lock):
+class Semaphore(BaseSemaphore, Lock):
     """A number of permits, of which each task holds one. Made by ``context.asyncio.semaphore``.
 
     A permit belongs to its task: no other may release it, and it ends with that. With ``thread_local=False`` any task may,
@@ -155,15 +155,15 @@ class Semaphore(SemaphoreHandle, Lock):
     def _caller(self) -> Owner:
         return current_task_itself()
 
-    def _chosen(self, verb: str) -> Lease | None:
-        return self._only_mine(verb, _OTHERS) if self._options.thread_local else self._seen()
+    def _caller_lease(self, verb: str) -> Lease | None:
+        return self._own_lease_or_raise(verb, _OTHERS) if self._options.thread_local else self._own_or_latest()
 
     async def set_permits(self, permits: int | None) -> None:
         """Set how many permits there are, for all who use this name; see the method for threads."""
         await self._ask(*self._setting(permits))
 
 
-class MultiLock(MultiHandle[Lock]):
+class MultiLock(BaseMultiLock[Lock]):
     """Several exclusive locks as one: all of them are held, or none. Made by ``context.asyncio.multi_lock``."""
 
     __slots__ = ()
@@ -178,14 +178,14 @@ class MultiLock(MultiHandle[Lock]):
     async def acquire(self, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
         """Acquire all of them, or none. Nothing is held while it waits; a task that is cancelled leaves nothing."""
         engine = self._engine
-        awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
+        awaiting: AsyncFuture[Sequence[Lease] | None] = AsyncFuture(engine)
         together = await behind_releases(engine, self._together, blocking, blocking_timeout, awaiting)
         awaiting.undeliverable = together.give_up
         try:
             engine.submit(together.begin)
             return self._take(await awaiting)
         except BaseException:
-            insist(engine.tell, together.give_up)
+            insist(engine.post_if_open, together.give_up)
             raise
 
     @uninterrupted_start
@@ -195,7 +195,7 @@ class MultiLock(MultiHandle[Lock]):
         try:
             leases, lost, missing = self._to_release()
             if leases:
-                released = wait_for(self._engine, partial(self._engine.release_many, leases))
+                released = call(self._engine, partial(self._engine.release_many, leases))
         except WheelLockError:
             raise
         except BaseException:

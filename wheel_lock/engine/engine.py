@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from wheel_lock.engine.future import Operation, end_quietly, nobody
+from wheel_lock.engine.future import Future, end_quietly, noop
 from wheel_lock.engine.loss_events import Teller, log_given_up, log_illegal
 from wheel_lock.engine.renewal.batch import RenewalGroup
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.requests.acquire import Release
-from wheel_lock.engine.requests.base import Query, terms_of
+from wheel_lock.engine.requests.base import Query, group_of
 from wheel_lock.engine.requests.bulk_operations import ReleaseMany
 from wheel_lock.engine.requests.extend import Extend
 from wheel_lock.engine.shutdown import Ending
 from wheel_lock.engine.topology.cluster import Cluster
-from wheel_lock.engine.topology.sentinel import Failovers
-from wheel_lock.engine.topology.sharded_pubsub import wakeups_for
-from wheel_lock.engine.waiting.registry import Lines
+from wheel_lock.engine.topology.sentinel import SentinelRouter
+from wheel_lock.engine.topology.sharded_pubsub import pubsub_for
+from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.errors import (
     ContextClosed,
     LockLost,
@@ -33,17 +33,17 @@ from wheel_lock.errors import (
     WheelLockError,
 )
 from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
-from wheel_lock.lock_types.base import Kind
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node, start_helper_thread
-from wheel_lock.net.pubsub import WakeUps
+from wheel_lock.net.pubsub import PubSub
 from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.observe.events import HeldLock, held_lock
 from wheel_lock.observe.stats import ContextStats, Counters, snapshot
 from wheel_lock.options import ContextOptions, LockOptions, lock_name
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.weak_registry import WeakRegistry
 
@@ -96,10 +96,10 @@ class Engine:
         self.renewer = Renewer(self, self.node)
         self.renewers = [self.renewer]  # one for each node
         self.cluster = Cluster(self, connector) if isinstance(connector, ClusterConnector) else None
-        self.wakeups = wakeups_for(self, connector)
-        self.failovers = Failovers(self, connector, launch) if isinstance(connector, SentinelConnector) else None
-        self.listeners = [self.wakeups] if self.failovers is None else [self.wakeups, *self.failovers.wakeups]
-        self.lines = Lines(self)
+        self.pubsub = pubsub_for(self, connector)
+        self.failovers = SentinelRouter(self, connector, launch) if isinstance(connector, SentinelConnector) else None
+        self.listeners = [self.pubsub] if self.failovers is None else [self.pubsub, *self.failovers.wakeups]
+        self.wait_queues = WaitQueueRegistry(self)
         self._ending = Ending(self)
         timer.attach(self)
         ENGINES.add(self)
@@ -110,9 +110,9 @@ class Engine:
         node.is_needed = lambda: bool(self.held)
         return node
 
-    def group(self, key: bytes, kind: Kind, options: LockOptions) -> RenewalGroup:
+    def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> RenewalGroup:
         """Return what a lease of these terms shares with others on its node. From any thread."""
-        return self._renewer_of(key).group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+        return self._renewer_of(key).group(lock_type, options.timeout_s, options.timeout_ms, options.renew_every_s)
 
     def _renewer_of(self, key: bytes) -> Renewer:
         return self.renewer if self.cluster is None else self.cluster.renewer_of(key)
@@ -131,7 +131,7 @@ class Engine:
             raise ContextClosed("The context has been closed")
         self.timer.post(work, self)
 
-    def tell(self, work: Callable[[], object]) -> None:
+    def post_if_open(self, work: Callable[[], object]) -> None:
         """Like :meth:`submit`, but quiet about a closed context: for finalisers and for giving up."""
         if not self.over:
             self.timer.post(work, self)
@@ -147,19 +147,19 @@ class Engine:
     @property
     def in_use(self) -> bool:
         """Whether something is held, asked for or waited for."""
-        return bool(self.held or self.acquiring or self.lines or self.busy)
+        return bool(self.held or self.acquiring or self.wait_queues or self.busy)
 
     @property
     def busy(self) -> bool:
         """Whether a request waits for its reply, or for a connection."""
-        return self.wakeups.busy or any(node.busy for node in self.nodes)
+        return self.pubsub.busy or any(node.busy for node in self.nodes)
 
-    def tell_if_running(self, work: Callable[[], object]) -> None:
-        """Like :meth:`tell`, but never starts the thread: where it does not run there is nothing to do."""
+    def post_if_running(self, work: Callable[[], object]) -> None:
+        """Like :meth:`post_if_open`, but never starts the thread: where it does not run there is nothing to do."""
         if self.timer.running:
-            self.tell(work)
+            self.post_if_open(work)
 
-    def refusal(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
+    def admission_error(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
         """Return why ``wanted`` more locks may not be acquired, or None if they may."""
         if self.closed:
             return ContextClosed("The context has been closed", name)
@@ -180,30 +180,30 @@ class Engine:
             hold_until = float("inf") if options.max_hold_s is None else sent_at + options.max_hold_s
             limits = Limits(0 if options.renew_every_s is None else options.max_renewals, hold_until)
         if not grant_all(leases, sent_at, options.timeout_s, limits):
-            self.lose(leases, LossReason.INTERNAL_ERROR)
+            self.mark_lost(leases, LossReason.INTERNAL_ERROR)
             return False
         if len(leases) == 1:
             self.held[leases[0]] = None
         else:
             self.held.update(dict.fromkeys(leases))
         self.counters.acquired += len(leases)
-        renewer = terms_of(leases[0]).renewer
+        renewer = group_of(leases[0]).renewer
         renewer.begin(leases, sent_at)
         renewer.server_is_well()
         self.watch_master()
         return True
 
-    def turn_down(self, leases: Sequence[Lease], clean_up: bool, node: Node | None = None) -> None:
+    def reject(self, leases: Sequence[Lease], clean_up: bool, node: Node | None = None) -> None:
         """End leases that were never held; ``clean_up`` where they may have been granted, by what was sent to ``node``."""
         for lease in leases:
             if lease.state is State.PENDING:
-                lease.move(Event.TURNED_DOWN)
+                lease.transition(Event.REJECTED)
         if clean_up:
             self.clean_up(leases, node)
 
     def clean_up(self, leases: Iterable[Lease], node: Node | None = None) -> None:
         """Release, owner-checked, leases that nobody holds any more; behind what was sent to ``node``."""
-        for group, some in itertools.groupby(leases, terms_of):
+        for group, some in itertools.groupby(leases, group_of):
             group.renewer.clean_up(list(some), node)
 
     @property
@@ -213,21 +213,21 @@ class Engine:
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
 
-    def let_go(self, lease: Lease, event: Event = Event.RELEASE) -> WheelLockError | None:
+    def begin_release(self, lease: Lease, event: Event = Event.RELEASE) -> WheelLockError | None:
         """Take a lease that its holder gives away out of everything; return why that is impossible, if it is."""
-        error = self.not_ours(lease)
+        error = self.check_owned(lease)
         if error is None:
-            terms_of(lease).renewer.forget(lease)
-            lease.move(event)
+            group_of(lease).renewer.untrack(lease)
+            lease.transition(event)
             self.held.pop(lease, None)
         return error
 
-    def not_ours(self, lease: Lease) -> WheelLockError | None:
+    def check_owned(self, lease: Lease) -> WheelLockError | None:
         """Return why the holder cannot do anything with ``lease``, or None where it can."""
         if not lease.group.alive:
             return LockLost(lease.name, lease.loss or LossReason.FORKED)
-        if lease.state <= EXTENDING and not lease.believed(self.timer.clock.now()):
-            self.lose([lease])
+        if lease.state <= EXTENDING and not lease.is_valid(self.timer.clock.now()):
+            self.mark_lost([lease])
             self.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
         if lease.state is State.LOST or lease.loss is not None:
             return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
@@ -235,67 +235,69 @@ class Engine:
             return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
         return None
 
-    def release(self, lease: Lease, operation: Operation[None]) -> None:
+    def release(self, lease: Lease, future: Future[None]) -> None:
         """Release one lease. Nothing is sent for it any more once the operation is done."""
-        error = self.let_go(lease)
+        error = self.begin_release(lease)
         if error is None:
-            Release(self, lease, operation).start()
-            self.lines.ended(lease)  # who waits in this process asks right behind the release, in the same write
+            Release(self, lease, future).start()
+            self.wait_queues.ended(lease)  # who waits in this process asks right behind the release, in the same write
         elif lease in self.swaps:
-            self.swaps[lease].release(operation)
+            self.swaps[lease].release(future)
         else:
-            operation.fail(error)
+            future.set_exception(error)
 
-    def export(self, lease: Lease, operation: Operation[None]) -> None:
+    def export(self, lease: Lease, future: Future[None]) -> None:
         """Let go of a held lease without releasing it: whoever adopts it renews it from now on."""
-        error = self.not_ours(lease)
+        error = self.check_owned(lease)
         if error is None and lease.state is EXTENDING:
             error = WheelLockError("The lock is being extended, and cannot be exported meanwhile", lease.name)
-        error = error or self.let_go(lease, Event.EXPORT)
+        error = error or self.begin_release(lease, Event.EXPORT)
         if error is None:
             self._ending.look()
-            operation.complete(None)
+            future.set_result(None)
         else:
-            operation.fail(error)
+            future.set_exception(error)
 
-    def release_unawaited(self, release: Callable[[Operation[Any]], object]) -> None:
+    def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None:
         """Have ``release(operation)`` begun for a caller who was interrupted, and does not wait for it. From any thread."""
         self.interrupted = True
-        self.tell(partial(release, Operation(nobody)))
+        self.post_if_open(partial(release, Future(noop)))
 
-    def come_by(self, operation: Operation[None]) -> None:
+    def come_by(self, future: Future[None]) -> None:
         """Complete it: what was asked for before has been begun by now, such as a release that an interruption left."""
-        operation.complete(None)
+        future.set_result(None)
 
-    def release_many(self, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]) -> None:
+    def release_many(self, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
         """Release many; the operation completes with the reasons of those that had been lost."""
-        ends = [(lease, self.let_go(lease)) for lease in leases]
-        bulk = ReleaseMany(self, [lease for lease, error in ends if error is None], operation)
+        ends = [(lease, self.begin_release(lease)) for lease in leases]
+        bulk = ReleaseMany(self, [lease for lease, error in ends if error is None], future)
         bulk.losses = {lease.name: error.reason for lease, error in ends if isinstance(error, LockLost)}
         bulk.pump()
 
-    def freed(self, leases: Sequence[Lease]) -> None:
+    def release_done(self, leases: Sequence[Lease]) -> None:
         """The server has released them."""
         self.counters.released += len(leases)
         for lease in leases:
-            lease.move(Event.FREED)
+            lease.transition(Event.RELEASED)
         self._ending.look()
 
-    def unreleased(self, leases: Sequence[Lease]) -> None:
+    def release_unknown(self, leases: Sequence[Lease]) -> None:
         """Whether the server has released them is not known; they are over here, and will expire there."""
         releasing = [lease for lease in leases if lease.state is State.RELEASING]
         for lease in releasing:
-            lease.move(Event.FREED)
+            lease.transition(Event.RELEASED)
         # An extension would keep the key for far longer than anybody expects who was told that this has failed.
         now = self.timer.now
-        self.clean_up([lease for lease in releasing if lease.may_last > now and terms_of(lease).kind.own_tokens])
+        self.clean_up(
+            [lease for lease in releasing if lease.max_expiry > now and group_of(lease).lock_type.unique_tokens]
+        )
 
     def watch_master(self) -> None:
         """Hear of it from the Sentinels, if there are any, when another server is made the master."""
         if self.failovers is not None:
             self.failovers.listen()
 
-    def lose(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
+    def mark_lost(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
         """End leases that were not released, and have their holders told, once.
 
         Args:
@@ -307,9 +309,9 @@ class Engine:
             if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
                 continue
             lease.loss = why = lease.loss or reason or lease.lapse_reason()
-            terms_of(lease).renewer.forget(lease)
+            group_of(lease).renewer.untrack(lease)
             self.held.pop(lease, None)
-            lease.move(Event.LOSE)
+            lease.transition(Event.LOSE)
             self.counters.lost[why] += 1
             lost.append(lease)
         if lost:
@@ -317,52 +319,52 @@ class Engine:
             for lease in lost:
                 if not self.exiting:
                     lease.owner.lost(lease)
-                if lease.may_last > self.timer.now and lease.loss in _UNDONE:
+                if lease.max_expiry > self.timer.now and lease.loss in _UNDONE:
                     # An extension would outlast by far what anybody expects. Not at once: its node may be about to restart.
                     self.timer.post(partial(self.clean_up, [lease]), self)
-                self.lines.ended(lease)
+                self.wait_queues.ended(lease)
             self._ending.look()
 
     def abandon(self, lease: Lease) -> None:
         """Its lock object is gone: renew it no more. Nothing to do if it is being released."""
         if lease.state <= EXTENDING:
-            self.lose([lease], LossReason.ABANDONED)
+            self.mark_lost([lease], LossReason.ABANDONED)
 
     def lapse_seen(self, lease: Lease) -> None:
         """A holder has seen the deadline pass before we did."""
-        self.lose([lease] if lease.state <= EXTENDING else ())
+        self.mark_lost([lease] if lease.state <= EXTENDING else ())
 
     # -- in between --------------------------------------------------------------------------------------------------
 
-    def extend(self, lease: Lease, time_ms: int, replace: bool, operation: Operation[None]) -> None:
+    def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
         """Change the time-to-live of a held lease."""
-        error = self.not_ours(lease)
+        error = self.check_owned(lease)
         if error is None and lease.state is EXTENDING:
             error = WheelLockError("The lock is being extended already", lease.name)
         if error is None:
-            Extend(self, lease, time_ms, replace, operation).start()
+            Extend(self, lease, time_ms, replace, future).start()
         else:
-            operation.fail(error)
+            future.set_exception(error)
 
-    def query(self, name: str | bytes, call: Call, read: Callable[[Reply], Any], operation: Operation[Any]) -> None:
+    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Ask the server something."""
         node = self._renewer_of(lock_name(name)).node
-        Query(self.timer, node, name, self.options.response_timeout_s, call, read, operation).start()
+        Query(self.timer, node, name, self.options.response_timeout_s, call, read, future).start()
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
         overdue = sum(len(renewer.overdue) for renewer in self.renewers)
-        return snapshot(self.counters, held=len(self.held), overdue=overdue, waiting=self.lines.count)
+        return snapshot(self.counters, held=len(self.held), overdue=overdue, waiting=self.wait_queues.count)
 
     def held_locks(self) -> list[HeldLock]:
         """Return what is held now, in order of acquisition. From any thread. O(n)."""
         now = self.timer.clock.now()
         overdue = {lease for renewer in self.renewers for lease in renewer.overdue.snapshot()}
-        return [held_lock(lease, now, lease in overdue) for lease in self.held.copy() if lease.believed(now)]
+        return [held_lock(lease, now, lease in overdue) for lease in self.held.copy() if lease.is_valid(now)]
 
     # -- the end, and other fates ------------------------------------------------------------------------------------
 
-    def close(self, timeout_s: float, operation: Operation[None], *, exiting: bool = False) -> None:
+    def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
         """End every lease, release them all at the server if that is wanted and possible, and hang up.
 
         Args:
@@ -370,14 +372,14 @@ class Engine:
             operation: Completed when it is done.
             exiting: The interpreter ends, so whoever waits for a lock is not told: he would only be in the way.
         """
-        self._ending.close(timeout_s, operation, exiting)
+        self._ending.close(timeout_s, future, exiting)
 
-    def end(self, timeout_s: float, operation: Operation[None]) -> None:
+    def end(self, timeout_s: float, future: Future[None]) -> None:
         """The interpreter ends: close, unless that would change nothing. Here it is seen what was posted before, too."""
         if self.in_use:
-            self.close(timeout_s, operation, exiting=True)
+            self.close(timeout_s, future, exiting=True)
         else:
-            operation.complete(None)
+            future.set_result(None)
 
     def retire(self) -> None:
         """The context object is gone: hang up as soon as nothing is held."""
@@ -391,14 +393,14 @@ class Engine:
         """Give up a lease of which a step was asked that its state does not allow. That is a bug; the log says where."""
         log_illegal(lease, event)
         self.give_up([lease])
-        if event in (Event.GRANTED, Event.CONFIRMED) and terms_of(lease).kind.own_tokens:
+        if event in (Event.GRANTED, Event.CONFIRMED) and group_of(lease).lock_type.unique_tokens:
             self.clean_up([lease])  # the server has just said that its key is alive
 
     def give_up(self, leases: Sequence[Lease]) -> None:
         """End leases that a failure of the library's own code has left half done; those that are over stay as they are."""
-        self.turn_down(leases, False)
-        self.unreleased(leases)
-        self.lose(leases, LossReason.INTERNAL_ERROR)
+        self.reject(leases, False)
+        self.release_unknown(leases)
+        self.mark_lost(leases, LossReason.INTERNAL_ERROR)
 
     def crashed(self, error: Exception) -> None:
         """End everything: a call of this engine's has failed, and it is not known what is still watched."""
@@ -412,7 +414,7 @@ class Engine:
             LossReason.THREAD_DIED, died, "The thread that keeps the locks ended before it answered"
         )
 
-    def listen_anew(self, begin: Callable[[WakeUps], object]) -> None:
+    def listen_anew(self, begin: Callable[[PubSub], object]) -> None:
         """Have ``begin()`` done to every connection that listens; nothing is being asked for then."""
         for wakeups in self.listeners:
             begin(wakeups)
@@ -421,7 +423,7 @@ class Engine:
         if self.cluster is not None:
             self.cluster.begin_anew()
 
-    def forked(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In the child: hold nothing, and let nobody wait for what only the parent will hear."""
         self.deaths += 1
         self.held.clear()
@@ -429,14 +431,14 @@ class Engine:
         self.acquiring = 0
         for renewer in self.renewers:
             renewer.start_empty()
-        self.lines.forget()
+        self.wait_queues.after_fork_in_child()
         if self.cluster is not None:
-            self.cluster.forget()
+            self.cluster.after_fork_in_child()
         if self.failovers is not None:
-            self.failovers.forget()
-        self.listen_anew(WakeUps.forget)
+            self.failovers.after_fork_in_child()
+        self.listen_anew(PubSub.after_fork_in_child)
         for node in self.nodes:
-            node.forget()
+            node.after_fork_in_child()
         self.counters.reset()
 
 

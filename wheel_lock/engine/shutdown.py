@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.bulk_operations import Sweep
 from wheel_lock.errors import ContextClosed, LockUnavailable, LossReason
-from wheel_lock.net.pubsub import WakeUps
+from wheel_lock.net.pubsub import PubSub
 from wheel_lock.runtime.failures import guarded
 
 if TYPE_CHECKING:
@@ -25,20 +25,20 @@ class Ending:
         self._engine = engine
         self._retired = False
 
-    def close(self, timeout_s: float, operation: Operation[None], exiting: bool) -> None:
+    def close(self, timeout_s: float, future: Future[None], exiting: bool) -> None:
         """See :meth:`Engine.close`."""
         engine, closed = self._engine, ContextClosed("The context has been closed")
         if engine.closed:
-            operation.complete(None)
+            future.set_result(None)
             return
         engine.closed = True
         if exiting:
-            engine.lines.dissolve()
+            engine.wait_queues.drop_all()
         else:
-            engine.lines.fail(closed)
+            engine.wait_queues.fail(closed)
         engine.listen_anew(lambda wakeups: wakeups.close(closed))
         until = engine.timer.now + timeout_s
-        hang_up = Operation[None](lambda: engine.timer.post(lambda: self._hang_up(until, operation), engine))
+        hang_up = Future[None](lambda: engine.timer.post(lambda: self._hang_up(until, future), engine))
         sweep = Sweep(engine, engine.held, hang_up)
         # Without a connection there is nobody to release to, and making one could take longer than we may.
         if engine.options.release_on_close and any(node.connected for node in engine.nodes):
@@ -47,45 +47,45 @@ class Ending:
         else:
             sweep.stop()
 
-    def _hang_up(self, until: float, operation: Operation[None]) -> None:
+    def _hang_up(self, until: float, future: Future[None]) -> None:
         """Hang up when what was asked for before the close has been answered, or the time is up."""
-        if operation.done:
+        if future.done:
             return
         engine = self._engine
         nodes = engine.nodes
         waited_for = next((node for node in nodes if node.awaits_replies), None)
         if waited_for is not None and engine.timer.now < until:
-            waited_for.on_replied = lambda: self._hang_up(until, operation)
+            waited_for.on_replied = lambda: self._hang_up(until, future)
             again = until + engine.timer.scale.tick_s
-            engine.timer.call_at(again, lambda now: self._hang_up(until, operation), engine)
+            engine.timer.call_at(again, lambda now: self._hang_up(until, future), engine)
             return
         try:
             for node in nodes:
                 node.close(ContextClosed("The context has been closed"))
         finally:
-            operation.complete(None)
+            future.set_result(None)
 
     def stop(self) -> None:
         """The timer stops for good, in this very turn: nothing can be released any more."""
         engine, stopped = self._engine, ContextClosed("The timer has been stopped")
         if not engine.closed:
             engine.closed = True
-            engine.lines.fail(stopped)
-            engine.lose(list(engine.held), LossReason.CONTEXT_CLOSED)
+            engine.wait_queues.fail(stopped)
+            engine.mark_lost(list(engine.held), LossReason.CONTEXT_CLOSED)
             engine.listen_anew(lambda wakeups: wakeups.close(stopped))
         for node in engine.nodes:
             node.close(stopped)  # also where a close is under way: it does not come to this any more
 
-    def begin_anew(self, reason: LossReason, error: Exception, told: str) -> None:
-        """Lose everything for ``reason`` and start empty; requests end with ``error``, waiters are told ``told``."""
+    def begin_anew(self, reason: LossReason, error: Exception, message: str) -> None:
+        """Lose everything for ``reason`` and start empty; requests end with ``error``, waiters are told ``message``."""
         engine = self._engine
         engine.deaths += 1
-        engine.lose(list(engine.held), reason)
+        engine.mark_lost(list(engine.held), reason)
         steps: list[Callable[[], object]] = [partial(node.restart, error) for node in engine.nodes]
         # What a node keeps is refused by now. Others wait for an alarm, which is gone, and perhaps nobody waits for them
         # yet: who was interrupted, and releases later.
-        steps.extend(partial(swap.refused, error) for swap in tuple(engine.swaps.values()))
-        steps.append(partial(engine.lines.fail, LockUnavailable(told)))
+        steps.extend(partial(swap.on_unavailable, error) for swap in tuple(engine.swaps.values()))
+        steps.append(partial(engine.wait_queues.fail, LockUnavailable(message)))
         steps.append(partial(engine.listen_anew, lambda wakeups: wakeups.restart(error)))
         steps.extend(renewer.restart for renewer in engine.renewers)
         for step in steps:
@@ -110,10 +110,10 @@ class Ending:
         if engine.held or engine.closed:
             return
         nodes = engine.nodes
-        if not engine.lines and not any(node.ready and node.busy for node in nodes):
+        if not engine.wait_queues and not any(node.ready and node.busy for node in nodes):
             for node in nodes:
                 node.retire()
-            engine.listen_anew(WakeUps.retire)
+            engine.listen_anew(PubSub.retire)
             if not any(node.busy for node in nodes):
                 return
             # What is left to be cleaned up gets a connection once more.

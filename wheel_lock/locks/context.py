@@ -6,13 +6,13 @@ from functools import partial
 from typing import NoReturn
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.observe import ContextStats, HeldLock
 from wheel_lock.options import seconds
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 
-class Face:
+class BaseContext:
     """One side of an engine."""
 
     _engine: Engine
@@ -56,4 +56,4 @@ class Face:
 
 def close_later(engine: Engine) -> None:
     """Close without waiting for it."""
-    engine.tell_if_running(partial(engine.close, engine.options.close_timeout_s, Operation(nobody)))
+    engine.post_if_running(partial(engine.close, engine.options.close_timeout_s, Future(noop)))

@@ -7,17 +7,17 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Operation
-from wheel_lock.engine.requests.acquire_all import Together
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.acquire_all import MultiLockWaiter
 from wheel_lock.errors import LockLost, LockNotHeld, LossReason, quoted
 from wheel_lock.lease import Lease
-from wheel_lock.locks.base import LockHandle, time_limit
+from wheel_lock.locks.base import BaseLock, time_limit
 from wheel_lock.options import LockOptions, lock_name
 
-L = TypeVar("L", bound=LockHandle)
+L = TypeVar("L", bound=BaseLock)
 
 
-class MultiHandle(Generic[L]):
+class BaseMultiLock(Generic[L]):
     """Several exclusive locks as one.
 
     Attributes:
@@ -66,15 +66,15 @@ class MultiHandle(Generic[L]):
         self,
         blocking: bool | None,
         blocking_timeout: float | None,
-        operation: Operation[Sequence[Lease] | None],
-    ) -> Together:
+        future: Future[Sequence[Lease] | None],
+    ) -> MultiLockWaiter:
         """Return the wait for all of them, ready to begin; what is wrong with it is raised before any I/O."""
         engine, options = self._engine, self._options
         blocking, until = time_limit(engine, options, blocking, blocking_timeout)
         for lock in self.locks.values():
             lock._refuse_again()
         leases = [lock._new_lease(lock_name(name)) for name, lock in self.locks.items()]
-        return Together(engine, options, leases, False, blocking, until, operation)
+        return MultiLockWaiter(engine, options, leases, False, blocking, until, future)
 
     def _take(self, leases: Sequence[Lease] | None) -> bool:
         """Keep what was granted, if it was."""
@@ -101,7 +101,7 @@ class MultiHandle(Generic[L]):
     def _let_go(self, leases: list[Lease] | None) -> None:
         """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
         if leases is None:
-            leases = [lease for lock in self.locks.values() if (lease := lock._mine()) is not None]
+            leases = [lease for lock in self.locks.values() if (lease := lock._own_lease()) is not None]
         self._engine.release_unawaited(partial(self._engine.release_many, leases))
 
     def _not_acquired(self) -> str:

@@ -17,7 +17,7 @@ import redis.asyncio
 from redis.connection import AbstractConnection
 
 from wheel_lock.net.client_references import Tie
-from wheel_lock.net.connector import InTurn, RedisPyConnector, Server, as_server
+from wheel_lock.net.connector import RedisPyConnector, RoundRobinConnector, Server, as_server
 from wheel_lock.protocol.keys import SLOTS
 from wheel_lock.protocol.resp import MalformedReply, error_text
 from wheel_lock.runtime.notifier import NOTIFIER
@@ -102,9 +102,9 @@ class ClusterConnector:
         """Return what connects to one node."""
         return self._template.at(server)
 
-    def listener(self) -> InTurn:
+    def listener(self) -> RoundRobinConnector:
         """Return what connects to one master after the other, to listen: what one publishes, all pass on."""
-        return InTurn(lambda: [self.to(server).listener() for server in self.servers])
+        return RoundRobinConnector(lambda: [self.to(server).listener() for server in self.servers])
 
     def describe(self) -> str:
         """Return where the cluster is, without credentials."""
@@ -132,11 +132,11 @@ class ClusterConnector:
                 self._left_out = places[number:]
                 break
             try:
-                told, epoch = self._ask_one(server, timeout_s / min(len(places), _SHARES))
+                reply, epoch = self._ask_one(server, timeout_s / min(len(places), _SHARES))
             except BaseException:  # a credential provider's, or its cancellation: the next node may do better
                 continue
-            if told.ranges and epoch > latest:
-                latest, answer = epoch, told
+            if reply.ranges and epoch > latest:
+                latest, answer = epoch, reply
             if latest == inf:
                 break
         self._replicas = answer.replicas or self._replicas
@@ -148,7 +148,7 @@ class ClusterConnector:
         client.set_response_callback("CLUSTER SLOTS", lambda reply, **_: reply)
         client.set_response_callback("CLUSTER INFO", lambda reply, **_: reply)
         try:
-            told = self._read(client.execute_command("CLUSTER SLOTS"), server)
+            reply = self._read(client.execute_command("CLUSTER SLOTS"), server)
             try:
                 state = _FAILED.search(client.execute_command("CLUSTER INFO")[:_MOST_INFO])
             except (redis.ResponseError, redis.exceptions.InvalidResponse, TypeError):
@@ -156,7 +156,7 @@ class ClusterConnector:
                 state = None
         finally:
             client.close()
-        return told, inf if state is None else int(state[1])
+        return reply, inf if state is None else int(state[1])
 
     def _read(self, reply: Any, asked: Server) -> _Answer:
         """Read a map. Malformed entries are skipped, with one line in the log until the node sends a map without any.

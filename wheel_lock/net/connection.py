@@ -53,13 +53,13 @@ class NodeRequest(FailureDomain, Protocol):
 
     def unsent(self) -> None: ...
 
-    def encode(self, level: int) -> bytes: ...
+    def encode(self, capability: int) -> bytes: ...
 
-    def answered(self, reply: Reply) -> None: ...
+    def on_reply(self, reply: Reply) -> None: ...
 
-    def broken(self, error: Exception) -> None: ...
+    def on_connection_lost(self, error: Exception) -> None: ...
 
-    def refused(self, error: Exception) -> None: ...
+    def on_unavailable(self, error: Exception) -> None: ...
 
     def ahead(self, missing_rights: frozenset[str]) -> NodeRequest: ...
 
@@ -79,17 +79,17 @@ class BareCommand:
     def __init__(self, *words: bytes) -> None:
         self._bytes = command(*words)
 
-    def encode(self, level: int) -> bytes:
+    def encode(self, capability: int) -> bytes:
         """Return the command as it is sent."""
         return self._bytes
 
     def unsent(self) -> None: ...
 
-    def answered(self, reply: Reply) -> None: ...
+    def on_reply(self, reply: Reply) -> None: ...
 
-    def broken(self, error: Exception) -> None: ...
+    def on_connection_lost(self, error: Exception) -> None: ...
 
-    def refused(self, error: Exception) -> None: ...
+    def on_unavailable(self, error: Exception) -> None: ...
 
     def crashed(self, error: Exception) -> None: ...
 
@@ -98,7 +98,7 @@ class BareCommand:
         return self
 
 
-class Channel:
+class PipelinedConnection:
     """A pipelined connection. Timer's thread only.
 
     Attributes:
@@ -120,13 +120,13 @@ class Channel:
         connection: Connection,
         domain: FailureDomain | None,
         on_reply: Callable[[], object],
-        on_lost: Callable[[Channel, Exception], object],
+        on_lost: Callable[[PipelinedConnection, Exception], object],
     ) -> None:
         self._timer = timer
         self._domain = domain
         self._connection = connection
         self._sock = connection.sock
-        self._level = connection.level
+        self._capability = connection.capability
         self._on_reply = on_reply
         self._on_lost = on_lost
         parser = hiredis.Reader(replyError=ServerError, protocolError=MalformedReply, notEnoughData=NOTHING)
@@ -165,7 +165,7 @@ class Channel:
     def send(self, request: NodeRequest) -> None:
         """Queue ``request``; it is written, together with all others, at the end of this turn."""
         try:
-            data = request.encode(self._level)
+            data = request.encode(self._capability)
         except Exception as error:
             contain(request, request.encode, error)
             return
@@ -202,8 +202,8 @@ class Channel:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
             self._timer.watch(self._sock, events, self._ready, self._domain)
         if self.when_room is not None and not unsent:
-            told, self.when_room = self.when_room, None
-            told()
+            callback, self.when_room = self.when_room, None
+            callback()
 
     def _write(self) -> None:
         """Write once: the rest of a request in progress, else queued requests, the small ones joined."""
@@ -300,7 +300,7 @@ class Channel:
         if not self._requests:
             raise MalformedReply("a reply that nothing was asked for")
         # It stays first in line until it has taken the reply: if that makes no sense it counts as unanswered.
-        self._requests[0].answered(reply)
+        self._requests[0].on_reply(reply)
         self._requests.popleft()
 
     def _answer(self, data: bytes) -> None:
@@ -352,7 +352,7 @@ class Channel:
             for request in unsent:
                 guarded(request, request.unsent)
             for request in requests:
-                guarded(request, request.broken, error)
+                guarded(request, request.on_connection_lost, error)
 
     @property
     def above(self) -> FailureDomain | None:
@@ -394,14 +394,14 @@ class Channel:
         self._rest = memoryview(b"")
         self.when_room = None
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: let go of it without touching what the parent shares."""
         self.open = False
-        self._connection.forget()
+        self._connection.after_fork_in_child()
         self._let_go()
 
 
-class PushChannel(Channel):
+class PushConnection(PipelinedConnection):
     """A connection on which the server speaks when it likes: one that has subscribed to something.
 
     Args:
@@ -418,7 +418,7 @@ class PushChannel(Channel):
         connection: Connection,
         domain: FailureDomain | None,
         on_reply: Callable[[], object],
-        on_lost: Callable[[Channel, Exception], object],
+        on_lost: Callable[[PipelinedConnection, Exception], object],
     ) -> None:
         super().__init__(timer, connection, domain, on_reply, on_lost)
         self._on_push = on_push

@@ -109,14 +109,14 @@ class Connection(Protocol):
     """A connected, authenticated socket that nothing is in flight on."""
 
     sock: socket.socket
-    level: int  # what the server knows: PLAIN, FLAGGED or SHARDED
+    capability: int  # what the server knows: PLAIN, FLAGGED or SHARDED
     keyed: bool  # whether calls without keys are refused
     missing_rights: frozenset[str]  # commands of scripts that the user may not call
     server: Server  # host and port, which differ where connections lead to different servers
 
     def close(self) -> None: ...
 
-    def forget(self) -> None: ...
+    def after_fork_in_child(self) -> None: ...
 
 
 class Connector(Protocol):
@@ -149,7 +149,7 @@ class RedisPyConnection:
         self,
         connection: AbstractConnection,
         sock: socket.socket,
-        level: int,
+        capability: int,
         server: Server,
         missing_rights: frozenset[str] = frozenset(),
         keyed: bool = False,
@@ -158,7 +158,7 @@ class RedisPyConnection:
         self.keyed = keyed
         self.missing_rights = missing_rights
         self.sock = sock
-        self.level = level
+        self.capability = capability
         self.server = server
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class RedisPyConnection:
             self.sock.close()
             NOTIFIER.post(_disconnect, ours)
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: close the child's copy of the descriptor without a word to the server."""
         fd = self.sock.detach()
         if fd >= 0:
@@ -374,18 +374,18 @@ class RedisPyConnector:
 
     def _get_scripts_ready(self, connection: AbstractConnection) -> tuple[int, frozenset[str]]:
         """Load the scripts; return which form of them, and which of their commands the user may not call."""
-        level = FLAGGED if self._knows_flags(connection) else PLAIN
-        if level and self._in_cluster and _has_sharded_pubsub(connection):
-            level = SHARDED
-        if not level and _has_hung_up(connection):
+        capability = FLAGGED if self._knows_flags(connection) else PLAIN
+        if capability and self._in_cluster and _has_sharded_pubsub(connection):
+            capability = SHARDED
+        if not capability and _has_hung_up(connection):
             # fakeredis's own server does, after an error reply: the question has cost the connection.
             connection.disconnect()
             connection.connect()
-        refusal, missing = _load_scripts(connection, level, self._keyed)
+        refusal, missing = _load_scripts(connection, capability, self._keyed)
         if refusal is not None and not self._keyed and refusal.wants_keys:
             self._keyed = True  # the probe, which touches no key, was accepted
-            refusal, missing = _load_scripts(connection, level, self._keyed)
-        return level, refusal.forbidden if refusal is not None else missing
+            refusal, missing = _load_scripts(connection, capability, self._keyed)
+        return capability, refusal.forbidden if refusal is not None else missing
 
     def describe(self) -> str:
         """Return where it connects to, without credentials."""
@@ -409,7 +409,7 @@ class RedisPyConnector:
             introduction = _introduction(connection, settings)
             connection.connect()
             self._check(connection)
-            level, missing = self._get_scripts_ready(connection) if self._runs_scripts else (PLAIN, frozenset())
+            capability, missing = self._get_scripts_ready(connection) if self._runs_scripts else (PLAIN, frozenset())
             _say(connection, introduction)
             sock: Any = connection._sock
             if sock is None:
@@ -426,7 +426,7 @@ class RedisPyConnector:
                         connection, name, None
                     )  # it is needed for connecting only, which this one does not do again
             server = settings.get("host"), str(settings.get("port"))
-            return RedisPyConnection(connection, sock, level, server, missing, self._keyed)
+            return RedisPyConnection(connection, sock, capability, server, missing, self._keyed)
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, redis.exceptions.RedisError):
@@ -450,7 +450,7 @@ class RedisPyConnector:
             raise redis.exceptions.ConnectionError(f"{error}: {self._tls_trouble}") from error
 
 
-class InTurn:
+class RoundRobinConnector:
     """Connects to one server after the other, to the next when one cannot be connected to.
 
     Args:
@@ -467,7 +467,7 @@ class InTurn:
         choices = self._choices()
         return choices[self._turn % len(choices)]
 
-    def listener(self) -> InTurn:
+    def listener(self) -> RoundRobinConnector:
         """Return the same: it is for those who listen."""
         return self
 
@@ -536,11 +536,13 @@ def _say(connection: AbstractConnection, commands: Sequence[tuple[str, ...]]) ->
             pass
 
 
-def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> tuple[ServerError | None, frozenset[str]]:
+def _load_scripts(
+    connection: AbstractConnection, capability: int, keyed: bool
+) -> tuple[ServerError | None, frozenset[str]]:
     """Load the scripts; return why their commands cannot be tried, or None, and which the user may not call."""
-    form, (keys, words) = scripts.RIGHTS.form(level), scripts.rights_arguments(keyed=keyed)
+    form, (keys, words) = scripts.RIGHTS.form(capability), scripts.rights_arguments(keyed=keyed)
     for script in scripts.ALL:
-        connection.send_command("SCRIPT", "LOAD", script.form(level).source)
+        connection.send_command("SCRIPT", "LOAD", script.form(capability).source)
     connection.send_command("EVALSHA", form.sha1, keys, *words)
     for _ in scripts.ALL:
         try:

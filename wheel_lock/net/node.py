@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from wheel_lock.net.connection import Channel, NodeRequest
+from wheel_lock.net.connection import NodeRequest, PipelinedConnection
 from wheel_lock.net.connector import PLAIN, Connection, Connector, Server, as_failure, is_fatal, make_fit
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.observe.stats import Counters
@@ -32,7 +32,7 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 
 if TYPE_CHECKING:
     from wheel_lock.engine.requests.base import CallerRequest
-    from wheel_lock.engine.requests.replication import Replicas
+    from wheel_lock.engine.requests.replication import ReplicationBarrier
     from wheel_lock.engine.topology.cluster import Cluster
 
 logger = logging.getLogger("wheel_lock")
@@ -81,14 +81,14 @@ class Node:
         options: ContextOptions,
         counters: Counters,
         launch: Callable[[Callable[[], None]], None] = start_helper_thread,
-        channel: Callable[..., Channel] = Channel,
+        pipeline: Callable[..., PipelinedConnection] = PipelinedConnection,
     ) -> None:
         self.connector = connector
         self._timer = timer
         self._options = options
         self._counters = counters
         self._launch = launch
-        self._new_channel = channel
+        self._new_pipeline = pipeline
         # Set by those it belongs to: what a failure in its work costs.
         self.domain: FailureDomain | None = None
         # Set by the renewer: told when the node becomes ready, and asked whether leases need it.
@@ -97,20 +97,20 @@ class Node:
         # Set by the renewer: called, before the node becomes ready, whenever a connection has been made.
         self.on_connected: Callable[[], object] = lambda: None
         # Set by those who ask the replicas of what is acquired on this channel, if they are to be asked.
-        self.replicas: Replicas | None = None
+        self.replication: ReplicationBarrier | None = None
         # Set by the renewer, too: told when it cannot be reached.
         self.on_trouble: Callable[[], object] = lambda: None
         # Set by the cluster that it belongs to, if it does.
         self.cluster: Cluster | None = None
-        self.one_by_one = options.declare_keys  # each call is about one lease, and declares its keys
-        self.held_up_s = 0.0  # for how long a healthy server may leave anything unanswered here
+        self.single_key_mode = options.declare_keys  # each call is about one lease, and declares its keys
+        self.expected_delay_s = 0.0  # for how long a healthy server may leave anything unanswered here
         # Set by the engine while it closes: told whenever replies have been read.
         self.on_replied: Callable[[], object] = lambda: None
         self._masters: Collection[Server] = ()  # where connections may lead; anywhere, if empty
         self._reset()
 
     def _reset(self) -> None:
-        self._channel: Channel | None = None
+        self._pipeline: PipelinedConnection | None = None
         # The engine's own requests wait for a connection; those of callers for a connection, or for room in it.
         self._own: Parking[NodeRequest] = Parking(_FINISHED)
         self._waiting: Parking[NodeRequest] = Parking(_FINISHED)
@@ -124,26 +124,26 @@ class Node:
         self._retry: Alarm | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
         self.server: Server | None = None  # which one it was connected to last
-        self.level = PLAIN  # what that knows
+        self.capability = PLAIN  # what that knows
         self.missing_rights: frozenset[str] = frozenset()  # commands of scripts that its user may not call
         self.last_error: Exception | None = None
 
     @property
     def declares(self) -> bool:
         """Whether calls about one lease declare their keys."""
-        return self.one_by_one or self.cluster is not None
+        return self.single_key_mode or self.cluster is not None
 
     @property
     def batch_size(self) -> int:
         """How many leases a call may be about."""
-        return 1 if self.one_by_one else self._options.batch_size
+        return 1 if self.single_key_mode else self._options.batch_size
 
     @property
     def calls_for_a_batch(self) -> int:
         """How many calls it takes for as many leases as usually share one."""
-        return self._options.batch_size if self.one_by_one else 1
+        return self._options.batch_size if self.single_key_mode else 1
 
-    def learns(self, error: ServerError, declared: bool) -> bool:
+    def note_keys_required(self, error: ServerError, declared: bool) -> bool:
         """Whether an error tells that calls without declared keys are refused here; they are not sent any more then.
 
         Several may be under way by then: what the first one tells is true of the others, too.
@@ -154,25 +154,25 @@ class Node:
         """
         if declared or not error.wants_keys:
             return False
-        if not self.one_by_one:
-            self.one_by_one = True
+        if not self.single_key_mode:
+            self.single_key_mode = True
             NOTIFIER.post(logger.info, "%s wants keys to be declared: %s", self.connector.describe(), error_text(error))
         return True
 
     @property
     def ready(self) -> bool:
         """Whether there is a channel that is not suspected of being dead."""
-        return self._channel is not None and not self._suspected
+        return self._pipeline is not None and not self._suspected
 
     @property
-    def channel(self) -> object:
+    def pipeline(self) -> object:
         """Which connection it has, to be compared; None for none."""
-        return self._channel
+        return self._pipeline
 
     @property
     def connected(self) -> bool:
         """Whether there is a channel, ready or not."""
-        return self._channel is not None
+        return self._pipeline is not None
 
     @property
     def busy(self) -> bool:
@@ -187,45 +187,45 @@ class Node:
     @property
     def crowded(self) -> bool:
         """Whether requests of callers wait for room in a connection."""
-        return self._channel is not None and bool(self._waiting)
+        return self._pipeline is not None and bool(self._waiting)
 
     @property
     def in_trouble(self) -> bool:
         """Whether it is needed and cannot be talked to."""
-        return self._suspected or (self._channel is None and self.last_error is not None and self.is_needed())
+        return self._suspected or (self._pipeline is None and self.last_error is not None and self.is_needed())
 
     @property
     def awaits_replies(self) -> bool:
         """Whether there is a connection with something unanswered on it."""
-        return self._channel is not None and self._channel.unanswered > 0
+        return self._pipeline is not None and self._pipeline.unanswered > 0
 
     def send(self, request: NodeRequest) -> None:
         """Send ``request`` now if there is a channel with room, else as soon as there is, in the order of the calls."""
-        channel = self._channel
-        if channel is None:
+        pipeline = self._pipeline
+        if pipeline is None:
             (self._waiting if request.may_wait else self._own).append(request)
             self.connect()
             if self.cluster is not None:
-                self.cluster.look_around()
-        elif request.may_wait and (channel.full(self._most) or (len(self._waiting) and self._waiting)):
+                self.cluster.ensure_slot_map()
+        elif request.may_wait and (pipeline.full(self._most) or (len(self._waiting) and self._waiting)):
             self._waiting.append(request)
-            channel.when_room = self._let_in_later
+            pipeline.when_room = self._let_in_later
         else:
-            self._put(channel, request)
+            self._put(pipeline, request)
 
     @property
     def clogged(self) -> bool:
         """Whether there is a connection without room."""
-        return self._channel is not None and self._channel.full(self._most)
+        return self._pipeline is not None and self._pipeline.full(self._most)
 
-    def tell_room(self, told: Callable[[], object]) -> None:
-        """Have ``told()`` called, in another turn, when a clogged connection may have room again."""
-        if self._channel is not None:
-            self._channel.when_room = lambda: self._timer.post(told, self.domain)
+    def tell_room(self, callback: Callable[[], object]) -> None:
+        """Have ``callback()`` called, in another turn, when a clogged connection may have room again."""
+        if self._pipeline is not None:
+            self._pipeline.when_room = lambda: self._timer.post(callback, self.domain)
 
     def withdraw(self, request: NodeRequest) -> bool:
         """Remove ``request`` from the channel if none of its bytes is on the wire; return whether it was removed."""
-        return self._channel is not None and self._channel.withdraw(request)
+        return self._pipeline is not None and self._pipeline.withdraw(request)
 
     @property
     def last_own(self) -> NodeRequest | None:
@@ -237,18 +237,18 @@ class Node:
 
     def _let_in(self) -> None:
         """Send requests that wait for room, as far as there is room, and a bounded number per turn."""
-        channel = self._channel
+        pipeline = self._pipeline
         left = _IN_A_TURN
-        while left and channel is not None and channel is self._channel and self._waiting:
-            if channel.full(self._most):
+        while left and pipeline is not None and pipeline is self._pipeline and self._waiting:
+            if pipeline.full(self._most):
                 break
-            self._put(channel, self._waiting.popleft())
+            self._put(pipeline, self._waiting.popleft())
             left -= 1
-        if self._waiting and self._channel is not None:
-            self._channel.when_room = self._let_in_later
+        if self._waiting and self._pipeline is not None:
+            self._pipeline.when_room = self._let_in_later
 
-    def _put(self, channel: Channel, request: NodeRequest) -> None:
-        channel.send(request.ahead(self.missing_rights) if self.missing_rights else request)
+    def _put(self, pipeline: PipelinedConnection, request: NodeRequest) -> None:
+        pipeline.send(request.ahead(self.missing_rights) if self.missing_rights else request)
 
     def expect(self, request: CallerRequest) -> None:
         """Have ``request`` put on the wheel if it is not answered soon. Nearly all are, and so never cost a place there."""
@@ -274,7 +274,7 @@ class Node:
 
     def suspect(self) -> None:
         """Something has been unanswered for too long: try a second connection. The first reply clears this."""
-        if self._channel is not None and not self._suspected:
+        if self._pipeline is not None and not self._suspected:
             self._suspected = True
             self._most = MOST_SUSPECTED
             self.on_trouble()
@@ -323,16 +323,16 @@ class Node:
         self.last_error = None
         self._counters.connects += 1
         self.server = connection.server
-        self.level = connection.level
+        self.capability = connection.capability
         # An earlier connection may have found otherwise.
-        self.one_by_one = self._options.declare_keys or connection.keyed
+        self.single_key_mode = self._options.declare_keys or connection.keyed
         self.missing_rights = connection.missing_rights
-        old = self._channel
-        self._channel = channel = self._new_channel(self._timer, connection, self.domain, self._replied, self._lost)
+        old = self._pipeline
+        self._pipeline = pipeline = self._new_pipeline(self._timer, connection, self.domain, self._replied, self._lost)
         if old is not None:
             old.drop(TimeoutError("silent for too long; another connection has taken over"))
         for request in self._own.take_all():
-            self._put(channel, request)
+            self._put(pipeline, request)
         self.on_connected()
         self.on_ready()
         self._let_in()
@@ -344,7 +344,7 @@ class Node:
         self.last_error = error
         self.on_trouble()
         NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error_text(error))
-        if self._channel is None and is_fatal(error):
+        if self._pipeline is None and is_fatal(error):
             self._refuse_all(error)
         elif self._suspected and self._useless:
             self.drop(error)
@@ -357,14 +357,14 @@ class Node:
         While leases are held the first reply on the old connection is the quickest sign of life, so then the channel is
         given up only if very much is unanswered on it.
         """
-        channel = self._channel
-        if channel is None or (self.is_needed() and channel.unanswered <= 2 * MOST_SUSPECTED):
+        pipeline = self._pipeline
+        if pipeline is None or (self.is_needed() and pipeline.unanswered <= 2 * MOST_SUSPECTED):
             return False
-        return channel.deserted
+        return pipeline.deserted
 
     def _refuse_all(self, error: Exception) -> None:
         for request in self.take_waiting():
-            guarded(request, request.refused, error)
+            guarded(request, request.on_unavailable, error)
 
     def _try_later(self) -> None:
         self._drop_finished()
@@ -393,10 +393,10 @@ class Node:
         if len(self._waiting):
             self._let_in()
 
-    def _lost(self, channel: Channel, error: Exception) -> None:
-        if channel is not self._channel:
+    def _lost(self, pipeline: PipelinedConnection, error: Exception) -> None:
+        if pipeline is not self._pipeline:
             return  # replaced on purpose
-        self._channel = None
+        self._pipeline = None
         self._suspected = False
         self.last_error = error
         if not self._closed:
@@ -411,11 +411,11 @@ class Node:
         self._closed = True
         self._timer.cancel(self._retry)
         self._retry = None
-        if self._channel is not None:
-            unanswered = self._channel.close()
-            self._channel = None
+        if self._pipeline is not None:
+            unanswered = self._pipeline.close()
+            self._pipeline = None
             for request in unanswered:
-                guarded(request, request.refused, error)
+                guarded(request, request.on_unavailable, error)
         self._refuse_all(error)
 
     def take_waiting(self) -> list[NodeRequest]:
@@ -424,14 +424,14 @@ class Node:
 
     def drop(self, error: Exception) -> None:
         """Give the connection up, and get another where there is need."""
-        if self._channel is not None:
-            self._channel.drop(error)
+        if self._pipeline is not None:
+            self._pipeline.drop(error)
 
     def leave_for(self, masters: Collection[Server], error: Exception) -> None:
         """Use no other server than the master, which goes by these addresses."""
         self._masters = masters
-        if self._channel is not None and self.server not in masters:
-            self._channel.drop(error)
+        if self._pipeline is not None and self.server not in masters:
+            self._pipeline.drop(error)
 
     def demoted(self, error: Exception, request: NodeRequest | None = None) -> None:
         """The server says that it is no master (any more): find out which one is, where that can be found out.
@@ -441,42 +441,42 @@ class Node:
             request: What it has refused; it is sent to the new master.
         """
         if self.connector.discovers:
-            channel = self._channel
+            pipeline = self._pipeline
             # After the reply that is being read: a channel cannot be dropped in the middle of it.
-            self._timer.post(lambda: self._leave(channel, error, request), self.domain)
+            self._timer.post(lambda: self._leave(pipeline, error, request), self.domain)
 
-    def _leave(self, channel: Channel | None, error: Exception, request: NodeRequest | None) -> None:
-        if channel is not None and channel is self._channel:
-            channel.drop(error)
+    def _leave(self, pipeline: PipelinedConnection | None, error: Exception, request: NodeRequest | None) -> None:
+        if pipeline is not None and pipeline is self._pipeline:
+            pipeline.drop(error)
         if request is not None and not request.finished:
             self.send(request)
 
     def retire(self) -> None:
         """Hang up; the next request connects again."""
-        if self._channel is not None and not self._awaited:
-            requests = self._channel.close()
-            self._channel = None
+        if self._pipeline is not None and not self._awaited:
+            requests = self._pipeline.close()
+            self._pipeline = None
             for request in requests:
-                guarded(request, request.refused, ConnectionAbortedError("nothing is held any more"))
+                guarded(request, request.on_unavailable, ConnectionAbortedError("nothing is held any more"))
 
     def restart(self, error: Exception) -> None:
         """Begin anew after the timer's thread has died: its alarms and its selector are gone."""
         requests: list[NodeRequest] = []
-        if self._channel is not None:
-            requests.extend(self._channel.close())
+        if self._pipeline is not None:
+            requests.extend(self._pipeline.close())
         requests.extend(self.take_waiting())
         closed, expected = self._closed, self._expected
         self._timer.cancel(self._retry)
         self._reset()
         self._closed = closed
         for request in requests:
-            guarded(request, request.refused, error)
+            guarded(request, request.on_unavailable, error)
         for request in expected:  # some wait for something else than the channel: their time goes on running
             if not request.finished:
                 request.look_later()
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: no socket and no request of the parent's is ours."""
-        if self._channel is not None:
-            self._channel.forget()
+        if self._pipeline is not None:
+            self._pipeline.after_fork_in_child()
         self._reset()

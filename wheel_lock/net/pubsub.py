@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from wheel_lock.net.connection import BareCommand, Channel, PushChannel
+from wheel_lock.net.connection import BareCommand, PipelinedConnection, PushConnection
 from wheel_lock.net.connector import Connection, Connector, Server
 from wheel_lock.net.node import Node
 from wheel_lock.observe.stats import Counters
@@ -33,11 +33,11 @@ _LONGEST_CHANNEL = 1024  # bytes; none of ours is as long
 class Listener(FailureDomain, Protocol):
     """Who waits for wake-ups on one channel."""
 
-    def listening(self, holds: bool) -> None:
+    def on_subscribed(self, holds: bool) -> None:
         """The subscription holds from now on, or does not hold any more."""
         ...
 
-    def woken(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """A message has come."""
         ...
 
@@ -52,7 +52,7 @@ def _nothing() -> None:
     """What is done about replies that prove nothing."""
 
 
-class WakeUps:
+class PubSub:
     """Subscriptions to the wake-up channels of one node, on one connection. Timer's thread only."""
 
     def __init__(
@@ -70,7 +70,7 @@ class WakeUps:
         self._subscribes = b"SUBSCRIBE" if on_moved is None else b"SSUBSCRIBE"
         self._unsubscribes = b"UNSUBSCRIBE" if on_moved is None else b"SUNSUBSCRIBE"
         self._per_command = _PER_COMMAND if on_moved is None else 1  # they must be of one slot
-        self._node = Node(timer, connector, options, Counters(), launch, self._new_channel)
+        self._node = Node(timer, connector, options, Counters(), launch, self._new_pipeline)
         self._node.domain = self._domain = domain
         self._node.is_needed = lambda: bool(self._listeners) and not self._paused
         self._node.on_ready = self._subscribe_all
@@ -108,7 +108,7 @@ class WakeUps:
         if known:
             self._put_off.discard(channel)  # a pending unsubscription, which was not sent
         if channel in self._holding:
-            guarded(listener, listener.listening, True)
+            guarded(listener, listener.on_subscribed, True)
         elif len(listeners) > 1 or known:
             pass  # it is being subscribed to
         elif self._node.connected:
@@ -150,21 +150,21 @@ class WakeUps:
             self._unsubscribe(channel)
         self._subscribe([channel for channel in put_off if channel in self._listeners])
 
-    def _new_channel(
+    def _new_pipeline(
         self,
         timer: HashedWheelTimer,
         connection: Connection,
         domain: FailureDomain | None,
         on_reply: Callable[[], object],
-        on_lost: Callable[[Channel, Exception], object],
-    ) -> Channel:
-        def lost(channel: Channel, error: Exception) -> None:
+        on_lost: Callable[[PipelinedConnection, Exception], object],
+    ) -> PipelinedConnection:
+        def lost(channel: PipelinedConnection, error: Exception) -> None:
             on_lost(channel, error)
             self._deafen()
 
         # The first PONG shows that it lasts: one that is cut as soon as it has subscribed is not made again in a hurry.
         self._proved = on_reply
-        return PushChannel(self._heard, timer, connection, domain, _nothing, lost)
+        return PushConnection(self._heard, timer, connection, domain, _nothing, lost)
 
     def _deafen(self) -> None:
         """The connection is gone: nobody hears anything until there is another."""
@@ -176,7 +176,7 @@ class WakeUps:
         self._silent = False
         for listeners in self._listeners.values():
             for listener in listeners:
-                guarded(listener, listener.listening, False)
+                guarded(listener, listener.on_subscribed, False)
 
     def _subscribe(self, channels: Sequence[bytes]) -> None:
         for start in range(0, len(channels), self._per_command):
@@ -221,19 +221,19 @@ class WakeUps:
             if listeners or channel in self._put_off:
                 self._holding.add(channel)
             for listener in listeners:
-                guarded(listener, listener.listening, True)
+                guarded(listener, listener.on_subscribed, True)
         elif what == b"pong":
             self._proved()
         elif what == b"sunsubscribe" and channel in self._holding and self._on_moved is not None:
             self._holding.discard(channel)
             self._refused.add(channel)  # to be asked for again, unless its slot has gone
             for listener in listeners:
-                guarded(listener, listener.listening, False)
+                guarded(listener, listener.on_subscribed, False)
             self._on_moved()
         elif what in (b"message", b"smessage"):
             message = _payload(reply)
             for listener in listeners:
-                guarded(listener, listener.woken, message)
+                guarded(listener, listener.on_message, message)
             if not listeners and channel not in self._put_off and not self._node.clogged:
                 self._stray(channel)
 
@@ -302,7 +302,7 @@ class WakeUps:
         self._reset()
         self._node.restart(error)
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: nobody listens."""
         self._reset()
-        self._node.forget()
+        self._node.after_fork_in_child()

@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.errors import LockUnavailable, LossReason, quoted
 from wheel_lock.lease import EXTENDING, Event, Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.lock_types.base import Kind
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 from wheel_lock.quorum.node import NodeEngine
 from wheel_lock.runtime.failures import guarded
 
@@ -40,7 +40,7 @@ class QuorumGroup:
 
     def __init__(self, engine: QuorumEngine, timeout_s: float) -> None:
         self.engine = engine
-        self.kind: Kind = EXCLUSIVE
+        self.lock_type: LockType = EXCLUSIVE
         self.timeout_s = timeout_s
         self.alive = True
 
@@ -71,7 +71,7 @@ class Vote(Owner):
         failure: Why it could not be asked, or did not answer, the last time; None where it did.
     """
 
-    __slots__ = ("_told", "asking", "counts_from", "failure", "lease", "node", "whole")
+    __slots__ = ("_callback", "counts_from", "failure", "in_flight", "lease", "node", "whole")
 
     def __init__(self, node: NodeEngine, whole: QuorumLease) -> None:
         self.holds = None
@@ -79,9 +79,9 @@ class Vote(Owner):
         self.whole = whole
         self.lease: Lease | None = None
         self.counts_from = math.inf
-        self.asking: Acquire | None = None
+        self.in_flight: Acquire | None = None
         self.failure: Exception | None = None
-        self._told: Callable[[], object] = nobody
+        self._callback: Callable[[], object] = noop
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
@@ -105,7 +105,7 @@ class Vote(Owner):
 
     def lost(self, lease: Lease) -> None:
         if lease is self.lease:
-            engine = self.whole.terms.engine
+            engine = self.whole.params.engine
             guarded(engine, engine.vote_lost, self, lease.loss or LossReason.NOT_CONFIRMED)
 
     def ask(
@@ -113,7 +113,7 @@ class Vote(Owner):
         token: bytes,
         options: LockOptions,
         limit_s: float,
-        told: Callable[[], object],
+        callback: Callable[[], object],
         caller_until: float | None = None,
         *,
         by_script: bool = False,
@@ -124,21 +124,21 @@ class Vote(Owner):
             token: What it is to store.
             options: For how long, and how it is to be renewed.
             limit_s: How long it may take to answer.
-            told: Called when it has answered, or has not in time.
+            callback: Called when it has answered, or has not in time.
             caller_until: When the time of the caller is up who waits for this, in seconds of the timer's clock.
             by_script: Ask in a form that tells what kind of key is in the way.
         """
         engine, name = self.node, self.whole.name
         if engine.is_silent:
             self.failure = LockUnavailable(f"{engine.connector.describe()} is silent (lock {quoted(name)})", name)
-            told()
+            callback()
             return
         key = self.whole.key
-        lease = Lease(name, fragment(key, token), engine.group(key, EXCLUSIVE, options), self)
-        operation: Operation[bool] = Operation(partial(guarded, self.whole.terms.engine, self._answered))
-        self._told = told
+        lease = Lease(name, lease_args(key, token), engine.group(key, EXCLUSIVE, options), self)
+        future: Future[bool] = Future(partial(guarded, self.whole.params.engine, self._answered))
+        self._callback = callback
         self.failure = None
-        self.asking = request = Acquire(engine, [lease], options, operation, patience_ms=int(by_script))
+        self.in_flight = request = Acquire(engine, [lease], options, future, waiter_ttl_ms=int(by_script))
         request.caller_until = caller_until
         if not engine.node.connected and engine.node.last_error is None:
             limit_s = max(limit_s, min(_FIRST_CONTACT_S, options.timeout_s / 3))
@@ -149,27 +149,27 @@ class Vote(Owner):
         request.begin()
 
     def _answered(self) -> None:
-        request, self.asking = self.asking, None
+        request, self.in_flight = self.in_flight, None
         assert request is not None
-        operation = request.operation
-        self.failure = operation.error
-        if operation.error is None and operation.result():
-            longest_s = max(self.whole.terms.engine.longest_s, request.lease.group.timeout_s)
+        future = request.future
+        self.failure = future.error
+        if future.error is None and future.result():
+            longest_s = max(self.whole.params.engine.longest_s, request.lease.group.timeout_s)
             self.counts_from = self.node.history.counts_from(longest_s)
             self.lease = request.lease
-        told, self._told = self._told, nobody
-        told()
+        callback, self._callback = self._callback, noop
+        callback()
 
     def withdraw(self) -> None:
         """Undo whatever the node has granted, or may have, or may be about to."""
-        request, self.asking = self.asking, None
+        request, self.in_flight = self.in_flight, None
         if request is not None:
-            request.operation = Operation(nobody)
+            request.future = Future(noop)
             request.give_up()
         lease = self._standing()
         if lease is not None:
             # Not in the middle of a tick in which it may be due, too: what is due is not looked for twice.
-            self.node.tell(partial(self.node.release, lease, Operation(nobody)))
+            self.node.post_if_open(partial(self.node.release, lease, Future(noop)))
 
 
 class QuorumLease(Lease):
@@ -182,23 +182,23 @@ class QuorumLease(Lease):
         sealed: Its deadline from when it is over.
     """
 
-    __slots__ = ("options", "quorum", "sealed", "terms", "votes")
+    __slots__ = ("options", "params", "quorum", "sealed", "votes")
 
     def __init__(
         self,
         name: str | bytes,
         wire: bytes,
-        terms: QuorumGroup,
+        params: QuorumGroup,
         owner: Owner,
         on_lost: Callable[[LostEvent], object] | None,
         place: str | None,
         options: LockOptions,
     ) -> None:
-        self.terms = terms
+        self.params = params
         self.options = options
-        self.votes = tuple(Vote(node, self) for node in terms.engine.engines)
-        self.quorum = terms.engine.quorum
-        super().__init__(name, wire, terms, owner, on_lost, place)
+        self.votes = tuple(Vote(node, self) for node in params.engine.engines)
+        self.quorum = params.engine.quorum
+        super().__init__(name, wire, params, owner, on_lost, place)
 
     def support(self, now: float) -> list[Lease]:
         """Return what counts at ``now``, the latest deadline first. From any thread."""
@@ -210,7 +210,7 @@ class QuorumLease(Lease):
         """Until when a majority lasts: the q-th largest of the deadlines that count."""
         if self.state > EXTENDING:
             return self.sealed
-        support = self.support(self.terms.engine.timer.clock.now())
+        support = self.support(self.params.engine.timer.clock.now())
         return support[self.quorum - 1].deadline if len(support) >= self.quorum else -math.inf
 
     @deadline.setter
@@ -226,7 +226,7 @@ class QuorumLease(Lease):
     def renewals(self, renewals: int) -> None:
         """Nothing: its votes are counted."""
 
-    def believed(self, now: float) -> bool:
+    def is_valid(self, now: float) -> bool:
         if self.loss is not None or self.state > EXTENDING or not self.group.alive:
             return False
         support = self.support(now)
@@ -249,7 +249,7 @@ class QuorumLease(Lease):
     def another_token(self) -> bytes:
         """Return a token for another try: its own, so that what tidies up after the last cannot meet a grant of this."""
         _, colon, number = self.token.partition(b":")  # a thread's, where it is reentrant
-        return self.terms.kind.next_token(self.token) + colon + number
+        return self.params.lock_type.next_token(self.token) + colon + number
 
     @property
     def hold_until(self) -> float:

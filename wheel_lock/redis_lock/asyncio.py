@@ -40,8 +40,8 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
         return await self._attempt(patience, token)
 
     async def _attempt(self, patience: tuple[bool, float | None], token: Any) -> bool:
-        engine, (kind, options) = self._engine, self._terms(self.sleep, token is not None, patience[1])
-        grant = AsyncGrant(engine, kind, self._engines_name(), options, None)
+        engine, (lock_type, options) = self._engine, self._terms(self.sleep, token is not None, patience[1])
+        grant = AsyncGrant(engine, lock_type, self._engines_name(), options, None)
         try:
             with redis_pys_errors("acquire", self.name):
                 if not await grant.acquire(*patience, None if token is None else self._encoded(token)):

@@ -57,8 +57,8 @@ class Lock(Renewed, redis.lock.Lock):
         return self._attempt(sleep, patience, token)
 
     def _attempt(self, sleep: Any, patience: tuple[bool, float | None], token: Any) -> bool:
-        engine, (kind, options) = self._engine, self._terms(sleep, token is not None, patience[1])
-        grant = ThreadGrant(engine, kind, self._engines_name(), options, None)
+        engine, (lock_type, options) = self._engine, self._terms(sleep, token is not None, patience[1])
+        grant = ThreadGrant(engine, lock_type, self._engines_name(), options, None)
         try:
             with redis_pys_errors("acquire", self.name):
                 if not grant.acquire(*patience, None if token is None else self._encoded(token)):

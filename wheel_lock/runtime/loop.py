@@ -388,7 +388,7 @@ class Loop:
         self._inbox = deque()
         self._reset()
         for member in self._members:
-            member.forked()
+            member.after_fork_in_child()
 
 
 def _after_fork() -> None:

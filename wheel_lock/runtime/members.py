@@ -19,7 +19,7 @@ class Member(Protocol):
         """The thread has died, and every alarm with it."""
         ...
 
-    def forked(self) -> None:
+    def after_fork_in_child(self) -> None:
         """This is a forked child: nothing of the parent's is ours."""
         ...
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Operation, end_quietly
+from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.errors import LockAlreadyHeld, LockUnavailable
 from wheel_lock.lease import Owner
 from wheel_lock.runtime.greenlets import greenlet_owner, new_gate
@@ -48,7 +48,7 @@ def current_owner() -> Owner:
     return mark.owner
 
 
-class Waiting(Operation[T]):
+class SyncFuture(Future[T]):
     """An operation that a thread waits for."""
 
     __slots__ = ("_deaths", "_engine", "_gate")
@@ -82,7 +82,7 @@ class Waiting(Operation[T]):
         return super().result()
 
 
-def wait_for(engine: Engine, work: Callable[[Operation[T]], object]) -> T:
+def call(engine: Engine, work: Callable[[Future[T]], object]) -> T:
     """Have work done on the timer's thread and wait for its result.
 
     Args:
@@ -93,7 +93,7 @@ def wait_for(engine: Engine, work: Callable[[Operation[T]], object]) -> T:
         LockUnavailable: The thread died meanwhile.
         Exception: Whatever the work failed with.
     """
-    waiting: Waiting[T] = Waiting(engine)
+    waiting: SyncFuture[T] = SyncFuture(engine)
     engine.submit(partial(work, waiting))
     return waiting.result()
 
@@ -109,5 +109,5 @@ def behind_releases(engine: Engine, begin: Callable[P, T], *arguments: P.args, *
     except LockAlreadyHeld:
         if not engine.interrupted:
             raise
-    wait_for(engine, engine.come_by)
+    call(engine, engine.come_by)
     return begin(*arguments, **options)

@@ -14,18 +14,18 @@ from typing import Self
 from wheel_lock.engine.requests.adopt import undo_export
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.lease import Lease, Owner
-from wheel_lock.locks.base import LockHandle, OnLost
+from wheel_lock.locks.base import BaseLock, OnLost
 from wheel_lock.options import lock_name
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
-from wheel_lock.sync.call import Waiting, behind_releases, current_owner, wait_for
+from wheel_lock.sync.call import SyncFuture, behind_releases, call, current_owner
 
 __all__ = ["Lock", "OnLost"]
 
 
-class Lock(LockHandle):
+class Lock(BaseLock):
     """One lock, for threads. Made by :meth:`wheel_lock.LockContext.lock`; a context manager.
 
     It may be acquired again after a release; each acquire is a new lease. Used from several threads, each thread has a
@@ -37,8 +37,8 @@ class Lock(LockHandle):
     def _caller(self) -> Owner:
         return current_owner()
 
-    def _chosen(self, verb: str) -> Lease | None:
-        return self._only_mine(verb, "another thread holds it (see thread_local)")
+    def _caller_lease(self, verb: str) -> Lease | None:
+        return self._own_lease_or_raise(verb, "another thread holds it (see thread_local)")
 
     def acquire(
         self,
@@ -66,18 +66,18 @@ class Lock(LockHandle):
             ValueError: A value is out of range.
         """
         engine = self._engine
-        waiting: Waiting[Sequence[Lease] | None] = Waiting(engine)
-        acquisition = behind_releases(engine, self._acquisition, blocking, blocking_timeout, token, waiting)
+        waiting: SyncFuture[Sequence[Lease] | None] = SyncFuture(engine)
+        waiter = behind_releases(engine, self._new_waiter, blocking, blocking_timeout, token, waiting)
         leases = None
         try:
-            engine.submit(acquisition.begin)
+            engine.submit(waiter.begin)
             leases = waiting.result()
             if leases is not None:
                 self._take(leases[0])
             return leases is not None
         except BaseException:
             # An interruption (KeyboardInterrupt, say) must not leave a grant behind. Harmless if there is none.
-            self._give_up(acquisition, leases)
+            self._give_up(waiter, leases)
             raise
 
     @uninterrupted_start
@@ -101,7 +101,7 @@ class Lock(LockHandle):
             lease = self._to_release()
             if lease is None:
                 return False
-            waiting: Waiting[None] = Waiting(self._engine)
+            waiting: SyncFuture[None] = SyncFuture(self._engine)
             self._engine.submit(partial(self._engine.release, lease, waiting))
             self._released(lease)
         except WheelLockError:
@@ -129,7 +129,7 @@ class Lock(LockHandle):
                 where the outcome is not known the lock is held on as long as was known before.
         """
         lease, time_ms = self._to_extend(additional_time, replace_ttl)
-        wait_for(self._engine, partial(self._engine.extend, lease, time_ms, bool(replace_ttl)))
+        call(self._engine, partial(self._engine.extend, lease, time_ms, bool(replace_ttl)))
         return True
 
     def reacquire(self) -> bool:
@@ -151,18 +151,18 @@ class Lock(LockHandle):
         lease = self._to_change("export")
         handoff = self._handoff(lease)
         engine = self._engine
-        waiting: Waiting[None] = Waiting(engine)
+        waiting: SyncFuture[None] = SyncFuture(engine)
         try:
             engine.submit(partial(engine.export, lease, waiting))
             waiting.result()
             return handoff.to_text()
         except BaseException:
-            engine.tell(partial(undo_export, engine, lease, waiting))  # nobody has got the text
+            engine.post_if_open(partial(undo_export, engine, lease, waiting))  # nobody has got the text
             raise
 
     def _adopt(self, handoff: Handoff) -> None:
         engine = self._engine
-        waiting: Waiting[bool] = Waiting(engine)
+        waiting: SyncFuture[bool] = SyncFuture(engine)
         request = self._adoption(handoff, waiting)
         try:
             engine.submit(request.begin)
@@ -170,24 +170,24 @@ class Lock(LockHandle):
                 raise LockNotAcquired(f"The lock {quoted(self.name)} was adopted too late", self.name)
             self._take_adopted(request.lease)
         except BaseException:
-            engine.tell(request.give_up)
+            engine.post_if_open(request.give_up)
             raise
 
     # -- what the server says ----------------------------------------------------------------------------------------
 
     def locked(self) -> bool:
         """Ask the server whether anybody holds the lock."""
-        return self._ask(self._kind.locked(lock_name(self.name)), self._kind.read_locked)
+        return self._ask(self._lock_type.locked(lock_name(self.name)), self._lock_type.parse_locked)
 
     def owned(self) -> bool:
         """Ask the server whether this lock's own token is stored there."""
-        lease = self._seen()
+        lease = self._own_or_latest()
         if lease is None or not lease.group.alive:
             return False
-        return self._ask(self._kind.owned(lease), lambda reply: self._kind.read_owned(reply, lease))
+        return self._ask(self._lock_type.owned(lease), lambda reply: self._lock_type.parse_owned(reply, lease))
 
-    def _ask(self, call: Call, read: Callable[[Reply], bool]) -> bool:
-        return bool(wait_for(self._engine, partial(self._engine.query, self.name, call, read)))
+    def _ask(self, command: Command, read: Callable[[Reply], bool]) -> bool:
+        return bool(call(self._engine, partial(self._engine.query, self.name, command, read)))
 
     def __enter__(self) -> Self:
         if not (self._enters_adopted() or self.acquire()):

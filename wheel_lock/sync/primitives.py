@@ -14,19 +14,19 @@ from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import raise_if_any
-from wheel_lock.locks.multi import MultiHandle
-from wheel_lock.locks.read_write import Halves, ReadHandle, WriteHandle
-from wheel_lock.locks.reentrancy import ReentrantHandle
-from wheel_lock.locks.semaphore import SemaphoreHandle
+from wheel_lock.locks.multi import BaseMultiLock
+from wheel_lock.locks.read_write import BaseReadLock, BaseReadWriteLock, BaseWriteLock
+from wheel_lock.locks.reentrancy import BaseReentrantLock
+from wheel_lock.locks.semaphore import BaseSemaphore
 from wheel_lock.options import LockOptions
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
-from wheel_lock.sync.call import Waiting, behind_releases
+from wheel_lock.sync.call import SyncFuture, behind_releases
 from wheel_lock.sync.lock import Lock
 
 _OTHERS = "another thread holds it"
 
 
-class ReentrantLock(ReentrantHandle, Lock):
+class ReentrantLock(BaseReentrantLock, Lock):
     """A lock that the thread which holds it may acquire again. Made by :meth:`wheel_lock.LockContext.reentrant_lock`.
 
     It is held until it has been released as often as it was acquired, through whatever objects of the same name and
@@ -38,8 +38,8 @@ class ReentrantLock(ReentrantHandle, Lock):
     def _number(self) -> int:
         return threading.get_ident()
 
-    def _chosen(self, verb: str) -> Lease | None:
-        return self._only_mine(verb, _OTHERS)
+    def _caller_lease(self, verb: str) -> Lease | None:
+        return self._own_lease_or_raise(verb, _OTHERS)
 
     def acquire(
         self,
@@ -78,13 +78,13 @@ class ReentrantLock(ReentrantHandle, Lock):
         return Lock.release(self)  # not by super(), which an interruption could strike
 
 
-class ReadLock(ReadHandle, ReentrantLock):
+class ReadLock(BaseReadLock, ReentrantLock):
     """The half of a read-write lock that is shared. Made by :meth:`ReadWriteLock.read`."""
 
     __slots__ = ()
 
 
-class WriteLock(WriteHandle, ReentrantLock):
+class WriteLock(BaseWriteLock, ReentrantLock):
     """The half of a read-write lock that is not. Made by :meth:`ReadWriteLock.write`."""
 
     __slots__ = ()
@@ -99,7 +99,7 @@ class WriteLock(WriteHandle, ReentrantLock):
         swap = None
         try:
             if self._keeps_reading:
-                waiting: Waiting[None] = Waiting(self._engine)
+                waiting: SyncFuture[None] = SyncFuture(self._engine)
                 hold, swap = self._new_swap(waiting)
                 self._stop_writing(hold, swap)
         except WheelLockError:
@@ -121,7 +121,7 @@ class WriteLock(WriteHandle, ReentrantLock):
         traceback: TracebackType | None,
     ) -> None:
         last = self._last
-        if last is None or last.alone or not last.downgraded:  # else it has nothing to release any more
+        if last is None or last.exclusive or not last.downgraded:  # else it has nothing to release any more
             Lock.__exit__(self, exc_type, exc_value, traceback)
 
     def downgrade(self) -> ReadLock:
@@ -138,7 +138,7 @@ class WriteLock(WriteHandle, ReentrantLock):
         """
         self._check_downgrade()
         engine = self._engine
-        waiting: Waiting[None] = Waiting(engine)
+        waiting: SyncFuture[None] = SyncFuture(engine)
         hold, swap = self._new_swap(waiting)
         reader = ReadLock(*self._as_reader())
         try:
@@ -153,7 +153,7 @@ class WriteLock(WriteHandle, ReentrantLock):
             raise
 
 
-class ReadWriteLock(Halves[ReadLock, WriteLock]):
+class ReadWriteLock(BaseReadWriteLock[ReadLock, WriteLock]):
     """A lock that any number of threads hold for reading, or one for writing. Made by :meth:`LockContext.rw_lock`."""
 
     __slots__ = ()
@@ -162,7 +162,7 @@ class ReadWriteLock(Halves[ReadLock, WriteLock]):
     _write_class = WriteLock
 
 
-class Semaphore(SemaphoreHandle, Lock):
+class Semaphore(BaseSemaphore, Lock):
     """A number of permits, of which each thread holds one. Made by :meth:`wheel_lock.LockContext.semaphore`."""
 
     __slots__ = ()
@@ -182,7 +182,7 @@ class Semaphore(SemaphoreHandle, Lock):
         self._ask(*self._setting(permits))
 
 
-class MultiLock(MultiHandle[Lock]):
+class MultiLock(BaseMultiLock[Lock]):
     """Several exclusive locks as one: all of them are held, or none. Made by :meth:`wheel_lock.LockContext.multi_lock`."""
 
     __slots__ = ()
@@ -195,14 +195,14 @@ class MultiLock(MultiHandle[Lock]):
     def acquire(self, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
         """Acquire all of them, or none; see :meth:`wheel_lock.Lock.acquire`. Nothing is held while it waits."""
         engine = self._engine
-        waiting: Waiting[Sequence[Lease] | None] = Waiting(engine)
+        waiting: SyncFuture[Sequence[Lease] | None] = SyncFuture(engine)
         together = behind_releases(engine, self._together, blocking, blocking_timeout, waiting)
         try:
             engine.submit(together.begin)
             return self._take(waiting.result())
         except BaseException:
             engine.interrupted = True  # some may have been taken already
-            insist(engine.tell, together.give_up)
+            insist(engine.post_if_open, together.give_up)
             raise
 
     @uninterrupted_start
@@ -217,7 +217,7 @@ class MultiLock(MultiHandle[Lock]):
         leases = None
         try:
             leases, lost, missing = self._to_release()
-            waiting: Waiting[dict[str | bytes, LossReason]] = Waiting(self._engine)
+            waiting: SyncFuture[dict[str | bytes, LossReason]] = SyncFuture(self._engine)
             if leases:
                 self._engine.submit(partial(self._engine.release_many, leases, waiting))
         except WheelLockError:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.requests.base import terms_of
+from wheel_lock.engine.requests.base import group_of
 from wheel_lock.errors import counted
 from wheel_lock.lease import Lease
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
@@ -19,7 +19,7 @@ from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.notifier import NOTIFIER
 
 if TYPE_CHECKING:
-    from wheel_lock.engine.renewal.retry import OverdueLeases
+    from wheel_lock.engine.renewal.retry import RenewalRetries
 
 logger = logging.getLogger("wheel_lock")
 
@@ -35,7 +35,7 @@ class Outage:
 
     __slots__ = ("_alarm", "_in_log", "_posted", "_refusal", "_renewer", "_since")
 
-    def __init__(self, renewer: OverdueLeases) -> None:
+    def __init__(self, renewer: RenewalRetries) -> None:
         self._renewer = renewer
         self._since: float | None = None  # None while the node is well
         self._refusal: ServerError | None = None  # the latest error reply to a renewal
@@ -69,7 +69,7 @@ class Outage:
 
     def _log_warning(self, held: Iterable[Lease], text: str, cause: str) -> None:
         """On the notifier thread, where it delays nobody to look whose they all are."""
-        locks = sum(terms_of(lease).renewer is self._renewer for lease in held)
+        locks = sum(group_of(lease).renewer is self._renewer for lease in held)
         if locks:
             self._in_log = True
             logger.warning(

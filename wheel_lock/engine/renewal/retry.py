@@ -6,12 +6,12 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.loss_events import log_given_up
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.overdue import Overdue
 from wheel_lock.engine.renewal.verification import Verification
-from wheel_lock.engine.requests.base import terms_of
+from wheel_lock.engine.requests.base import group_of
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import HELD, OVERDUE, Event, Lease, local_deadline
 from wheel_lock.net.node import Node
@@ -24,7 +24,7 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
     from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
-    from wheel_lock.engine.requests.replication import Replicas
+    from wheel_lock.engine.requests.replication import ReplicationBarrier
     from wheel_lock.protocol.scripts import Script
 
 _LOOK_AGAIN_S = 1.0
@@ -32,23 +32,23 @@ _DRAIN_LEASES = 1000  # where each has a call of its own
 _DRAIN_CALLS = 64  # under way from the overdue set: 35 ms of a server's time, so that what is due now is not held up
 
 
-class OverdueLeases:
+class RenewalRetries:
     """What a renewer knows of leases whose renewal is not confirmed. Timer's thread only."""
 
     engine: Engine
     node: Node
-    replicas: Replicas | None
+    replication: ReplicationBarrier | None
     timer: HashedWheelTimer
     _options: ContextOptions
 
     def _reset(self) -> None:
-        if self.replicas is not None:
-            self.replicas.begin_anew()
+        if self.replication is not None:
+            self.replication.begin_anew()
         self.overdue = Overdue()
         self._in_flight = 0
         self._drained_in_flight = 0  # of these, those that are about overdue leases
         self._silent: set[Batch] = set()  # batches that were not answered when they should have been
-        self._sick = False  # the server answers renewals with an error: one probe at a time
+        self._server_rejecting = False  # the server answers renewals with an error: one probe at a time
         # What it has refused since it last carried it out, perhaps for a reason of its own; the latest last.
         self._refused: dict[Script, None] = {}
         self._resting: set[Lease] = set()  # renewals that the server refused one by one: not before the next probe
@@ -65,7 +65,9 @@ class OverdueLeases:
     @property
     def well(self) -> bool:
         """Whether the node answers, and nothing is left of what it has not answered, or has refused."""
-        return self.node.ready and not (self._sick or self._drained_in_flight or self._resting or self.overdue)
+        return self.node.ready and not (
+            self._server_rejecting or self._drained_in_flight or self._resting or self.overdue
+        )
 
     def trouble(self) -> None:
         """The node has been lost, or is suspected, or could not be connected to."""
@@ -76,7 +78,7 @@ class OverdueLeases:
     @property
     def nodes(self) -> list[Node]:
         """Its node, once for each of its channels."""
-        return [self.node] if self.replicas is None else [self.node, self.replicas.node]
+        return [self.node] if self.replication is None else [self.node, self.replication.node]
 
     @property
     def idle(self) -> bool:
@@ -96,9 +98,9 @@ class OverdueLeases:
 
     def crashed(self, error: Exception) -> None:
         """End what is kept at this node: a call for it has failed, and nothing else is in doubt."""
-        leases = [lease for lease in self.engine.held if terms_of(lease).renewer is self]
+        leases = [lease for lease in self.engine.held if group_of(lease).renewer is self]
         log_given_up(len(leases), error)
-        self.engine.lose(leases, LossReason.INTERNAL_ERROR)
+        self.engine.mark_lost(leases, LossReason.INTERNAL_ERROR)
         for node in self.nodes:
             node.restart(error)
         self.restart()
@@ -110,7 +112,7 @@ class OverdueLeases:
         """Watch ``leases`` until their deadlines; HELD ones become OVERDUE."""
         for lease in leases:
             if lease.state is HELD:
-                lease.move(Event.UNKNOWN)
+                lease.transition(Event.OUTCOME_UNKNOWN)
         self.overdue.add(leases)
         self._set_watch()
 
@@ -126,10 +128,10 @@ class OverdueLeases:
 
     def _tell_lapsed(self, now: float) -> None:
         self._watch = None
-        self.engine.lose(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now + 2)))
+        self.engine.mark_lost(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now + 2)))
         self._set_watch()
 
-    def forget(self, lease: Lease) -> None:
+    def untrack(self, lease: Lease) -> None:
         """The lease has ended: take it off wherever it waits. O(1), O(log n) when it is overdue."""
         if not self.timer.wheel.cancel(lease):
             self._resting.discard(lease)
@@ -142,7 +144,7 @@ class OverdueLeases:
             return
         # A thread that was stopped comes here with replies in its hands, before it has looked at the deadlines.
         now = self.timer.clock.now()
-        self.engine.lose(self.overdue.pop_until(now))
+        self.engine.mark_lost(self.overdue.pop_until(now))
         calls = self._room
         if calls <= 0:
             return
@@ -151,9 +153,9 @@ class OverdueLeases:
         sent = self._send_some(calls, besides=self._refused)
         if self._retry is None:
             for script in tuple(self._refused):
-                if not (self._sick and sent):
+                if not (self._server_rejecting and sent):
                     sent += self._send_some(1, of=script)
-            if self._refused and not self._sick:
+            if self._refused and not self._server_rejecting:
                 self._retry_later()
 
     def _send_some(self, calls: int, *, of: Script | None = None, besides: Container[Script] = ()) -> int:
@@ -162,10 +164,10 @@ class OverdueLeases:
         # Until something is sent: those whose owners have ended may be all that is taken, and no reply would come for them.
         while not sent and (taken := self.overdue.take(calls * size, self._waits, of=of, besides=besides)):
             by_group: dict[RenewalGroup, list[Lease]] = {}
-            self.engine.lose([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
+            self.engine.mark_lost([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
             for lease in taken:
                 if lease.state is OVERDUE:
-                    by_group.setdefault(terms_of(lease), []).append(lease)
+                    by_group.setdefault(group_of(lease), []).append(lease)
             for group, leases in by_group.items():
                 for start in range(0, len(leases), size):
                     batch = leases[start : start + size]
@@ -179,9 +181,9 @@ class OverdueLeases:
     @property
     def _room(self) -> int:
         """How many more calls may be under way from the overdue set."""
-        if self._sick or self._helpless:
+        if self._server_rejecting or self._helpless:
             return 0 if self._in_flight or self._retry is not None else 1
-        most = _DRAIN_LEASES if self.node.one_by_one else _DRAIN_CALLS
+        most = _DRAIN_LEASES if self.node.single_key_mode else _DRAIN_CALLS
         # Not less for what is due: on a long way there may always be more of that under way.
         return min(most - self._drained_in_flight, self._options.max_calls_in_flight - self._in_flight)
 
@@ -196,7 +198,7 @@ class OverdueLeases:
 
     def heard(self, *, not_now: bool) -> None:
         """The server has answered a call: that it cannot now, or otherwise. It counts where each lease has its own call."""
-        if not self.node.one_by_one:
+        if not self.node.single_key_mode:
             return
         self._answers.add(not_now)
         if self._helpless and not not_now:
@@ -222,7 +224,7 @@ class OverdueLeases:
         """There is a connection that answers: whatever is overdue goes out at once."""
         if self.engine.cluster is not None:
             self.engine.cluster.ready()
-        self._sick = self._helpless = False
+        self._server_rejecting = self._helpless = False
         self._answers.clear()
         self._refused.clear()
         self._resting.clear()
@@ -242,45 +244,45 @@ class OverdueLeases:
     @property
     def takes_more(self) -> bool:
         """Whether the node answers, does not refuse renewals, and has not too many of them unanswered."""
-        return self.node.ready and not self._sick and self._in_flight < self._options.max_calls_in_flight
+        return self.node.ready and not self._server_rejecting and self._in_flight < self._options.max_calls_in_flight
 
-    def bring_home(self, leases: Iterable[Lease]) -> None:
+    def rehome_overdue(self, leases: Iterable[Lease]) -> None:
         """Hand over those OVERDUE leases that live on another node."""
         if self.engine.cluster is not None:
             for lease in leases:
-                self.engine.cluster.bring_home(lease)
+                self.engine.cluster.rehome(lease)
 
     def needs_none(self, lease: Lease) -> bool:
         """Whether a lease is not to be renewed now: never again, or not before that prolongs what was extended."""
-        return lease.at_limit or lease.deadline > local_deadline(self.timer.now, terms_of(lease).timeout_s)
+        return lease.at_limit or lease.deadline > local_deadline(self.timer.now, group_of(lease).timeout_s)
 
-    def look_at(self, lease: Lease, then: Callable[[], object] = nobody) -> None:
+    def look_at(self, lease: Lease, then: Callable[[], object] = noop) -> None:
         """Ask whether the server knows a HELD lease that needs no renewal now; ``then()`` is called with the answer.
 
         No answer proves nothing: the server is asked again after a while.
         """
-        kind = terms_of(lease).kind
+        lock_type = group_of(lease).lock_type
 
         def looked() -> None:
             then()
             if lease.state is not HELD:
                 return
-            error = operation.error
+            error = future.error
             not_now = isinstance(error, LockServerError) and error.code in NOT_NOW
             if not_now or isinstance(error, (LockUnavailable, LockTimeout)):
                 self.timer.call_at(self.timer.now + _LOOK_AGAIN_S, look_again, self)
-            elif error is None and not operation.result():
-                self.engine.lose([lease], LossReason.KEY_GONE)
+            elif error is None and not future.result():
+                self.engine.mark_lost([lease], LossReason.KEY_GONE)
 
         def look_again(now: float) -> None:
             if lease.state is HELD and not self.engine.closed:
-                terms_of(lease).renewer.look_at(lease)
+                group_of(lease).renewer.look_at(lease)
 
-        operation = Operation[bool](looked)
-        self.engine.query(lease.name, kind.owned(lease), partial(kind.read_owned, lease=lease), operation)
+        future = Future[bool](looked)
+        self.engine.query(lease.name, lock_type.owned(lease), partial(lock_type.parse_owned, lease=lease), future)
 
     def server_is_well(self) -> None:
         """It has just granted a lock: if it refused renewals before, there is no need to wait for the next probe."""
-        if self._sick:
+        if self._server_rejecting:
             self.node_ready()
         self.outage.look()

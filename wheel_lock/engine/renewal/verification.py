@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.requests.base import terms_of
+from wheel_lock.engine.requests.base import group_of
 from wheel_lock.lease import HELD, Lease, local_deadline
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Verification:
         self._next += len(part)
         by_group: dict[RenewalGroup, list[Lease]] = {}
         for lease in part:
-            group = terms_of(lease)
+            group = group_of(lease)
             if lease.state is not HELD or group.renewer is not renewer:
                 continue
             if renewer.needs_none(lease) or (lease.limits is not None and lease.limits.max_renewals is not None):
@@ -71,7 +71,7 @@ class Verification:
                 due = lease.tick
                 if wheel.cancel(lease):
                     # One interval after this is where it was on the wheel.
-                    lease.tick = min(due - group.after, wheel.now)
+                    lease.tick = min(due - group.interval_ticks, wheel.now)
                     by_group.setdefault(group, []).append(lease)
         for group, leases in by_group.items():
             for start in range(0, len(leases), size):

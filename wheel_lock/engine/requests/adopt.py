@@ -10,16 +10,16 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import terms_of
+from wheel_lock.engine.requests.base import group_of
 from wheel_lock.errors import InvalidHandoff, LockLost, LockTimeout, quoted
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types.base import NO_FENCE, OTHER_FENCE
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
@@ -33,36 +33,36 @@ class Adopt(Acquire):
     may_wait = False  # it is about a lease in hand: whoever gives it up has it released
 
     def __init__(
-        self, engine: Engine, lease: Lease, options: LockOptions, handoff: Handoff, operation: Operation[bool]
+        self, engine: Engine, lease: Lease, options: LockOptions, handoff: Handoff, future: Future[bool]
     ) -> None:
-        super().__init__(engine, (lease,), options, operation)
+        super().__init__(engine, (lease,), options, future)
         self._handoff = handoff
 
-    def _call(self, *, again: bool) -> Call:
-        terms = terms_of(self.lease)
-        return terms.kind.adopt(self.lease, self._handoff.token, terms.timeout_ms, self._handoff.fence)
+    def _call(self, *, again: bool) -> Command:
+        params = group_of(self.lease)
+        return params.lock_type.adopt(self.lease, self._handoff.token, params.timeout_ms, self._handoff.fence)
 
     def value_reply(self, reply: Reply) -> None:
         if reply == OTHER_FENCE and self._handoff.fence is not None:
             self._other_fence()
             return
-        reason = terms_of(self.lease).kind.read_adopt(reply)
+        reason = group_of(self.lease).lock_type.parse_adopt(reply)
         if self.finished:
             return
         self.finish()
         if reason is None:
             self.take(self._handoff.fence or NO_FENCE)
         else:
-            self._engine.turn_down([self.lease], False)
-            self.operation.fail(LockLost(self.lease.name, reason))
+            self._engine.reject([self.lease], False)
+            self.future.set_exception(LockLost(self.lease.name, reason))
 
     def _other_fence(self) -> None:
         if self.finished:
             return
         self.finish()
-        self._engine.turn_down([self.lease], False)
+        self._engine.reject([self.lease], False)
         name = self._handoff.name
-        self.operation.fail(
+        self.future.set_exception(
             InvalidHandoff(f"The fence in the text is not the one that the lock {quoted(name)} has", name)
         )
 
@@ -72,7 +72,7 @@ class Adopt(Acquire):
             # What is left is known now. The text may have been read long ago, where connecting took its time.
             left_s = until - time.time() + self.timer.clock.now() - self.sent_at
             if left_s <= 0:
-                self._turn_down(True)
+                self._reject(True)
                 return
             self._options = replace(self._options, max_hold_s=left_s)
         super().take(fence)
@@ -81,7 +81,7 @@ class Adopt(Acquire):
         super().end_late(None)  # an adoption that comes too late for any reason is no adoption
 
 
-def undo_export(engine: Engine, lease: Lease, operation: Operation[None]) -> None:
+def undo_export(engine: Engine, lease: Lease, future: Future[None]) -> None:
     """Nobody has got the text of an export, so nobody can adopt the lease: release it. Timer's thread only.
 
     Args:
@@ -89,5 +89,5 @@ def undo_export(engine: Engine, lease: Lease, operation: Operation[None]) -> Non
         lease: The lease.
         operation: The export; where that has failed, the lease was exported by another one, whose text is out there.
     """
-    if operation.done and operation.error is None and lease.state is State.EXPORTED:
+    if future.done and future.error is None and lease.state is State.EXPORTED:
         engine.clean_up([lease])

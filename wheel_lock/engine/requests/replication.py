@@ -15,7 +15,7 @@ from wheel_lock.engine.requests.base import CallerRequest
 from wheel_lock.errors import LockUnavailable, NotReplicated, WheelLockError, copied
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import MalformedReply, Reply, command
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.failures import guarded
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class _Wait(CallerRequest):
     def repeatable(self) -> bool:
         return False  # on another connection it would be about nothing
 
-    def call(self) -> Call:
-        return Call(None, 0, 0, command(b"WAIT", b"%d" % self._least, b"%d" % self._timeout_ms))
+    def call(self) -> Command:
+        return Command(None, 0, 0, command(b"WAIT", b"%d" % self._least, b"%d" % self._timeout_ms))
 
     def value_reply(self, reply: Reply) -> None:
         if type(reply) is not int or reply < 0:
@@ -57,7 +57,7 @@ class _Wait(CallerRequest):
         self._tell(error)
 
 
-class Replicas:
+class ReplicationBarrier:
     """The channel on which acquires of one node go, and what waits for its replicas. Timer's thread only.
 
     One WAIT is under way at a time, so nothing waits behind more than one, and the next stands for all that came meanwhile.
@@ -66,8 +66,8 @@ class Replicas:
     def __init__(self, engine: Engine, node: Node) -> None:
         self._engine = engine
         self.node = node
-        node.replicas = self
-        node.held_up_s = 2 * engine.options.replica_timeout_s  # by a WAIT ahead, and by one of its own
+        node.replication = self
+        node.expected_delay_s = 2 * engine.options.replica_timeout_s  # by a WAIT ahead, and by one of its own
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -79,23 +79,23 @@ class Replicas:
         """Have ``confirmed()`` told, when enough replicas have all that was granted by now, or why that is not so."""
         if not self._granted and not self._asking:
             self._engine.timer.post(self._wait, self._engine)  # when all replies that have come at once have been read
-        self._granted.append((self.node.channel, confirmed))
+        self._granted.append((self.node.pipeline, confirmed))
 
     def _wait(self) -> None:
         if self._asking or not self._granted:
             return
         granted, self._granted = self._granted, []
-        here = [confirmed for channel, confirmed in granted if channel is self.node.channel]
+        here = [confirmed for channel, confirmed in granted if channel is self.node.pipeline]
         for channel, confirmed in granted:
-            if channel is not self.node.channel:  # on another connection WAIT would be about nothing
+            if channel is not self.node.pipeline:  # on another connection WAIT would be about nothing
                 confirmed(
                     LockUnavailable("The connection that the grant came on has gone before its replicas were asked")
                 )
         if here:
             self._asking = True
-            _Wait(self._engine, self.node, partial(self._told, here)).start()
+            _Wait(self._engine, self.node, partial(self._notify, here)).start()
 
-    def _told(self, granted: list[Confirmed], error: WheelLockError | None) -> None:
+    def _notify(self, granted: list[Confirmed], error: WheelLockError | None) -> None:
         self._asking = False
         for confirmed in granted:
             guarded(self._engine, confirmed, None if error is None else copied(error))

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.future import Operation, nobody
-from wheel_lock.engine.requests.base import CallerRequest, node_of, terms_of
+from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.requests.base import CallerRequest, group_of, node_of
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
@@ -34,17 +34,15 @@ class Swap(CallerRequest):
         new: What takes its place. Where it never does, it says for what reason the old one was lost.
     """
 
-    __slots__ = ("_engine", "_operation", "_options", "_releases", "begun", "lease", "new")
+    __slots__ = ("_engine", "_future", "_options", "_releases", "begun", "lease", "new")
 
-    def __init__(
-        self, engine: Engine, lease: Lease, new: Lease, options: LockOptions, operation: Operation[None]
-    ) -> None:
+    def __init__(self, engine: Engine, lease: Lease, new: Lease, options: LockOptions, future: Future[None]) -> None:
         super().__init__(engine.timer, node_of(lease), lease.name, engine.options.response_timeout_s)
         self._engine = engine
-        self._operation = operation
+        self._future = future
         self._options = options
         self.begun = False
-        self._releases: list[Operation[None]] = []
+        self._releases: list[Future[None]] = []
         self.lease = lease
         self.new = new
 
@@ -53,46 +51,46 @@ class Swap(CallerRequest):
         if self.begun or self.finished:
             return
         self.begun = True
-        error = self._engine.let_go(self.lease)
+        error = self._engine.begin_release(self.lease)
         if error is None:
             self._engine.swaps[self.new] = self
             self.start()
         else:
             self.finished = True
-            self._engine.turn_down([self.new], False)
+            self._engine.reject([self.new], False)
             self.new.loss = self.lease.loss
             self._fail(error)
 
-    def release(self, operation: Operation[None]) -> None:
+    def release(self, future: Future[None]) -> None:
         """Release the new lease as soon as the server has confirmed it: nothing can be said of it before."""
-        self._releases.append(operation)
+        self._releases.append(future)
 
     def finish(self) -> None:
         super().finish()
         self._engine.swaps.pop(self.new, None)
 
     @property
-    def subjects(self) -> Sequence[Lease]:
+    def leases(self) -> Sequence[Lease]:
         return self.lease, self.new
 
-    def call(self) -> Call:
-        terms = terms_of(self.new)
-        return terms.kind.adopt(self.new, self.lease.token, terms.timeout_ms)
+    def call(self) -> Command:
+        params = group_of(self.new)
+        return params.lock_type.adopt(self.new, self.lease.token, params.timeout_ms)
 
     def value_reply(self, reply: Reply) -> None:
-        reason = terms_of(self.new).kind.read_adopt(reply)
+        reason = group_of(self.new).lock_type.parse_adopt(reply)
         if self.finished:
             return  # both are being cleaned up, behind this
         self.finish()
         engine = self._engine
         if reason is None and engine.grant([self.new], self._terms(), self.sent_at):
-            engine.freed([self.lease])
-            engine.lines.ended(self.lease)
-            self._operation.complete(None)
-            for operation in self._releases:
-                engine.release(self.new, operation)
+            engine.release_done([self.lease])
+            engine.wait_queues.ended(self.lease)
+            self._future.set_result(None)
+            for future in self._releases:
+                engine.release(self.new, future)
             return
-        engine.turn_down([self.new], reason is None)
+        engine.reject([self.new], reason is None)
         if reason is None:
             self._end_unconfirmed()
         else:
@@ -109,25 +107,25 @@ class Swap(CallerRequest):
         return options
 
     def failed(self, error: WheelLockError) -> None:
-        self._end(self.tries > 0)
+        self._end(self.executions > 0)
         self._fail(error)
 
     def _fail(self, error: WheelLockError) -> None:
         """Tell whoever waits."""
-        self._operation.fail(error)
-        for operation in self._releases:
-            operation.fail(error)
+        self._future.set_exception(error)
+        for future in self._releases:
+            future.set_exception(error)
 
     def _end(self, clean_up: bool) -> None:
         """End both; ``clean_up`` where the new one may be there."""
-        self._engine.turn_down([self.new], clean_up)
+        self._engine.reject([self.new], clean_up)
         self._end_unconfirmed()
         self._engine.clean_up([self.lease])
 
     def _end_unconfirmed(self) -> None:
         """End the old one: it is not known, or too late, whether the new one has taken its place."""
         if self._releases:
-            self._engine.unreleased([self.lease])  # nothing is lost for who has let go of it
+            self._engine.release_unknown([self.lease])  # nothing is lost for who has let go of it
         else:
             self._lose(LossReason.NOT_CONFIRMED)
 
@@ -137,7 +135,7 @@ class Swap(CallerRequest):
     def _lose(self, reason: LossReason) -> None:
         """Tell that it is lost. Whoever does not wait for this looks at the new lease, perhaps when he is told."""
         self.new.loss = self.new.loss or self.lease.loss or reason
-        self._engine.lose([self.lease], reason)
+        self._engine.mark_lost([self.lease], reason)
 
     def crashed(self, error: Exception) -> None:
         if self.new.state > EXTENDING:
@@ -149,7 +147,7 @@ class Swap(CallerRequest):
         """The caller never hears: keep neither. Whoever waits to release the new one is told that it never came."""
         if not self.finished:
             self.finish()
-            self._end(self.sends > 0)
+            self._end(self.attempts > 0)
             self._fail(self._lost())
         elif self.new.state <= EXTENDING:
-            self._engine.release_many([self.new], Operation(nobody))
+            self._engine.release_many([self.new], Future(noop))

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from wheel_lock.engine.renewal.renewer import Renewer
-from wheel_lock.engine.requests.base import Request, terms_of
+from wheel_lock.engine.requests.base import Request, group_of
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
 from wheel_lock.net.cluster import MOST_NODES, ClusterConnector, SlotRange
 from wheel_lock.net.connection import BareCommand
@@ -53,16 +53,16 @@ class Cluster:
         self._corrected = False  # since leases were last looked through for those that live elsewhere
         self.known = False  # whether any node has told who owns what
         self._adopt(engine.renewer)
-        self.forget()
+        self.after_fork_in_child()
 
     def begin_anew(self) -> None:
         """At the end of the context, or after the death of the thread: nothing is being asked for any more."""
         waiting = self._for_known
-        self.forget()
+        self.after_fork_in_child()
         for begin in waiting:
             begin()
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child, too: nothing is being asked for, and who waits for it is another's."""
         self._asking = False
         self._asked_at = -inf
@@ -104,10 +104,10 @@ class Cluster:
 
     def ready(self) -> None:
         """A node is connected to."""
-        self._engine.wakeups.rearrange()
-        self.look_around()
+        self._engine.pubsub.rearrange()
+        self.ensure_slot_map()
 
-    def look_around(self) -> None:
+    def ensure_slot_map(self) -> None:
         """Something has to be done, so it must be known where: ask, if that has never been answered."""
         if not self.known:
             self.refresh()
@@ -119,7 +119,7 @@ class Cluster:
             slot, server = self._read_redirection(str(error).partition(" ")[2], request)
             if server is None or (server not in self._by_server and len(self._by_server) >= 2 * MOST_NODES):
                 self.refresh()
-                return request.try_later(_PAUSE_S)
+                return request.retry_after(_PAUSE_S)
             if code == "MOVED":
                 self._moved(request, slot, self._at(server))
             elif request.wanted:
@@ -130,7 +130,7 @@ class Cluster:
         if code in _NOT_NOW:
             self.refresh()
             # A script may have removed the last of a key in a slot that is on its way: then the key is at home no more.
-            return request.try_later(_PAUSE_S, perhaps_done=error.in_script and code != "READONLY")
+            return request.retry_after(_PAUSE_S, maybe_executed=error.in_script and code != "READONLY")
         return False
 
     def _moved(self, request: Request, slot: int, target: Renewer) -> None:
@@ -143,29 +143,29 @@ class Cluster:
         if changes:
             to_and_fro = now - self._moved_at.get(slot, -inf) < _PAUSE_S
         else:
-            to_and_fro = request.asked or request.node in target.nodes
-        if to_and_fro and request.try_later(_PAUSE_S):
+            to_and_fro = request.sent_asking or request.node in target.nodes
+        if to_and_fro and request.retry_after(_PAUSE_S):
             return
         if changes:
             self._corrected = True
             self._moved_at[slot] = now
             self._owners[slot] = target
             self._masters.add(target)
-        request.sends -= 1  # it was not carried out
-        request.moved_to(target)
+        request.attempts -= 1  # it was not carried out
+        request.redirect_to(target)
 
     def _ask_there(self, request: Request, target: Renewer) -> None:
         """A slot is on its way, and what a request is about is there already, as the owner says."""
-        node = request.road_to(target)
-        if request.asked or not node.ready:
-            request.asked = False  # if that node redirects again, begin with the owner
+        node = request.node_on(target)
+        if request.sent_asking or not node.ready:
+            request.sent_asking = False  # if that node redirects again, begin with the owner
             node.connect()
-            if request.try_later(_PAUSE_S):
+            if request.retry_after(_PAUSE_S):
                 return
         # In full, because that node may not know the script, and would say so instead of carrying it out.
-        request.sends -= request.in_full
-        request.in_full = True
-        request.asked = True
+        request.attempts -= request.use_eval
+        request.use_eval = True
+        request.sent_asking = True
         request.node = node
         node.send(BareCommand(b"ASKING"))
         request.resend()
@@ -188,12 +188,12 @@ class Cluster:
         if request.finished or home is None or request.node in home.nodes:
             request.resend()
         else:
-            request.moved_to(home)
+            request.redirect_to(home)
 
     def strayed(self, leases: Iterable[Lease]) -> list[Lease]:
         """Take OVERDUE leases that a node does not know of home; return those of which that node is the home."""
         self.refresh()
-        return [lease for lease in leases if not self.bring_home(lease)]
+        return [lease for lease in leases if not self.rehome(lease)]
 
     def when_known(self, begin: Callable[[], object]) -> None:
         """Have ``begin()`` called when it is known who owns what, or when nobody has told it for too long."""
@@ -202,36 +202,36 @@ class Cluster:
                 self._engine.timer.now + _PATIENCE_S, lambda now: self._tell_known(), self._engine
             )
         self._for_known.append(begin)
-        self.look_around()
+        self.ensure_slot_map()
 
     def _tell_known(self) -> None:
         waiting, self._for_known = self._for_known, []
         for begin in waiting:
             begin()
 
-    def settle(self, lease: Lease) -> None:
+    def assign(self, lease: Lease) -> None:
         """Give a lease that is still to be acquired the home that its name has by now."""
         if lease.state is State.PENDING:
-            lease.group = self.group_of(terms_of(lease), lease.key)
+            lease.group = self.group_of(group_of(lease), lease.key)
 
     # -- whose is what -----------------------------------------------------------------------------------------------
 
-    def bring_home(self, lease: Lease) -> bool:
+    def rehome(self, lease: Lease) -> bool:
         """Have a lease renewed where it lives, if it is not; False where it is, or while a call about it is under way."""
-        home, old = self.renewer_of(lease.key), terms_of(lease).renewer
+        home, old = self.renewer_of(lease.key), group_of(lease).renewer
         if home is old or lease.state not in (HELD, OVERDUE, EXTENDING):
             return False
-        self.take_along(lease, home)
+        self.migrate(lease, home)
         return True
 
-    def take_along(self, lease: Lease, home: Renewer) -> None:
+    def migrate(self, lease: Lease, home: Renewer) -> None:
         """A lease lives elsewhere from now on."""
-        group = terms_of(lease)
+        group = group_of(lease)
         if group.renewer is home:
             return
         watched = lease.state in (HELD, OVERDUE, EXTENDING)
         if watched:
-            group.renewer.forget(lease)
+            group.renewer.untrack(lease)
         lease.group = home.like(group)
         if lease.state is HELD and home.needs_none(lease):
             home.schedule(lease, self._engine.timer.now)
@@ -273,7 +273,7 @@ class Cluster:
         """On a helper thread."""
         life = self._backoff
         found = self._connector.ask(self._engine.options.connect_timeout_s)
-        self._engine.tell(lambda: self._answered(found, life))
+        self._engine.post_if_open(lambda: self._answered(found, life))
 
     def _answered(self, found: Sequence[SlotRange], life: Backoff) -> None:
         if life is not self._backoff:
@@ -300,31 +300,31 @@ class Cluster:
             self._send_on(renewer)
         self._forget_gone()
         self._share_ticks()
-        self._engine.wakeups.rearrange()
+        self._engine.pubsub.rearrange()
         corrected, self._corrected = self._corrected, False
         for renewer in self._engine.renewers:
-            renewer.let_strays_go()
+            renewer.drop_misrouted()
             if corrected:
-                self._bring_all_home(renewer.overdue.snapshot(), 0)
+                self._rehome_all(renewer.overdue.snapshot(), 0)
         if any(node.in_trouble for renewer in self._masters for node in renewer.nodes):
             self.refresh()  # until another one has taken over, or it is well again
 
     def _leave(self, left: Set[Renewer]) -> None:
         """Move the leases of nodes that own no slots any more, and close their connections."""
         if left:
-            leases = [lease for lease in self._engine.held if terms_of(lease).renewer in left]
+            leases = [lease for lease in self._engine.held if group_of(lease).renewer in left]
             leases.sort(key=attrgetter("deadline"))
-            self._bring_all_home(leases, 0)
+            self._rehome_all(leases, 0)
         for renewer in left:
             for node in renewer.nodes:
                 node.drop(ConnectionAbortedError("this node owns no hash slots any more"))
 
-    def _bring_all_home(self, leases: Sequence[Lease], start: int) -> None:
+    def _rehome_all(self, leases: Sequence[Lease], start: int) -> None:
         """A part in each turn: those who live on other nodes do not wait for very many."""
         for lease in leases[start : start + _PER_TURN]:
-            self.bring_home(lease)
+            self.rehome(lease)
         if start + _PER_TURN < len(leases):
-            self._engine.timer.post(lambda: self._bring_all_home(leases, start + _PER_TURN), self._engine)
+            self._engine.timer.post(lambda: self._rehome_all(leases, start + _PER_TURN), self._engine)
 
     def _forget_gone(self) -> None:
         """Forget unused nodes that have owned no slot for ``_GONE_S``; if more than ``MOST_NODES`` are known, all unused

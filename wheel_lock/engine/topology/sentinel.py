@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.net.connector import Server
-from wheel_lock.net.pubsub import WakeUps
+from wheel_lock.net.pubsub import PubSub
 from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import JITTER
@@ -28,7 +28,7 @@ _HEED_EVERY_S = 0.25  # for a Sentinel that announces failovers of which the oth
 _PAUSE_S = 5.0  # at most, between two attempts to connect to a Sentinel that is away: there are others
 
 
-class Failovers:
+class SentinelRouter:
     """Listens to the Sentinels of one service, and asks them. Timer's thread only."""
 
     def __init__(
@@ -38,8 +38,8 @@ class Failovers:
         self._connector = connector
         self._launch = launch
         options = dataclasses.replace(engine.options, backoff_max_s=max(engine.options.backoff_max_s, _PAUSE_S))
-        self.wakeups = [WakeUps(engine.timer, each.listener(), options, launch, engine) for each in connector.sentinels]
-        connector.opinions.on_change = lambda servers: engine.tell(lambda: self._changed(servers))
+        self.wakeups = [PubSub(engine.timer, each.listener(), options, launch, engine) for each in connector.sentinels]
+        connector.opinions.on_change = lambda servers: engine.post_if_open(lambda: self._changed(servers))
         self._next_look: Alarm | None = None
         self._heeded: Alarm | None = None
         self._pace = Pace(_HEED_EVERY_S)
@@ -65,17 +65,17 @@ class Failovers:
         self._next_look = self._heeded = None
         self._looking = self._look_again = False
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: the alarms and the threads that ask are the parent's."""
         self._next_look = self._heeded = None
         self._connector.forget()
 
-    def listening(self, holds: bool) -> None:
+    def on_subscribed(self, holds: bool) -> None:
         """A subscription begins to hold, or does not: what was published before was not heard, so ask."""
         if holds:
             self._look()
 
-    def woken(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """A Sentinel says that a master has been replaced, of this or another service."""
         if self._heeded is not None or self._connector.service.encode() not in message.split():
             return
@@ -98,7 +98,7 @@ class Failovers:
     def _look_if_needed(self, now: float) -> None:
         self._next_look = None
         engine = self._engine
-        if engine.held or engine.acquiring or engine.lines:
+        if engine.held or engine.acquiring or engine.wait_queues:
             self._set_next_look()
             self._look()
         else:
@@ -132,7 +132,7 @@ class Failovers:
         except BaseException:
             pass  # none of them knows at present
         finally:
-            self._engine.tell(self._looked)
+            self._engine.post_if_open(self._looked)
 
     def _looked(self) -> None:
         self._looking = False
@@ -146,4 +146,4 @@ class Failovers:
         error = ConnectionAbortedError(f"the Sentinels say that {named} is the master now")
         for node in self._engine.nodes:
             node.leave_for(masters, error)
-        self._engine.wakeups.leave_for(masters, error)
+        self._engine.pubsub.leave_for(masters, error)

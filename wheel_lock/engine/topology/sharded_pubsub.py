@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.net.connector import SHARDED, Connector, Server
-from wheel_lock.net.pubsub import Listener, WakeUps
+from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.runtime.failures import guarded
 
 if TYPE_CHECKING:
@@ -19,41 +19,41 @@ if TYPE_CHECKING:
     from wheel_lock.engine.renewal.renewer import Renewer
 
 
-def wakeups_for(engine: Engine, connector: Connector | ClusterConnector) -> WakeUps:
+def pubsub_for(engine: Engine, connector: Connector | ClusterConnector) -> PubSub:
     """Return what listens for an engine."""
     if isinstance(connector, ClusterConnector):
-        return ClusterWakeUps(engine, connector)
-    return WakeUps(engine.timer, connector.listener(), engine.options, engine.launch, engine)
+        return ClusterPubSub(engine, connector)
+    return PubSub(engine.timer, connector.listener(), engine.options, engine.launch, engine)
 
 
-class ClusterWakeUps(WakeUps):
+class ClusterPubSub(PubSub):
     """Subscriptions to the wake-up channels of a whole cluster. Itself it hears what is published in the old way."""
 
     def __init__(self, engine: Engine, connector: ClusterConnector) -> None:
         super().__init__(engine.timer, connector.listener(), engine.options, engine.launch, engine)
         self._engine = engine
         self._connector = connector
-        self._shards: dict[Renewer, WakeUps] = {}
-        self._heard_by: dict[tuple[bytes, Listener], WakeUps] = {}
+        self._shards: dict[Renewer, PubSub] = {}
+        self._heard_by: dict[tuple[bytes, Listener], PubSub] = {}
 
     @property
     def busy(self) -> bool:
         """Whether one of them is."""
         return super().busy or any(shard.busy for shard in self._shards.values())
 
-    def _proper(self, channel: bytes) -> WakeUps | None:
+    def _proper(self, channel: bytes) -> PubSub | None:
         """Who is to listen to a channel; None for this one itself."""
         cluster = self._engine.cluster
         assert cluster is not None
         renewer = cluster.renewer_of(channel)
-        server = next((node.server for node in renewer.nodes if node.level == SHARDED), None)
+        server = next((node.server for node in renewer.nodes if node.capability == SHARDED), None)
         if server is None:
             return None
         shard = self._shards.get(renewer)
         if shard is None:
             connector = self._connector.to(server).listener()
             engine = self._engine
-            shard = WakeUps(self._timer, connector, engine.options, engine.launch, engine, cluster.refresh)
+            shard = PubSub(self._timer, connector, engine.options, engine.launch, engine, cluster.refresh)
             self._shards[renewer] = shard
         return shard
 
@@ -79,7 +79,7 @@ class ClusterWakeUps(WakeUps):
         for (channel, listener), where in list(self._heard_by.items()):
             if (self._proper(channel) or self) is not where:
                 self.ignore(channel, listener)
-                guarded(listener, listener.listening, False)
+                guarded(listener, listener.on_subscribed, False)
                 self.listen(channel, listener)
         cluster = self._engine.cluster
         for renewer, shard in list(self._shards.items()):
@@ -108,12 +108,12 @@ class ClusterWakeUps(WakeUps):
         self._end(lambda shard: shard.restart(error))
         super().restart(error)
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: nobody listens."""
-        self._end(lambda shard: shard.forget())
-        super().forget()
+        self._end(lambda shard: shard.after_fork_in_child())
+        super().after_fork_in_child()
 
-    def _end(self, how: Callable[[WakeUps], object]) -> None:
+    def _end(self, how: Callable[[PubSub], object]) -> None:
         for shard in self._shards.values():
             how(shard)
         self._shards.clear()

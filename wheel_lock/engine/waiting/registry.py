@@ -1,13 +1,13 @@
-"""All the lines of one engine: which one a caller stands in, and what is passed on to whom."""
+"""All the queues of one engine: which one a caller stands in, and what is passed on to whom."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.requests.base import terms_of
-from wheel_lock.engine.waiting.fair_queue import Queue
-from wheel_lock.engine.waiting.wait_queue import AnyLine, Line
-from wheel_lock.engine.waiting.waiter import Acquisition
+from wheel_lock.engine.requests.base import group_of
+from wheel_lock.engine.waiting.fair_queue import FairWaitQueue
+from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue, WaitQueue
+from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError, copied, internal_error
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention
@@ -17,53 +17,53 @@ if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
 
 
-class Lines:
-    """All the lines of one engine."""
+class WaitQueueRegistry:
+    """All the queues of one engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.wakeups = engine.wakeups
-        self.forget()
+        self.pubsub = engine.pubsub
+        self.after_fork_in_child()
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Start empty, without a word: in a forked child."""
-        self._lines: dict[bytes, AnyLine] = {}
-        self.asking: dict[bytes, Acquisition] = {}  # for the first time, and ready to wait
-        self.pollers: set[Acquisition] = set()
+        self._queues: dict[bytes, BaseWaitQueue] = {}
+        self.in_flight: dict[bytes, Waiter] = {}  # for the first time, and ready to wait
+        self.pollers: set[Waiter] = set()
         self.waiting = 0
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._queues)
 
     @property
     def count(self) -> int:
         """How many callers wait."""
         return self.waiting + len(self.pollers)
 
-    def find(self, place: bytes) -> AnyLine | None:
-        """Return a line if there is one to stand in: somebody does, or somebody of this process holds the lock."""
-        line = self._lines.get(place)
-        return line if line is not None and (line or line.held_here) else None
+    def find(self, queue_key: bytes) -> BaseWaitQueue | None:
+        """Return a queue if there is one to stand in: somebody does, or somebody of this process holds the lock."""
+        queue = self._queues.get(queue_key)
+        return queue if queue is not None and (queue or queue.held_here) else None
 
-    def open(self, waiter: Acquisition) -> AnyLine:
-        """Return the line that ``waiter`` stands in or is to stand in, a new one where there is none."""
-        line = self._lines.get(waiter.place)
-        if line is None:
-            kind_of_line = Queue if waiter.kind.contention is Contention.QUEUED else Line
-            line = self._lines[waiter.place] = kind_of_line(self, self._engine, waiter)
-            line.linger()
-        return line
+    def open(self, waiter: Waiter) -> BaseWaitQueue:
+        """Return the queue that ``waiter`` stands in or is to stand in, a new one where there is none."""
+        queue = self._queues.get(waiter.queue_key)
+        if queue is None:
+            queue_class = FairWaitQueue if waiter.lock_type.contention is Contention.SERVER_QUEUE else WaitQueue
+            queue = self._queues[waiter.queue_key] = queue_class(self, self._engine, waiter)
+            queue.close_later()
+        return queue
 
-    def close(self, line: AnyLine) -> None:
+    def close(self, queue: BaseWaitQueue) -> None:
         """Nobody has stood in it for a while."""
-        if self._lines.get(line.place) is line:  # else all were sent away in the very step in which it came due
-            del self._lines[line.place]
-            self.wakeups.ignore(line.channel, line)
+        if self._queues.get(queue.queue_key) is queue:  # else all were sent away in the very step in which it came due
+            del self._queues[queue.queue_key]
+            self.pubsub.ignore(queue.channel, queue)
 
-    def _line_of(self, lease: Lease) -> AnyLine | None:
-        return self._lines.get(terms_of(lease).kind.line(lease.key)) if self._lines else None
+    def _queue_of(self, lease: Lease) -> BaseWaitQueue | None:
+        return self._queues.get(group_of(lease).lock_type.queue_key(lease.key)) if self._queues else None
 
-    def refusal(self, name: str | bytes) -> WheelLockError | None:
+    def admission_error(self, name: str | bytes) -> WheelLockError | None:
         """Return why one more may not wait, or None if it may."""
         if self._engine.closed:
             return ContextClosed("The context has been closed", name)
@@ -74,17 +74,17 @@ class Lines:
 
     def ended(self, lease: Lease) -> None:
         """A lease of this process has ended; if it was released, the release has been sent."""
-        if self._lines:
+        if self._queues:
             guarded(self, self._ended, lease)
 
     def _ended(self, lease: Lease) -> None:
-        if (line := self._line_of(lease)) is not None:
-            line.ended(lease)
+        if (queue := self._queue_of(lease)) is not None:
+            queue.ended(lease)
 
     def listened(self, lease: Lease, woken: int) -> None:
         """The release of a lease has woken so many listeners."""
-        if (line := self._line_of(lease)) is not None:
-            guarded(self, line.listened, woken)
+        if (queue := self._queue_of(lease)) is not None:
+            guarded(self, queue.listened, woken)
 
     @property
     def above(self) -> Engine:
@@ -95,32 +95,32 @@ class Lines:
         """End all waits: the library's own code has failed in the middle of one. What is held is not in doubt."""
         self._engine.deaths += 1  # a caller whose wait has got lost half-way looks at this
         self.fail(internal_error(error, None))
-        self.wakeups.restart(error)
+        self.pubsub.restart(error)
 
     def fail(self, error: Exception) -> None:
         """Nobody will get anything any more."""
-        waiters = self._disperse()
+        waiters = self._drain()
         for waiter in waiters:
             waiter.fail(copied(error))
 
-    def dissolve(self) -> None:
+    def drop_all(self) -> None:
         """Nobody will get anything any more, and nobody is told: at the end of the interpreter it would only be noise."""
-        for waiter in self._disperse():
+        for waiter in self._drain():
             waiter.over = True
 
-    def _disperse(self) -> list[Acquisition]:
+    def _drain(self) -> list[Waiter]:
         waiters = list(self.pollers)
         wheel = self._engine.timer.wheel
-        for line in self._lines.values():
-            waiters.extend(line.disperse())
-        for first in list(self.asking.values()):
+        for queue in self._queues.values():
+            waiters.extend(queue.drain())
+        for first in list(self.in_flight.values()):
             waiters.append(first)
-            waiters.extend(first.step_aside() or ())
+            waiters.extend(first.take_followers() or ())
         self.pollers.clear()
-        self._lines.clear()
+        self._queues.clear()
         self.waiting = 0
         for waiter in waiters:
             wheel.cancel(waiter)
-            waiter.line = None
+            waiter.queue = None
             waiter.abort()
         return waiters
