@@ -1,26 +1,75 @@
 """Fixtures for everything under tests: real servers, and a network that can fail.
 
 Without a redis-server program the tests that use one are skipped on a laptop, and fail where CI is set.
+
+Markers, on a test or as a module's `pytestmark`, choose what the fixtures are:
+
+    servers("real")       What `backend` is, and with it `context`, `other` and `view`; a test runs once for each kind.
+                          "real": the session's redis-server; "fresh": a redis-server of the test's own; "embedded": the
+                          one of wheel_lock.testing. Without the marker: "real" and "embedded".
+    settings(**settings)  The settings of `context` and `through_proxy`; own_timer=True gives it a timer of its own.
+    loops("uvloop")       The event loops of `new_loop` and `run`: "asyncio", "uvloop". Without the marker: "asyncio".
+
+A test may be an `async def`: it is run by `run`.
 """
 
 from __future__ import annotations
 
 import gc
+import inspect
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import redis
 
+from tests.aio.support import NewLoop, Run, loop_factory, watched_run
+from tests.family.callers import APIS, Caller, NewCaller, callers
 from tests.redis.support import Backend
+from tests.support.logged import Log, logged
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
+from tests.support.standstill import Standstills
 from tests.support.tls import TlsFiles, make_tls_files
+from wheel_lock import LockContext
 from wheel_lock.testing import EmbeddedServer
 
+_MARKERS = (
+    "servers(*kinds): the servers that `backend` is",
+    "settings(**settings): the settings of `context`",
+    "loops(*kinds): the event loops that `new_loop` makes",
+)
 
-def pytest_configure() -> None:
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
     # A shell that starts us in the background has us ignore Ctrl-C, and every program that a test starts would, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_pycollect_makeitem(name: str, obj: Any) -> None:
+    if name.startswith("test_") and inspect.iscoroutinefunction(obj):
+        pytest.mark.usefixtures("run")(obj)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in an event loop, see `run`."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    run: Any = pyfuncitem.funcargs["run"]
+    run(pyfuncitem.obj(**arguments))
+    return True
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for fixture, marker, default in [("backend", "servers", ("real", "embedded")), ("new_loop", "loops", ("asyncio",))]:
+        if fixture in metafunc.fixturenames:
+            chosen = metafunc.definition.get_closest_marker(marker)
+            metafunc.parametrize(fixture, chosen.args if chosen else default, indirect=True)
 
 
 def pytest_collection_finish() -> None:
@@ -93,16 +142,16 @@ def _opened(backend: Backend) -> Iterator[Backend]:
         yield backend
 
 
-@pytest.fixture(params=["real", "embedded"])
+@pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """An empty server of either kind: what is true of the API is true on both."""
+    """An empty server, of each kind that the marker `servers` names."""
     # Asked for here and not as arguments, so that without a redis-server only half of the tests are skipped.
-    if request.param == "real":
-        server: RedisServer = request.getfixturevalue("redis_server")
-        yield from _opened(Backend("real", server.port))
-    else:
+    if request.param == "embedded":
         embedded: EmbeddedServer = request.getfixturevalue("embedded_server")
         yield from _opened(Backend("embedded", embedded.port, embedded.password))
+    else:
+        server: RedisServer = request.getfixturevalue("redis_server" if request.param == "real" else "fresh_redis")
+        yield from _opened(Backend("real", server.port))
 
 
 @pytest.fixture
@@ -115,3 +164,84 @@ def real(redis_server: RedisServer) -> Iterator[Backend]:
 def fresh(fresh_redis: RedisServer) -> Iterator[Backend]:
     """A real server of the test's own, as a backend."""
     yield from _opened(Backend("real", fresh_redis.port))
+
+
+@pytest.fixture
+def view(backend: Backend) -> redis.Redis:
+    """A client that sees what is on the server without the library."""
+    return backend.view
+
+
+def _settings(request: pytest.FixtureRequest, backend: Backend) -> dict[str, Any]:
+    marker = request.node.get_closest_marker("settings")
+    settings: dict[str, Any] = dict(marker.kwargs) if marker else {}
+    if settings.pop("own_timer", False):
+        settings["timer"] = backend.timer()
+    return settings
+
+
+@pytest.fixture
+def context(request: pytest.FixtureRequest, backend: Backend) -> LockContext:
+    """A context on the backend, with the settings of the marker `settings`."""
+    return backend.context(**_settings(request, backend))
+
+
+@pytest.fixture
+def other(backend: Backend) -> LockContext:
+    """A second context on the same server, as another process would have one."""
+    return backend.context()
+
+
+@pytest.fixture
+def through_proxy(request: pytest.FixtureRequest, real: Backend, proxy: TcpProxy) -> LockContext:
+    """A context behind `proxy` that is connected, on a timer of its own."""
+    context = real.context_through(proxy, **{"timer": real.timer(), **_settings(request, real)})
+    with context.lock("warm-up"):
+        pass
+    return context
+
+
+@pytest.fixture
+def new_loop(request: pytest.FixtureRequest) -> NewLoop:
+    """What makes event loops, of each kind that the marker `loops` names."""
+    return loop_factory(request.param)
+
+
+@pytest.fixture
+def run(new_loop: NewLoop) -> Run:
+    """What runs a coroutine in such a loop. A task that is left over, or an error that nobody sees, is a failure."""
+    return watched_run(new_loop)
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    """What the library logs while the test runs."""
+    with logged() as log:
+        yield log
+
+
+@pytest.fixture
+def standstills() -> Iterator[Standstills]:
+    """When the test's own process was kept from running."""
+    with Standstills() as standstills:
+        yield standstills
+
+
+@pytest.fixture(params=APIS)
+def api(request: pytest.FixtureRequest) -> str:
+    """Which API is used: that of threads, or that of tasks."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def new_caller(backend: Backend, api: str) -> Iterator[NewCaller]:
+    """What makes threads or tasks that live until the test ends. (Their contexts are closed later.)"""
+    with callers(api) as new:
+        yield new
+
+
+@pytest.fixture
+def me(new_caller: NewCaller, context: LockContext) -> Caller:
+    """A thread or task that uses `context`."""
+    return new_caller(context)

@@ -180,11 +180,7 @@ def test_whatever_is_called_for_the_engine_has_a_failure_domain() -> None:
         ("context.py", "from wheel_lock import LockContext", ["1: rule layers"]),
         ("context.py", "import wheel_lock", ["1: rule layers"]),
         ("context.py", "if TYPE_CHECKING:\n    pass\nelse:\n    import wheel_lock.cli", ["4: rule layers"]),
-        (
-            "context.py",
-            "try:\n    from .cli import app\nexcept ImportError:\n    app = None",
-            ["2: rule layers"],
-        ),
+        ("context.py", "try:\n    from .cli import app\nexcept ImportError:\n    app = None", ["2: rule layers"]),
         ("lease.py", "from .engine import a, b, c", ["1: rule layers"]),
         ("extras.py", "", ["1: rule layers"]),
         # pure rooms, at type-checking time too
@@ -224,10 +220,7 @@ def test_the_checker_sees(path: str, source: str, expected: list[str]) -> None:
         ("net/connection.py", "from wheel_lock import errors\nfrom ..lease import Lease"),
         ("decorator.py", "from wheel_lock.asyncio import Face\nimport threading"),
         ("protocol/__init__.py", "from .resp import encode\nfrom ..lease import Lease"),
-        (
-            "lease.py",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .context import LockContext",
-        ),
+        ("lease.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .context import LockContext"),
         ("lease.py", "import typing\nif typing.TYPE_CHECKING:\n    from .context import LockContext"),
         ("lease.py", "import timeit\nimport redisson"),
         ("lease.py", "from .extras import x"),
@@ -235,10 +228,7 @@ def test_the_checker_sees(path: str, source: str, expected: list[str]) -> None:
         ("net/connector.py", "import redis\nfrom redis.cluster import RedisCluster"),
         ("context.py", "import redis"),
         ("testing.py", "import redis\nfrom wheel_lock import LockContext"),
-        (
-            "cli/demo.py",
-            "import redis\nfrom wheel_lock import LockContext\nfrom wheel_lock.testing import Clock",
-        ),
+        ("cli/demo.py", "import redis\nfrom wheel_lock import LockContext\nfrom wheel_lock.testing import Clock"),
         ("__main__.py", "from wheel_lock.cli import main"),
         ("errors.py", "from redis.exceptions import LockError\nimport redis.exceptions"),
         ("errors.py", "from redis import exceptions"),

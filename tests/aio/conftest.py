@@ -6,35 +6,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.aio.scene import Scene
-from tests.aio.support import NewLoop, Run, loop_factory, watched_run
+from tests.aio.lock_loser import LockLoser
 from tests.redis.support import Backend
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
-def new_loop(request: pytest.FixtureRequest) -> NewLoop:
-    """What makes event loops."""
-    return loop_factory(request.param)
+@pytest.fixture
+def context(request: pytest.FixtureRequest, real: Backend) -> LockContext:
+    """A context on the real server that is connected, on a timer of its own, with the settings of the marker `settings`."""
+    marker = request.node.get_closest_marker("settings")
+    context = real.context(timer=real.timer(), **(marker.kwargs if marker else {}))
+    assert not context.lock("warm-up").locked()
+    return context
 
 
 @pytest.fixture
-def run(new_loop: NewLoop) -> Run:
-    """What runs a coroutine in such a loop. A task that is left over, or an error that nobody sees, is a failure."""
-    return watched_run(new_loop)
-
-
-@pytest.fixture
-def context(real: Backend) -> LockContext:
-    """A context on the real server, on a wheel of its own."""
-    return real.context(timer=real.timer())
-
-
-@pytest.fixture
-def scene(real: Backend) -> Iterator[Scene]:
+def loser(real: Backend) -> Iterator[LockLoser]:
     """Locks that are lost on demand."""
-    scene = Scene(real)
-    yield scene
+    loser = LockLoser(real)
+    yield loser
     # A leap of the clock makes the connection suspect, and the probe that follows must not find its timer stopped.
-    eventually(lambda: not scene.context.timer.busy)
+    eventually(lambda: not loser.context.timer.busy)

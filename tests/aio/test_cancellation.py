@@ -9,23 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.aio.support import Run, at_once, ended, nothing_is_left, raising, until, waiting
+from tests.aio.support import at_once, ended, nothing_is_left, raising, until, waiting
 from tests.redis.support import Backend
 from tests.support.proxy import TcpProxy
 from wheel_lock import LockContext, LockNotHeld
 from wheel_lock.asyncio import AsyncContext
 
+pytestmark = pytest.mark.loops("asyncio", "uvloop")
+
 NAME = "order:42"
-
-
-@pytest.fixture
-def proxy(real: Backend) -> TcpProxy:
-    return real.proxy()
-
-
-@pytest.fixture
-def through_proxy(real: Backend, proxy: TcpProxy) -> LockContext:
-    return real.context_through(proxy, timer=real.timer())
 
 
 async def started(call: Awaitable[Any]) -> asyncio.Task[Any]:
@@ -50,179 +42,141 @@ async def warmed_up(context: LockContext) -> AsyncContext:
 # In the middle of one call
 
 
-def test_while_it_waits_in_line(run: Run, real: Backend, context: LockContext) -> None:
-    async def main() -> None:
-        real.view.set(NAME, "somebody", px=60_000)
-        first = asyncio.create_task(context.asyncio.lock(NAME).acquire())
-        second = asyncio.create_task(context.asyncio.lock(NAME).acquire())
-        await waiting(context, 2)
-        first.cancel()
-        await waiting(context, 1)
-        real.view.delete(NAME)
-        assert await second
-        await ended(first)
-        assert first.cancelled()
-
-    run(main())
+async def test_while_it_waits_in_line(real: Backend, context: LockContext) -> None:
+    real.view.set(NAME, "somebody", px=60_000)
+    first = asyncio.create_task(context.asyncio.lock(NAME).acquire())
+    second = asyncio.create_task(context.asyncio.lock(NAME).acquire())
+    await waiting(context, 2)
+    first.cancel()
+    await waiting(context, 1)
+    real.view.delete(NAME)
+    assert await second
+    await ended(first)
+    assert first.cancelled()
 
 
-def test_while_it_polls(run: Run, real: Backend, context: LockContext) -> None:
-    async def main() -> None:
-        real.view.set(NAME, "somebody", px=60_000)
-        task = asyncio.create_task(context.asyncio.lock(NAME, retry_every=0.001).acquire())
-        await waiting(context, 1)
-        task.cancel()
-        await ended(task)
-        real.view.delete(NAME)
-        await nothing_is_left(context, real.view, [NAME])
-
-    run(main())
+async def test_while_it_polls(real: Backend, context: LockContext) -> None:
+    real.view.set(NAME, "somebody", px=60_000)
+    task = asyncio.create_task(context.asyncio.lock(NAME, retry_every=0.001).acquire())
+    await waiting(context, 1)
+    task.cancel()
+    await ended(task)
+    real.view.delete(NAME)
+    await nothing_is_left(context, real.view, [NAME])
 
 
 @pytest.mark.parametrize("delayed", ["to_server", "to_client"])
-def test_while_the_command_or_its_reply_is_on_its_way(
-    run: Run, real: Backend, proxy: TcpProxy, through_proxy: LockContext, delayed: str
+async def test_while_a_command_is_under_way(
+    real: Backend, proxy: TcpProxy, through_proxy: LockContext, delayed: str
 ) -> None:
-    async def main() -> None:
-        tasks = await warmed_up(through_proxy)
-        getattr(proxy, delayed).delay_s = math.inf
-        task = await started(tasks.lock(NAME, fencing=True).acquire())
-        if delayed == "to_client":
-            await until(lambda: real.view.exists(NAME))
-        task.cancel()
-        await ended(task)
-        assert task.cancelled()
-        getattr(proxy, delayed).delay_s = 0.0
-        await nothing_is_left(through_proxy, real.view, [NAME])
-
-    run(main())
+    tasks = await warmed_up(through_proxy)
+    getattr(proxy, delayed).delay_s = math.inf
+    task = await started(tasks.lock(NAME, fencing=True).acquire())
+    if delayed == "to_client":
+        await until(lambda: real.view.exists(NAME))
+    task.cancel()
+    await ended(task)
+    assert task.cancelled()
+    getattr(proxy, delayed).delay_s = 0.0
+    await nothing_is_left(through_proxy, real.view, [NAME])
 
 
-def test_when_the_grant_has_arrived_and_the_task_has_not_run_yet(run: Run, real: Backend, context: LockContext) -> None:
-    async def main() -> None:
-        lock = context.asyncio.lock(NAME)
-        task = await started(lock.acquire())
-        while not real.view.exists(NAME) or context.stats().held == 0:
-            pass  # the event loop is blocked, so the grant is in its mailbox at most
-        task.cancel()
-        await ended(task)
-        assert task.cancelled()
-        assert not lock.is_held
-        await nothing_is_left(context, real.view, [NAME])
-
-    run(main())
+async def test_when_the_grant_has_arrived_and_the_task_has_not_run_yet(real: Backend, context: LockContext) -> None:
+    lock = context.asyncio.lock(NAME)
+    task = await started(lock.acquire())
+    while not real.view.exists(NAME) or context.stats().held == 0:
+        pass  # the event loop is blocked, so the grant is in its mailbox at most
+    task.cancel()
+    await ended(task)
+    assert task.cancelled()
+    assert not lock.is_held
+    await nothing_is_left(context, real.view, [NAME])
 
 
-def test_a_release_that_is_cancelled_is_carried_out_all_the_same(
-    run: Run, real: Backend, proxy: TcpProxy, through_proxy: LockContext
+async def test_a_cancelled_release_is_carried_out(real: Backend, proxy: TcpProxy, through_proxy: LockContext) -> None:
+    tasks = await warmed_up(through_proxy)
+    lock = tasks.lock(NAME)
+    await lock.acquire()
+    proxy.to_server.delay_s = math.inf
+    task = await started(lock.release())
+    task.cancel()
+    await ended(task)
+    assert task.cancelled()
+    await until(lambda: not lock.is_held)
+    proxy.to_server.delay_s = 0.0
+    await nothing_is_left(through_proxy, real.view, [NAME])
+
+
+async def test_a_block_cancelled_at_its_end_releases(
+    real: Backend, proxy: TcpProxy, through_proxy: LockContext
 ) -> None:
-    async def main() -> None:
-        tasks = await warmed_up(through_proxy)
-        lock = tasks.lock(NAME)
-        await lock.acquire()
-        proxy.to_server.delay_s = math.inf
-        task = await started(lock.release())
-        task.cancel()
-        await ended(task)
-        assert task.cancelled()
-        await until(lambda: not lock.is_held)
-        proxy.to_server.delay_s = 0.0
-        await nothing_is_left(through_proxy, real.view, [NAME])
+    tasks = await warmed_up(through_proxy)
 
-    run(main())
+    async def work() -> None:
+        async with tasks.lock(NAME):
+            proxy.to_server.delay_s = math.inf
 
-
-def test_a_block_that_is_cancelled_while_it_is_left_releases_all_the_same(
-    run: Run, real: Backend, proxy: TcpProxy, through_proxy: LockContext
-) -> None:
-    async def main() -> None:
-        tasks = await warmed_up(through_proxy)
-
-        async def work() -> None:
-            async with tasks.lock(NAME):
-                proxy.to_server.delay_s = math.inf
-
-        task = asyncio.create_task(work())
-        await until(lambda: through_proxy.stats().released == 3 or proxy.to_server.delay_s)
-        await asyncio.sleep(0)
-        task.cancel()
-        await ended(task)
-        assert task.cancelled()
-        proxy.to_server.delay_s = 0.0
-        await nothing_is_left(through_proxy, real.view, [NAME])
-
-    run(main())
+    task = asyncio.create_task(work())
+    await until(lambda: through_proxy.stats().released == 3 or proxy.to_server.delay_s)
+    await asyncio.sleep(0)
+    task.cancel()
+    await ended(task)
+    assert task.cancelled()
+    proxy.to_server.delay_s = 0.0
+    await nothing_is_left(through_proxy, real.view, [NAME])
 
 
-def test_an_extension_that_is_cancelled_leaves_the_lock_held(
-    run: Run, real: Backend, proxy: TcpProxy, through_proxy: LockContext
-) -> None:
-    async def main() -> None:
-        tasks = await warmed_up(through_proxy)
-        async with tasks.lock(NAME, timeout=5.0) as lock:
-            proxy.to_client.delay_s = math.inf
-            task = await started(lock.extend(20.0))
-            task.cancel()
-            await ended(task)
-            proxy.to_client.delay_s = 0.0
-            await until(lambda: lock.remaining() > 20.0)
-            assert lock.is_held
-
-    run(main())
-
-
-def test_an_export_that_is_cancelled_releases_because_nobody_has_the_text(
-    run: Run, real: Backend, context: LockContext
-) -> None:
-    async def main() -> None:
-        lock = context.asyncio.lock(NAME)
-        await lock.acquire()
-        task = await started(lock.export())
-        task.cancel()
-        await ended(task)
-        assert task.cancelled()
-        await until(lambda: not lock.is_held)
-        with pytest.raises(LockNotHeld):
-            at_once(lock.release())
-        await nothing_is_left(context, real.view, [NAME])
-
-    run(main())
-
-
-@pytest.mark.parametrize("delayed", ["to_server", "to_client"])
-def test_an_adoption_that_is_cancelled_leaves_no_lock_that_nobody_holds(
-    run: Run, real: Backend, proxy: TcpProxy, through_proxy: LockContext, delayed: str
-) -> None:
-    async def main() -> None:
-        tasks = await warmed_up(through_proxy)
-        lock = tasks.lock(NAME)
-        await lock.acquire()
-        text = await lock.export()
-        getattr(proxy, delayed).delay_s = math.inf
-        task = await started(tasks.adopt(text))
-        task.cancel()
-        await ended(task)
-        getattr(proxy, delayed).delay_s = 0.0
-        await nothing_is_left(through_proxy, real.view, [NAME])
-
-    run(main())
-
-
-def test_a_question_that_is_cancelled_leaves_the_next_one_its_own_answer(
-    run: Run, real: Backend, proxy: TcpProxy, through_proxy: LockContext
-) -> None:
-    async def main() -> None:
-        tasks = await warmed_up(through_proxy)
-        real.view.set("taken", "somebody")
+async def test_a_cancelled_extension_leaves_it_held(real: Backend, proxy: TcpProxy, through_proxy: LockContext) -> None:
+    tasks = await warmed_up(through_proxy)
+    async with tasks.lock(NAME, timeout=5.0) as lock:
         proxy.to_client.delay_s = math.inf
-        questions = [await started(tasks.lock("taken" if number % 3 else "free").locked()) for number in range(30)]
-        for question in questions[::2]:
-            question.cancel()
+        task = await started(lock.extend(20.0))
+        task.cancel()
+        await ended(task)
         proxy.to_client.delay_s = 0.0
-        await ended(*questions)
-        assert [question.result() for question in questions[1::2]] == [bool(number % 3) for number in range(1, 30, 2)]
+        await until(lambda: lock.remaining() > 20.0)
+        assert lock.is_held
 
-    run(main())
+
+async def test_a_cancelled_export_releases_because_nobody_has_the_text(real: Backend, context: LockContext) -> None:
+    lock = context.asyncio.lock(NAME)
+    await lock.acquire()
+    task = await started(lock.export())
+    task.cancel()
+    await ended(task)
+    assert task.cancelled()
+    await until(lambda: not lock.is_held)
+    with pytest.raises(LockNotHeld):
+        at_once(lock.release())
+    await nothing_is_left(context, real.view, [NAME])
+
+
+@pytest.mark.parametrize("delayed", ["to_server", "to_client"])
+async def test_a_cancelled_adoption(real: Backend, proxy: TcpProxy, through_proxy: LockContext, delayed: str) -> None:
+    tasks = await warmed_up(through_proxy)
+    lock = tasks.lock(NAME)
+    await lock.acquire()
+    text = await lock.export()
+    getattr(proxy, delayed).delay_s = math.inf
+    task = await started(tasks.adopt(text))
+    task.cancel()
+    await ended(task)
+    getattr(proxy, delayed).delay_s = 0.0
+    await nothing_is_left(through_proxy, real.view, [NAME])
+
+
+async def test_a_cancelled_query_leaves_the_next_its_reply(
+    real: Backend, proxy: TcpProxy, through_proxy: LockContext
+) -> None:
+    tasks = await warmed_up(through_proxy)
+    real.view.set("taken", "somebody")
+    proxy.to_client.delay_s = math.inf
+    questions = [await started(tasks.lock("taken" if number % 3 else "free").locked()) for number in range(30)]
+    for question in questions[::2]:
+        question.cancel()
+    proxy.to_client.delay_s = 0.0
+    await ended(*questions)
+    assert [question.result() for question in questions[1::2]] == [bool(number % 3) for number in range(1, 30, 2)]
 
 
 # asyncio's own time limits
@@ -238,68 +192,54 @@ async def under_wait_for(call: Callable[[], Awaitable[Any]], limit_s: float) -> 
 
 
 @pytest.mark.parametrize("limited", [under_timeout, under_wait_for])
-def test_a_time_limit_of_asyncio_around_an_acquire(
-    run: Run, real: Backend, context: LockContext, limited: Callable[..., Awaitable[Any]]
+async def test_an_acquire_under_a_time_limit(
+    real: Backend, context: LockContext, limited: Callable[..., Awaitable[Any]]
 ) -> None:
-    async def main() -> None:
-        lock = context.asyncio.lock(NAME)
-        assert await limited(lock.acquire, 5.0)
-        await lock.release()
-        real.view.set(NAME, "somebody", px=60_000)
-        with pytest.raises(TimeoutError):
-            await limited(lock.acquire, 0.02)
-        assert not lock.is_held
-        real.view.delete(NAME)
-        await nothing_is_left(context, real.view, [NAME])
-
-    run(main())
+    lock = context.asyncio.lock(NAME)
+    assert await limited(lock.acquire, 5.0)
+    await lock.release()
+    real.view.set(NAME, "somebody", px=60_000)
+    with pytest.raises(TimeoutError):
+        await limited(lock.acquire, 0.02)
+    assert not lock.is_held
+    real.view.delete(NAME)
+    await nothing_is_left(context, real.view, [NAME])
 
 
-def test_a_time_limit_of_asyncio_around_a_block(run: Run, real: Backend, context: LockContext) -> None:
-    async def main() -> None:
-        async with raising(TimeoutError), asyncio.timeout(0.02), context.asyncio.lock(NAME):
+async def test_a_time_limit_of_asyncio_around_a_block(real: Backend, context: LockContext) -> None:
+    async with raising(TimeoutError), asyncio.timeout(0.02), context.asyncio.lock(NAME):
+        await asyncio.sleep(60.0)
+    await nothing_is_left(context, real.view, [NAME])
+
+
+async def test_a_task_group_that_fails_leaves_nothing_behind(real: Backend, context: LockContext) -> None:
+    async def hold(name: str) -> None:
+        async with context.asyncio.lock(name):
             await asyncio.sleep(60.0)
-        await nothing_is_left(context, real.view, [NAME])
 
-    run(main())
+    async def fail() -> None:
+        await waiting(context, 3)
+        raise ZeroDivisionError
 
-
-def test_a_task_group_that_fails_leaves_nothing_behind(run: Run, real: Backend, context: LockContext) -> None:
-    async def main() -> None:
-        async def hold(name: str) -> None:
-            async with context.asyncio.lock(name):
-                await asyncio.sleep(60.0)
-
-        async def fail() -> None:
-            await waiting(context, 3)
-            raise ZeroDivisionError
-
-        async with raising(ExceptionGroup) as caught, asyncio.TaskGroup() as group:
-            for name in ("a", "b", "a", "b", "a"):
-                group.create_task(hold(name))
-            group.create_task(fail())
-        assert caught.group_contains(ZeroDivisionError)
-        await nothing_is_left(context, real.view, ["a", "b"])
-
-    run(main())
+    async with raising(ExceptionGroup) as caught, asyncio.TaskGroup() as group:
+        for name in ("a", "b", "a", "b", "a"):
+            group.create_task(hold(name))
+        group.create_task(fail())
+    assert caught.group_contains(ZeroDivisionError)
+    await nothing_is_left(context, real.view, ["a", "b"])
 
 
-def test_a_lock_that_is_acquired_at_the_very_end_of_its_time_is_held_or_released(
-    run: Run, real: Backend, context: LockContext
-) -> None:
-    async def main() -> None:
-        outcomes: list[bool] = []
-        while len(outcomes) < 60 or set(outcomes) != {True, False}:  # a busy machine needs more time for a grant
-            number = len(outcomes)
-            lock = context.asyncio.lock(f"order:{number}")
-            try:
-                async with asyncio.timeout(number * 2e-5):
-                    outcomes.append(await lock.acquire())
-                assert lock.is_held
-                await lock.release()
-            except TimeoutError:
-                outcomes.append(False)
-                assert not lock.is_held
-        await nothing_is_left(context, real.view, [f"order:{number}" for number in range(len(outcomes))])
-
-    run(main())
+async def test_a_lock_acquired_as_time_runs_out_is_held_or_released(real: Backend, context: LockContext) -> None:
+    outcomes: list[bool] = []
+    while len(outcomes) < 60 or set(outcomes) != {True, False}:  # a busy machine needs more time for a grant
+        number = len(outcomes)
+        lock = context.asyncio.lock(f"order:{number}")
+        try:
+            async with asyncio.timeout(number * 2e-5):
+                outcomes.append(await lock.acquire())
+            assert lock.is_held
+            await lock.release()
+        except TimeoutError:
+            outcomes.append(False)
+            assert not lock.is_held
+    await nothing_is_left(context, real.view, [f"order:{number}" for number in range(len(outcomes))])

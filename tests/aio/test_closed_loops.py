@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import math
-import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from tests.aio.scene import Scene
+from tests.aio.lock_loser import LockLoser
 from tests.aio.support import NewLoop, Run, settled, until
-from tests.faults.scene import recorded_warnings
+from tests.family.support import make
+from tests.faults.support import recorded_warnings
 from tests.redis.support import LONG_S, Backend, Losses
+from tests.support.logged import Log
+from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
 from wheel_lock.asyncio import Lock
 from wheel_lock.runtime.notifier import NOTIFIER
 
+pytestmark = [
+    pytest.mark.loops("asyncio", "uvloop"),
+    pytest.mark.settings(response_timeout=1.2),  # requests leave the wheel soon, and what they refer to with them
+]
+
 NAME = "order:42"
-RESPONSE_S = 1.2
 
 
 class Stopped:
@@ -73,14 +78,6 @@ def stopped(new_loop: NewLoop) -> Stopped:
     return Stopped(new_loop)
 
 
-@pytest.fixture
-def context(real: Backend) -> LockContext:
-    """Its requests leave the wheel soon, and what they refer to with them."""
-    context = real.context(timer=real.timer(), response_timeout=RESPONSE_S)
-    assert not context.lock("warm-up").locked()  # the connection stands
-    return context
-
-
 async def hold(lock: Lock) -> None:
     async with lock:
         await asyncio.sleep(math.inf)
@@ -90,19 +87,13 @@ def is_free(real: Backend) -> bool:
     return not real.view.exists(NAME)
 
 
-def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    assert NOTIFIER.drain(LONG_S)
-    return [record.getMessage() for record in caplog.records if record.name == "wheel_lock"]
-
-
 # While tasks wait
 
 
 @pytest.mark.parametrize("thread_local", [True, False])
-def test_a_grant_that_finds_the_loop_closed_is_released(
-    real: Backend, context: LockContext, stopped: Stopped, caplog: pytest.LogCaptureFixture, thread_local: bool
+def test_a_grant_to_a_closed_loop(
+    real: Backend, context: LockContext, stopped: Stopped, log: Log, thread_local: bool
 ) -> None:
-    caplog.set_level(logging.INFO)
     names = ["a", "b", "c"]
     for name in names:
         real.view.set(name, "somebody")
@@ -112,7 +103,7 @@ def test_a_grant_that_finds_the_loop_closed_is_released(
     real.view.delete(*names)
     eventually(lambda: context.stats().waiting == 0 and context.stats().held == 0, LONG_S)
     eventually(lambda: real.view.keys() == [], LONG_S)
-    assert logged(caplog).count("an event loop was closed before the result of its task arrived") == 3
+    assert len(log.said("an event loop was closed before the result of its task arrived")) == 3
 
 
 def test_a_task_whose_loop_is_closed_waits_no_longer_than_it_wanted_to(real: Backend, stopped: Stopped) -> None:
@@ -130,11 +121,9 @@ def test_a_task_whose_loop_is_closed_waits_no_longer_than_it_wanted_to(real: Bac
 
 @pytest.mark.parametrize("thread_local", [True, False])
 def test_a_grant_that_nobody_has_fetched_is_released_with_its_task(
-    real: Backend, stopped: Stopped, thread_local: bool
+    real: Backend, proxy: TcpProxy, through_proxy: LockContext, stopped: Stopped, thread_local: bool
 ) -> None:
-    proxy = real.proxy()
-    context = real.context_through(proxy, timer=real.timer(), response_timeout=RESPONSE_S)
-    assert not context.lock("warm-up").locked()
+    context = through_proxy
     proxy.to_client.delay_s = math.inf
     stopped.start(context.asyncio.lock(NAME, thread_local=thread_local).acquire())
     proxy.to_client.delay_s = 0.0
@@ -146,43 +135,26 @@ def test_a_grant_that_nobody_has_fetched_is_released_with_its_task(
     assert context.stats().held == 0
 
 
-def test_a_grant_that_nobody_has_fetched_is_not_renewed_for_a_closed_loop(scene: Scene, stopped: Stopped) -> None:
-    stopped.start(scene.lock().acquire())
-    eventually(lambda: scene.context.stats().held == 1)
+def test_a_grant_that_nobody_has_fetched_is_not_renewed_for_a_closed_loop(loser: LockLoser, stopped: Stopped) -> None:
+    stopped.start(loser.lock().acquire())
+    eventually(lambda: loser.context.stats().held == 1)
     stopped.close()
     with recorded_warnings():
-        scene.clock.advance(12.0)
+        loser.clock.advance(12.0)
         assert NOTIFIER.drain(LONG_S)
-    assert scene.context.stats().lost_by_reason == {LossReason.ABANDONED: 1}
+    assert loser.context.stats().lost_by_reason == {LossReason.ABANDONED: 1}
 
 
-def test_a_reply_for_a_closed_loop_is_swallowed_and_logged_on_no_thread_of_importance(
-    real: Backend, stopped: Stopped
+def test_a_reply_for_a_closed_loop_is_logged_by_the_notifier(
+    proxy: TcpProxy, through_proxy: LockContext, stopped: Stopped, log: Log
 ) -> None:
-    threads: list[str] = []
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "closed" in record.getMessage():
-                threads.append(threading.current_thread().name)
-
-    proxy = real.proxy()
-    context = real.context_through(proxy)
-    context.lock("warm-up").locked()
+    context = through_proxy
     proxy.to_client.delay_s = math.inf
-    handler = Handler(logging.INFO)
-    logger = logging.getLogger("wheel_lock")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        stopped.start(context.asyncio.lock(NAME).locked(), context.asyncio.lock(NAME).locked())
-        stopped.close()
-        proxy.to_client.delay_s = 0.0
-        eventually(lambda: len(threads) == 2)
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(logging.NOTSET)
-    assert [name.startswith("wheel-lock-notifier") for name in threads] == [True, True]
+    stopped.start(context.asyncio.lock(NAME).locked(), context.asyncio.lock(NAME).locked())
+    stopped.close()
+    proxy.to_client.delay_s = 0.0
+    eventually(lambda: len(log.said("an event loop was closed")) == 2)
+    assert all(name.startswith("wheel-lock-notifier") for name in log.threads)
     assert context.timer.deaths == 0
     assert not context.lock(NAME).locked()
 
@@ -190,9 +162,7 @@ def test_a_reply_for_a_closed_loop_is_swallowed_and_logged_on_no_thread_of_impor
 # While a lock is held
 
 
-def test_a_lock_that_is_held_ends_with_its_loop(
-    real: Backend, context: LockContext, stopped: Stopped, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_held_lock_ends_with_its_loop(real: Backend, context: LockContext, stopped: Stopped, log: Log) -> None:
     losses = Losses()
     lock = context.asyncio.lock(NAME, timeout=1.0, renew_every=0.1, on_lost=losses)
     stopped.start(lock.acquire())
@@ -201,22 +171,16 @@ def test_a_lock_that_is_held_ends_with_its_loop(
     with recorded_warnings() as texts:
         eventually(lambda: texts)
     assert lock.lost is LossReason.ABANDONED
-    eventually(lambda: is_free(real), 1.4)  # not renewed since
+    eventually(lambda: is_free(real), LONG_S)
     assert texts == ["the lock 'order:42' was abandoned without a release and is renewed no more"]
-    assert f"the event loop that was to be told of the loss of '{NAME}' is closed" in logged(caplog)
+    assert log.said(f"the event loop that was to be told of the loss of '{NAME}' is closed")
     assert losses.events == []
 
 
+@pytest.mark.loops("asyncio")
 @pytest.mark.parametrize("kind", ["reentrant", "write", "semaphore"])
-def test_what_a_task_alone_may_release_ends_with_its_loop_too(
-    real: Backend, context: LockContext, stopped: Stopped, kind: str
-) -> None:
-    if kind == "reentrant":
-        lock: Lock = context.asyncio.reentrant_lock(NAME, timeout=1.0, renew_every=0.1)
-    elif kind == "write":
-        lock = context.asyncio.rw_lock(NAME, timeout=1.0, renew_every=0.1).write()
-    else:
-        lock = context.asyncio.semaphore(NAME, 1, timeout=1.0, renew_every=0.1)
+def test_other_kinds_end_with_their_loop(real: Backend, context: LockContext, stopped: Stopped, kind: str) -> None:
+    lock: Lock = make(context.asyncio, kind, NAME, timeout=1.0, renew_every=0.1)
     stopped.start(hold(lock))
     eventually(lambda: not is_free(real), LONG_S)
     stopped.turn_until(lambda: lock.is_held)
@@ -256,23 +220,23 @@ def test_a_block_that_is_thrown_away_with_its_loop_releases_its_lock(
 
 def test_a_loop_that_nobody_closes_and_nobody_has_does_not_keep_its_locks(real: Backend, context: LockContext) -> None:
     stopped = Stopped(asyncio.new_event_loop)  # uvloop's own timers keep their loop
-    stopped.start(hold(context.asyncio.lock(NAME, 0.9, renew_every=0.1, on_lost=print, cancel_on_lost=True)))
+    stopped.start(hold(context.asyncio.lock(NAME, 0.6, renew_every=0.1, on_lost=print, cancel_on_lost=True)))
     stopped.turn_until(lambda: context.stats().held == 1)
     stopped.turn()
     with recorded_warnings():
         stopped.forget()
-        eventually(lambda: is_free(real), 1.4)
+        eventually(lambda: is_free(real), LONG_S)
         assert NOTIFIER.drain(LONG_S)
 
 
-def test_the_loss_of_a_guarded_lock_does_not_mind_a_closed_loop(scene: Scene, stopped: Stopped) -> None:
-    stopped.start(hold(scene.lock()))
-    stopped.turn_until(lambda: scene.context.stats().held == 1)
+def test_the_loss_of_a_guarded_lock_does_not_mind_a_closed_loop(loser: LockLoser, stopped: Stopped) -> None:
+    stopped.start(hold(loser.lock()))
+    stopped.turn_until(lambda: loser.context.stats().held == 1)
     stopped.turn()
     stopped.close()
-    scene.clock.jump(60.0)
-    assert scene.context.stats().lost_by_reason == {LossReason.NOT_CONFIRMED: 1}
-    assert scene.context.timer.deaths == 0
+    loser.clock.jump(60.0)
+    assert loser.context.stats().lost_by_reason == {LossReason.NOT_CONFIRMED: 1}
+    assert loser.context.timer.deaths == 0
 
 
 def test_a_context_whose_block_is_thrown_away_is_closed(real: Backend, stopped: Stopped) -> None:
@@ -313,27 +277,22 @@ def test_tasks_that_the_runner_cancels_release_what_they_hold(real: Backend, con
     eventually(lambda: context.stats().released == context.stats().acquired)
 
 
-def test_a_coroutine_that_is_closed_in_its_block_releases_its_lock(
-    run: Run, real: Backend, context: LockContext
-) -> None:
-    async def main() -> None:
-        lock = context.asyncio.lock(NAME)
+async def test_a_coroutine_that_is_closed_in_its_block_releases_its_lock(real: Backend, context: LockContext) -> None:
+    lock = context.asyncio.lock(NAME)
 
-        async def forward() -> None:
-            holding = hold(lock)
-            future = holding.send(None)  # it waits for its grant
-            await asyncio.wait([future])
-            assert holding.send(None) is not None  # it sleeps in its block
-            holding.close()
+    async def forward() -> None:
+        holding = hold(lock)
+        future = holding.send(None)  # it waits for its grant
+        await asyncio.wait([future])
+        assert holding.send(None) is not None  # it sleeps in its block
+        holding.close()
 
-        await forward()
-        await until(lambda: is_free(real))
-        assert not lock.is_held
-
-    run(main())
+    await forward()
+    await until(lambda: is_free(real))
+    assert not lock.is_held
 
 
-def test_a_block_that_is_thrown_away_leaves_alone_who_has_acquired_the_lock_since(
+def test_a_discarded_block_leaves_the_next_holder(
     run: Run, real: Backend, context: LockContext, stopped: Stopped
 ) -> None:
     lock = context.asyncio.lock(NAME, timeout=3.0, renew_every=0.05)
@@ -355,7 +314,7 @@ def test_a_block_that_is_thrown_away_leaves_alone_who_has_acquired_the_lock_sinc
     assert is_free(real)
 
 
-def test_a_generator_that_nobody_exhausts_releases_its_lock(run: Run, real: Backend, context: LockContext) -> None:
+async def test_a_generator_that_nobody_exhausts_releases_its_lock(real: Backend, context: LockContext) -> None:
     lock = context.asyncio.lock(NAME)
 
     async def items() -> AsyncIterator[int]:
@@ -363,17 +322,14 @@ def test_a_generator_that_nobody_exhausts_releases_its_lock(run: Run, real: Back
             for number in range(10):
                 yield number
 
-    async def main() -> None:
-        async for _ in items():
-            assert lock.is_held
-            break
-        gc.collect()
-        await until(lambda: is_free(real))
-        assert not lock.is_held
-        generator = items()
-        assert await anext(generator) == 0
+    async for _ in items():
         assert lock.is_held
-        await generator.aclose()
-        await until(lambda: is_free(real))
-
-    run(main())
+        break
+    gc.collect()
+    await until(lambda: is_free(real))
+    assert not lock.is_held
+    generator = items()
+    assert await anext(generator) == 0
+    assert lock.is_held
+    await generator.aclose()
+    await until(lambda: is_free(real))

@@ -12,22 +12,18 @@ from typing import Any
 import pytest
 
 from tests.aio.support import NewLoop, Run, ended, waiting
-from tests.faults.scene import recorded_warnings
+from tests.faults.support import recorded_warnings
 from tests.redis.support import LONG_S, Backend
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, decorator
 from wheel_lock.aio import call as aio_call
 from wheel_lock.asyncio import Lock
 
+pytestmark = pytest.mark.settings(
+    response_timeout=1.2
+)  # requests leave the wheel soon, and what they refer to with them
+
 OURS = ("wheel_lock.", "_asyncio", "asyncio.")
-
-
-@pytest.fixture
-def context(real: Backend) -> LockContext:
-    """Its requests leave the wheel soon, and what they refer to with them."""
-    context = real.context(timer=real.timer(), response_timeout=1.2)
-    assert not context.lock("warm-up").locked()  # the connection stands
-    return context
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +62,7 @@ async def use(context: LockContext, number: int) -> None:
         await context.asyncio.release_many(locks.values())
 
 
+@pytest.mark.loops("asyncio", "uvloop")
 def test_many_tasks_leave_no_object_behind(run: Run, context: LockContext) -> None:
     @context.locked("report:{number}")
     async def report(number: int) -> None:
@@ -108,27 +105,22 @@ def test_a_task_and_its_owner_go_with_the_task(run: Run, context: LockContext) -
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_an_object_that_many_tasks_use_does_not_grow(
-    run: Run, real: Backend, context: LockContext, shared: bool
-) -> None:
-    async def main() -> None:
-        lock = context.asyncio.lock("order:42", timeout=20.0, cancel_on_lost=True, thread_local=not shared)
+async def test_an_object_that_many_tasks_use_does_not_grow(real: Backend, context: LockContext, shared: bool) -> None:
+    lock = context.asyncio.lock("order:42", timeout=20.0, cancel_on_lost=True, thread_local=not shared)
 
-        async def use_and_lose() -> None:
-            await lock.acquire()
-            real.view.delete("order:42")
-            await asyncio.gather(lock.extend(1.0), return_exceptions=True)
+    async def use_and_lose() -> None:
+        await lock.acquire()
+        real.view.delete("order:42")
+        await asyncio.gather(lock.extend(1.0), return_exceptions=True)
 
-        for number in range(100):
-            if number % 2:
-                await asyncio.create_task(use_and_lose())
-            else:
-                async with lock:
-                    pass
-        assert len(lock._others or ()) <= 1
-        assert lock._blocks == []
-
-    run(main())
+    for number in range(100):
+        if number % 2:
+            await asyncio.create_task(use_and_lose())
+        else:
+            async with lock:
+                pass
+    assert len(lock._others or ()) <= 1
+    assert lock._blocks == []
 
 
 def test_cancelled_waiters_leave_nothing_in_line(run: Run, real: Backend, context: LockContext) -> None:
@@ -148,6 +140,7 @@ def test_cancelled_waiters_leave_nothing_in_line(run: Run, real: Backend, contex
     eventually(none_left(references), LONG_S, interval_s=0.02)
 
 
+@pytest.mark.loops("asyncio", "uvloop")
 def test_a_closed_loop_is_not_kept(new_loop: NewLoop, context: LockContext) -> None:
     references: list[weakref.ref[Any]] = []
     locks: list[Lock] = []

@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.aio.scene import Scene
-from tests.aio.support import NewLoop, Run, until
+from tests.aio.lock_loser import LockLoser
+from tests.aio.support import NewLoop, until
 from tests.redis.support import Background
 from wheel_lock import LossReason, LostEvent
+
+pytestmark = pytest.mark.loops("asyncio", "uvloop")
 
 
 class Told:
@@ -28,28 +30,25 @@ class Told:
         self.threads.append(threading.current_thread())
 
 
-def test_it_is_called_on_the_event_loop_with_the_event(run: Run, scene: Scene) -> None:
-    async def main() -> None:
-        told = Told()
-        lock = scene.context.asyncio.lock("order:42", 30.0, fencing=True, on_lost=told)
-        await lock.acquire()
-        scene.delete()
-        assert told.events == []  # this task has not waited since, so nothing else has run on the loop
-        await until(lambda: told.events)
-        (event,) = told.events
-        assert (event.name, event.reason, event.fence) == ("order:42", LossReason.KEY_GONE, lock.fence)
-        assert told.loops == [asyncio.get_running_loop()]
-        assert told.threads == [threading.current_thread()]
-        await asyncio.sleep(0.02)
-        assert len(told.events) == 1
-
-    run(main())
+async def test_it_is_called_on_the_event_loop_with_the_event(loser: LockLoser) -> None:
+    told = Told()
+    lock = loser.context.asyncio.lock("order:42", 30.0, fencing=True, on_lost=told)
+    await lock.acquire()
+    loser.delete()
+    assert told.events == []  # this task has not waited since, so nothing else has run on the loop
+    await until(lambda: told.events)
+    (event,) = told.events
+    assert (event.name, event.reason, event.fence) == ("order:42", LossReason.KEY_GONE, lock.fence)
+    assert told.loops == [asyncio.get_running_loop()]
+    assert told.threads == [threading.current_thread()]
+    await asyncio.sleep(0.02)
+    assert len(told.events) == 1
 
 
-def test_every_loop_hears_of_its_own_losses(new_loop: NewLoop, scene: Scene) -> None:
+def test_every_loop_hears_of_its_own_losses(new_loop: NewLoop, loser: LockLoser) -> None:
     told = [Told() for _ in range(3)]
     acquired, lost = threading.Barrier(4), threading.Event()
-    lock = scene.context.asyncio.lock
+    lock = loser.context.asyncio.lock
 
     async def main(number: int) -> asyncio.AbstractEventLoop:
         await lock(f"order:{number}", 30.0, on_lost=told[number], thread_local=False).acquire()
@@ -71,7 +70,7 @@ def test_every_loop_hears_of_its_own_losses(new_loop: NewLoop, scene: Scene) -> 
 
     calls = [Background(loop(number)) for number in range(3)]
     acquired.wait()
-    scene.delete(*[f"{kind}:{number}" for kind in ("kept", "mine") for number in range(3)])
+    loser.delete(*[f"{kind}:{number}" for kind in ("kept", "mine") for number in range(3)])
     lost.set()
     loops = [call.result() for call in calls]
     for number in range(3):
@@ -80,7 +79,7 @@ def test_every_loop_hears_of_its_own_losses(new_loop: NewLoop, scene: Scene) -> 
 
 
 @pytest.mark.parametrize("bulk", [True, False])
-def test_an_error_in_it_is_the_event_loops_affair(new_loop: NewLoop, scene: Scene, bulk: bool) -> None:
+def test_an_error_in_it_is_the_event_loops_affair(new_loop: NewLoop, loser: LockLoser, bulk: bool) -> None:
     complaints: list[object] = []
 
     def failing(event: LostEvent) -> None:
@@ -89,16 +88,16 @@ def test_an_error_in_it_is_the_event_loops_affair(new_loop: NewLoop, scene: Scen
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told["exception"]))
         if bulk:
-            locks = list((await scene.context.asyncio.acquire_many(["a", "b"], 30.0, on_lost=failing)).values())
+            locks = list((await loser.context.asyncio.acquire_many(["a", "b"], 30.0, on_lost=failing)).values())
         else:
-            locks = [scene.context.asyncio.lock(name, 30.0, on_lost=failing) for name in ("a", "b")]
+            locks = [loser.context.asyncio.lock(name, 30.0, on_lost=failing) for name in ("a", "b")]
             for lock in locks:
                 assert lock is not None
                 await lock.acquire()
-        scene.delete("a", "b")
+        loser.delete("a", "b")
         await until(lambda: len(complaints) == 2)
         assert [lock.lost for lock in locks if lock is not None] == [LossReason.KEY_GONE] * 2
-        other = scene.context.asyncio.lock("c")
+        other = loser.context.asyncio.lock("c")
         await other.acquire()
         await other.release()
 
@@ -107,21 +106,18 @@ def test_an_error_in_it_is_the_event_loops_affair(new_loop: NewLoop, scene: Scen
     assert sorted(str(complaint) for complaint in complaints) == ["a", "b"]
 
 
-def test_it_may_start_a_task_that_acquires_the_lock_again(run: Run, scene: Scene) -> None:
-    async def main() -> None:
-        tasks: list[asyncio.Task[None]] = []
+async def test_it_may_start_a_task_that_acquires_the_lock_again(loser: LockLoser) -> None:
+    tasks: list[asyncio.Task[None]] = []
 
-        async def again() -> None:
-            async with lock:
-                assert lock.is_held
+    async def again() -> None:
+        async with lock:
+            assert lock.is_held
 
-        lock = scene.context.asyncio.lock(
-            "order:42", 30.0, on_lost=lambda event: tasks.append(asyncio.create_task(again()))
-        )
-        await lock.acquire()
-        scene.delete()
-        await until(lambda: tasks)
-        await tasks[0]
-        assert lock.lost is LossReason.KEY_GONE  # each task sees the lease that it has acquired itself
-
-    run(main())
+    lock = loser.context.asyncio.lock(
+        "order:42", 30.0, on_lost=lambda event: tasks.append(asyncio.create_task(again()))
+    )
+    await lock.acquire()
+    loser.delete()
+    await until(lambda: tasks)
+    await tasks[0]
+    assert lock.lost is LossReason.KEY_GONE  # each task sees the lease that it has acquired itself

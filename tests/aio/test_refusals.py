@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.aio.support import Run, at_once, settled
+from tests.aio.support import at_once
 from tests.redis.support import LONG_S
 from tests.support.ports import candidate_port
 from wheel_lock import ContextClosed, LockContext, LockLost, LockNotHeld, LossReason, WheelLockError
 from wheel_lock.asyncio import Lock
 from wheel_lock.lock_types import EVERLASTING
 from wheel_lock.options import lock_options
+
+pytestmark = pytest.mark.loops("asyncio", "uvloop")
 
 
 @pytest.fixture
@@ -32,71 +34,52 @@ def unheard() -> LockContext:
         lambda lock: lock.extend(float("inf")),
     ],
 )
-def test_wrong_arguments_are_refused_before_the_first_await(
-    run: Run, unheard: LockContext, wrong: Callable[[Lock], Coroutine[Any, Any, object]]
+async def test_wrong_arguments_are_refused(
+    unheard: LockContext, wrong: Callable[[Lock], Coroutine[Any, Any, object]]
 ) -> None:
-    async def main() -> None:
-        with pytest.raises(ValueError, match="must"):
-            at_once(wrong(unheard.asyncio.lock("order:42")))
-
-    run(main())
+    with pytest.raises(ValueError, match="must"):
+        at_once(wrong(unheard.asyncio.lock("order:42")))
     assert unheard.stats().connects == 0
 
 
-def test_what_is_not_held_is_refused_before_the_first_await(run: Run, unheard: LockContext) -> None:
-    async def main() -> None:
-        lock = unheard.asyncio.lock("order:42")
-        for call in (lock.release(), lock.extend(1.0), lock.reacquire(), lock.export()):
-            with pytest.raises(LockNotHeld):
-                at_once(call)
+async def test_what_is_not_held_is_refused_before_the_first_await(unheard: LockContext) -> None:
+    lock = unheard.asyncio.lock("order:42")
+    for call in (lock.release(), lock.extend(1.0), lock.reacquire(), lock.export()):
         with pytest.raises(LockNotHeld):
-            at_once(unheard.asyncio.release_many([None, lock]))
-        assert at_once(lock.owned()) is False
-
-    run(main())
-
-
-def test_bulk_terms_and_names_are_refused_before_the_first_await(run: Run, unheard: LockContext) -> None:
-    async def main() -> None:
-        wrong: list[tuple[list[str], dict[str, Any]]] = [
-            (["a", ""], {}),
-            (["a"], {"timeout": 0}),
-            (["a"], {"on_lost": 7}),
-        ]
-        for names, terms in wrong:
-            with pytest.raises(ValueError, match="must"):
-                at_once(unheard.asyncio.acquire_many(names, **terms))
-        assert await unheard.asyncio.acquire_many([]) == {}
-        at_once(unheard.asyncio.release_many([]))
-        at_once(unheard.asyncio.release_many([None]))
-
-    run(main())
+            at_once(call)
+    with pytest.raises(LockNotHeld):
+        at_once(unheard.asyncio.release_many([None, lock]))
+    assert at_once(lock.owned()) is False
 
 
-def test_a_text_that_is_no_hand_over_is_refused_before_the_first_await(run: Run, unheard: LockContext) -> None:
-    async def main() -> None:
-        with pytest.raises(ValueError, match="not the text"):
-            at_once(unheard.asyncio.adopt("nonsense"))
+async def test_bulk_terms_and_names_are_refused_before_the_first_await(unheard: LockContext) -> None:
+    wrong: list[tuple[list[str], dict[str, Any]]] = [(["a", ""], {}), (["a"], {"timeout": 0}), (["a"], {"on_lost": 7})]
+    for names, terms in wrong:
+        with pytest.raises(ValueError, match="must"):
+            at_once(unheard.asyncio.acquire_many(names, **terms))
+    assert await unheard.asyncio.acquire_many([]) == {}
+    at_once(unheard.asyncio.release_many([]))
+    at_once(unheard.asyncio.release_many([None]))
 
-    run(main())
+
+async def test_a_text_that_is_no_hand_over_is_refused_before_the_first_await(unheard: LockContext) -> None:
+    with pytest.raises(ValueError, match="not the text"):
+        at_once(unheard.asyncio.adopt("nonsense"))
 
 
-def test_a_closed_context_is_refused_before_the_first_await(run: Run, context: LockContext) -> None:
-    async def main() -> None:
-        held = context.asyncio.lock("held")
-        await held.acquire()
-        await context.asyncio.close()
-        assert context.asyncio.closed
-        assert held.lost is LossReason.CONTEXT_CLOSED
-        at_once(context.asyncio.close())
-        lock = context.asyncio.lock("order:42")
-        for call in (lock.acquire(), lock.locked(), context.asyncio.acquire_many(["a"])):
-            with pytest.raises(ContextClosed):
-                at_once(call)
-        with pytest.raises(LockLost):
-            at_once(held.release())
-
-    run(main())
+async def test_a_closed_context_is_refused_before_the_first_await(context: LockContext) -> None:
+    held = context.asyncio.lock("held")
+    await held.acquire()
+    await context.asyncio.close()
+    assert context.asyncio.closed
+    assert held.lost is LossReason.CONTEXT_CLOSED
+    at_once(context.asyncio.close())
+    lock = context.asyncio.lock("order:42")
+    for call in (lock.acquire(), lock.locked(), context.asyncio.acquire_many(["a"])):
+        with pytest.raises(ContextClosed):
+            at_once(call)
+    with pytest.raises(LockLost):
+        at_once(held.release())
 
 
 def test_a_coroutine_function_cannot_be_told_of_losses(context: LockContext) -> None:
@@ -106,21 +89,17 @@ def test_a_coroutine_function_cannot_be_told_of_losses(context: LockContext) -> 
         context.asyncio.lock("order:42", on_lost=on_lost)
 
 
-def test_kinds_that_cannot_be_handed_over_say_so_and_stay_held(run: Run, context: LockContext) -> None:
-    async def main() -> None:
-        lock = Lock(context._engine, EVERLASTING, "order:42", lock_options(30.0), None)
-        await lock.acquire()
-        with pytest.raises(WheelLockError, match="cannot be handed over"):
-            at_once(lock.export())
-        assert lock.is_held
-        await lock.release()
-
-    run(main())
+async def test_kinds_that_cannot_be_handed_over_say_so_and_stay_held(context: LockContext) -> None:
+    lock = Lock(context._engine, EVERLASTING, "order:42", lock_options(30.0), None)
+    await lock.acquire()
+    with pytest.raises(WheelLockError, match="cannot be handed over"):
+        at_once(lock.export())
+    assert lock.is_held
+    await lock.release()
 
 
-def test_outside_of_an_event_loop_nothing_is_asked(context: LockContext) -> None:
-    acquiring = context.asyncio.lock("order:42").acquire()
+def test_outside_of_an_event_loop_nothing_is_asked(unheard: LockContext) -> None:
+    acquiring = unheard.asyncio.lock("order:42").acquire()
     with pytest.raises(RuntimeError, match="no running event loop"):
         acquiring.send(None)
-    settled(context)
-    assert context.stats().connects == 0
+    assert unheard.stats().connects == 0

@@ -9,19 +9,13 @@ import threading
 
 import pytest
 
-from tests.aio.support import NewLoop, Run, at_once, nothing_is_left, until, waiting
+from tests.aio.support import NewLoop, at_once, nothing_is_left, until, waiting
 from tests.redis.support import Backend, Background, in_thread
 from tests.support.ports import candidate_port
-from tests.support.steady_clock import SteadyClock
-from wheel_lock import (
-    LockAlreadyHeld,
-    LockContext,
-    LockLost,
-    LockUnavailable,
-    LossReason,
-    TooManyLocks,
-)
+from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LockUnavailable, LossReason, TooManyLocks
 from wheel_lock.asyncio import Lock
+
+pytestmark = pytest.mark.loops("asyncio", "uvloop")
 
 
 async def acquired(lock: Lock) -> Lock:
@@ -33,146 +27,103 @@ async def acquired(lock: Lock) -> Lock:
 # Tasks and objects
 
 
-def test_tasks_that_share_an_object_take_turns(run: Run, real: Backend, context: LockContext) -> None:
-    async def main() -> None:
-        lock, inside, turns = context.asyncio.lock("order:42"), 0, 0
+@pytest.mark.loops("asyncio", "uvloop")
+async def test_tasks_that_share_an_object_take_turns(real: Backend, context: LockContext) -> None:
+    lock, inside, turns = context.asyncio.lock("order:42"), 0, 0
 
-        async def work() -> None:
-            nonlocal inside, turns
-            async with lock:
-                inside += 1
-                assert inside == 1
-                assert lock.is_held
-                await asyncio.sleep(0)
-                inside -= 1
-                turns += 1
+    async def work() -> None:
+        nonlocal inside, turns
+        async with lock:
+            inside += 1
+            assert inside == 1
+            assert lock.is_held
+            await asyncio.sleep(0)
+            inside -= 1
+            turns += 1
 
-        await asyncio.gather(*[work() for _ in range(100)])
-        assert turns == 100
-        assert not lock._others
-        await nothing_is_left(context, real.view, ["order:42"])
-
-    run(main())
+    await asyncio.gather(*[work() for _ in range(100)])
+    assert turns == 100
+    assert not lock._others
+    await nothing_is_left(context, real.view, ["order:42"])
 
 
-def test_a_task_does_not_acquire_twice_what_it_holds(run: Run, context: LockContext) -> None:
-    async def main() -> None:
-        lock = context.asyncio.lock("order:42")
-        await lock.acquire()
-        with pytest.raises(LockAlreadyHeld):
-            at_once(lock.acquire())
-        await lock.release()
-
-    run(main())
+async def test_what_belongs_to_no_task_is_held_by_all(context: LockContext) -> None:
+    lock = await acquired(context.asyncio.lock("order:42", thread_local=False))
+    with pytest.raises(LockAlreadyHeld):
+        at_once(lock.acquire())
+    await asyncio.create_task(lock.release())
+    assert not lock.is_held
 
 
-def test_another_task_waits_for_what_a_task_holds_through_the_same_object(run: Run, context: LockContext) -> None:
-    async def main() -> None:
-        lock = context.asyncio.lock("order:42")
-        await lock.acquire()
-        other = asyncio.create_task(lock.acquire())
-        await waiting(context, 1)
-        await lock.release()
-        assert await other
-        assert lock.is_held
-        await lock.release()
-
-    run(main())
+async def test_any_task_may_extend_and_release_what_another_has_acquired(real: Backend, context: LockContext) -> None:
+    lock = await acquired(context.asyncio.lock("order:42", timeout=5.0))
+    assert lock.is_held
+    await lock.extend(60.0)
+    assert real.view.pttl("order:42") > 60_000
+    await asyncio.create_task(lock.release())
+    assert not lock.is_held
+    assert not real.view.exists("order:42")
 
 
-def test_what_belongs_to_no_task_is_held_by_all(run: Run, context: LockContext) -> None:
-    async def main() -> None:
-        lock = await acquired(context.asyncio.lock("order:42", thread_local=False))
-        with pytest.raises(LockAlreadyHeld):
-            at_once(lock.acquire())
-        await asyncio.create_task(lock.release())
-        assert not lock.is_held
-
-    run(main())
+async def test_a_lock_outlives_the_task_that_acquired_it(context: LockContext) -> None:
+    lock = await acquired(context.asyncio.lock("order:42", timeout=2.0, renew_every=0.05))
+    gc.collect()
+    await until(lambda: lock.renewals >= 4)
+    assert lock.is_held
+    await lock.release()
 
 
-def test_any_task_may_extend_and_release_what_another_has_acquired(
-    run: Run, real: Backend, context: LockContext
+async def test_a_task_keeps_its_loss_when_another_acquires_through_the_same_object(
+    real: Backend, context: LockContext
 ) -> None:
-    async def main() -> None:
-        lock = await acquired(context.asyncio.lock("order:42", timeout=5.0))
-        assert lock.is_held
-        await lock.extend(60.0)
-        assert real.view.pttl("order:42") > 60_000
-        await asyncio.create_task(lock.release())
+    lock = context.asyncio.lock("order:42", timeout=20.0)
+    go_on = asyncio.Event()
+
+    async def first() -> None:
+        await lock.acquire()
+        real.view.delete("order:42")
+        with pytest.raises(LockLost):
+            await lock.extend(1.0)
+        go_on.set()
+        await until(lambda: lock._others)
         assert not lock.is_held
-        assert not real.view.exists("order:42")
+        assert lock.lost is LossReason.KEY_GONE
+        with pytest.raises(LockLost):
+            at_once(lock.release())
 
-    run(main())
+    async def second() -> None:
+        await go_on.wait()
+        async with lock:
+            await losing
+            assert lock.is_held
+            assert await lock.owned()
 
-
-def test_a_lock_outlives_the_task_that_acquired_it(run: Run, context: LockContext) -> None:
-    async def main() -> None:
-        lock = await acquired(context.asyncio.lock("order:42", timeout=2.0, renew_every=0.05))
-        gc.collect()
-        await until(lambda: lock.renewals >= 4)
-        assert lock.is_held
-        await lock.release()
-
-    run(main())
-
-
-def test_a_task_keeps_the_truth_about_a_loss_when_another_acquires_through_the_same_object(
-    run: Run, real: Backend, context: LockContext
-) -> None:
-    async def main() -> None:
-        lock = context.asyncio.lock("order:42", timeout=20.0)
-        go_on = asyncio.Event()
-
-        async def first() -> None:
-            await lock.acquire()
-            real.view.delete("order:42")
-            with pytest.raises(LockLost):
-                await lock.extend(1.0)
-            go_on.set()
-            await until(lambda: lock._others)
-            assert not lock.is_held
-            assert lock.lost is LossReason.KEY_GONE
-            with pytest.raises(LockLost):
-                at_once(lock.release())
-
-        async def second() -> None:
-            await go_on.wait()
-            async with lock:
-                await losing
-                assert lock.is_held
-                assert await lock.owned()
-
-        losing = asyncio.create_task(first())
-        await second()
-
-    run(main())
+    losing = asyncio.create_task(first())
+    await second()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
-def test_tasks_that_begin_at_once_are_tasks_like_others(real: Backend, context: LockContext) -> None:
-    async def main() -> None:
-        asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009
-        lock, inside = context.asyncio.lock("order:42", cancel_on_lost=True), 0
+async def test_tasks_that_begin_at_once_are_tasks_like_others(real: Backend, context: LockContext) -> None:
+    asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009
+    lock, inside = context.asyncio.lock("order:42", cancel_on_lost=True), 0
 
-        async def work() -> None:
-            nonlocal inside
-            async with lock:
-                inside += 1
-                assert inside == 1
-                await asyncio.sleep(0)
-                inside -= 1
+    async def work() -> None:
+        nonlocal inside
+        async with lock:
+            inside += 1
+            assert inside == 1
+            await asyncio.sleep(0)
+            inside -= 1
 
-        await asyncio.gather(*[work() for _ in range(20)])
-        await nothing_is_left(context, real.view, ["order:42"])
-
-    asyncio.run(main())  # not each uvloop goes with each Python in this
+    await asyncio.gather(*[work() for _ in range(20)])
+    await nothing_is_left(context, real.view, ["order:42"])
 
 
 # Loops and threads
 
 
-def test_several_loops_in_several_threads_share_a_context_with_plain_threads(
+@pytest.mark.loops("asyncio", "uvloop")
+def test_several_loops_share_a_context_with_plain_threads(
     new_loop: NewLoop, real: Backend, context: LockContext
 ) -> None:
     inside = [0, 0, 0]
@@ -214,6 +165,7 @@ def test_several_loops_in_several_threads_share_a_context_with_plain_threads(
     assert context.stats().acquired == turns
 
 
+@pytest.mark.loops("asyncio", "uvloop")
 def test_one_object_serves_tasks_of_several_loops(new_loop: NewLoop, context: LockContext) -> None:
     lock, inside = context.asyncio.lock("order:42"), 0
 
@@ -235,90 +187,59 @@ def test_one_object_serves_tasks_of_several_loops(new_loop: NewLoop, context: Lo
     assert context.stats().acquired == 75
 
 
-def test_a_thread_may_look_at_the_lock_of_a_task(run: Run, context: LockContext) -> None:
-    async def main() -> None:
-        async with context.asyncio.lock("order:42") as lock:
-            assert in_thread(lambda: lock.is_held)
-            assert in_thread(lambda: lock.token) == lock.token
-            assert in_thread(lambda: repr(lock)).startswith("<Lock 'order:42' held, ")
-        assert not in_thread(lambda: lock.is_held)
-
-    run(main())
+async def test_a_thread_may_look_at_the_lock_of_a_task(context: LockContext) -> None:
+    async with context.asyncio.lock("order:42") as lock:
+        assert in_thread(lambda: lock.is_held)
+        assert in_thread(lambda: lock.token) == lock.token
+        assert in_thread(lambda: repr(lock)).startswith("<Lock 'order:42' held, ")
+    assert not in_thread(lambda: lock.is_held)
 
 
 # The context
 
 
-def test_the_context_says_the_same_to_tasks_and_to_threads(run: Run, context: LockContext) -> None:
-    async def main() -> None:
-        tasks = context.asyncio
-        async with tasks.lock("order:42"), tasks.lock("order:43"):
-            assert [lock.name for lock in tasks.held()] == ["order:42", "order:43"]
-            assert tasks.stats().held == context.stats().held == 2
-        assert tasks.timer is context.timer
-        assert not tasks.closed
-        async with tasks:
-            pass
-        assert tasks.closed
-        assert context.closed
-
-    run(main())
+async def test_the_context_says_the_same_to_tasks_and_to_threads(context: LockContext) -> None:
+    tasks = context.asyncio
+    async with tasks.lock("order:42"), tasks.lock("order:43"):
+        assert [lock.name for lock in tasks.held()] == ["order:42", "order:43"]
+        assert tasks.stats().held == context.stats().held == 2
+    assert tasks.timer is context.timer
+    assert not tasks.closed
+    async with tasks:
+        pass
+    assert tasks.closed
+    assert context.closed
 
 
-def test_what_tasks_have_of_a_context_keeps_it(run: Run, real: Backend) -> None:
+async def test_what_tasks_have_of_a_context_keeps_it(real: Backend) -> None:
     tasks = LockContext(real.client()).asyncio
     gc.collect()
 
-    async def main() -> None:
-        for _ in range(5):
-            async with tasks.lock("order:42"):
-                pass
-        assert tasks.stats().connects == 1  # nobody has hung up in between
-        await tasks.close()
-
-    run(main())
+    for _ in range(5):
+        async with tasks.lock("order:42"):
+            pass
+    assert tasks.stats().connects == 1  # nobody has hung up in between
+    await tasks.close()
 
 
-def test_tasks_are_subject_to_the_limits_of_the_context(run: Run, real: Backend) -> None:
-    async def main() -> None:
-        context = real.context(max_held=2, max_waiting=1)
-        async with context.asyncio.lock("order:42"):
-            waiter = asyncio.create_task(context.asyncio.lock("order:42").acquire())
-            await waiting(context, 1)
-            with pytest.raises(TooManyLocks):
-                await context.asyncio.lock("order:42").acquire()
-            waiter.cancel()
-            await asyncio.wait([waiter])  # its try counts for as long as it is under way
-            async with context.asyncio.lock("order:43"):
-                with pytest.raises(TooManyLocks):
-                    await context.asyncio.lock("order:44").acquire()
-        await nothing_is_left(context, real.view, ["order:42", "order:43"])
-
-    run(main())
-
-
-def test_a_server_that_is_not_there_is_an_error(run: Run) -> None:
-    async def main() -> None:
-        async with LockContext.from_url(
-            f"redis://127.0.0.1:{candidate_port()}", response_timeout=0.05
-        ).asyncio as tasks:
-            lock = tasks.lock("order:42")
-            for call in (lock.acquire(), lock.locked(), tasks.acquire_many(["a", "b"])):
-                with pytest.raises(LockUnavailable):
-                    await call
-
-    run(main())
-
-
-def test_a_waiter_is_served_by_a_release_in_another_process(run: Run, real: Backend) -> None:
-    context = real.context(timer=real.timer(SteadyClock()))
-    real.view.set("order:42", "somebody", px=60_000)
-
-    async def main() -> None:
+async def test_tasks_are_subject_to_the_limits_of_the_context(real: Backend) -> None:
+    context = real.context(max_held=2, max_waiting=1)
+    async with context.asyncio.lock("order:42"):
         waiter = asyncio.create_task(context.asyncio.lock("order:42").acquire())
         await waiting(context, 1)
-        real.view.delete("order:42")
-        assert await waiter
-        assert not await context.asyncio.lock("order:42").acquire(blocking_timeout=0.05)
+        with pytest.raises(TooManyLocks):
+            await context.asyncio.lock("order:42").acquire()
+        waiter.cancel()
+        await asyncio.wait([waiter])  # its try counts for as long as it is under way
+        async with context.asyncio.lock("order:43"):
+            with pytest.raises(TooManyLocks):
+                await context.asyncio.lock("order:44").acquire()
+    await nothing_is_left(context, real.view, ["order:42", "order:43"])
 
-    run(main())
+
+async def test_a_server_that_is_not_there_is_an_error() -> None:
+    async with LockContext.from_url(f"redis://127.0.0.1:{candidate_port()}", response_timeout=0.05).asyncio as tasks:
+        lock = tasks.lock("order:42")
+        for call in (lock.acquire(), lock.locked(), tasks.acquire_many(["a", "b"])):
+            with pytest.raises(LockUnavailable):
+                await call

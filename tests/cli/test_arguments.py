@@ -50,9 +50,7 @@ def replaced(option: str, value: str) -> list[str]:
         ("--timeout", "x", "x"),
     ],
 )
-def test_a_bad_value_is_refused_and_shown(
-    capsys: pytest.CaptureFixture[str], option: str, value: str, shown: str
-) -> None:
+def test_a_bad_value_is_refused(capsys: pytest.CaptureFixture[str], option: str, value: str, shown: str) -> None:
     status, sentence = refused(capsys, *replaced(option, value))
     assert status == 2
     assert option in sentence

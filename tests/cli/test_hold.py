@@ -38,12 +38,7 @@ ACT_S = 1.5  # enough for something to be done meanwhile, and to be noticed
 
 
 def arguments(
-    url: str,
-    *more: str,
-    locks: int = 300,
-    timeout: float = TIMEOUT_S,
-    seconds: float = 0.8,
-    renew_every: float = 0.2,
+    url: str, *more: str, locks: int = 300, timeout: float = TIMEOUT_S, seconds: float = 0.8, renew_every: float = 0.2
 ) -> list[str]:
     terms = ["--timeout", f"{timeout}", "--seconds", f"{seconds}", "--renew-every", f"{renew_every}"]
     return ["hold", "--redis", url, "--locks", f"{locks}", *terms, *more]
@@ -83,16 +78,15 @@ def test_json_is_all_that_is_on_stdout(redis_server: RedisServer, capsys: pytest
     assert found["ok"] is True
 
 
-def test_everything_is_released(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_is_released_and_a_table_says_so(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments(redis_server.url, timeout=60, renew_every=20, seconds=0.1)) == 0
     with redis_server.client() as client:
         assert client.dbsize() == 0
-    assert "no key left behind" in capsys.readouterr().out
-
-
-def test_the_table_says_that_nothing_was_lost(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments(redis_server.url)) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    said = capsys.readouterr().out
+    assert "no key left behind" in said
+    lines = [line.split() for line in said.splitlines()]
     assert ["lost", "0"] in [line[:2] for line in lines]
     assert ["owned", "at", "end", "300"] in [line[:4] for line in lines]
 
@@ -104,8 +98,8 @@ def test_renew_every_is_obeyed(redis_server: RedisServer, capsys: pytest.Capture
     found = json.loads(capsys.readouterr().out)
     assert found["renew_every_s"] == 0.1
     stood = time.monotonic() - began - running(began, time.monotonic(), standstills.seen)
-    rounds = (found["held_s"] - stood) / 0.1  # what falls due in a standstill is one round
-    assert found["renewed"] / 300 == pytest.approx(rounds, rel=0.3, abs=1.0)
+    # What falls due in a standstill is one round.
+    assert (found["held_s"] - stood) / 0.1 * 0.7 - 1.0 <= found["renewed"] / 300 <= found["held_s"] / 0.1 + 1.0
 
 
 def test_two_runs_do_not_collide(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +133,7 @@ def test_a_flood_of_messages_is_cut_short(redis_server: RedisServer, capsys: pyt
     assert 0 < len(lines) <= 21
 
 
-def test_stolen_keys_are_not_ours_though_not_yet_noticed(
+def test_stolen_keys_not_yet_noticed_are_not_ours(
     redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is renewed within this run, so only the server knows."""
@@ -162,9 +156,7 @@ def test_an_answer_that_is_too_short_is_no_success(redis_server: RedisServer, mo
         assert outcome.exit_status == 1
 
 
-def test_a_server_that_is_gone_at_the_end_is_no_success(
-    fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_gone_at_the_end_is_no_success(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     with fresh_redis.client() as client, soon(client, lambda keys: fresh_redis.kill()):
         assert main(arguments(fresh_redis.url, "--json", timeout=30, renew_every=10, seconds=ACT_S)) == 1
     found = json.loads(capsys.readouterr().out)
@@ -217,7 +209,7 @@ def test_ctrl_c_while_acquiring_leaves_nothing_behind(redis_server: RedisServer)
         assert found["left_at_server"] == client.dbsize() == 0
 
 
-def test_ctrl_c_once_more_ends_it_at_once(
+def test_ctrl_c_twice(
     redis_server: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def impatient(run: Run) -> None:

@@ -17,6 +17,11 @@ from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstill, Standstills, running
 from tests.support.waiting import eventually
 
+TIMEOUT_S = 1.6  # a renewal comes in time although the machine stands still for a while
+OUTLIVED_S = 1.2 * TIMEOUT_S  # what is held, or who waits, after so long has been renewed or heard of meanwhile
+LOOK_S = 0.35  # what a waiter may need to notice on a busy machine
+CLOCKS_S = 0.01  # by so much readings of two clocks may differ
+
 
 @dataclass(frozen=True)
 class Deed:
@@ -33,9 +38,9 @@ class Deed:
     error: str
     stood: list[Standstill]
 
-    def took(self, since: float, onlooker: Standstills) -> float:
+    def took(self, since: float, standstills: Standstills) -> float:
         """The time from `since` until it was done, without that in which the actor or the test stood still."""
-        return running(since, self.after, [*self.stood, *onlooker.seen])
+        return running(since, self.after, [*self.stood, *standstills.seen])
 
 
 @functools.cache

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.scene import own_context
+from tests.faults.support import own_context
 from tests.support.redis_server import RedisServer
-from tests.support.standstill import Standstills
 from wheel_lock import LockContext
 
 
@@ -16,9 +15,3 @@ from wheel_lock import LockContext
 def context(redis_server: RedisServer) -> Iterator[LockContext]:
     with own_context(redis_server) as context:
         yield context
-
-
-@pytest.fixture
-def onlooker() -> Iterator[Standstills]:
-    with Standstills() as standstills:
-        yield standstills

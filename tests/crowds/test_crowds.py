@@ -54,7 +54,8 @@ def test_it_was_no_idle_afternoon(crowd: Crowd, kind: str) -> None:
 
 def test_the_stops_cost_some_their_locks(crowd: Crowd) -> None:
     assert {stop.process for stop in crowd.stops} == set(range(PROCESSES))
-    assert sum(len(history.losses) for history in crowd.histories.values()) > 5
+    # How many is chance: a process that holds nothing when it is stopped loses nothing, and on a busy machine few hold.
+    assert any(history.losses for history in crowd.histories.values())
 
 
 def test_no_call_failed_but_for_losses(crowd: Crowd) -> None:

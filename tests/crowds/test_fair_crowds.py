@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.crowds.actors import Actor
+from tests.crowds.actors import CLOCKS_S, LOOK_S, OUTLIVED_S, TIMEOUT_S, Actor, Deed
 from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills
 from tests.support.waiting import eventually
@@ -18,10 +18,6 @@ from wheel_lock.protocol.keys import queue_keys
 pytestmark = pytest.mark.slow
 
 NAME = "counter"
-TIMEOUT_S = 1.6  # a renewal comes in time although the machine stands still for a while
-OUTLIVED_S = 1.2 * TIMEOUT_S  # who lives after so long has been heard of meanwhile
-LOOK_S = 0.35  # what a waiter may need to notice on a busy machine
-CLOCKS_S = 0.01  # by so much readings of two clocks may differ
 AT_ONCE_S = 0.25  # less than a waiter's next look by itself
 PROCESSES, WAITERS = 4, 100
 
@@ -37,6 +33,11 @@ class Queue:
 
     def grows_to(self, length: int) -> None:
         eventually(lambda: len(self) == length, timeout_s=20.0, message=f"{length} wait", interval_s=0.001)
+
+
+def gave_up(deed: Deed) -> bool:
+    """Whether an acquire ended with its time limit; an actor that stood still may have had no time to read a refusal."""
+    return deed.result is False or (deed.error == "LockTimeout" and bool(deed.stood))
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_a_hundred_waiters_of_four_processes_are_served_in_the_order_of_arrival(
 
 
 def test_a_waiter_that_is_killed_is_skipped_when_it_has_not_been_heard_of_for_a_while(
-    redis_server: RedisServer, context: LockContext, queue: Queue, onlooker: Standstills
+    redis_server: RedisServer, context: LockContext, queue: Queue, standstills: Standstills
 ) -> None:
     holder = context.fair_lock(NAME, TIMEOUT_S)
     holder.acquire()
@@ -82,12 +83,12 @@ def test_a_waiter_that_is_killed_is_skipped_when_it_has_not_been_heard_of_for_a_
         killed = time.monotonic()
         victim.kill()
         holder.release()
-        assert other.deed("acquire", "hand").took(killed, onlooker) < TIMEOUT_S + LOOK_S
+        assert other.deed("acquire", "hand").took(killed, standstills) < TIMEOUT_S + LOOK_S
         assert len(queue) == 0
 
 
 def test_a_holder_that_is_killed_is_followed_by_the_first_in_the_queue(
-    redis_server: RedisServer, context: LockContext, queue: Queue, onlooker: Standstills
+    redis_server: RedisServer, context: LockContext, queue: Queue, standstills: Standstills
 ) -> None:
     with Actor(redis_server.url) as victim, Actor(redis_server.url) as other:
         victim.hold("hand", NAME, kind="fair", timeout=TIMEOUT_S)
@@ -98,12 +99,12 @@ def test_a_holder_that_is_killed_is_followed_by_the_first_in_the_queue(
         victim.kill()
         followed = other.deed("acquire", "0")
         assert left_s - CLOCKS_S < followed.after - looked
-        assert followed.took(looked, onlooker) < TIMEOUT_S + LOOK_S
+        assert followed.took(looked, standstills) < TIMEOUT_S + LOOK_S
         assert not other.deeds("acquire", "1")
 
 
 def test_waiters_that_give_up_are_skipped_at_once(
-    redis_server: RedisServer, context: LockContext, queue: Queue, onlooker: Standstills
+    redis_server: RedisServer, context: LockContext, queue: Queue, standstills: Standstills
 ) -> None:
     holder = context.fair_lock(NAME, 30.0)
     holder.acquire()
@@ -111,19 +112,19 @@ def test_waiters_that_give_up_are_skipped_at_once(
         for number, (actor, wait) in enumerate([(one, 1.6), (other, None), (other, 1.7), (one, None)]):
             actor.order("acquire", hand=f"{number}", kind="fair", name=NAME, timeout=30.0, wait=wait)
             queue.grows_to(number + 1)
-        assert one.deed("acquire", "0").result is False
-        assert other.deed("acquire", "2").result is False
+        assert gave_up(one.deed("acquire", "0"))
+        assert gave_up(other.deed("acquire", "2"))
         queue.grows_to(2)
         released = time.monotonic()
         holder.release()
-        assert other.deed("acquire", "1").took(released, onlooker) < AT_ONCE_S
+        assert other.deed("acquire", "1").took(released, standstills) < AT_ONCE_S
         assert not one.deeds("acquire", "3")
         released = other.let_go("1", NAME).before
-        assert one.deed("acquire", "3").took(released, onlooker) < AT_ONCE_S
+        assert one.deed("acquire", "3").took(released, standstills) < AT_ONCE_S
 
 
 def test_a_task_that_is_cancelled_leaves_its_place_at_once(
-    redis_server: RedisServer, context: LockContext, queue: Queue, onlooker: Standstills
+    redis_server: RedisServer, context: LockContext, queue: Queue, standstills: Standstills
 ) -> None:
     holder = context.fair_lock(NAME, 30.0)
     holder.acquire()
@@ -142,4 +143,4 @@ def test_a_task_that_is_cancelled_leaves_its_place_at_once(
         queue.grows_to(1)
         released = time.monotonic()
         holder.release()
-        assert other.deed("acquire", "hand").took(released, onlooker) < AT_ONCE_S
+        assert other.deed("acquire", "hand").took(released, standstills) < AT_ONCE_S

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 
 import pytest
 
-from tests.crowds.actors import Actor, expiries
+from tests.crowds.actors import CLOCKS_S, LOOK_S, OUTLIVED_S, TIMEOUT_S, Actor, expiries
 from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills
 from tests.support.waiting import eventually
@@ -16,14 +16,10 @@ from wheel_lock import LockContext
 pytestmark = pytest.mark.slow
 
 NAME = "pool"
-TIMEOUT_S = 1.6  # a renewal comes in time although the machine stands still for a while
-OUTLIVED_S = 1.2 * TIMEOUT_S  # what is held after so long has been renewed
-CLOCKS_S = 0.01  # by so much readings of two clocks may differ
-LOOK_S = 0.35  # what a waiter may need to notice on a busy machine
 A_WHILE_S = 0.3  # a waiter has looked by then
 
 
-def test_permits_that_are_taken_away_while_they_are_held_are_given_to_nobody(
+def test_permits_taken_away_while_they_are_held_are_given_to_nobody(
     redis_server: RedisServer, context: LockContext
 ) -> None:
     with Actor(redis_server.url) as one, Actor(redis_server.url) as other, Actor(redis_server.url) as waiter:
@@ -52,7 +48,7 @@ def test_permits_that_are_taken_away_while_they_are_held_are_given_to_nobody(
 
 
 def test_the_permit_of_a_killed_process_comes_free_after_its_timeout(
-    redis_server: RedisServer, context: LockContext, onlooker: Standstills
+    redis_server: RedisServer, context: LockContext, standstills: Standstills
 ) -> None:
     mine = context.semaphore(NAME, 3, 30.0)
     mine.acquire()
@@ -68,7 +64,7 @@ def test_the_permit_of_a_killed_process_comes_free_after_its_timeout(
         eventually(lambda: len(waiter.deeds("acquire")) == 2)
         for deed in waiter.deeds("acquire"):
             assert left_s - CLOCKS_S < deed.after - looked
-            assert deed.took(looked, onlooker) < TIMEOUT_S + LOOK_S
+            assert deed.took(looked, standstills) < TIMEOUT_S + LOOK_S
         time.sleep(A_WHILE_S)
         assert len(waiter.deeds("acquire")) == 2, "the third permit is held"
         mine.release()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.engine.history import History
-from tests.engine.support import FINE, GONE, NIL, OK, TAKEN, Command, array, error, integer
+from tests.engine.support import GONE, NIL, OK, TAKEN, Command, array, error, integer
 
 
 class Subscriptions:
@@ -150,13 +150,6 @@ class ModelServer:
             else:
                 odd += [index, GONE if value is None else TAKEN]
         return array(*odd)
-
-    def _renew_unchecked(self, command: Command) -> bytes:
-        """What a renewal without an owner check would be: only mutants send it."""
-        for name, token in command.pairs:
-            if self.value(name) is not None:
-                self._expire("renew_unchecked", name, token, command.ttl_ms)
-        return FINE
 
     def _release(self, command: Command) -> bytes:
         [(name, token)] = command.pairs

@@ -9,30 +9,36 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import re
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
 import hiredis
+import pytest
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
+from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import NOBODY, Lease, Owner, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
+from wheel_lock.net.connection import PipelinedConnection
 from wheel_lock.net.connector import Connection
+from wheel_lock.net.pubsub import PubSub
 from wheel_lock.observe import ContextStats, LostEvent
 from wheel_lock.observe.stats import snapshot
 from wheel_lock.options import ContextOptions, lock_name, lock_options
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.resp import lease_args
+from wheel_lock.protocol.resp import Reply, lease_args
 from wheel_lock.protocol.tokens import new_token
-from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.notifier import NOTIFIER, NOTIFIERS, Notifier
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock
 
@@ -47,6 +53,7 @@ NIL = b"$-1\r\n"
 FINE = b"*0\r\n"  # a batched script without exceptions
 GONE, TAKEN = 0, 1
 BUG = ZeroDivisionError("a bug of the library's own")
+REFUSED = ConnectionRefusedError("nobody listens")
 
 
 def integer(value: int) -> bytes:
@@ -64,6 +71,9 @@ def array(*items: int | str) -> bytes:
     ]
     return b"*%d\r\n%b" % (len(parts), b"".join(parts))
 
+
+BUSY = error("BUSY Redis is busy running a script.")
+NOSCRIPT = error("NOSCRIPT No matching script. Please use EVAL.")
 
 # What a script's arguments are: how many come before the pairs of name and token.
 _BEFORE_PAIRS = {"renew": 1, "acquire_many": 1, "release_many": 0}
@@ -228,10 +238,10 @@ class _Socket(socket.socket):
 
 
 class _ScriptedConnection:
-    def __init__(self, sock: _Socket, capability: int) -> None:
+    def __init__(self, sock: _Socket, capability: int, address: tuple[str | None, str]) -> None:
         self.sock: socket.socket = sock
         self.capability = capability
-        self.server: tuple[str | None, str] = ("scripted", "6379")
+        self.server = address
         self.missing_rights: frozenset[str] = frozenset()
         self.keyed = False
 
@@ -252,6 +262,7 @@ class ScriptedConnector:
         attempts: How often a connection was asked for.
         attempted_at: When.
         flagged: Whether the servers know scripts with a #!lua line.
+        address: Where the next connection leads.
     """
 
     discovers = False
@@ -263,6 +274,7 @@ class ScriptedConnector:
         self.sockets: list[_Socket] = []
         self.attempted_at: list[float] = []
         self.flagged = True
+        self.address: tuple[str | None, str] = ("scripted", "6379")
         self._listeners: ScriptedConnector | None = None
 
     @property
@@ -289,10 +301,88 @@ class ScriptedConnector:
         sock.setblocking(False)
         self.sockets.append(sock)
         self.servers.append(ScriptedServer(theirs))
-        return _ScriptedConnection(sock, self.flagged)
+        return _ScriptedConnection(sock, self.flagged, self.address)
 
     def describe(self) -> str:
         return "the scripted server"
+
+
+@contextmanager
+def breaking(owner: object, method: str) -> Iterator[None]:
+    """Have a method raise BUG, in a ``with``."""
+
+    def fail(*arguments: object, **more: object) -> None:
+        raise BUG
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, method, fail)
+        yield
+
+
+F = TypeVar("F", bound=Exception)
+
+
+def failure(future: Future[Any], kind: type[F], match: str = "") -> F:
+    """The error with which an operation has ended."""
+    assert future.done
+    assert isinstance(future.error, kind)
+    assert re.search(match, str(future.error)), future.error
+    return future.error
+
+
+class NotingRequest:
+    """A request that notes what becomes of it, for a channel without an engine."""
+
+    above = None
+    finished = False
+    awaited = True
+    may_wait = True
+
+    def __init__(self, data: bytes = b"PING\r\n") -> None:
+        self.data = data
+        self.replies: list[Reply] = []
+        self.unsents = 0
+        self.breaks: list[Exception] = []
+
+    def encode(self, capability: int) -> bytes:
+        return self.data
+
+    def answered(self, reply: Reply) -> None:
+        self.replies.append(reply)
+
+    def unsent(self) -> None:
+        assert not self.breaks
+        self.unsents += 1
+
+    def broken(self, error: Exception) -> None:
+        self.breaks.append(error)
+
+    def refused(self, error: Exception) -> None:
+        raise AssertionError("nobody refuses here")
+
+    def crashed(self, error: Exception) -> None:
+        raise AssertionError("a failure of the channel") from error
+
+    def ahead(self, missing_rights: frozenset[str]) -> Self:
+        return self
+
+
+class PairConnection:
+    """A connection that is one end of a socket pair."""
+
+    capability: int = 0
+    server: tuple[str | None, str] = ("pair", "0")
+    missing_rights: frozenset[str] = frozenset()
+    keyed: bool = False
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def forget(self) -> None:
+        raise AssertionError("nobody forks here")
 
 
 class Launch:
@@ -361,7 +451,9 @@ class Rig:
         self.timer = HashedWheelTimer(tick_ms=tick_ms, clock=self.clock, threaded=False)
         self.launch = Launch()
         self.connector = ScriptedConnector(self.clock)
+        others = list(NOTIFIERS)
         self.engine = Engine(self.connector, ContextOptions(**options), self.timer, self.launch)
+        self._notifiers = [notifier for notifier in NOTIFIERS if notifier not in others]
         self.turned_at: list[float] = []
         self._told: list[tuple[Lease, LostEvent]] = []
         self._failures = _Failures()
@@ -424,9 +516,36 @@ class Rig:
         return self.connector.servers + self.connector.listeners.servers
 
     def agree(self) -> None:
-        """Have every server grant whatever has arrived."""
+        """Have every server grant whatever has arrived, and turn."""
         for server in self.connector.servers:
             server.agree()
+        self.turn()
+
+    def hang_up(self) -> None:
+        """Have the newest server close its connection, and turn."""
+        self.server.close()
+        self.turn()
+
+    def be_away(self, seconds: float = 0.0) -> None:
+        """Have the server close its connection and refuse others until ``connector.refusal`` is None; let time pass."""
+        self.connector.refusal = REFUSED
+        self.hang_up()
+        self.go_on(seconds)
+
+    def be_silent(self, seconds: float) -> None:
+        """Let time pass in which the server says nothing and no other connection stands until ``connect()``."""
+        self.launch.slow = True
+        self.go_on(seconds)
+
+    def reconnect(self, seconds: float = 0.1, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Have the newest server close its connection, and let time pass, in which another is made."""
+        self.server.close()
+        self.go_on(seconds, meanwhile)
+
+    def connect(self) -> None:
+        """Let the attempts to connect that were held back go on, and turn."""
+        self.launch.go_on()
+        self.turn()
 
     def knowing(self, lease: Lease, seen: list[Command] | None = None) -> Callable[[], None]:
         """Return what answers as a server that has the key of a lease and grants all else; commands go into ``seen``."""
@@ -444,6 +563,17 @@ class Rig:
         """Have the newest server say something, and turn."""
         self.server.say(*replies)
         self.turn()
+
+    def whats(self) -> list[str]:
+        """What has arrived at the newest server since the last look."""
+        return [command.what for command in self.server.take()]
+
+    def reply(self, to: str | None, *replies: bytes) -> None:
+        """Have the newest server reply to the one command that has arrived, or to whatever it was; turn."""
+        commands = self.server.take()
+        if to is not None:
+            assert [command.what for command in commands] == [to]
+        self.say(*replies)
 
     def everything_sent(self) -> bytes:
         """The byte log of all connections."""
@@ -471,13 +601,14 @@ class Rig:
         *,
         kind: LockType = EXCLUSIVE,
         owner: Owner = NOBODY,
-        renew_every: float | None = None,
-        renew: bool = True,
+        token: str | None = None,
+        **terms: Any,
     ) -> Lease:
         """A lease that is not acquired yet."""
-        options = lock_options(timeout, renew=renew, renew_every=renew_every)
-        group = self.engine.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
-        lease = Lease(name, lease_args(lock_name(name), new_token()), group, owner)
+        options = lock_options(timeout, **terms)
+        group = self.engine.router.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+        word = new_token() if token is None else token.encode()
+        lease = Lease(name, lease_args(lock_name(name), word), group, owner)
         lease.on_lost = partial(self._note, lease)
         return lease
 
@@ -491,18 +622,12 @@ class Rig:
         *,
         kind: LockType = EXCLUSIVE,
         owner: Owner = NOBODY,
-        renew: bool = True,
-        renew_every: float | None = None,
-        max_renewals: int | None = None,
-        max_hold: float | None = None,
+        **terms: Any,
     ) -> Attempt:
         """Begin to acquire a lock."""
-        lease = self.lease(name, timeout, kind=kind, owner=owner, renew_every=renew_every, renew=renew)
-        options = lock_options(
-            timeout, renew=renew, renew_every=renew_every, max_renewals=max_renewals, max_hold=max_hold
-        )
+        lease = self.lease(name, timeout, kind=kind, owner=owner, **terms)
         future: Future[bool] = Future(lambda: None)
-        request = Acquire(self.engine, (lease,), options, future)
+        request = Acquire(self.engine.leases, (lease,), lock_options(timeout, **terms), future)
         self.post(request.begin)
         return Attempt(lease, request, future)
 
@@ -521,7 +646,7 @@ class Rig:
         """Begin to acquire many locks."""
         leases = [self.lease(name, timeout, **options) for name in names]
         future: Future[None] = Future(lambda: None)
-        bulk = AcquireMany(self.engine, lock_options(timeout, **options), future)
+        bulk = AcquireMany(self.engine.leases, lock_options(timeout, **options), future)
         self.timer.post(lambda: bulk.begin(len(leases), limit_s), self.engine)
         self.timer.post(lambda: bulk.add(leases), self.engine)
         self.post(bulk.seal)
@@ -546,14 +671,71 @@ class Rig:
         time_ms = round(seconds * 1000)
         return self.ask(lambda future: self.engine.extend(lease, time_ms, replace, future))
 
-    # -- what can be seen --------------------------------------------------------------------------------------------
+    def close_engine(self, timeout: float = 5.0, **how: Any) -> Future[None]:
+        return self.ask(lambda future: self.engine.close(timeout, future, **how))
+
+    def fork(self) -> None:
+        """Do what is done in a forked child."""
+        self.timer._forked()
+
+    # -- what can be seen: the engine's internals are looked up here, and nowhere else -----------------------------------
+
+    @property
+    def held(self) -> dict[Lease, None]:
+        return self.engine.leases.held
+
+    @property
+    def acquiring(self) -> int:
+        """How many locks are being acquired."""
+        return self.engine.leases.acquiring
+
+    @property
+    def swaps(self) -> dict[Lease, Any]:
+        return self.engine.leases.swaps
+
+    @property
+    def lines(self) -> WaitQueueRegistry:
+        """The wait queues."""
+        return self.engine.wait_queues
+
+    @property
+    def wakeups(self) -> PubSub:
+        return self.engine.router.wakeups
+
+    @property
+    def ready(self) -> bool:
+        """Whether the node is connected and not suspected."""
+        return self.engine.router.renewer.node.ready
+
+    @property
+    def connected(self) -> bool:
+        return self.engine.router.renewer.node.connected
+
+    @property
+    def channel(self) -> PipelinedConnection:
+        """The node's connection."""
+        channel = self.engine.router.renewer.node._channel
+        assert channel is not None
+        return channel
+
+    def drain(self) -> None:
+        """Wait until all has been told that was to be told by this engine. (Those of earlier tests may be very many.)"""
+        for notifier in self._notifiers:
+            assert notifier.drain(10.0)
+        assert Notifier.drain(NOTIFIER, 10.0)
+
+    @property
+    def failures(self) -> list[str]:
+        """What the timer's thread has survived; a test that provokes failures clears it."""
+        self.drain()
+        return self._failures.seen
 
     def believes(self, lease: Lease) -> bool:
         return lease.is_valid(self.now)
 
     @property
     def told(self) -> list[tuple[Lease, LostEvent]]:
-        assert NOTIFIER.drain(10.0)
+        self.drain()
         return list(self._told)
 
     @property
@@ -563,19 +745,19 @@ class Rig:
 
     def stats(self) -> ContextStats:
         engine = self.engine
-        return snapshot(engine.counters, held=len(engine.held), overdue=len(engine.renewer.overdue))
+        return snapshot(engine.counters, held=len(engine.leases.held), overdue=len(engine.router.renewer.overdue))
 
     def close(self) -> None:
         """Close every socket, and fail if the timer's thread had to survive anything."""
-        self.engine.node.close(ConnectionAbortedError("the test is over"))
-        self.engine.pubsub.close(ConnectionAbortedError("the test is over"))
+        self.engine.router.renewer.node.close(ConnectionAbortedError("the test is over"))
+        self.engine.router.wakeups.close(ConnectionAbortedError("the test is over"))
         for server in self.servers:
             server.close()
         for sock in self.connector.sockets + self.connector.listeners.sockets:
             sock.close()
         self.timer.stop()
         self.timer._close()  # nobody turns it any more, so nobody else closes its selector
-        assert NOTIFIER.drain(10.0)
+        self.drain()
         logging.getLogger("wheel_lock").removeHandler(self._failures)
         assert self._failures.seen == []
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.support import BUG, FINE, OK, TICK_S, Rig
+from tests.engine.support import BUG, FINE, OK, TICK_S, Rig, breaking
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
 from wheel_lock.engine.renewal.renewer import Renewer
@@ -21,16 +20,6 @@ from wheel_lock.runtime.notifier import NOTIFIER
 INTERNAL = LossReason.INTERNAL_ERROR
 
 
-@pytest.fixture
-def failing() -> Iterator[Rig]:
-    """A rig whose own code fails on purpose."""
-    with Rig() as rig:
-        yield rig
-        assert NOTIFIER.drain(10.0)
-        assert rig._failures.seen
-        rig._failures.seen.clear()
-
-
 def fail(*arguments: object, **more: object) -> None:
     raise BUG
 
@@ -39,16 +28,16 @@ def fail(*arguments: object, **more: object) -> None:
 def stranger(failing: Rig) -> Engine:
     """Another context's engine on the same timer. It holds one lock."""
     engine = Engine(failing.connector, ContextOptions(), failing.timer, failing.launch)
-    group = engine.renewer.group(EXCLUSIVE, 30.0, 30_000, 10.0)
+    group = engine.router.renewer.group(EXCLUSIVE, 30.0, 30_000, 10.0)
     lease = Lease("the other's", b"", group)
     lease.transition(Event.GRANTED)
     lease.deadline = failing.now + 29.0
-    engine.held[lease] = None
+    engine.leases.held[lease] = None
     return engine
 
 
 def believes(engine: Engine) -> bool:
-    return all(lease.is_valid(engine.timer.clock.now()) for lease in engine.held) and bool(engine.held)
+    return all(lease.believed(engine.timer.clock.now()) for lease in engine.leases.held) and bool(engine.leases.held)
 
 
 @pytest.mark.parametrize("event", [Event.RELEASED, Event.GRANTED, Event.CONFIRMED, Event.REJECTED])
@@ -72,23 +61,19 @@ def test_a_step_of_a_lease_that_is_over_is_logged_and_changes_nothing(failing: R
     lease = failing.hold("a")
     failing.release(lease)
     failing.agree()
-    failing.turn()
     failing.post(lambda: lease.transition(Event.LOSE))
     assert lease.state is State.RELEASED
     assert failing.told == []
 
 
-def test_a_command_that_cannot_be_encoded_costs_its_caller(
-    failing: Rig, stranger: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_cannot_be_encoded_costs_its_caller(failing: Rig, stranger: Engine) -> None:
     other = failing.hold("other")
-    with monkeypatch.context() as patch:
-        patch.setattr(type(EXCLUSIVE), "acquire", fail)
+    with breaking(type(EXCLUSIVE), "acquire"):
         attempt = failing.acquire("struck")
     assert isinstance(attempt.future.error, WheelLockError)
     assert attempt.future.error.__cause__ is BUG
     assert attempt.lease.state is State.REFUSED
-    assert failing.engine.acquiring == 0
+    assert failing.acquiring == 0
     assert failing.connector.attempts == 1  # nothing was sent, so the connection is as good as before
     failing.go_on(5.0, failing.agree)
     assert failing.believes(other)
@@ -96,12 +81,9 @@ def test_a_command_that_cannot_be_encoded_costs_its_caller(
     failing.hold("struck")
 
 
-def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(
-    failing: Rig, stranger: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(failing: Rig, stranger: Engine) -> None:
     other = failing.hold("other")
-    with monkeypatch.context() as patch:
-        patch.setattr(type(EXCLUSIVE), "parse_acquire", fail)
+    with breaking(type(EXCLUSIVE), "read_acquire"):
         struck, behind = failing.acquire("struck"), failing.acquire("behind")
         failing.say(OK, OK)
     assert isinstance(struck.future.error, WheelLockError)
@@ -122,13 +104,10 @@ def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(
     assert failing.told == []
 
 
-def test_a_renewal_whose_reply_cannot_be_dealt_with_costs_the_node(
-    failing: Rig, stranger: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_renewal_whose_reply_cannot_be_dealt_with_costs_the_node(failing: Rig, stranger: Engine) -> None:
     held = [failing.hold(name) for name in "ab"]
     failing.go_on(1.0)
-    with monkeypatch.context() as patch:
-        patch.setattr(Renewer, "confirmed", fail)
+    with breaking(Renewer, "confirmed"):
         failing.say(FINE)
     assert sorted(failing.reasons) == [("a", INTERNAL), ("b", INTERNAL)]
     assert [lease.state for lease in held] == [State.LOST] * 2
@@ -138,12 +117,9 @@ def test_a_renewal_whose_reply_cannot_be_dealt_with_costs_the_node(
     assert failing.stats().held == 1
 
 
-def test_what_is_due_and_cannot_be_renewed_costs_the_node(
-    failing: Rig, stranger: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_due_and_cannot_be_renewed_costs_the_node(failing: Rig, stranger: Engine) -> None:
     failing.hold("a")
-    with monkeypatch.context() as patch:
-        patch.setattr(RenewalGroup, "due", fail)
+    with breaking(RenewalGroup, "due"):
         failing.go_on(1.0 + TICK_S)
     assert failing.reasons == [("a", INTERNAL)]
     assert believes(stranger)
@@ -168,12 +144,11 @@ def test_a_waiter_that_fails_costs_the_waits_and_no_lease(
     failing: Rig, stranger: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = failing.hold("a")
-    monkeypatch.setattr(failing.engine.wait_queues, "_ended", fail)
-    monkeypatch.setattr(failing.engine.wait_queues, "_queues", {b"somebody": object()})
-    monkeypatch.setattr(failing.engine.wait_queues, "_drain", list)
+    monkeypatch.setattr(failing.lines, "_ended", fail)
+    monkeypatch.setattr(failing.lines, "_queues", {b"somebody": object()})
+    monkeypatch.setattr(failing.lines, "_drain", list)
     release = failing.release(lease)
     failing.agree()
-    failing.turn()
     assert release.result() is None
     assert believes(stranger)
 
@@ -206,7 +181,7 @@ def test_users_timeouts_outlive_a_failure(failing: Rig) -> None:
     failing.turn()
     failing.post(fail)
     failing.go_on(2.0)
-    assert NOTIFIER.drain(10.0)
+    failing.drain()
     assert len(rung) == 1
 
 
@@ -220,8 +195,7 @@ def test_one_batch_that_fails_among_several_costs_each_lease_once(monkeypatch: p
         assert [lease.state for lease in leases] == [State.LOST] * 6
         assert sorted(event.name for _, event in rig.told) == sorted(str(lease.name) for lease in leases)
         assert "renew" not in [command.what for server in rig.servers for command in server.take()]
-        assert NOTIFIER.drain(10.0)
-        rig._failures.seen.clear()
+        rig.failures.clear()
 
 
 def test_a_failure_leaves_no_count_below_nothing(failing: Rig) -> None:
@@ -230,7 +204,7 @@ def test_a_failure_leaves_no_count_below_nothing(failing: Rig) -> None:
     failing.post(fail)
     for attempt in attempts:
         failing.post(attempt.request.give_up)
-    assert failing.engine.acquiring == 0
+    assert failing.acquiring == 0
     failing.launch.slow = False
     failing.launch.go_on()
 
@@ -239,8 +213,7 @@ def test_an_extended_lease_that_a_failure_ends_is_cleaned_up(failing: Rig) -> No
     lease = failing.hold("a", 3.0)
     failing.extend(lease, 3600.0)
     failing.agree()
-    failing.turn()
-    failing.post(lambda: failing.engine.renewer.crashed(BUG))
+    failing.post(lambda: failing.engine.router.renewer.crashed(BUG))
     failing.post(fail)  # which is what the fixture expects to see
     released: list[str] = []
 

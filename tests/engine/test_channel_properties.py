@@ -19,49 +19,19 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from wheel_lock.net.connection import NodeRequest, PipelinedConnection
-from wheel_lock.protocol.resp import Reply
+from tests.engine.support import NotingRequest, PairConnection
+from wheel_lock.net.connection import PipelinedConnection
 
 PATTERN = bytes(range(251)) * 300  # no two places that are near each other look alike
 ERROR = ConnectionResetError("dropped by the test")
 
 
-class Piece:
+class Piece(NotingRequest):
     """A request of so many bytes, which begin with its number."""
 
-    above = None
-    finished = False
-    awaited = True
-    may_wait = True
-
     def __init__(self, number: int, size: int) -> None:
+        super().__init__((b"%d:" % number + PATTERN)[:size])
         self.number = number
-        self.data = (b"%d:" % number + PATTERN)[:size]
-        self.replies: list[Reply] = []
-        self.unsents = 0
-        self.breaks: list[Exception] = []
-
-    def encode(self, capability: int) -> bytes:
-        return self.data
-
-    def on_reply(self, reply: Reply) -> None:
-        self.replies.append(reply)
-
-    def unsent(self) -> None:
-        assert not self.breaks
-        self.unsents += 1
-
-    def on_connection_lost(self, error: Exception) -> None:
-        self.breaks.append(error)
-
-    def on_unavailable(self, error: Exception) -> None:
-        raise AssertionError("nobody refuses here")
-
-    def crashed(self, error: Exception) -> None:
-        raise AssertionError("a failure of the channel") from error
-
-    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
-        return self
 
 
 class Turner:
@@ -80,23 +50,6 @@ class Turner:
 
     def flush_later(self, channel: PipelinedConnection) -> None:
         self.wanted = True
-
-
-class Line:
-    """A connection of the engine's that is one end of a socket pair with small buffers."""
-
-    server = None
-    capability = 0
-    missing_rights: frozenset[str] = frozenset()
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-
-    def close(self) -> None:
-        self.sock.close()
-
-    def after_fork_in_child(self) -> None:
-        raise AssertionError("nobody forks here")
 
 
 class SecureSocket:
@@ -141,7 +94,7 @@ class ChannelMachine(RuleBasedStateMachine):
             sock.setblocking(False)
         self.timer = Turner()
         self.lost: list[Exception] = []
-        connection: Any = Line(ours)
+        connection: Any = PairConnection(ours)
         if self.secure:
             connection.sock = SecureSocket(ours)
         timer: Any = self.timer
@@ -156,8 +109,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.answers = 0
 
     @rule(
-        sizes=st.lists(st.sampled_from([12, 40, 100, 500, 5_000, 70_000]), min_size=1, max_size=80),
-        end=st.booleans(),
+        sizes=st.lists(st.sampled_from([12, 40, 100, 500, 5_000, 70_000]), min_size=1, max_size=80), end=st.booleans()
     )
     def put_in(self, sizes: list[int], end: bool) -> None:
         for size in sizes:

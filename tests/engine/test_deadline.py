@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.engine.support import FINE, GONE, NIL, OK, START, TICK_S, Rig, array, error
+from tests.engine.support import BUSY, FINE, GONE, OK, START, TICK_S, Rig, array, failure
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost, LossReason
 from wheel_lock.lease import Lease, Owner, State, local_deadline
@@ -13,29 +15,25 @@ from wheel_lock.lock_types import FENCED
 BELIEF_S = 3.0 * 0.99 - 0.002  # how long a lease with a timeout of 3 s is believed in, from before it was sent
 
 
-def test_an_acquire_counts_from_before_it_was_sent(rig: Rig) -> None:
+@pytest.mark.parametrize("connected", [True, False])
+def test_an_acquire_counts_from_before_it_was_sent_and_not_from_before_it_was_connected(
+    rig: Rig, connected: bool
+) -> None:
+    rig.launch.slow = not connected
     lease = rig.acquire("a").lease
-    rig.jump(0.7)
-    rig.say(OK)
-    assert lease.deadline == pytest.approx(START + BELIEF_S)
-    assert lease.acquired_at == START
-
-
-def test_the_wait_for_a_connection_does_not_count(rig: Rig) -> None:
-    rig.launch.slow = True
-    lease = rig.acquire("a").lease
-    rig.jump(0.4)
-    rig.launch.go_on()
-    rig.turn()
+    if not connected:
+        rig.jump(0.4)
+        rig.connect()
+    sent_at = rig.now
     rig.jump(0.3)
     rig.say(OK)
-    assert lease.deadline == pytest.approx(START + 0.4 + BELIEF_S)
+    assert lease.deadline == pytest.approx(sent_at + BELIEF_S)
+    assert lease.acquired_at == pytest.approx(sent_at)
 
 
 def test_an_acquire_that_is_sent_again_counts_from_the_last_time(rig: Rig) -> None:
     lease = rig.acquire("a").lease
-    rig.server.close()
-    rig.go_on(0.5)
+    rig.reconnect(0.5)
     assert rig.connector.attempts == 2
     sent_at = rig.connector.attempted_at[1]
     rig.say(FINE)
@@ -46,8 +44,7 @@ def test_an_acquire_that_is_sent_again_counts_from_the_last_time(rig: Rig) -> No
 @pytest.mark.parametrize("reply_after", [0.0, 0.2, 0.6])
 def test_a_renewal_counts_from_before_it_was_sent(rig: Rig, reply_after: float) -> None:
     lease = rig.hold("a")
-    rig.launch.slow = True
-    rig.go_on(1.0)
+    rig.be_silent(1.0)
     assert lease.state is State.RENEWING
     assert rig.server.one("renew").names == ["a"]
     rig.jump(reply_after)
@@ -69,7 +66,6 @@ def test_a_confirmation_never_moves_the_deadline_back(rig: Rig) -> None:
     lease = rig.hold("a", 10.0, renew_every=0.05)
     future = rig.extend(lease, 15.0, replace=True)
     rig.agree()
-    rig.turn()
     assert future.result() is None
     extended = lease.deadline
     assert extended == pytest.approx(START + 15.0 * 0.99 - 0.002)
@@ -84,10 +80,15 @@ def test_a_confirmation_never_moves_the_deadline_back(rig: Rig) -> None:
     assert seen == sorted(seen)
 
 
-def test_belief_ends_at_the_deadline_even_if_nobody_turns_the_timer(rig: Rig) -> None:
-    lease = rig.hold("a")
-    assert lease.is_valid(lease.deadline - 1e-6)
-    assert not lease.is_valid(lease.deadline)
+def test_a_grant_that_is_read_after_its_deadline_is_none_and_is_released(rig: Rig) -> None:
+    attempt = rig.acquire("a", 1.0)
+    rig.server.one("SET")
+    rig.jump(0.995)
+    rig.say(OK)
+    assert attempt.future.result() is False
+    assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
+    assert rig.told == []
+    assert rig.stats().acquired == 0
 
 
 @pytest.mark.parametrize("late_by", [0.0, 0.001, 0.5, 60.0])
@@ -108,18 +109,6 @@ def test_a_confirmation_at_or_after_the_deadline_does_not_resurrect(rig: Rig, la
     assert len(rig.told) == 1
 
 
-def test_a_confirmation_after_the_loss_was_told_does_not_resurrect(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.launch.slow = True
-    rig.go_on(3.5)
-    assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
-    rig.server.one("renew")
-    rig.say(FINE)
-    assert lease.state is State.LOST
-    assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
-    assert len(rig.told) == 1
-
-
 def test_a_thread_stopped_while_it_reads_a_confirmation_does_not_resurrect(rig: Rig) -> None:
     lease = rig.hold("a")
     rig.go_on(1.0)
@@ -128,7 +117,7 @@ def test_a_thread_stopped_while_it_reads_a_confirmation_does_not_resurrect(rig: 
     rig.say(FINE)
     assert lease.state is State.LOST
     assert not rig.believes(lease)
-    assert [command.what for command in rig.server.take()] == ["renew", "release_many"]
+    assert rig.whats() == ["renew", "release_many"]
 
 
 def test_a_thread_stopped_while_it_reads_a_grant_does_not_hand_out_a_lapsed_lease(rig: Rig) -> None:
@@ -166,20 +155,11 @@ def assert_told_in_time(rig: Rig, lease: Lease, deadline: float, reason: LossRea
     assert lease.loss is reason
 
 
-@pytest.mark.parametrize("timeout", [0.05, 0.1, 0.333, 1.0, 1.0071, 2.5, 3.0, 30.0])
-def test_the_loss_of_a_silent_lease_is_told_by_its_deadline(rig: Rig, timeout: float) -> None:
-    lease = rig.hold("a", timeout)
-    rig.launch.slow = True
-    deadline = lease.deadline
-    rig.go_on(timeout)
-    assert_told_in_time(rig, lease, deadline, LossReason.NOT_CONFIRMED)
-
-
+@pytest.mark.parametrize("connects", [False, True])
 @pytest.mark.parametrize("timeout", [0.05, 0.333, 1.0, 1.0071, 30.0])
-def test_the_loss_is_told_by_the_deadline_when_connecting_works_but_no_call_is_answered(
-    rig: Rig, timeout: float
-) -> None:
+def test_the_loss_of_a_silent_lease_is_told_by_the_deadline(rig: Rig, timeout: float, connects: bool) -> None:
     lease = rig.hold("a", timeout)
+    rig.launch.slow = not connects
     deadline = lease.deadline
     rig.go_on(timeout)
     assert_told_in_time(rig, lease, deadline, LossReason.NOT_CONFIRMED)
@@ -225,16 +205,9 @@ def test_a_lease_with_a_hold_limit_is_never_believed_beyond_it(rig: Rig, limit_s
     assert_told_in_time(rig, lease, START + limit_s, LossReason.HOLD_LIMIT)
 
 
-def test_a_silent_server_is_the_reason_even_if_there_are_limits(rig: Rig) -> None:
-    lease = rig.hold("a", max_hold=60.0, max_renewals=5)
-    rig.launch.slow = True
-    deadline = lease.deadline
-    rig.go_on(3.0)
-    assert_told_in_time(rig, lease, deadline, LossReason.NOT_CONFIRMED)
-
-
-def test_an_unanswered_last_renewal_is_not_the_renewal_limit(rig: Rig) -> None:
-    lease = rig.hold("a", max_renewals=1)
+@pytest.mark.parametrize("limits", [{"max_hold": 60.0, "max_renewals": 5}, {"max_renewals": 1}])
+def test_a_silent_server_is_the_reason_even_if_there_are_limits(rig: Rig, limits: dict[str, Any]) -> None:
+    lease = rig.hold("a", **limits)
     rig.launch.slow = True
     deadline = lease.deadline
     rig.go_on(3.0)
@@ -258,7 +231,7 @@ def test_a_stopped_thread_does_not_renew_what_has_lapsed_when_replies_have_come_
     healthy = rig.hold("healthy", 30.0, renew_every=1.2)
     rig.go_on(1.25)
     assert [command.names for command in rig.server.take()] == [["lapsing"], ["healthy"]]
-    rig.server.say(error("BUSY Redis is busy running a script"), FINE)
+    rig.server.say(BUSY, FINE)
     rig.jump(5.0)
     assert rig.reasons == [("lapsing", LossReason.NOT_CONFIRMED)]
     assert rig.believes(healthy)
@@ -277,17 +250,6 @@ def test_a_grant_that_is_read_just_before_its_deadline_is_told_lost_by_its_deadl
         return  # as good: it was never handed out
     [(_, event)] = rig.told
     assert event.at <= deadline
-
-
-def test_a_grant_that_is_read_after_its_deadline_is_none_and_is_released(rig: Rig) -> None:
-    attempt = rig.acquire("a", 1.0)
-    rig.server.one("SET")
-    rig.jump(0.995)
-    rig.say(OK)
-    assert attempt.future.result() is False
-    assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
-    assert rig.told == []
-    assert rig.stats().acquired == 0
 
 
 def test_an_owner_that_has_ended_is_renewed_no_more_and_its_lease_is_abandoned(rig: Rig) -> None:
@@ -312,21 +274,9 @@ def test_an_abandoned_lease_in_an_unanswered_renewal_is_released_when_that_is_co
     with pytest.warns(ResourceWarning, match="abandoned"):
         rig.post(lambda: rig.engine.abandon(lease))
         assert rig.reasons == [("a", LossReason.ABANDONED)]
-    rig.server.one("renew")
-    rig.say(FINE)
+    rig.reply("renew", FINE)
     assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
     assert len(rig.told) == 1
-
-
-def test_an_acquire_that_is_refused_holds_nothing(rig: Rig) -> None:
-    attempt = rig.acquire("a")
-    rig.say(NIL)
-    assert attempt.future.result() is False
-    assert attempt.lease.state is State.REFUSED
-    assert not rig.engine.held
-    rig.go_on(5.0)
-    assert rig.told == []
-    assert [command.what for command in rig.server.take()] == ["SET"]
 
 
 def test_a_fenced_grant_carries_its_fence_to_the_loss(rig: Rig) -> None:
@@ -345,7 +295,6 @@ def test_a_release_at_the_deadline_says_that_the_lease_was_lost(rig: Rig) -> Non
     rig.clock.jump(BELIEF_S + 0.001)  # nobody has turned the timer
     future: Future[None] = Future(lambda: None)
     rig.engine.release(lease, future)
-    with pytest.raises(LockLost, match="not confirmed in time"):
-        future.result()
+    failure(future, LockLost, "not confirmed in time")
     rig.turn()
     assert len(rig.told) == 1

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from tests.engine.support import BUG, FINE, NIL, OK, START, array, error, integer, runs
+from tests.engine.support import BUG, BUSY, FINE, NIL, OK, REFUSED, START, array, integer, runs
 from tests.engine.waiters import Wait, WaitingRig
 from wheel_lock.engine.future import Future
-from wheel_lock.errors import (
-    ContextClosed,
-    LockServerError,
-    LockTimeout,
-    LockUnavailable,
-    TooManyLocks,
-    WheelLockError,
-)
+from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
 from wheel_lock.lease import State
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN
-
-REFUSED = ConnectionRefusedError("nobody listens")
-BUSY = error("BUSY Redis is busy running a script.")
-
-
-@pytest.fixture
-def rig() -> Iterator[WaitingRig]:
-    with WaitingRig() as rig:
-        yield rig
-
-
-def whats(rig: WaitingRig) -> list[str]:
-    return [command.what for command in rig.server.take()]
-
 
 # Given up
 
@@ -49,8 +28,7 @@ def test_given_up_while_it_waits_for_a_connection_it_is_never_sent(rig: WaitingR
     rig.launch.slow = True
     first, second = rig.wait("a"), rig.wait("a")
     rig.give_up(first)
-    rig.launch.go_on()
-    rig.turn()
+    rig.connect()
     assert rig.server.one("SET").pairs == [(b"a", second.acquisition.request.lease.token)]
     rig.say(OK)
     assert second.granted
@@ -67,17 +45,6 @@ def test_given_up_while_it_asks_for_the_first_time_it_is_undone_and_the_next_ask
     rig.give_up(third)
     rig.let_go(second)
     rig.assert_clean()
-
-
-def test_given_up_before_its_turn_to_ask_it_never_asks(rig: WaitingRig) -> None:
-    first, second, third = [rig.wait("a") for _ in range(3)]
-    rig.give_up(second)
-    rig.give_up(first)
-    rig.server.take()
-    rig.say(NIL, FINE, NIL)
-    rig.listen()
-    rig.grant(third)
-    assert not second.future.done
 
 
 def test_given_up_behind_others_it_is_simply_gone(rig: WaitingRig) -> None:
@@ -103,26 +70,21 @@ def test_given_up_as_the_first_while_it_only_listens_the_next_is_woken_in_its_pl
     rig.grant(second)
 
 
-def test_given_up_as_the_first_with_a_try_under_way_it_is_undone_before_the_next_asks(rig: WaitingRig) -> None:
-    first, second = rig.wait_first("a"), rig.wait("a")
+@pytest.mark.parametrize("followed", [True, False])
+def test_given_up_with_a_try_under_way_it_is_undone_before_the_next_asks(rig: WaitingRig, followed: bool) -> None:
+    first = rig.wait_first("a")
+    second = rig.wait("a") if followed else None
     rig.wake("a")
     rig.give_up(first)
-    acquire, release, again = rig.server.take()
-    assert (acquire.what, release.what, again.what) == ("acquire", "release_many", "acquire")
-    assert release.pairs == acquire.pairs != again.pairs
-    rig.say(integer(0), FINE, integer(0))
-    assert second.granted
-    assert list(rig.engine.held) == [second.lease]
-
-
-def test_given_up_with_a_try_under_way_and_nobody_behind_nothing_is_left(rig: WaitingRig) -> None:
-    wait = rig.wait_first("a")
-    rig.wake("a")
-    rig.give_up(wait)
-    assert whats(rig) == ["acquire", "release_many"]
-    rig.say(integer(0), FINE)
-    assert not rig.engine.held
-    rig.assert_clean()
+    acquire, release, *more = rig.server.take()
+    assert (acquire.what, release.what) == ("acquire", "release_many")
+    assert release.pairs == acquire.pairs
+    assert [again.what for again in more if again.pairs != acquire.pairs] == ["acquire"] * followed
+    rig.say(integer(0), FINE, *[integer(0)] * followed)
+    if second is not None:
+        assert list(rig.held) == [second.lease]
+    else:
+        rig.assert_clean()
 
 
 def test_given_up_with_a_token_that_others_may_have_it_is_undone_when_its_answer_has_come(rig: WaitingRig) -> None:
@@ -137,10 +99,9 @@ def test_given_up_with_a_token_that_others_may_have_it_is_undone_when_its_answer
     assert rig.server.one("release_many").pairs == [(b"a", b"worker")]
     rig.say(FINE)
     rig.wake("a")
-    rig.server.one("SET")
-    rig.say(OK)
+    rig.reply("SET", OK)
     assert second.granted
-    assert list(rig.engine.held) == [second.lease]
+    assert list(rig.held) == [second.lease]
 
 
 def test_given_up_in_the_turn_in_which_the_grant_arrives_it_is_released(rig: WaitingRig) -> None:
@@ -149,7 +110,7 @@ def test_given_up_in_the_turn_in_which_the_grant_arrives_it_is_released(rig: Wai
     rig.server.one("acquire")
     rig.server.say(integer(0))
     rig.give_up(first)
-    assert whats(rig) == ["release_many"]
+    assert rig.whats() == ["release_many"]
     rig.say(FINE)
     assert first.lease.state is State.RELEASED
     rig.grant(second)
@@ -160,9 +121,8 @@ def test_given_up_after_the_grant_it_is_released(rig: WaitingRig) -> None:
     wait = rig.hold_first("a")
     rig.go_on(0.5)
     rig.give_up(wait)
-    rig.server.one("release_many")
-    rig.say(FINE)
-    assert not rig.engine.held
+    rig.reply("release_many", FINE)
+    assert not rig.held
     rig.assert_clean()
 
 
@@ -175,11 +135,9 @@ def test_given_up_after_it_is_over_nothing_is_sent(rig: WaitingRig, ending: str)
         rig.go_on(61.0, rig.be_taken())
     else:
         rig.wake("a")
-        rig.server.one("acquire")
-        rig.say(BUSY if ending == "failed" else integer(0))
+        rig.reply("acquire", BUSY if ending == "failed" else integer(0))
     if ending == "failed":
-        rig.server.one("release_many")
-        rig.say(FINE)
+        rig.reply("release_many", FINE)
     if ending == "released":
         rig.let_go(wait)
     rig.give_up(wait)
@@ -193,13 +151,11 @@ def test_given_up_while_the_connection_is_away_it_is_undone_on_the_next(rig: Wai
     rig.wake("a")
     if executed:
         rig.server.one("acquire")
-    rig.connector.refusal = REFUSED
-    rig.server.close()
-    rig.turn()
+    rig.be_away()
     rig.give_up(first)
     rig.connector.refusal = None
     rig.go_on(0.5)
-    assert whats(rig) == ["release_many", "acquire"]
+    assert rig.whats() == ["release_many", "acquire"]
     rig.say(FINE, integer(0))
     assert second.granted
 
@@ -273,8 +229,7 @@ def test_one_whose_time_is_up_while_it_asks_for_the_first_time_is_told_when_that
 
 def test_a_last_try_on_a_server_that_is_silent_ends_with_its_time_limit(rig: WaitingRig) -> None:
     wait = rig.wait_first("a", blocking_timeout=0.05)
-    rig.launch.slow = True
-    rig.go_on(0.2)
+    rig.be_silent(0.2)
     assert isinstance(wait.error, LockTimeout)
 
 
@@ -308,16 +263,16 @@ def test_no_more_than_max_waiting_may_wait() -> None:
         assert isinstance(rig.wait("a").error, TooManyLocks)
 
 
-def test_those_who_may_not_wait_leave_no_line_behind() -> None:
-    with WaitingRig(max_waiting=1) as rig:
-        first = rig.wait_first("a")
-        for number in range(20):
-            waits = [rig.wait(f"b{number}") for _ in range(3)]
-            for _ in waits:
-                rig.refuse()
-            assert all(isinstance(wait.error, TooManyLocks) for wait in waits)
-        rig.give_up(first)
-        rig.assert_clean()
+@pytest.mark.rig(max_waiting=1)
+def test_those_who_may_not_wait_leave_no_line_behind(rig: WaitingRig) -> None:
+    first = rig.wait_first("a")
+    for number in range(20):
+        waits = [rig.wait(f"b{number}") for _ in range(3)]
+        for _ in waits:
+            rig.refuse()
+        assert all(isinstance(wait.error, TooManyLocks) for wait in waits)
+    rig.give_up(first)
+    rig.assert_clean()
 
 
 def test_who_may_hold_no_more_may_not_wait_for_more_either() -> None:
@@ -327,7 +282,6 @@ def test_who_may_hold_no_more_may_not_wait_for_more_either() -> None:
         assert isinstance(wait.error, TooManyLocks)
         rig.release(held)
         rig.agree()
-        rig.turn()
         first, second = rig.wait_first("a"), rig.wait("a")
         rig.hold("other")
         rig.wake("a")
@@ -366,69 +320,63 @@ stages = pytest.mark.parametrize("stage", [a_line, who_asks])
 Stage = Callable[[WaitingRig], list[Wait]]
 
 
+def be_silent(rig: WaitingRig) -> None:
+    rig.be_silent(5.2)
+
+
+def be_gone(rig: WaitingRig) -> None:
+    rig.connector.listeners.refusal = REFUSED
+    rig.be_away(5.2)
+
+
 @stages
-def test_an_error_of_the_server_is_everybodys(rig: WaitingRig, stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("happens", "kind"),
+    [
+        (lambda rig: rig.say(BUSY), LockServerError),
+        (be_silent, LockTimeout),
+        (be_gone, LockUnavailable),
+        (lambda rig: (rig.engine.timer_stopped(), rig.turn()), ContextClosed),
+    ],
+    ids=["error", "silence", "gone", "stopped"],
+)
+def test_what_ends_one_wait_of_a_line_ends_all(
+    rig: WaitingRig, stage: Stage, happens: Callable[[WaitingRig], object], kind: type[Exception]
+) -> None:
     waits = stage(rig)
-    rig.say(BUSY)
-    assert each_its_own(waits) == [LockServerError] * 5
+    happens(rig)
+    assert each_its_own(waits) == [kind] * 5
     for wait in waits:
-        assert "BUSY" in str(wait.error)
-        assert getattr(wait.error, "lock_name", None) == "a"
-    rig.agree()
-    rig.assert_clean()
-
-
-@stages
-def test_silence_of_the_server_is_everybodys(rig: WaitingRig, stage: Stage) -> None:
-    waits = stage(rig)
-    rig.launch.slow = True
-    rig.go_on(5.2)
-    assert each_its_own(waits) == [LockTimeout] * 5
-    rig.launch.slow = False
-    rig.launch.go_on()
-    rig.assert_clean()
-
-
-@stages
-def test_a_server_that_is_gone_is_everybodys(rig: WaitingRig, stage: Stage) -> None:
-    waits = stage(rig)
-    rig.connector.refusal = rig.connector.listeners.refusal = REFUSED
-    rig.server.close()
-    rig.go_on(5.2)
-    assert each_its_own(waits) == [LockUnavailable] * 5
-    assert {wait.error.__cause__ for wait in waits if wait.error} != {None}
-    assert rig.waiting == 0
+        assert kind is not LockServerError or "BUSY" in str(wait.error)
+        assert kind is not LockUnavailable or (wait.error is not None and wait.error.__cause__ is not None)
+        assert getattr(wait.error, "lock_name", None) == ("a" if kind is not ContextClosed else None)
+    if kind is not ContextClosed:
+        rig.connector.refusal = rig.connector.listeners.refusal = None
+        rig.launch.slow = False
+        rig.connect()
+        rig.agree()
+        rig.assert_clean()
 
 
 @stages
 def test_the_end_of_the_context_is_everybodys_and_a_try_under_way_is_undone(rig: WaitingRig, stage: Stage) -> None:
     waits = stage(rig)
-    closing: Future[None] = rig.ask(lambda future: rig.engine.close(1.0, future))
+    closing: Future[None] = rig.close_engine(1.0)
     assert each_its_own(waits) == [ContextClosed] * 5
-    assert [command.what for command in rig.server.take()][-1] == "release_many"
+    assert rig.whats()[-1] == "release_many"
     rig.say(OK if stage is who_asks else integer(0), FINE)
     rig.turn()
     assert closing.done
-    assert not rig.engine.held
+    assert not rig.held
     assert all(server.hung_up or not server.take() for server in rig.connector.listeners.servers)
     assert rig.waiting == 0
 
 
 @stages
-def test_the_end_of_the_timer_is_everybodys(rig: WaitingRig, stage: Stage) -> None:
-    waits = stage(rig)
-    rig.engine.timer_stopped()
-    rig.turn()
-    assert each_its_own(waits) == [ContextClosed] * 5
-
-
-@stages
 @pytest.mark.parametrize("fate", ["died", "failed"])
-def test_the_death_of_the_thread_is_everybodys_and_who_comes_later_waits_as_before(
-    rig: WaitingRig, stage: Stage, fate: str
-) -> None:
+def test_the_death_of_the_thread_is_everybodys_and_not_for_ever(rig: WaitingRig, stage: Stage, fate: str) -> None:
     waits = stage(rig)
-    holder = rig.engine.wait_queues
+    holder = rig.lines
     rig.post(rig.engine.thread_died if fate == "died" else lambda: rig.engine.crashed(BUG))
     assert each_its_own(waits) == [LockUnavailable] * 5
     assert (len(holder), rig.waiting, holder.in_flight) == (0, 0, {})
@@ -449,7 +397,7 @@ def test_after_a_failure_nobody_asks_for_those_who_are_gone(rig: WaitingRig) -> 
     rig.post(lambda: rig.engine.crashed(BUG))
     assert isinstance(second.error, LockUnavailable)
     rig.go_on(1.0, rig.agree)
-    assert not rig.engine.held
+    assert not rig.held
     rig.assert_clean()
 
 
@@ -463,9 +411,9 @@ def test_at_the_end_of_the_interpreter_nobody_is_told(rig: WaitingRig) -> None:
 @stages
 def test_a_forked_child_has_no_lines(rig: WaitingRig, stage: Stage) -> None:
     stage(rig)
-    rig.timer._forked()  # as in the child: all that is the parent's is dropped without a word
+    rig.fork()  # as in the child: all that is the parent's is dropped without a word
     rig.turn()
-    assert (len(rig.engine.wait_queues), rig.waiting, rig.engine.wait_queues.in_flight) == (0, 0, {})
+    assert (len(rig.lines), rig.waiting, rig.lines.in_flight) == (0, 0, {})
     own = rig.wait("a")
     rig.go_on(0.1, rig.be_taken())
     rig.wake("a")
@@ -481,8 +429,7 @@ def test_a_grant_whose_reply_was_lost_is_recognised_by_the_same_token(rig: Waiti
     wait = rig.wait_first("a")
     rig.wake("a")
     before = rig.server.one("acquire")
-    rig.server.close()
-    rig.go_on(0.1, rig.listen)
+    rig.reconnect(0.1, rig.listen)
     again = rig.server.one("acquire")
     assert again.pairs == before.pairs
     rig.say(integer(0))
@@ -523,7 +470,7 @@ def test_a_grant_that_comes_too_late_is_undone_and_the_next_try_is_clean(rig: Wa
     rig.go_on(0.6)
     rig.say(integer(0))
     assert wait.goes_on
-    assert whats(rig) == ["release_many"]
+    assert rig.whats() == ["release_many"]
     rig.say(FINE)
     rig.go_on(0.8)
     rig.grant(wait)
@@ -532,7 +479,7 @@ def test_a_grant_that_comes_too_late_is_undone_and_the_next_try_is_clean(rig: Wa
 def test_who_waits_on_a_context_that_is_being_closed_is_told_when_his_first_answer_comes(rig: WaitingRig) -> None:
     hasty = rig.wait("a", blocking=False)
     poller = rig.wait("b", retry_every=0.1)
-    rig.ask(lambda future: rig.engine.close(1.0, future))
+    rig.close_engine(1.0)
     rig.say(NIL, NIL)
     assert hasty.refused
     assert isinstance(poller.error, ContextClosed)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from tests.engine.support import Rig
-from tests.engine.test_broken import NONSENSE
-from tests.hostile.arena import Listener, wired
+from tests.engine.support import NotingRequest, PairConnection, Rig
+from tests.engine.test_broken_connections import NONSENSE
+from tests.hostile.fuzzing import Listener, wired
 from tests.support.tls import TlsFiles
 from wheel_lock.engine.engine import Engine
 from wheel_lock.lease import State
@@ -52,13 +52,13 @@ def test_a_hostile_reply_costs_one_connection_and_no_lease_of_any_context(rig: R
     rig.go_on(1.0, rig.agree)
     assert attempt.future.result()
     assert rig.told == []
-    other.node.close(ConnectionAbortedError("the test is over"))
+    other.router.renewer.node.close(ConnectionAbortedError("the test is over"))
 
 
 @pytest.mark.parametrize("reply", HOSTILE)
 def test_a_hostile_message_costs_the_connection_for_wake_ups(rig: Rig, reply: bytes) -> None:
     held = rig.hold("held", 30.0)
-    rig.engine.pubsub.listen(b"c", Listener())
+    rig.wakeups.listen(b"c", Listener())
     rig.turn()
     bad = rig.connector.listeners.servers[-1]
     bad.say(reply)
@@ -85,55 +85,11 @@ def test_a_value_that_is_too_long_to_be_a_token_costs_nothing(rig: Rig) -> None:
     assert attempt.future.result()
 
 
-class Asked:
-    """A request whose reply is noted."""
-
-    finished = False
-    may_wait = False
-    awaited = True
-    above = None
-
-    def __init__(self, replies: list[Reply]) -> None:
-        self.replies = replies
-        self.error: Exception | None = None
-
-    def encode(self, capability: int) -> bytes:
-        return b"PING\r\n"
-
-    def on_reply(self, reply: Reply) -> None:
-        self.replies.append(reply)
-
-    def on_connection_lost(self, error: Exception) -> None:
-        self.error = error
-
-    def on_unavailable(self, error: Exception) -> None: ...
-
-    def unsent(self) -> None: ...
-
-    def crashed(self, error: Exception) -> None: ...
-
-    def ahead(self, missing_rights: frozenset[str]) -> Asked:
-        return self
-
-
-class Owned:
-    """A connection that is one end of a pair."""
-
-    capability: int = 0
-    server: tuple[str | None, str] = ("pair", "0")
-    missing_rights: frozenset[str] = frozenset()
-    keyed: bool = False
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-
-    def close(self) -> None:
-        self.sock.close()
-
-    def after_fork_in_child(self) -> None: ...
-
-
 def nothing(*arguments: object) -> None: ...
+
+
+def answered(requests: list[NotingRequest]) -> int:
+    return sum(len(request.replies) for request in requests)
 
 
 def send_all(sock: socket.socket, data: bytes) -> threading.Thread:
@@ -156,6 +112,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     for end in (ours, theirs):
         for what in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             end.setsockopt(socket.SOL_SOCKET, what, 1 << 22)
+    ours.setblocking(False)
     yield ours, theirs
     ours.close()
     theirs.close()
@@ -171,9 +128,8 @@ def drive(rig: Rig, until: Callable[[], bool]) -> None:
 
 def test_a_flood_of_messages_is_heard_a_part_in_each_turn(rig: Rig, pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
-    ours.setblocking(False)
     heard: list[Reply] = []
-    channel = PushConnection(heard.append, rig.timer, Owned(ours), None, nothing, nothing)
+    channel = PushConnection(heard.append, rig.timer, PairConnection(ours), None, nothing, nothing)
     theirs.settimeout(0.0)
     count = 0
     try:
@@ -193,34 +149,30 @@ def test_a_flood_of_messages_is_heard_a_part_in_each_turn(rig: Rig, pair: tuple[
     channel.drop(ConnectionAbortedError("the test is over"))
 
 
-def test_replies_that_nobody_has_asked_for_drop_the_connection_at_once(
-    rig: Rig, pair: tuple[socket.socket, socket.socket]
-) -> None:
+def test_replies_to_no_request_drop_the_connection_at_once(rig: Rig, pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
-    ours.setblocking(False)
     lost: list[Exception] = []
-    PipelinedConnection(rig.timer, Owned(ours), None, nothing, lambda channel, error: lost.append(error))
+    PipelinedConnection(rig.timer, PairConnection(ours), None, nothing, lambda channel, error: lost.append(error))
     sending = send_all(theirs, b":1\r\n" * 262_144)
     drive(rig, lambda: bool(lost))
     sending.join(30.0)
     assert "nothing was asked for" in str(lost[0])
 
 
-def test_a_text_of_half_a_gigabyte_is_read_a_part_in_each_turn_and_not_kept(
+def test_a_very_long_text_is_read_a_part_in_each_turn_and_not_kept(
     rig: Rig, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     ours, theirs = pair
-    ours.setblocking(False)
-    replies: list[Reply] = []
-    channel = PipelinedConnection(rig.timer, Owned(ours), None, nothing, nothing)
-    channel.send(Asked(replies))
-    channel.send(Asked(replies))
+    asked = [NotingRequest() for _ in range(2)]
+    channel = PipelinedConnection(rig.timer, PairConnection(ours), None, nothing, nothing)
+    for request in asked:
+        channel.send(request)
     size = 64 << 20
     rig.timer.turn()  # they are on the wire
     sending = send_all(theirs, b"$%d\r\n" % size + b"x" * size + b"\r\n:1\r\n")
-    drive(rig, lambda: len(replies) == 2)
+    drive(rig, lambda: bool(asked[1].replies))
     sending.join(30.0)
-    assert replies == [b"(too long)", 1]
+    assert [request.replies for request in asked] == [[b"(too long)"], [1]]
     assert channel._reader._reader.len() < 2048
     channel.drop(ConnectionAbortedError("the test is over"))
 
@@ -230,6 +182,7 @@ def secured(tls_files: TlsFiles, ours: socket.socket, theirs: socket.socket) -> 
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(tls_files.cert, tls_files.key)
     asking = ssl.create_default_context(cafile=str(tls_files.ca))
+    ours.setblocking(True)
     ends: list[ssl.SSLSocket] = []
     shaking = threading.Thread(target=lambda: ends.append(serving.wrap_socket(theirs, server_side=True)), daemon=True)
     shaking.start()
@@ -243,23 +196,25 @@ def test_what_tls_has_buffered_is_read_in_later_turns(
 ) -> None:
     ours, theirs = secured(tls_files, *pair)
     ours.setblocking(False)
-    replies: list[Reply] = []
+    asked = [NotingRequest() for _ in range(6)]
     lost: list[Exception] = []
-    channel = PipelinedConnection(rig.timer, Owned(ours), None, nothing, lambda channel, error: lost.append(error))
-    for _ in range(6):
-        channel.send(Asked(replies))
+    channel = PipelinedConnection(
+        rig.timer, PairConnection(ours), None, nothing, lambda channel, error: lost.append(error)
+    )
+    for request in asked:
+        channel.send(request)
     text = b"x" * 900_000
     rig.timer.turn()  # they are on the wire
     sending = send_all(theirs, b"$900000\r\n%b\r\n" % text * 6)
     ticks: list[int] = []
-    while len(replies) < 6:
-        before = len(replies)
+    while answered(asked) < 6:
+        before = answered(asked)
         rig.timer.turn()
-        ticks.append(len(replies) - before)
+        ticks.append(answered(asked) - before)
         assert not lost
     sending.join(30.0)
     assert max(ticks) <= 3  # a turn reads a MiB before what is due, and one behind it
-    assert replies == [text] * 6
+    assert [request.replies for request in asked] == [[text]] * 6
     channel.drop(ConnectionAbortedError("the test is over"))
     theirs.close()
 

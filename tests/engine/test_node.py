@@ -9,15 +9,13 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.engine.support import FINE, OK, START, TICK_S, Rig, error, integer
+from tests.engine.support import BUSY, FINE, OK, START, TICK_S, Rig, failure, integer
 from tests.unit.support import PATIENCE_S
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import State
 from wheel_lock.net.node import start_helper_thread
 from wheel_lock.runtime.failures import FailureDomain
-
-REFUSED = ConnectionRefusedError("nobody listens")
 
 
 def test_nothing_connects_before_there_is_something_to_send(rig: Rig) -> None:
@@ -26,25 +24,26 @@ def test_nothing_connects_before_there_is_something_to_send(rig: Rig) -> None:
     assert rig.timer.next_due_at() is None
 
 
-def test_an_idle_node_wakes_nobody_up(rig: Rig) -> None:
+def test_an_idle_node_wakes_nobody_up_and_is_not_connected_again(rig: Rig) -> None:
     lease = rig.hold("a")
     rig.release(lease)
     rig.agree()
-    rig.turn()
     rig.go_on(6.0)
     assert rig.timer.next_due_at() is None
+    rig.reconnect(5.0)
+    assert rig.connector.attempts == 1
 
 
-@pytest.mark.parametrize("timeout", [0.6, 3.0, 30.0])
+@pytest.mark.parametrize("timeout", [0.6, 30.0])
 def test_a_silent_node_is_suspected_after_a_sixth_of_the_timeout(rig: Rig, timeout: float) -> None:
     rig.hold("a", timeout)
     due = START + timeout / 3
     rig.go_to(due + timeout / 6 - 2 * TICK_S)
-    assert rig.engine.node.ready
+    assert rig.ready
     assert rig.connector.attempts == 1
     rig.launch.slow = True
     rig.go_to(due + timeout / 6)
-    assert not rig.engine.node.ready
+    assert not rig.ready
     assert len(rig.launch.held) == 1
 
 
@@ -54,15 +53,14 @@ def test_where_less_than_that_is_left_it_is_suspected_after_half_of_what_is_left
     rig.jump(2.768)  # 0.2 s before the deadline
     assert len(rig.server.take()) == 1
     rig.go_on(0.07)
-    assert rig.engine.node.ready
+    assert rig.ready
     rig.go_on(0.03)
-    assert not rig.engine.node.ready
+    assert not rig.ready
 
 
 def test_a_paused_server_that_speaks_first_keeps_its_connection_and_loses_nothing(rig: Rig) -> None:
     lease = rig.hold("a")
-    rig.launch.slow = True
-    rig.go_on(1.6)
+    rig.be_silent(1.6)
     assert len(rig.launch.held) == 1
     assert rig.server.one("renew").names == ["a"]
     rig.say(FINE)
@@ -93,19 +91,16 @@ def test_the_connection_that_answers_first_takes_over_and_the_silent_one_is_clos
 def test_what_was_overdue_goes_out_at_once_when_a_silent_server_speaks_again(rig: Rig) -> None:
     first = rig.hold("first", 3.0)
     second = rig.hold("second", 30.0, renew_every=1.7)
-    rig.launch.slow = True
-    rig.go_on(1.8)
+    rig.be_silent(1.8)
     assert second.state is State.OVERDUE  # due while the node was suspected
-    rig.server.take()
-    rig.say(FINE)
+    rig.reply(None, FINE)
     assert first.state is State.HELD
     assert rig.server.one("renew").names == ["second"]
 
 
 def test_half_a_reply_is_no_sign_of_life(rig: Rig) -> None:
     lease = rig.hold("a")
-    rig.launch.slow = True
-    rig.go_on(1.6)
+    rig.be_silent(1.6)
     old = rig.server
     rig.say(b"*")  # and no more
     rig.launch.slow = False
@@ -120,67 +115,43 @@ def test_half_a_reply_is_no_sign_of_life(rig: Rig) -> None:
 
 def test_callers_requests_move_to_the_connection_that_takes_over(rig: Rig) -> None:
     lease = rig.hold("a")
-    rig.launch.slow = True
-    rig.go_on(1.6)
+    rig.be_silent(1.6)
     acquire = rig.acquire("b")
     release = rig.release(lease)
     rig.server.take()
-    rig.launch.go_on()
-    rig.turn()
+    rig.connect()
     assert sorted(command.what for command in rig.server.take()) == ["acquire_many", "release"]
     rig.say(*([FINE, integer(1)]))
     assert acquire.future.done
     assert release.done
 
 
-def test_a_node_that_cannot_be_reached_is_tried_with_growing_pauses(rig: Rig) -> None:
+def test_a_node_that_cannot_be_reached_is_tried_with_growing_pauses_which_begin_small_after_a_reply(rig: Rig) -> None:
     rig.hold("a", 30.0)
-    rig.connector.refusal = REFUSED
-    rig.server.close()
-    rig.go_on(6.0)
+    rig.be_away(6.0)
     moments = rig.connector.attempted_at[1:]
     pauses = [later - earlier for earlier, later in zip([START, *moments], moments, strict=False)]
     for pause, wanted in zip(pauses, [0.02, 0.04, 0.08, 0.16, 0.32, *[0.5] * 20], strict=False):
         assert wanted * 0.75 - 0.011 <= pause <= wanted * 1.25 + 0.011
     assert len(pauses) >= 12
-
-
-def test_the_pauses_begin_small_again_after_a_reply(rig: Rig) -> None:
-    rig.hold("a", 30.0)
-    rig.connector.refusal = REFUSED
-    rig.server.close()
-    rig.go_on(4.0)
     rig.connector.refusal = None
     rig.go_on(1.0)
     rig.hold("b")  # a reply
     attempts = rig.connector.attempts
-    rig.server.close()
-    rig.turn()
+    rig.hang_up()
     rig.go_on(0.04)
     assert rig.connector.attempts == attempts + 1
 
 
-def test_the_pauses_do_not_begin_small_again_when_only_connecting_works(rig: Rig) -> None:
-    rig.hold("a", 3.0)
-    rig.go_to(START + 1.0)
-
-    def hang_up() -> None:
-        for server in rig.connector.servers:
-            if not server.closed and server.take():
-                server.close()
-
-    rig.go_to(START + 2.9, hang_up)
-    assert 5 <= rig.connector.attempts <= 12
-
-
-def test_nor_after_half_a_reply(rig: Rig) -> None:
+@pytest.mark.parametrize("said", [b"", b"*"])
+def test_the_pauses_do_not_begin_small_again_before_a_whole_reply(rig: Rig, said: bytes) -> None:
     rig.hold("a", 3.0)
     rig.go_to(START + 1.0)
 
     def stammer_and_hang_up() -> None:
         for server in rig.connector.servers:
             if not server.closed and server.take():
-                server.say(b"*")
+                server.say(said)
                 server.close()
 
     rig.go_to(START + 2.9, stammer_and_hang_up)
@@ -205,63 +176,43 @@ def test_a_setting_that_cannot_work_refuses_waiting_requests_at_once(rig: Rig, r
     assert rig.now == START
     rig.go_on(10.0)
     assert rig.connector.attempts == 1
-    assert rig.engine.acquiring == 0
+    assert rig.acquiring == 0
 
 
 def test_held_leases_go_on_trying_even_so(rig: Rig) -> None:
     lease = rig.hold("a", 3.0)
     rig.connector.refusal = redis.exceptions.AuthenticationError("WRONGPASS")
-    rig.server.close()
-    rig.go_on(1.5)
+    rig.reconnect(1.5)
     assert rig.connector.attempts > 3
     rig.connector.refusal = None
     rig.go_on(1.0, rig.agree)
     assert rig.believes(lease)
 
 
-def test_nobody_needs_a_connection_so_none_is_made_again(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.release(lease)
-    rig.agree()
-    rig.turn()
-    rig.server.close()
-    rig.go_on(5.0)
-    assert rig.connector.attempts == 1
-
-
 def test_an_idle_connection_is_made_again_while_something_is_held(rig: Rig) -> None:
     lease = rig.hold("a", 30.0)
-    rig.server.close()
-    rig.go_on(0.1)
-    assert rig.connector.attempts == 2
-    assert rig.engine.node.ready
+    rig.reconnect()
+    assert rig.connector.attempts == rig.stats().connects == 2
+    assert rig.ready
     rig.go_on(0.1, rig.agree)
     assert lease.renewals == 1  # verified at once
     rig.go_on(10.0, rig.agree)
     assert lease.renewals == 2
 
 
-def test_an_idle_half_open_connection_is_noticed_at_the_next_renewal(rig: Rig) -> None:
-    lease = rig.hold("a")
-    rig.go_on(1.5, lambda: rig.connector.servers[-1].agree() if len(rig.connector.servers) > 1 else None)
-    assert rig.connector.attempts == 2
-    assert lease.renewals == 1
-
-
 def test_a_helper_thread_that_cannot_be_started_is_one_failed_attempt(rig: Rig) -> None:
     rig.hold("a", 30.0)
-    launch = rig.engine.node._launch
+    launch = rig.engine.router.renewer.node._launch
     failures = 1
 
     def out_of_threads(attempt: Callable[[], None]) -> None:
         nonlocal failures
         failures -= 1
-        rig.engine.node._launch = launch
+        rig.engine.router.renewer.node._launch = launch
         raise RuntimeError("can't start new thread")
 
-    rig.engine.node._launch = out_of_threads
-    rig.server.close()
-    rig.go_on(2.0)
+    rig.engine.router.renewer.node._launch = out_of_threads
+    rig.reconnect(2.0)
     assert failures == 0
     assert rig.connector.attempts == 2, "a node that has once failed to start a helper thread never connects again"
 
@@ -291,19 +242,15 @@ def test_a_slow_attempt_is_not_joined_by_a_second_one(rig: Rig) -> None:
 def test_a_connection_that_comes_after_the_end_is_closed(rig: Rig) -> None:
     rig.launch.slow = True
     attempt = rig.acquire("a")
-    closed: Future[None] = rig.ask(lambda future: rig.engine.close(1.0, future))
+    closed: Future[None] = rig.close_engine(1.0)
     assert closed.done
-    with pytest.raises(LockUnavailable):
-        attempt.future.result()
-    rig.launch.go_on()
-    rig.turn()
+    failure(attempt.future, LockUnavailable)
+    rig.connect()
     assert rig.server.take() == []
     assert rig.server.hung_up
 
 
-def test_a_connection_that_comes_when_the_timer_has_taken_its_last_turn_is_closed(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_comes_after_the_last_turn_is_closed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.launch.slow = True
     rig.acquire("a")
     post = rig.timer.post
@@ -324,12 +271,11 @@ def test_a_connection_to_a_server_that_has_been_replaced_as_master_meanwhile_is_
     rig.launch.slow = True
     attempt = rig.acquire("a")
     error = ConnectionAbortedError("another server is the master now")
-    rig.engine.node.leave_for([("another", "6379")], error)
-    rig.launch.go_on()
-    rig.turn()
+    rig.engine.router.renewer.node.leave_for([("another", "6379")], error)
+    rig.connect()
     assert rig.server.take() == []
     assert rig.server.hung_up
-    rig.engine.node.leave_for([("another", "6379"), ("scripted", "6379")], error)
+    rig.engine.router.renewer.node.leave_for([("another", "6379"), ("scripted", "6379")], error)
     rig.launch.slow = False
     rig.go_on(1.0, rig.agree)
     assert attempt.future.result()
@@ -337,27 +283,15 @@ def test_a_connection_to_a_server_that_has_been_replaced_as_master_meanwhile_is_
 
 def test_a_suspected_connection_that_breaks_is_replaced_by_the_attempt_under_way(rig: Rig) -> None:
     lease = rig.hold("a")
-    rig.launch.slow = True
-    rig.go_on(1.6)
-    rig.server.close()
-    rig.turn()
+    rig.be_silent(1.6)
+    rig.hang_up()
     assert len(rig.launch.held) == 1
-    rig.launch.go_on()
-    rig.turn()
+    rig.connect()
     rig.agree()
-    rig.turn()
     assert lease.state is State.HELD
     rig.launch.slow = False
     rig.go_on(2.0, rig.agree)
     assert rig.connector.attempts == 2
-
-
-def test_connections_are_counted(rig: Rig) -> None:
-    rig.hold("a")
-    assert rig.stats().connects == 1
-    rig.server.close()
-    rig.go_on(0.1)
-    assert rig.stats().connects == 2
 
 
 def test_a_reply_in_the_turn_in_which_the_time_is_up_counts(rig: Rig) -> None:
@@ -371,11 +305,10 @@ def test_a_reply_in_the_turn_in_which_the_time_is_up_counts(rig: Rig) -> None:
 
 def test_a_server_error_is_a_sign_of_life(rig: Rig) -> None:
     rig.hold("a")
-    rig.launch.slow = True
-    rig.go_on(1.6)
-    assert not rig.engine.node.ready
-    rig.say(error("BUSY no time"))
-    assert rig.engine.node.ready
+    rig.be_silent(1.6)
+    assert not rig.ready
+    rig.say(BUSY)
+    assert rig.ready
 
 
 class _Struck(BaseException):
@@ -385,8 +318,7 @@ class _Struck(BaseException):
 def test_an_attempt_that_is_ended_by_whatever_is_followed_by_another(rig: Rig) -> None:
     lease = rig.hold("a")
     rig.connector.refusal = _Struck()
-    rig.server.close()
-    rig.go_on(0.5)
+    rig.reconnect(0.5)
     assert rig.connector.attempts > 2
     rig.connector.refusal = None
     rig.go_on(2.0, rig.agree)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,13 +13,9 @@ from wheel_lock.engine.pacing import Pace
 
 TICK_S = 0.01
 AT_ONCE = 8
+pytestmark = pytest.mark.rig(fallback_s=1000.0)
+
 CHANNEL = b"wheel_lock:wake:{a}"
-
-
-@pytest.fixture
-def rig() -> Iterator[WaitingRig]:
-    with WaitingRig(fallback_s=1000.0) as rig:
-        yield rig
 
 
 def flood(rig: WaitingRig, expires_at: float, wake_ups: int = 100) -> int:
@@ -55,17 +50,6 @@ def test_after_that_it_is_one_try_a_tick(rig: WaitingRig) -> None:
         tries += len(rig.refuse(round((expires_at - rig.now) * 1000)))
         tries += flood(rig, expires_at)
     assert 20 <= tries <= 51
-
-
-def test_many_at_once_are_as_one(rig: WaitingRig) -> None:
-    _, expires_at = hold_off(rig)
-    rig.listener.say(*[message(CHANNEL)] * 250)  # as many as one turn takes
-    rig.turn()
-    tries = 0
-    while commands := rig.server.take():
-        tries += len(commands)
-        rig.say(*[array(round((expires_at - rig.now) * 1000)) for _ in commands])
-    assert tries <= 2
 
 
 def test_an_honest_release_behind_them_is_found_at_the_next_tick(rig: WaitingRig) -> None:
@@ -104,9 +88,8 @@ def test_a_release_of_its_own_process_is_followed_at_once_all_the_same(rig: Wait
     flood(rig, expires_at)
     rig.wake("a")
     stray = rig.lease("a")
-    rig.post(lambda: rig.engine.wait_queues.ended(stray))
-    rig.server.one("acquire")
-    rig.say(integer(0))
+    rig.post(lambda: rig.lines.ended(stray))
+    rig.reply("acquire", integer(0))
 
 
 def test_each_name_has_a_pace_of_its_own(rig: WaitingRig) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
 from typing import ClassVar
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.engine.support import Attempt
 from tests.engine.world import Client, Network, World
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
@@ -52,8 +50,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=clients, name=names, timeout=timeouts, kind=kinds, limits=limits)
     def acquire(self, number: int, name: str, timeout: float, kind: Exclusive, limits: dict[str, float]) -> None:
-        begin: Callable[..., Attempt] = self.world.acquire
-        begin(self.client(number), name, timeout, kind=kind, **limits)
+        self.world.acquire(self.client(number), name, timeout, kind=kind, **limits)
 
     @rule(number=clients, name=names, timeout=timeouts, kind=kinds, limits=limits)
     def acquire_and_work(
@@ -179,7 +176,7 @@ class Machine(RuleBasedStateMachine):
 
     def check_leftovers(self) -> None:
         """Fail if the engines still keep something of what is over."""
-        assert not any(client.rig.engine.acquiring for client in self.world.clients)
+        assert not any(client.rig.acquiring for client in self.world.clients)
 
 
 class WithExtends(Machine):

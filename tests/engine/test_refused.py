@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from tests.engine.support import FINE, START, Command, Rig, array, error, integer, names
+from tests.engine.support import FINE, NOSCRIPT, START, Command, Rig, array, error, integer, names
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, Owner, State
 from wheel_lock.lock_types import READ, REENTRANT
@@ -20,22 +20,20 @@ NO_TIME = "NOPERM User app has no permissions to run the 'time' command"
 def hold(rig: Rig, name: str, kind: LockType, timeout: float) -> Lease:
     """Acquire a lock of a kind whose script answers with a fence, or 0."""
     attempt = rig.acquire(name, timeout, kind=kind)
-    rig.server.take()
-    rig.say(integer(0))
+    rig.reply(None, integer(0))
     assert attempt.future.result()
     return attempt.lease
 
 
-def refusing(rig: Rig, scripts: Collection[str], seen: list[Command]) -> Callable[[], None]:
+def refusing(rig: Rig, scripts: Collection[str], seen: list[Command] | None = None) -> Callable[[], None]:
     """Return what answers as a server that refuses whole calls of these scripts; renewals go into ``seen``."""
 
-    def answer() -> None:
-        for command in rig.server.take():
-            if command.what.startswith("renew"):
-                seen.append(command)
-            rig.server.say(error(NO_TIME) if command.what in scripts else FINE)
+    def reply(command: Command) -> bytes:
+        if seen is not None and command.what.startswith("renew"):
+            seen.append(command)
+        return error(NO_TIME) if command.what in scripts else FINE
 
-    return answer
+    return replying(rig, [], reply)
 
 
 def test_what_is_refused_to_very_many_locks_of_one_kind_costs_no_other_kind() -> None:
@@ -139,8 +137,7 @@ def test_a_shard_behind_a_proxy_that_can_answer_nobody_says_nothing_of_the_other
         well = rig.hold_many([f"well:{number}" for number in range(100)], 30.0, renew_every=2.0)
         asked: list[float] = []
         rig.go_on(
-            25.0,
-            replying(rig, asked, lambda command: error(BUSY) if command.names[0].startswith("ill") else FINE),
+            25.0, replying(rig, asked, lambda command: error(BUSY) if command.names[0].startswith("ill") else FINE)
         )
         assert {lease.renewals for lease in ill} == {0}
         assert all(lease.renewals >= 11 for lease in well)
@@ -156,8 +153,7 @@ def test_a_probe_that_nobody_wants_any_more_does_not_end_the_probing() -> None:
         [probe] = rig.server.take()
         probed, other = (first, second) if probe.names == ["first"] else (second, first)
         rig.release(probed)
-        rig.server.one("release")
-        rig.say(error("NOSCRIPT No matching script."), integer(1))
+        rig.reply("release", NOSCRIPT, integer(1))
         rig.go_on(1.3, rig.agree)
         assert other.renewals == 1
 

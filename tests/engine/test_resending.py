@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.support import FINE, START, TICK_S, Command, Rig, agreement, error, names, runs
+from tests.engine.support import FINE, NOSCRIPT, START, Command, Rig, agreement, error, names, runs
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire_all import MultiLockWaiter
 from wheel_lock.errors import LockTimeout
@@ -14,8 +14,6 @@ from wheel_lock.lease import State
 from wheel_lock.lock_types import FENCED
 from wheel_lock.options import lock_options
 from wheel_lock.protocol import scripts
-
-NOSCRIPT = error("NOSCRIPT No matching script. Please use EVAL.")
 
 
 def test_a_renewal_is_called_by_its_sha1_in_the_form_that_the_server_knows() -> None:
@@ -116,8 +114,7 @@ def test_there_is_at_most_one_unanswered_renewal_per_lease(rig: Rig) -> None:
 
 def test_a_lease_that_is_due_while_there_is_no_connection_is_renewed_as_soon_as_there_is_one(rig: Rig) -> None:
     lease = rig.hold("a")
-    rig.server.close()
-    rig.connector.refusal = ConnectionRefusedError("nobody listens")
+    rig.be_away()
     rig.go_to(START + 2.0)
     assert lease.state is State.OVERDUE
     assert rig.believes(lease)
@@ -134,8 +131,7 @@ def test_the_unanswered_renewals_of_a_broken_connection_go_out_again_nearest_dea
     soon = rig.hold("soon", 3.0, renew_every=1.0)
     rig.go_on(1.0)
     assert runs(rig.server.take()) == [("renew", 2)]
-    rig.server.close()
-    rig.go_on(0.1)
+    rig.reconnect()
     assert [command.names for command in rig.server.take()] == [["soon"], ["late"]]
     rig.say(FINE * 2)
     assert [lease.state for lease in (soon, late)] == [State.HELD] * 2
@@ -147,10 +143,9 @@ def test_overdue_leases_are_drained_nearest_deadline_first_across_calls() -> Non
         rig.hold_many(names(35), 30.0)
         rig.jump(9.0)  # due: some of them, in one batch after the other
         rig.server.take()
-        rig.server.close()
-        rig.go_on(1.5)
+        rig.reconnect(1.5)
         drained = [command for command in rig.server.take() if command.what == "renew"]
-        by_token = {lease.token: lease for lease in rig.engine.held}
+        by_token = {lease.token: lease for lease in rig.held}
         deadlines = [by_token[token].deadline for command in drained for _, token in command.pairs]
         assert deadlines == sorted(deadlines)
         assert len(deadlines) == 35
@@ -160,8 +155,7 @@ def test_overdue_leases_are_drained_nearest_deadline_first_across_calls() -> Non
 def test_an_acquire_that_is_sent_again_recognises_its_own_token(rig: Rig) -> None:
     attempt = rig.acquire("a")
     rig.server.one("SET")
-    rig.server.close()
-    rig.go_on(0.1)
+    rig.reconnect()
     again = rig.server.one("acquire_many")
     assert again.pairs == [(b"a", attempt.lease.token)]
     assert again.ttl_ms == 3000
@@ -170,31 +164,14 @@ def test_an_acquire_that_is_sent_again_recognises_its_own_token(rig: Rig) -> Non
     assert attempt.lease.deadline <= rig.now + 2.968
 
 
-def test_an_acquire_that_was_never_sent_is_a_plain_set_on_the_next_connection(rig: Rig) -> None:
-    rig.connector.refusal = ConnectionRefusedError("nobody listens")
-    rig.acquire("a")
-    rig.go_on(0.5)
-    rig.connector.refusal = None
-    rig.go_on(0.7)
-    rig.server.one("SET")
-
-
 def test_requests_that_wait_for_a_connection_are_sent_in_the_order_of_the_calls(rig: Rig) -> None:
     rig.launch.slow = True
     for name in ("a", "b", "c"):
         rig.acquire(name)
-    rig.launch.go_on()
-    rig.turn()
-    assert [command.names for command in rig.server.take()] == [["a"], ["b"], ["c"]]
-
-
-def test_merged_renewals_go_out_as_one_batch(rig: Rig) -> None:
-    for number in range(40):
-        rig.hold(f"lock:{number}", 3.0)
-        rig.jump(2 * TICK_S)
-    assert rig.server.take() == []
-    rig.jump(1.5)
-    assert len(rig.server.one("renew").pairs) == 40
+    rig.connect()
+    commands = rig.server.take()
+    assert runs(commands) == [("SET", 3)]
+    assert [command.names for command in commands] == [["a"], ["b"], ["c"]]
 
 
 WANTS_KEYS = error("ERR all the keys that the script uses should be passed using the KEYS array")
@@ -204,21 +181,21 @@ def test_a_bulk_acquire_that_is_given_up_is_not_asked_for_in_another_way(rig: Ri
     attempt = rig.acquire_many(names(3), limit_s=0.5)
     rig.go_on(0.6)
     assert isinstance(attempt.future.error, LockTimeout)
-    assert [command.what for command in rig.server.take()] == ["acquire_many", "release_many"]
+    assert rig.whats() == ["acquire_many", "release_many"]
     rig.say(WANTS_KEYS)
     assert rig.server.take() == []
     rig.say(WANTS_KEYS)  # but what cleans up after it is
-    assert [command.what for command in rig.server.take()] == ["release_many"] * 3
-    assert rig.engine.held == {}
+    assert rig.whats() == ["release_many"] * 3
+    assert rig.held == {}
 
 
 def test_several_locks_together_that_are_given_up_are_not_asked_for_one_by_one(rig: Rig) -> None:
     leases = [rig.lease(name) for name in "ab"]
     future: Future[Any] = Future(lambda: None)
-    together = MultiLockWaiter(rig.engine, lock_options(3.0), leases, False, False, None, future)
+    together = MultiLockWaiter(rig.engine.wait_queues, lock_options(3.0), leases, False, False, None, future)
     rig.post(together.begin)
     rig.post(together.give_up)
-    assert [command.what for command in rig.server.take()] == ["acquire_all", "release_many"]
+    assert rig.whats() == ["acquire_all", "release_many"]
     rig.say(WANTS_KEYS)
     assert rig.server.take() == []
-    assert rig.engine.held == {}
+    assert rig.held == {}

@@ -31,7 +31,7 @@ def abandon(rig: Rig, leases: list[Lease]) -> None:
 
 
 @pytest.mark.parametrize("end", [release, release_one_by_one, abandon])
-@pytest.mark.parametrize("terms", [{}, {"max_renewals": 3}, {"max_hold": 60.0}])
+@pytest.mark.parametrize("terms", [{}, {"max_renewals": 3}])
 def test_a_lease_that_ends_in_the_step_in_which_it_is_due_is_not_renewed(
     rig: Rig, end: Callable[[Rig, list[Lease]], None], terms: dict[str, float]
 ) -> None:
@@ -66,7 +66,7 @@ def wait_together(rig: WaitingRig, *names: str) -> Wait:
     alone = [rig.waiter(name).acquisition for name in names]
     future: Future[Sequence[Lease] | None] = Future(lambda: None)
     leases = [lease for each in alone for lease in each._template]
-    together = MultiLockWaiter(rig.engine, alone[0].options, leases, False, True, None, future)
+    together = MultiLockWaiter(rig.engine.wait_queues, alone[0].options, leases, False, True, None, future)
     rig.post(together.begin)
     return Wait(names[0], together, future)
 
@@ -76,8 +76,7 @@ def test_one_that_joins_a_line_in_the_step_in_which_its_time_was_up_ends_alone()
     with WaitingRig() as rig:
         together = wait_together(rig, "a", "b")
         asking, behind = [rig.wait("a", blocking_timeout=timeout) for timeout in (0.4, 0.5)]
-        rig.server.take()
-        rig.say(array(1, 30_000))  # another holds the first of the two names
+        rig.reply(None, array(1, 30_000))  # another holds the first of the two names
         assert rig.waiting == 1
         rig.go_on(0.3)
         rig.jump(0.3)
@@ -92,8 +91,7 @@ def test_one_that_joins_a_line_in_the_step_in_which_its_time_was_up_ends_alone()
 def test_those_who_begin_anew_in_the_step_in_which_their_time_was_up_have_a_moment_more() -> None:
     with WaitingRig() as rig:
         rig.wait("another")
-        rig.server.one("SET")
-        rig.say(OK)  # it is connected
+        rig.reply("SET", OK)  # it is connected
         asking, second, third = [rig.wait("a", blocking_timeout=timeout) for timeout in (0.4, 0.5, 0.5)]
         rig.server.take()
         rig.go_on(0.3)

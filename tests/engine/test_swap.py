@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
-from tests.engine.support import BUG, FINE, Rig, error, integer, runs
+from tests.engine.support import BUSY, FINE, Rig, breaking, failure, integer, runs
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.swap import Swap
 from wheel_lock.errors import LockLost, LockNotHeld, LockServerError, LockTimeout, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import READ, WRITE
 from wheel_lock.options import lock_options
-from wheel_lock.runtime.notifier import NOTIFIER
 
-BUSY = error("BUSY Redis is busy running a script.")
 REASONS = {0: LossReason.KEY_GONE, -1: LossReason.TAKEN}
 
 
@@ -33,13 +30,12 @@ class Swapping:
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         attempt = rig.acquire("a", kind=WRITE)
-        rig.server.one("acquire_write")
-        rig.say(integer(0))
+        rig.reply("acquire_write", integer(0))
         assert attempt.future.result()
         self.old = attempt.lease
         self.new = rig.lease("a", kind=READ)
         self.future: Future[None] = Future(lambda: None)
-        self.swap = Swap(rig.engine, self.old, self.new, lock_options(3.0), self.future)
+        self.swap = Swap(rig.engine.leases, self.old, self.new, lock_options(3.0), self.future)
 
     def begin(self) -> None:
         self.rig.post(self.swap.begin)
@@ -56,7 +52,7 @@ class Swapping:
         rig = self.rig
         assert not rig.believes(self.old)
         assert not rig.believes(self.new)
-        assert rig.engine.swaps == {}
+        assert rig.swaps == {}
         assert rig.stats().held == 0
         assert rig.reasons == ([] if told is None else [("a", told)])
 
@@ -74,12 +70,6 @@ def assert_cleaned_up(rig: Rig, *leases: Lease) -> None:
     rig.say(*[FINE] * len(commands))
 
 
-def failure(future: Future[Any], kind: type[WheelLockError]) -> WheelLockError:
-    assert future.done
-    assert isinstance(future.error, kind)
-    return future.error
-
-
 def test_nobody_believes_in_either_until_it_is_confirmed(rig: Rig, swapping: Swapping) -> None:
     swapping.begun()
     assert not rig.believes(swapping.old)
@@ -89,7 +79,7 @@ def test_nobody_believes_in_either_until_it_is_confirmed(rig: Rig, swapping: Swa
     assert swapping.future.result() is None
     assert (swapping.old.state, swapping.new.state) == (State.RELEASED, State.HELD)
     assert rig.believes(swapping.new)
-    assert rig.engine.swaps == {}
+    assert rig.swaps == {}
     assert rig.told == []
 
 
@@ -127,9 +117,9 @@ def test_given_up_in_flight_both_are_cleaned_up_behind_it(rig: Rig, swapping: Sw
 # Released before it is confirmed
 
 
-def test_what_is_released_in_flight_is_released_when_it_is_there(rig: Rig, swapping: Swapping) -> None:
+def test_what_is_released_in_flight_is_released_once_when_it_is_there(rig: Rig, swapping: Swapping) -> None:
     swapping.begun()
-    release = rig.release(swapping.new)
+    release, again = rig.release(swapping.new), rig.release(swapping.new)
     assert rig.server.take() == []
     assert not release.done
     rig.say(integer(1))
@@ -139,31 +129,19 @@ def test_what_is_released_in_flight_is_released_when_it_is_there(rig: Rig, swapp
     assert not rig.believes(swapping.new)
     rig.say(FINE)
     assert release.result() is None
+    failure(again, LockNotHeld)
     swapping.assert_over()
     rig.go_on(10.0)
     assert rig.server.take() == []
 
 
-def test_released_twice_in_flight_it_is_released_once(rig: Rig, swapping: Swapping) -> None:
-    swapping.begun()
-    first, second = rig.release(swapping.new), rig.release(swapping.new)
-    rig.say(integer(1))
-    rig.server.one("release_holders")
-    rig.say(FINE)
-    assert first.result() is None
-    failure(second, LockNotHeld)
-    swapping.assert_over()
-
-
 def test_a_connection_that_breaks_delays_the_swap_and_the_release(rig: Rig, swapping: Swapping) -> None:
     swapping.begun()
     release = rig.release(swapping.new)
-    rig.server.close()
-    rig.go_on(0.5)
+    rig.reconnect(0.5)
     assert runs(rig.server.take()) == [("swap_holder", 1)]
     rig.say(integer(1))
-    rig.server.one("release_holders")
-    rig.say(FINE)
+    rig.reply("release_holders", FINE)
     assert swapping.future.result() is None
     assert release.result() is None
     swapping.assert_over()
@@ -175,24 +153,18 @@ def test_what_the_server_says_is_gone_is_lost_for_everybody(rig: Rig, swapping: 
     release = rig.release(swapping.new)
     rig.say(integer(reply))
     for future in (swapping.future, release):
-        error = failure(future, LockLost)
-        assert isinstance(error, LockLost)
-        assert error.reason is REASONS[reply]
+        assert failure(future, LockLost).reason is REASONS[reply]
     assert swapping.new.loss is REASONS[reply]
     swapping.assert_over(told=REASONS[reply])
-    late = failure(rig.release(swapping.new), LockLost)
-    assert isinstance(late, LockLost)
-    assert late.reason is REASONS[reply]
+    assert failure(rig.release(swapping.new), LockLost).reason is REASONS[reply]
 
 
 def test_a_swap_that_finds_it_lost_says_why(rig: Rig, swapping: Swapping) -> None:
-    rig.post(lambda: rig.engine.mark_lost([swapping.old], LossReason.KEY_GONE))
+    rig.post(lambda: rig.engine.leases.mark_lost([swapping.old], LossReason.KEY_GONE))
     swapping.begin()
     release = rig.release(swapping.new)
     for future in (swapping.future, release):
-        error = failure(future, LockLost)
-        assert isinstance(error, LockLost)
-        assert error.reason is LossReason.KEY_GONE
+        assert failure(future, LockLost).reason is LossReason.KEY_GONE
     assert rig.server.take() == []
     swapping.assert_over(told=LossReason.KEY_GONE)
 
@@ -227,25 +199,9 @@ def test_a_confirmation_that_comes_later_than_the_lease_lasts_is_taken_back(rig:
     assert_cleaned_up(rig, swapping.new)
 
 
-@pytest.fixture
-def failing() -> Iterator[Rig]:
-    """A rig whose own code fails on purpose."""
-    with Rig() as rig:
-        yield rig
-        assert NOTIFIER.drain(10.0)
-        assert rig._failures.seen
-        rig._failures.seen.clear()
-
-
-def test_a_failure_of_the_librarys_own_is_told_although_nobody_waits(
-    failing: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*arguments: object) -> None:
-        raise BUG
-
+def test_a_failure_of_the_librarys_own_is_told(failing: Rig) -> None:
     swapping = Swapping(failing).begun()
-    with monkeypatch.context() as patch:
-        patch.setattr(type(READ), "parse_adopt", fail)
+    with breaking(type(READ), "read_adopt"):
         failing.say(integer(1))
     failure(swapping.future, WheelLockError)
     failing.go_on(0.5)
@@ -271,9 +227,7 @@ ENDS: dict[str, Callable[[Rig, Swapping], object]] = {
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("answered", [False, True])
-def test_a_release_that_waits_for_the_swap_ends_however_that_ends(
-    rig: Rig, swapping: Swapping, end: str, answered: bool
-) -> None:
+def test_a_release_that_waits_for_the_swap_ends_with_it(rig: Rig, swapping: Swapping, end: str, answered: bool) -> None:
     swapping.begun()
     releases = [rig.release(swapping.new), rig.release(swapping.new)]
     ENDS[end](rig, swapping)
@@ -287,12 +241,12 @@ def test_a_release_that_waits_for_the_swap_ends_however_that_ends(
     assert swapping.future.done
     assert not rig.believes(swapping.new)
     assert not rig.believes(swapping.old)
-    assert rig.engine.swaps == {}
+    assert rig.swaps == {}
     assert rig.reasons == []  # nothing is lost for who has let go of it
 
 
 def test_a_child_knows_of_no_swap(rig: Rig, swapping: Swapping) -> None:
     swapping.begun()
-    rig.timer._forked()
-    assert rig.engine.swaps == {}
+    rig.fork()
+    assert rig.swaps == {}
     failure(rig.release(swapping.new), LockLost)

@@ -14,9 +14,6 @@ from wheel_lock.lease import NOBODY, Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE, Exclusive
 from wheel_lock.options import lock_name, lock_options
 from wheel_lock.protocol.keys import wake_channel
-from wheel_lock.protocol.resp import lease_args
-from wheel_lock.protocol.tokens import new_token
-from wheel_lock.runtime.notifier import NOTIFIER
 
 LINGER_S = 2.0  # a line and its subscription outlive their last waiter for so long
 
@@ -88,13 +85,11 @@ class WaitingRig(Rig):
     ) -> Wait:
         """A wait that has not begun; ``told()`` is called when it ends."""
         options = lock_options(timeout, **terms)
-        group = self.engine.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
-        key = lock_name(name)
-        lease = Lease(name, lease_args(key, new_token() if token is None else token.encode()), group, owner)
+        lease = self.lease(name, timeout, kind=kind, owner=owner, token=token, **terms)
         until = None if blocking_timeout is None else self.now + blocking_timeout
         future: Future[Sequence[Lease] | None] = Future(told)
         given, blocking = token is not None, options.blocking
-        acquisition = Waiter(self.engine, options, (lease,), given, blocking, until, future)
+        acquisition = Waiter(self.engine.wait_queues, options, (lease,), given, blocking, until, future)
         wait = Wait(name, acquisition, future)
         lease.on_lost = lambda event: self._note(wait.lease, event)
         return wait
@@ -211,14 +206,14 @@ class WaitingRig(Rig):
     def assert_clean(self) -> None:
         """Fail unless nothing is left of those who waited, once everything has lingered for long enough."""
         assert self.waiting == 0
-        assert NOTIFIER.drain(10.0)  # callbacks that run in real time are looked after
+        self.drain()  # callbacks that run in real time are looked after
         self.go_on(LINGER_S + 0.1, self.agree)
         assert len(self.engine.wait_queues) == 0
         self.go_on(LINGER_S + 0.1, self.agree)
         there = [known for server, known in self._subscriptions.items() if not (server.hung_up or server.closed)]
         assert not any(known.channels for known in there)
         assert not self.engine.busy
-        assert self.engine.acquiring == 0
+        assert self.engine.leases.acquiring == 0
         assert self.engine.wait_queues.in_flight == {}
-        if not self.engine.held:
+        if not self.engine.leases.held:
             assert len(self.timer.wheel) == 0

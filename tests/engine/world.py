@@ -21,7 +21,6 @@ from tests.engine.waiters import Wait, WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost
 from wheel_lock.lease import EXTENDING, Lease
-from wheel_lock.lock_types import EXCLUSIVE, Exclusive
 from wheel_lock.testing import ManualClock
 
 
@@ -223,21 +222,9 @@ class World:
 
     # -- what callers do ---------------------------------------------------------------------------------------------
 
-    def acquire(
-        self,
-        client: Client,
-        name: str,
-        timeout: float = 1.0,
-        *,
-        kind: Exclusive = EXCLUSIVE,
-        renew: bool = True,
-        max_renewals: int | None = None,
-        max_hold: float | None = None,
-    ) -> Attempt:
+    def acquire(self, client: Client, name: str, timeout: float = 1.0, **terms: Any) -> Attempt:
         """Begin to acquire."""
-        attempt = client.rig.acquire(
-            name, timeout, kind=kind, renew=renew, max_renewals=max_renewals, max_hold=max_hold
-        )
+        attempt = client.rig.acquire(name, timeout, **terms)
         client.attempts.append(attempt)
         self._collect(client)
         return attempt

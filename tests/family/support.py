@@ -1,59 +1,19 @@
-"""What these tests share: threads that live on between calls, and all kinds of locks by name."""
+"""What these tests share: all kinds of locks by name, and what is left of them at the server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from tests.redis.support import LONG_S, Backend, Background, Clock
-from tests.support.waiting import eventually
+from tests.redis.support import Backend, Clock
 from wheel_lock import LockContext
 from wheel_lock.asyncio import AsyncContext
-from wheel_lock.testing import settle
 
 T = TypeVar("T")
 
 NAME = "order:42"
-OTHER = "order:43"
 NEVER_S = 600.0
 """A fallback that nobody lives to see."""
-
-
-class Elsewhere(ThreadPoolExecutor):
-    """A thread that does what it is told, one call after the other, and lives on: what it holds it goes on holding."""
-
-    def __init__(self) -> None:
-        super().__init__(max_workers=1)
-
-    def __exit__(self, *exception: object) -> None:
-        self.shutdown(wait=False)  # what still waits for a lock ends with its context
-
-    def do(self, call: Callable[[], T]) -> T:
-        """Call there; return what that returns, or raise what it raises."""
-        return self.submit(call).result(LONG_S)
-
-    def begin(self, context: LockContext, call: Callable[[], T]) -> Future[T]:
-        """Call there, and return when the call waits for a lock of `context`, or has returned."""
-        before = context.stats().waiting
-        future = self.submit(call)
-        eventually(lambda: context.stats().waiting > before or future.done(), LONG_S, "it waits")
-        return future
-
-
-NewThread = Callable[[], Elsewhere]
-
-
-def waited_in_vain(context: LockContext, clock: Clock, wait_s: float, call: Callable[[], T]) -> T:
-    """Have a call wait for a lock, for so long by the clock of its context; return what it returns, or raise that."""
-    before = context.stats().waiting
-    waiter = Background(call)
-    eventually(lambda: context.stats().waiting > before or waiter.done, LONG_S, "it waits")
-    settle(context.timer)
-    eventually(lambda: not context.timer.busy, LONG_S, "it has been refused")
-    assert not waiter.done
-    clock.advance(wait_s)
-    return waiter.result()
 
 
 KINDS: dict[str, Callable[[Any, str, dict[str, Any]], Any]] = {

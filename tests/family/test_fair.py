@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
-from concurrent.futures import Future
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.aio.support import Run, ended, until
-from tests.family.support import NAME, NewThread, deaf, traces, zmembers
-from tests.redis.support import LONG_S, Backend, Background, in_thread
+from tests.family.callers import Caller, NewCaller, ThreadCaller
+from tests.family.support import NAME, deaf, traces, zmembers
+from tests.redis.support import LONG_S, Backend, Clock
 from tests.support.waiting import eventually
 from wheel_lock import (
     Lock,
@@ -26,6 +27,8 @@ from wheel_lock import (
     WrongThread,
 )
 
+pytestmark = pytest.mark.servers("real")
+
 QUEUE = f"wheel_lock:queue:{{{NAME}}}"
 ALIVE = f"wheel_lock:alive:{{{NAME}}}"
 CHANNEL = f"wheel_lock:wake:fair:{{{NAME}}}"
@@ -36,17 +39,30 @@ def queued(backend: Backend, places: int) -> None:
     eventually(lambda: backend.view.zcard(QUEUE) == places, LONG_S, f"{places} are queued")
 
 
-def test_it_is_held_and_released_like_any_other(backend: Backend, context: LockContext, other: LockContext) -> None:
-    lock = context.fair_lock(NAME)
+def new(caller: Caller, **terms: Any) -> Any:
+    """A fair lock, whose acquire waits for long unless it is told otherwise."""
+    return caller.locks.fair_lock(NAME, **{"blocking_timeout": LONG_S, **terms})
+
+
+def lock_of(context: LockContext, **terms: Any) -> Any:
+    """The same for a thread of its own that is never ended; what it still waits for ends with its context."""
+    return new(ThreadCaller(context), **terms)
+
+
+def test_it_is_held_and_released_like_any_other(
+    api: str, backend: Backend, me: Caller, another: Caller, stranger: Caller
+) -> None:
+    lock = new(me)
     with lock:
         assert backend.view.get(NAME) == lock.token
         assert lock.owned()
         assert lock.locked()
-        assert not other.fair_lock(NAME).acquire(blocking=False)
+        assert not new(stranger).acquire(blocking=False)
         with pytest.raises(LockAlreadyHeld):
             lock.acquire()
-        with pytest.raises(WrongThread):
-            in_thread(lock.release)
+        if api == "threads":  # a task may release what another has acquired
+            with pytest.raises(WrongThread):
+                another.sees(lock).release()
         assert lock.extend(30.0)
         assert lock.remaining() > 50.0
     assert traces(backend) == []
@@ -61,64 +77,48 @@ def test_it_excludes_the_plain_lock_of_its_name(context: LockContext, other: Loc
         assert not other.fair_lock(NAME).acquire(blocking=False)
 
 
-def test_fences_grow(context: LockContext, other: LockContext) -> None:
-    fences = []
-    for face in (context, other, context):
-        with face.fair_lock(NAME, fencing=True) as lock:
-            assert lock.fence is not None
-            fences.append(lock.fence)
-    assert fences == sorted(set(fences))
-
-
-def test_it_is_granted_in_the_order_of_arrival_across_contexts(backend: Backend, new_thread: NewThread) -> None:
+def test_it_is_granted_in_the_order_of_arrival_across_contexts(backend: Backend, new_caller: NewCaller) -> None:
     contexts = [backend.context(fallback_interval=30.0) for _ in range(3)]
-    order: list[int] = []
-    futures: list[Future[None]] = []
-
-    def take_turn(context: LockContext, number: int) -> None:
-        with context.fair_lock(NAME, blocking_timeout=LONG_S):
-            order.append(number)
-
     with contexts[0].fair_lock(NAME):
+        locks, waits = [], []
         for number in range(8):
-            context = contexts[number % 3]
-            futures.append(new_thread().submit(take_turn, context, number))
+            locks.append(new(new_caller(contexts[number % 3])))
+            waits.append(locks[-1].acquire.begin())
             queued(backend, number + 1)
-    for future in futures:
-        future.result(LONG_S)
-    assert order == list(range(8))
+    for number, lock in enumerate(locks):
+        assert waits[number].result(LONG_S)
+        assert not any(later.done() for later in waits[number + 1 :])
+        lock.release()
     assert traces(backend) == []
 
 
 def test_who_does_not_want_to_wait_does_not_jump_the_queue(
-    backend: Backend, context: LockContext, new_thread: NewThread
+    backend: Backend, context: LockContext, new_caller: NewCaller
 ) -> None:
     waiter, _ = deaf(backend)
-    there, lock = new_thread(), waiter.fair_lock(NAME, blocking_timeout=LONG_S)
-    holder = context.fair_lock(NAME)
+    lock, holder = new(new_caller(waiter)), context.fair_lock(NAME)
     holder.acquire()
-    waiting = there.begin(waiter, lock.acquire)
+    waiting = lock.acquire.begin()
     queued(backend, 1)
     backend.view.delete(NAME)  # free, and nobody has said so
     assert not context.fair_lock(NAME).acquire(blocking=False)
     assert waiting.result(LONG_S), "and has been told by that try"
-    assert there.do(lock.release)
+    assert lock.release()
     assert traces(backend) == []
     with pytest.raises(LockLost):
         holder.release()
 
 
 def test_who_gives_up_leaves_the_queue_and_those_behind_go_on(
-    backend: Backend, context: LockContext, new_thread: NewThread
+    backend: Backend, context: LockContext, new_caller: NewCaller
 ) -> None:
     waiter, _ = deaf(backend)
-    there, lock = new_thread(), waiter.fair_lock(NAME, blocking_timeout=LONG_S)
-    holder = context.fair_lock(NAME)
-    holder.acquire()
     other, clock = backend.stepped_context()
-    impatient = Background(lambda: other.fair_lock(NAME).acquire(blocking_timeout=0.3))
+    lock, holder = new(new_caller(waiter)), context.fair_lock(NAME)
+    holder.acquire()
+    impatient = new(new_caller(other)).acquire.begin(blocking_timeout=0.3)
     queued(backend, 1)
-    waiting = there.begin(waiter, lock.acquire)
+    waiting = lock.acquire.begin()
     queued(backend, 2)
     clock.advance(0.3)
     assert impatient.result(LONG_S) is False
@@ -126,74 +126,56 @@ def test_who_gives_up_leaves_the_queue_and_those_behind_go_on(
     assert backend.view.zcard(ALIVE) == 1
     holder.release()
     assert waiting.result(LONG_S)
-    assert there.do(lock.release)
+    assert lock.release()
     assert traces(backend) == []
 
 
-def test_one_who_dies_while_waiting_is_skipped(backend: Backend, context: LockContext, new_thread: NewThread) -> None:
-    dead, _ = backend.stepped_context(fallback_interval=1.0)  # whose clock stands still: it is not heard of again
+@pytest.mark.parametrize("when", ["while it waits", "when it is its turn"])
+def test_one_who_dies_is_skipped(backend: Backend, context: LockContext, when: str) -> None:
     holder = context.fair_lock(NAME)
     holder.acquire()
-    stuck = new_thread().begin(dead, dead.fair_lock(NAME, blocking_timeout=LONG_S).acquire)
-    queued(backend, 1)
-    eventually(lambda: not backend.view.exists(ALIVE), LONG_S)
-    there, lock = new_thread(), context.fair_lock(NAME, blocking_timeout=LONG_S)
-    waiting = there.begin(context, lock.acquire)
-    queued(backend, 1)
+    if when == "while it waits":
+        dead, _ = backend.stepped_context(fallback_interval=0.5)  # whose clock stands still: it is not heard of again
+        stuck = lock_of(dead).acquire.begin()
+        queued(backend, 1)
+        eventually(lambda: not backend.view.exists(ALIVE), LONG_S)
+    else:
+        proxy = backend.proxy()
+        dead = backend.context_through(proxy, fallback_interval=0.5, close_timeout=0.1)
+        stuck = lock_of(dead).acquire.begin()
+        queued(backend, 1)
+    lock = lock_of(context)
+    waiting = lock.acquire.begin()
+    queued(backend, 1 if when == "while it waits" else 2)
+    if when == "when it is its turn":
+        proxy.to_server.delay_s = proxy.to_client.delay_s = math.inf
     holder.release()
     assert waiting.result(LONG_S)
-    assert there.do(lock.release)
+    assert lock.release()
     dead.close()
     with pytest.raises(Exception, match="closed"):
         stuck.result(LONG_S)
 
 
-def test_one_who_dies_when_it_is_its_turn_is_skipped(
-    backend: Backend, context: LockContext, new_thread: NewThread
-) -> None:
-    proxy = backend.proxy()
-    dead = backend.context_through(proxy, fallback_interval=0.5, close_timeout=0.1)
-    holder = context.fair_lock(NAME)
-    holder.acquire()
-    stuck = new_thread().begin(dead, dead.fair_lock(NAME, blocking_timeout=LONG_S).acquire)
-    queued(backend, 1)
-    there, lock = new_thread(), context.fair_lock(NAME, blocking_timeout=LONG_S)
-    waiting = there.begin(context, lock.acquire)
-    queued(backend, 2)
-    proxy.to_server.delay_s = proxy.to_client.delay_s = math.inf
-    holder.release()
-    assert waiting.result(LONG_S)
-    assert there.do(lock.release)
-    dead.close()
-    with pytest.raises(Exception, match="closed"):
-        stuck.result(LONG_S)
-
-
-def test_a_waiter_keeps_its_place_for_as_long_as_it_waits(
-    backend: Backend, context: LockContext, new_thread: NewThread
-) -> None:
-    waiter = backend.context(fallback_interval=1.0)
-    there, lock = new_thread(), waiter.fair_lock(NAME, blocking_timeout=LONG_S)
+def test_a_waiter_keeps_its_place_for_as_long_as_it_waits(backend: Backend, context: LockContext) -> None:
+    lock = lock_of(backend.context(fallback_interval=0.5))
     with context.fair_lock(NAME):
-        waiting = there.begin(waiter, lock.acquire)
+        waiting = lock.acquire.begin()
         queued(backend, 1)
         [place] = zmembers(backend, QUEUE)
         first = backend.view.zscore(ALIVE, place)
         assert first is not None
-        eventually(lambda: (backend.view.zscore(ALIVE, place) or 0) > first + 1_000, LONG_S)
+        eventually(lambda: (backend.view.zscore(ALIVE, place) or 0) > first + 500, LONG_S)
         assert zmembers(backend, QUEUE) == [place]
     assert waiting.result(LONG_S)
-    assert there.do(lock.release)
+    assert lock.release()
 
 
 @pytest.mark.parametrize("terms", [{"retry_every": 0.02}, {"retry_every": 0.02, "max_attempts": 20}])
-def test_who_polls_stands_in_the_queue_too(
-    backend: Backend, context: LockContext, new_thread: NewThread, terms: dict[str, float]
-) -> None:
-    holder = context.fair_lock(NAME)
+def test_who_polls_stands_in_the_queue_too(backend: Backend, context: LockContext, terms: dict[str, float]) -> None:
+    holder, lock = context.fair_lock(NAME), lock_of(backend.context(), **terms)
     holder.acquire()
-    there, lock = new_thread(), backend.context().fair_lock(NAME, blocking_timeout=LONG_S, **terms)  # type: ignore[arg-type]
-    polling = there.submit(lock.acquire)
+    polling = lock.acquire.begin()
     queued(backend, 1)
     if "max_attempts" in terms:
         assert polling.result(LONG_S) is False
@@ -201,50 +183,53 @@ def test_who_polls_stands_in_the_queue_too(
     holder.release()
     if "max_attempts" not in terms:
         assert polling.result(LONG_S)
-        assert there.do(lock.release)
+        assert lock.release()
     assert traces(backend) == []
 
 
-def test_who_may_not_wait_any_more_does_not_stay_in_the_queue(
-    backend: Backend, context: LockContext, new_thread: NewThread
-) -> None:
+def test_who_may_not_wait_any_more_does_not_stay_in_the_queue(backend: Backend, context: LockContext) -> None:
     crowded = backend.context(max_waiting=1)
-    there, lock = new_thread(), crowded.fair_lock(NAME, blocking_timeout=LONG_S)
+    lock = lock_of(crowded)
     with context.fair_lock(NAME):
-        waiting = there.begin(crowded, lock.acquire)
+        waiting = lock.acquire.begin()
         with pytest.raises(TooManyLocks):
             crowded.fair_lock(NAME).acquire()
         queued(backend, 1)
     assert waiting.result(LONG_S)
-    assert there.do(lock.release)
+    assert lock.release()
     assert traces(backend) == []
 
 
 def test_a_failure_of_one_who_waits_leaves_nothing_granted_to_the_others(
-    backend: Backend, context: LockContext, new_thread: NewThread
+    request: pytest.FixtureRequest, backend: Backend, context: LockContext
 ) -> None:
     """The second's time is up while the first's grant is on its way: both are told of the failure, and nothing is left."""
-    proxy = backend.proxy()
-    waiter, clock = backend.stepped_context()
-    waiter.close()
+    proxy, clock = backend.proxy(), Clock()
     timer = backend.timer(clock)
     waiter = backend.context_through(proxy, timer=timer, response_timeout=20.0, fallback_interval=30.0)
+    request.addfinalizer(timer.stop)  # before the context is closed, which would wait for the clock to move
     holder = context.fair_lock(NAME)
     holder.acquire()
     waits = []
     for places in (1, 2):
-        waits.append(new_thread().begin(waiter, waiter.fair_lock(NAME).acquire))
+        waits.append(lock_of(waiter, blocking_timeout=None).acquire.begin())
         queued(backend, places)
     eventually(lambda: backend.view.pubsub_numsub(CHANNEL)[0][1] == 1)
-    first, _ = zmembers(backend, QUEUE)
+    first, second = zmembers(backend, QUEUE)
+
+    def heard_of(place: bytes, act: Callable[[], object]) -> None:
+        """Do something by which a waiter asks again."""
+        before = backend.view.zscore(ALIVE, place)
+        act()
+        eventually(lambda: backend.view.zscore(ALIVE, place) != before, LONG_S)
+
     clock.advance(2.0)
-    heard_of = backend.view.zscore(ALIVE, first)
-    assert backend.view.publish(CHANNEL, first) == 1  # so that the first asks again at 12 s, and the second at 10 s
-    eventually(lambda: backend.view.zscore(ALIVE, first) != heard_of)
+    heard_of(first, lambda: backend.view.publish(CHANNEL, first))  # so that it asks again at 12 s, the second at 10 s
     clock.advance(0.0)
     proxy.to_client.delay_s = math.inf
     holder.release()
-    clock.advance(10.5)
+    heard_of(second, lambda: clock.jump(8.2))
+    clock.jump(2.3)
     eventually(lambda: backend.view.exists(NAME), LONG_S, "the first has been granted it, and has not heard of it")
     clock.jump(18.0)
     for waiting in waits:
@@ -258,29 +243,31 @@ def test_a_failure_of_one_who_waits_leaves_nothing_granted_to_the_others(
 # Handed over
 
 
-def test_it_can_be_handed_over_and_the_queue_goes_on(
-    backend: Backend, context: LockContext, other: LockContext, new_thread: NewThread
-) -> None:
+def test_it_can_be_handed_over_and_the_queue_goes_on(backend: Backend, me: Caller, other: LockContext) -> None:
     waiter, _ = deaf(backend)
-    there, behind = new_thread(), waiter.fair_lock(NAME, blocking_timeout=LONG_S)
-    lock = context.fair_lock(NAME, timeout=20.0, fencing=True)
+    behind, lock = lock_of(waiter), new(me, timeout=20.0, fencing=True)
     lock.acquire()
-    waiting = there.begin(waiter, behind.acquire)
+    waiting = behind.acquire.begin()
     queued(backend, 1)
-    adopted = other.adopt(lock.export())
+    fence, text = lock.fence, lock.export()
+    adopted = other.adopt(text)
     assert isinstance(adopted, Lock)
     assert (lock.is_held, adopted.is_held) == (False, True)
-    assert adopted.fence == lock.fence
+    assert adopted.fence == fence
     assert adopted.timeout == 20.0
     assert backend.view.get(NAME) == adopted.token
     assert adopted.reacquire()
     assert not waiting.done()
+    with pytest.raises(LockNotHeld, match="handed over"):
+        lock.release()
     adopted.release()
     assert waiting.result(LONG_S)
-    assert there.do(behind.release)
+    assert behind.release()
     assert adopted.acquire(blocking=False), "as a fair lock"
     adopted.release()
     assert traces(backend) == []
+    with pytest.raises(LockLost):
+        me.context.adopt(text)
 
 
 def test_a_loss_is_told_and_the_lock_can_be_had_again(backend: Backend, context: LockContext) -> None:
@@ -294,31 +281,7 @@ def test_a_loss_is_told_and_the_lock_can_be_had_again(backend: Backend, context:
         assert lock.is_held
 
 
-def test_many_threads_of_several_contexts_are_alone_each(backend: Backend) -> None:
-    contexts = [backend.context() for _ in range(3)]
-    inside = 0
-    guard = threading.Lock()
-
-    def work(context: LockContext) -> None:
-        nonlocal inside
-        for _ in range(5):
-            with context.fair_lock(NAME, blocking_timeout=LONG_S):
-                with guard:
-                    inside += 1
-                    assert inside == 1
-                with guard:
-                    inside -= 1
-
-    threads = [Background(lambda number=number: work(contexts[number % 3])) for number in range(9)]  # type: ignore[misc]
-    for thread in threads:
-        thread.result()
-    assert traces(backend) == []
-
-
-# Tasks
-
-
-def test_tasks_of_several_contexts_get_it_in_the_order_of_arrival(
+def test_a_task_that_is_cancelled_leaves_its_place(
     run: Run, backend: Backend, context: LockContext, other: LockContext
 ) -> None:
     order: list[int] = []
@@ -330,32 +293,14 @@ def test_tasks_of_several_contexts_get_it_in_the_order_of_arrival(
     async def main() -> None:
         async with context.asyncio.fair_lock(NAME):
             tasks = []
-            for number in range(8):
+            for number in range(4):
                 tasks.append(asyncio.create_task(take_turn((context, other)[number % 2], number)))
                 await until(lambda number=number: backend.view.zcard(QUEUE) == number + 1)  # type: ignore[misc]
-            tasks[3].cancel()
-            await ended(tasks[3])
-            await until(lambda: backend.view.zcard(QUEUE) == 7)
+            tasks[2].cancel()
+            await ended(tasks[2])
+            await until(lambda: backend.view.zcard(QUEUE) == 3)
         await ended(*tasks)
 
     run(main())
-    assert order == [0, 1, 2, 4, 5, 6, 7]
+    assert order == [0, 1, 3]
     assert traces(backend) == []
-
-
-def test_a_task_hands_it_over_to_a_thread(run: Run, context: LockContext, other: LockContext) -> None:
-    texts: list[str] = []
-
-    async def main() -> None:
-        lock = context.asyncio.fair_lock(NAME, fencing=True)
-        await lock.acquire()
-        texts.append(await lock.export())
-        with pytest.raises(LockNotHeld, match="handed over"):
-            await lock.release()
-
-    run(main())
-    with other.adopt(texts[0]) as adopted:
-        assert adopted.owned()
-        assert adopted.fence is not None
-    with pytest.raises(LockLost):
-        context.adopt(texts[0])

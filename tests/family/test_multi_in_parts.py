@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.aio.support import Run, ended, until, waiting
-from tests.family.support import NEVER_S, NewThread, deaf
+from tests.family.callers import ThreadCaller
+from tests.family.support import NEVER_S, deaf
 from tests.redis.support import LONG_S, Backend, Background, Clock, Losses
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
@@ -16,6 +18,8 @@ from wheel_lock import LockContext, LocksLost, LossReason, TooManyLocks
 from wheel_lock.lease import Lease
 from wheel_lock.locks.base import BaseLock
 from wheel_lock.testing import settle
+
+pytestmark = pytest.mark.servers("real")
 
 WAKE_B = "wheel_lock:wake:{b}"
 
@@ -140,18 +144,16 @@ def test_a_refusal_on_the_second_sending_leaves_nothing_of_the_first(
 # Refused for a reason of its own
 
 
-def test_a_waiter_that_there_is_no_room_for_does_not_fail_those_behind_it(
-    backend: Backend, other: LockContext, new_thread: NewThread
-) -> None:
+def test_a_waiter_that_there_is_no_room_for_does_not_fail_those_behind_it(backend: Backend, other: LockContext) -> None:
     context, _ = deaf(backend, max_held=3)
-    here, there = new_thread(), new_thread()
+    here, there = ThreadCaller(context), ThreadCaller(context)
     blocking = other.lock("b")
     blocking.acquire()
     first, second = context.lock("x"), context.lock("y")
     first.acquire()
-    both = here.begin(context, context.multi_lock(["a", "b"], blocking_timeout=LONG_S).acquire)
+    both = here.begin(context.multi_lock(["a", "b"], blocking_timeout=LONG_S).acquire)
     one = context.lock("b", blocking_timeout=LONG_S)
-    behind = there.begin(context, one.acquire)
+    behind = there.begin(one.acquire)
     eventually(lambda: listened_for_b(backend), LONG_S)
     settle(context.timer)
     second.acquire()
@@ -160,6 +162,8 @@ def test_a_waiter_that_there_is_no_room_for_does_not_fail_those_behind_it(
         both.result(LONG_S)
     assert behind.result(LONG_S) is True, "there is room for one"
     assert there.do(one.release)
+    here.end()
+    there.end()
 
 
 def test_where_there_is_no_room_for_any_of_very_many_waiters_all_are_told(backend: Backend, run: Run) -> None:
@@ -187,37 +191,21 @@ def test_where_there_is_no_room_for_any_of_very_many_waiters_all_are_told(backen
 # Lost in the moment of the release
 
 
+@pytest.mark.parametrize("way", ["together", "in bulk"])
 def test_one_that_is_lost_while_they_are_released_does_not_keep_the_others_held(
-    backend: Backend, context: LockContext, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, context: LockContext, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    lock = context.multi_lock(["a", "b", "c"], renew_every=0.02)
-    lock.acquire()
+    if way == "together":
+        lock = context.multi_lock(["a", "b", "c"], renew_every=0.02)
+        assert lock.acquire()
+        release = lock.release
+    else:
+        locks = context.acquire_many(["a", "b", "c"], renew_every=0.02)
+        assert all(locks.values())
+        release = partial(context.release_many, locks.values())
     lose_in_that_moment(monkeypatch, backend, "b")
     with pytest.raises(LocksLost) as caught:
-        lock.release()
+        release()
     assert caught.value.losses == {"b": LossReason.KEY_GONE}
     assert backend.view.dbsize() == 0
     assert context.stats().held == 0
-
-
-def test_one_that_is_lost_while_many_are_released_does_not_keep_the_others_held(
-    backend: Backend, context: LockContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    locks = context.acquire_many(["a", "b", "c"], renew_every=0.02)
-    assert all(locks.values())
-    lose_in_that_moment(monkeypatch, backend, "b")
-    with pytest.raises(LocksLost) as caught:
-        context.release_many(locks.values())
-    assert caught.value.losses == {"b": LossReason.KEY_GONE}
-    assert backend.view.dbsize() == 0
-    assert context.stats().held == 0
-
-
-# Names
-
-
-@pytest.mark.parametrize("text", ["order:42", b"order:42", ""])
-def test_one_text_is_not_several_names(context: LockContext, text: str | bytes) -> None:
-    for face in (context, context.asyncio):
-        with pytest.raises(ValueError, match="several names"):
-            face.multi_lock(text)  # type: ignore[arg-type]

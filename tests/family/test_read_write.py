@@ -1,15 +1,17 @@
-"""The read-write lock, for threads: readers together, writers alone, turns, and from writing to reading without a gap."""
+"""The read-write lock: readers together, writers alone, turns, and from writing to reading without a gap."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from tests.family.support import NAME, NewThread, deaf, zmembers
-from tests.redis.support import LONG_S, Backend, Losses, in_thread
+from tests.family.callers import Caller, NewCaller
+from tests.family.support import NAME, deaf, zmembers
+from tests.redis.support import LONG_S, Backend, Background, Losses
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockAlreadyHeld,
@@ -21,6 +23,8 @@ from wheel_lock import (
     UpgradeRefused,
     WrongThread,
 )
+
+pytestmark = pytest.mark.servers("real")
 
 TURN_S = 0.1
 """For how long the turn is the readers' who have waited while somebody wrote."""
@@ -40,41 +44,26 @@ def eventually_waits(backend: Backend) -> None:
 
 
 def test_readers_hold_it_together_and_keep_writers_out(
-    backend: Backend, context: LockContext, other: LockContext, new_thread: NewThread
+    backend: Backend, me: Caller, another: Caller, stranger: Caller
 ) -> None:
-    there = new_thread()
-    with context.rw_lock(NAME).read() as first, other.rw_lock(NAME).read() as second:
-        third = context.rw_lock(NAME).read()
-        assert there.do(lambda: third.acquire(blocking=False))
-        assert len({first.token, second.token, there.do(lambda: third.token)}) == 3
+    with me.locks.rw_lock(NAME).read() as first, stranger.locks.rw_lock(NAME).read() as second:
+        third = another.locks.rw_lock(NAME).read()
+        assert third.acquire(blocking=False)
+        assert len({first.token, second.token, third.token}) == 3
         assert members(backend) == [b"r"] * 3
         assert not backend.context().rw_lock(NAME).write().acquire(blocking=False)
-        assert not there.do(lambda: other.rw_lock(NAME).write().acquire(blocking=False))
-        assert there.do(third.release) is True
-    assert other.rw_lock(NAME).write().acquire(blocking=False)
+        assert third.release() is True
+    assert stranger.locks.rw_lock(NAME).write().acquire(blocking=False)
 
 
-def test_a_writer_keeps_everybody_out(backend: Backend, context: LockContext, other: LockContext) -> None:
-    with context.rw_lock(NAME).write() as lock:
+def test_a_writer_keeps_everybody_out(backend: Backend, me: Caller, another: Caller, stranger: Caller) -> None:
+    with me.locks.rw_lock(NAME).write() as lock:
         assert members(backend) == [b"w"]
-        assert not other.rw_lock(NAME).write().acquire(blocking=False)
-        assert not other.rw_lock(NAME).read().acquire(blocking=False)
-        assert not in_thread(lambda: context.rw_lock(NAME).read().acquire(blocking=False))
+        assert not stranger.locks.rw_lock(NAME).write().acquire(blocking=False)
+        assert not stranger.locks.rw_lock(NAME).read().acquire(blocking=False)
+        assert not another.locks.rw_lock(NAME).read().acquire(blocking=False)
         assert lock.is_held
     assert not backend.view.exists(NAME)
-
-
-def test_each_half_says_what_the_server_knows_of_it(context: LockContext, other: LockContext) -> None:
-    reader, writer = other.rw_lock(NAME).read(), other.rw_lock(NAME).write()
-    assert (reader.locked(), writer.locked()) == (False, False)
-    with context.rw_lock(NAME).read() as lock:
-        assert (reader.locked(), writer.locked()) == (True, False)
-        assert lock.owned()
-    assert not lock.owned()
-    with context.rw_lock(NAME).write() as writing:
-        assert (reader.locked(), writer.locked()) == (False, True)
-        assert writing.owned()
-    assert not writing.owned()
 
 
 @pytest.mark.parametrize("half", ["read", "write"])
@@ -109,50 +98,32 @@ def test_one_whose_key_becomes_something_else_is_lost_and_not_owned(
 # Once more
 
 
-@pytest.mark.parametrize("half", ["read", "write"])
-def test_each_half_can_be_acquired_again(backend: Backend, context: LockContext, half: str) -> None:
-    lock, another = getattr(context.rw_lock(NAME), half)(), getattr(context.rw_lock(NAME), half)()
-    assert lock.acquire()
-    assert another.acquire()
-    assert (lock.count, another.count) == (2, 2)
-    assert len(members(backend)) == 1
-    assert lock.release() is False
-    assert another.release() is True
-    assert not backend.view.exists(NAME)
-    with pytest.raises(LockNotHeld):
-        lock.release()
-
-
-def test_who_reads_may_read_again_while_a_writer_waits(
-    backend: Backend, context: LockContext, other: LockContext, new_thread: NewThread
-) -> None:
-    there = new_thread()
-    reader, writer = context.rw_lock(NAME).read(), other.rw_lock(NAME, blocking_timeout=LONG_S).write()
+def test_who_reads_may_read_again_while_a_writer_waits(backend: Backend, me: Caller, stranger: Caller) -> None:
+    reader, writer = me.locks.rw_lock(NAME).read(), stranger.locks.rw_lock(NAME, blocking_timeout=LONG_S).write()
     reader.acquire()
-    waiting = there.begin(other, writer.acquire)
+    waiting = writer.acquire.begin()
     eventually_waits(backend)
     assert reader.acquire(blocking=False)
     assert not backend.context().rw_lock(NAME).read().acquire(blocking=False), "others wait behind the writer"
     assert (reader.release(), reader.release()) == (False, True)
     assert waiting.result(LONG_S)
-    assert there.do(writer.release)
+    assert writer.release()
 
 
-def test_who_reads_cannot_write_and_is_told_why(backend: Backend, context: LockContext) -> None:
-    lock = context.rw_lock(NAME)
+def test_who_reads_cannot_write_and_is_told_why(backend: Backend, me: Caller) -> None:
+    lock = me.locks.rw_lock(NAME)
     with lock.read() as reader:
         before = members(backend)
         attempts: list[Callable[[], object]] = [
             lock.write().acquire,
-            lambda: context.rw_lock(NAME).write().acquire(blocking=False),
+            lambda: me.locks.rw_lock(NAME).write().acquire(blocking=False),
+            lock.write().__enter__,
         ]
         for attempt in attempts:
             with pytest.raises(UpgradeRefused, match=r"reading.*Release it first") as caught:
                 attempt()
             assert isinstance(caught.value, LockAlreadyHeld)
             assert caught.value.lock_name == NAME
-        with pytest.raises(UpgradeRefused), lock.write():
-            pytest.fail("the block must not run")
         assert members(backend) == before
         assert reader.is_held
         assert reader.count == 1
@@ -160,39 +131,16 @@ def test_who_reads_cannot_write_and_is_told_why(backend: Backend, context: LockC
         pass
 
 
-def test_who_writes_may_read_and_is_still_alone(backend: Backend, context: LockContext, other: LockContext) -> None:
-    lock = context.rw_lock(NAME)
-    with lock.write() as writer:
-        with lock.read() as reader:
-            assert (writer.count, reader.count) == (1, 1)
-            assert reader.is_held
-            assert members(backend) == [b"w"]
-            assert not other.rw_lock(NAME).read().acquire(blocking=False)
-        assert writer.is_held
-        assert reader.count == 0
-        assert not other.rw_lock(NAME).read().acquire(blocking=False)
-    assert not backend.view.exists(NAME)
-
-
-def test_a_reading_half_that_was_released_inside_a_write_is_not_held(context: LockContext) -> None:
-    lock = context.rw_lock(NAME)
-    with lock.write(), lock.read() as reader:
-        reader.release()
-        assert reader.count == 0
-        assert not reader.is_held
-        with pytest.raises(LockNotHeld):
-            reader.release()
-        reader.acquire()
-
-
-def test_another_thread_may_look_but_not_touch(context: LockContext) -> None:
-    for half in (context.rw_lock(NAME).read(), context.rw_lock(NAME).write()):
-        with half as lock:
-            assert in_thread(lambda lock=lock: lock.is_held)  # type: ignore[misc]
-            for change in (lock.release, lock.reacquire):
-                with pytest.raises(WrongThread, match="another thread"):
-                    in_thread(change)
-            assert lock.is_held
+def test_another_thread_or_task_may_look_but_not_touch(api: str, me: Caller, another: Caller) -> None:
+    lock = me.locks.rw_lock(NAME)
+    for half in (lock.read(), lock.write()):
+        with half:
+            theirs = another.sees(half)
+            assert theirs.is_held
+            for change in ("release", "reacquire", *(["downgrade"] if hasattr(half, "downgrade") else [])):
+                with pytest.raises(WrongThread, match=f"another {api[:-1]}"):
+                    getattr(theirs, change)()
+            assert half.is_held
 
 
 def test_fences_are_drawn_by_writers_and_grow(context: LockContext, other: LockContext) -> None:
@@ -212,14 +160,31 @@ def test_fences_are_drawn_by_writers_and_grow(context: LockContext, other: LockC
 # From writing to reading
 
 
-def test_a_downgraded_writer_reads_with_others(backend: Backend, context: LockContext, other: LockContext) -> None:
-    writer = context.rw_lock(NAME).write()
+@pytest.mark.parametrize("way", ["downgrade", "release"])
+def test_a_writer_may_go_on_reading_with_others(
+    backend: Backend, me: Caller, another: Caller, other: LockContext, way: str
+) -> None:
+    lock = me.locks.rw_lock(NAME)
+    writer = lock.write()
     writer.acquire()
-    reader = writer.downgrade()
+    if way == "downgrade":
+        reader = writer.downgrade()
+    else:
+        reader = lock.read()
+        writer.acquire()
+        reader.acquire()
+        reader.acquire()
+        assert writer.release() is False
+        assert members(backend) == [b"w"]
+        assert writer.release() is True
     assert members(backend) == [b"r"]
-    assert (reader.count, writer.count) == (1, 0)
+    count = 1 if way == "downgrade" else 2
+    assert (reader.count, writer.count) == (count, 0)
     assert (reader.is_held, writer.is_held) == (True, False)
+    assert (another.sees(reader).is_held, another.sees(writer).is_held) == (True, False)
     assert reader.owned()
+    with pytest.raises(WrongThread):
+        another.sees(reader).release()
     with other.rw_lock(NAME).read():
         assert members(backend) == [b"r"] * 2
     for change in (writer.release, writer.downgrade):
@@ -227,54 +192,16 @@ def test_a_downgraded_writer_reads_with_others(backend: Backend, context: LockCo
             change()
     with pytest.raises(UpgradeRefused):
         writer.acquire()
-    assert reader.release() is True
-    assert context.stats().held == 0
+    assert [reader.release() for _ in range(count)] == [False] * (count - 1) + [True]
+    assert me.context.stats().held == 0
     assert not backend.view.exists(NAME)
-
-
-def test_a_writer_that_reads_goes_on_reading_when_it_has_released_it_for_writing(
-    backend: Backend, context: LockContext, other: LockContext
-) -> None:
-    lock = context.rw_lock(NAME)
-    writer, reader = lock.write(), lock.read()
-    writer.acquire()
-    writer.acquire()
-    reader.acquire()
-    reader.acquire()
-    assert writer.release() is False
-    assert members(backend) == [b"w"]
-    assert writer.release() is True
-    assert members(backend) == [b"r"]
-    assert (writer.is_held, reader.is_held, reader.count) == (False, True, 2)
-    with other.rw_lock(NAME).read():
-        assert reader.release() is False
-        assert reader.release() is True
-    assert not backend.view.exists(NAME)
-
-
-def test_other_threads_see_that_a_downgraded_lock_is_held(context: LockContext) -> None:
-    lock = context.rw_lock(NAME)
-    writer = lock.write()
-    writer.acquire()
-    reader = writer.downgrade()
-    assert in_thread(lambda: reader.is_held)
-    with pytest.raises(WrongThread):
-        in_thread(reader.release)
-    reader.release()
-    with lock.write() as writer, lock.read() as reader:
-        writer.release()
-        assert in_thread(lambda: reader.is_held)
-        assert not in_thread(lambda: writer.is_held)
-        reader.release()
-        writer.acquire()
-        reader.acquire()
 
 
 @pytest.mark.parametrize("way", ["downgrade", "release"])
 def test_no_writer_gets_in_between_writing_and_reading(
-    backend: Backend, context: LockContext, other: LockContext, new_thread: NewThread, way: str
+    backend: Backend, context: LockContext, other: LockContext, way: str
 ) -> None:
-    lock, there = context.rw_lock(NAME), new_thread()
+    lock = context.rw_lock(NAME)
     reading, over = threading.Event(), threading.Event()
     intrusions: list[bool] = []
     tries = 0
@@ -290,7 +217,7 @@ def test_no_writer_gets_in_between_writing_and_reading(
                 intruder.release()
             tries += 1
 
-    intruding = there.submit(intrude)
+    intruding = Background(intrude)
     for _ in range(30):
         writer = lock.write()
         assert writer.acquire(blocking_timeout=LONG_S)
@@ -308,94 +235,46 @@ def test_no_writer_gets_in_between_writing_and_reading(
         reading.clear()
         reader.release()
     over.set()
-    intruding.result(LONG_S)
+    intruding.result()
     assert intrusions == []
 
 
-def test_a_writer_that_waits_gets_its_turn_after_the_downgraded_reader_and_not_before(
-    backend: Backend, context: LockContext, new_thread: NewThread
+@pytest.mark.parametrize("half", ["read", "write"])
+def test_readers_that_wait_are_woken_by_a_downgrade_and_writers_by_the_release_after_it(
+    backend: Backend, me: Caller, new_caller: NewCaller, half: str
 ) -> None:
     waiter, _ = deaf(backend)
-    there, writer = new_thread(), context.rw_lock(NAME).write()
+    writer = me.locks.rw_lock(NAME).write()
     writer.acquire()
-    another = waiter.rw_lock(NAME, blocking_timeout=LONG_S).write()
-    waiting = there.begin(waiter, another.acquire)
-    eventually_waits(backend)
+    behind = getattr(new_caller(waiter).locks.rw_lock(NAME, blocking_timeout=LONG_S), half)()
+    waiting = behind.acquire.begin()
+    eventually(lambda: {"read": b"q", "write": b"i"}[half] in members(backend), LONG_S, "it has left word")
     reader = writer.downgrade()
     assert reader.owned()
-    assert not waiting.done()
-    assert members(backend) == [b"i", b"r"]
-    reader.release()
+    if half == "write":
+        assert not waiting.done()
+        assert members(backend) == [b"i", b"r"]
+        reader.release()
     assert waiting.result(LONG_S)
-    assert there.do(another.release)
+    assert behind.release()
 
 
-def test_readers_that_wait_are_woken_by_a_downgrade(
-    backend: Backend, context: LockContext, new_thread: NewThread
-) -> None:
-    waiter, _ = deaf(backend)
-    there, writer = new_thread(), context.rw_lock(NAME).write()
-    writer.acquire()
-    another = waiter.rw_lock(NAME, blocking_timeout=LONG_S).read()
-    waiting = there.begin(waiter, another.acquire)
-    eventually(lambda: b"q" in members(backend))
-    reader = writer.downgrade()
-    assert waiting.result(LONG_S)
-    assert reader.owned()
-    assert there.do(another.release)
-    reader.release()
-
-
-def test_only_who_writes_once_can_downgrade(context: LockContext) -> None:
-    lock = context.rw_lock(NAME)
-    writer = lock.write()
-    with pytest.raises(LockNotHeld):
-        writer.downgrade()
-    writer.acquire()
-    writer.acquire()
-    with pytest.raises(LockAlreadyHeld, match="2 times"):
-        writer.downgrade()
-    with pytest.raises(WrongThread):
-        in_thread(writer.downgrade)
-    assert (writer.count, writer.is_held) == (2, True)
-    writer.release()
-    reader = writer.downgrade()
-    assert reader.release() is True
-
-
-def test_a_downgrade_of_what_was_lost_says_so(backend: Backend, context: LockContext) -> None:
+def test_a_downgrade_of_what_was_lost_says_so(backend: Backend, me: Caller) -> None:
     losses = Losses()
-    lock = context.rw_lock(NAME, on_lost=losses)
+    lock = me.locks.rw_lock(NAME, on_lost=losses)
     writer = lock.write()
     writer.acquire()
     backend.view.delete(NAME)
     with pytest.raises(LockLost) as caught:
         writer.downgrade()
     assert caught.value.reason is LossReason.KEY_GONE
+    assert me.context.stats().held == 0
     assert not backend.view.exists(NAME)
     with pytest.raises(LockLost):
         writer.release()
-    assert [event.reason for event in losses.all_told()] == [LossReason.KEY_GONE]
+    eventually(losses.all_told, LONG_S)
+    assert [event.reason for event in losses.events] == [LossReason.KEY_GONE]
     assert lock.write().acquire(blocking=False)
-
-
-def test_a_release_for_writing_that_finds_it_lost_leaves_nothing_believed(
-    backend: Backend, context: LockContext
-) -> None:
-    lock = context.rw_lock(NAME)
-    writer, reader = lock.write(), lock.read()
-    writer.acquire()
-    reader.acquire()
-    backend.view.delete(NAME)
-    with pytest.raises(LockLost):
-        writer.release()
-    assert (writer.count, reader.count) == (0, 1)
-    assert not reader.is_held
-    with pytest.raises(LockLost):
-        reader.acquire()
-    with pytest.raises(LockLost):
-        reader.release()
-    assert lock.read().acquire(blocking=False)
 
 
 def test_a_downgraded_lock_is_renewed_and_told_of_a_loss(backend: Backend) -> None:
@@ -444,33 +323,14 @@ def test_a_crashed_reader_keeps_writers_out_for_no_longer_than_its_own_timeout(
     backend: Backend, context: LockContext
 ) -> None:
     crashed, _ = backend.stepped_context()  # whose clock stands still: it renews nothing
-    long, short = context.rw_lock(NAME, timeout=30.0).read(), crashed.rw_lock(NAME, timeout=1.0).read()
+    long, short = context.rw_lock(NAME, timeout=30.0).read(), crashed.rw_lock(NAME, timeout=0.4).read()
     assert not short.locked()  # its connection stands
     long.acquire()
     short.acquire()
     long.release()
-    assert 0 < backend.view.pttl(NAME) <= 1_000
-    began = time.monotonic()
+    assert backend.view.pttl(NAME) <= 400
     with context.rw_lock(NAME, blocking_timeout=LONG_S).write():
-        assert time.monotonic() - began < 1.0 + 2.0
-
-
-def test_one_reader_that_is_lost_leaves_the_others_alone(
-    backend: Backend, context: LockContext, other: LockContext
-) -> None:
-    first, second = context.rw_lock(NAME).read(), other.rw_lock(NAME).read()
-    first.acquire()
-    second.acquire()
-    assert first.token is not None
-    backend.view.zrem(NAME, first.token)
-    with pytest.raises(LockLost) as caught:
-        first.reacquire()
-    assert caught.value.reason is LossReason.KEY_GONE
-    assert second.reacquire()
-    assert second.is_held
-    with pytest.raises(LockLost):
-        first.release()
-    assert second.release() is True
+        pass  # though the other's timeout of 30 s is far from over
 
 
 def test_an_extension_is_for_one_holder_and_the_key_outlives_all(
@@ -491,35 +351,29 @@ def test_an_extension_is_for_one_holder_and_the_key_outlives_all(
 # Turns
 
 
-def test_readers_and_writers_take_turns(backend: Backend, new_thread: NewThread) -> None:
+def test_readers_and_writers_take_turns(
+    backend: Backend, context: LockContext, new_caller: NewCaller, api: str
+) -> None:
     """While a writer holds it, another writer and a reader wait. The readers come first, then the writer."""
-    context = backend.context()
-    order: list[str] = []
-    came_in_at: dict[str, float] = {}
-
-    def take_turn(what: str, lock: Callable[[], object]) -> None:
-        with lock():  # type: ignore[attr-defined]
-            came_in_at[what] = time.monotonic()
-            order.append(what)
-
     first = context.rw_lock(NAME).write()
     first.acquire()
-    second, third = backend.context(), backend.context()
-    lock = second.rw_lock(NAME, blocking_timeout=LONG_S)
-    writing = new_thread().begin(second, lambda: take_turn("writer", lock.write))
+    writer = new_caller(backend.context()).locks.rw_lock(NAME, blocking_timeout=LONG_S).write()
+    writing = writer.acquire.begin()
     eventually_waits(backend)
-    behind = third.rw_lock(NAME, blocking_timeout=LONG_S)
-    reading = new_thread().begin(third, lambda: take_turn("reader", behind.read))
+    reader = new_caller(backend.context()).locks.rw_lock(NAME, blocking_timeout=LONG_S).read()
+    reading = reader.acquire.begin()
     eventually(lambda: b"q" in members(backend))
-    released_at = time.monotonic()
+    began = time.monotonic()
     first.release()
-    writing.result(LONG_S)
-    reading.result(LONG_S)
-    # The turn is the readers' for so long: if none was able to run by then, anybody may be the first.
-    assert order == ["reader", "writer"] or came_in_at["writer"] - released_at >= TURN_S
+    assert reading.result(LONG_S)
+    if time.monotonic() - began < TURN_S:  # the turn is the readers' for so long: after it, anybody may be the first
+        assert not writing.done()
+    reader.release()
+    assert writing.result(LONG_S)
+    writer.release()
 
 
-def test_neither_side_starves(backend: Backend, new_thread: NewThread) -> None:
+def test_neither_side_starves(backend: Backend) -> None:
     counts = {"read": 0, "write": 0}
     over = threading.Event()
     inside: list[str] = []
@@ -534,12 +388,22 @@ def test_neither_side_starves(backend: Backend, new_thread: NewThread) -> None:
                 counts[half] += 1
                 inside.remove(half)
 
-    workers = [
-        new_thread().submit(lambda half=half: work(backend.context(), half))  # type: ignore[misc]
-        for half in ("read", "read", "read", "write", "write")
-    ]
-    eventually(lambda: min(counts.values()) >= 3 or any(worker.done() for worker in workers), LONG_S)
+    halves = ("read", "read", "read", "write", "write")
+    workers = [Background(partial(work, backend.context(), half)) for half in halves]
+    eventually(lambda: min(counts.values()) >= 3 or any(worker.done for worker in workers), LONG_S)
     over.set()
     for worker in workers:
-        worker.result(LONG_S)
+        worker.result()
     assert min(counts.values()) >= 3
+
+
+def test_a_reader_that_is_woken_while_many_wait_lets_the_others_in_behind_it(
+    backend: Backend, context: LockContext, new_caller: NewCaller
+) -> None:
+    waiter, _ = deaf(backend)
+    readers = [new_caller(waiter).locks.rw_lock(NAME, blocking_timeout=LONG_S).read() for _ in range(10)]
+    with context.rw_lock(NAME).write():
+        waiting = [reader.acquire.begin() for reader in readers]
+    assert all(each.result(LONG_S) for each in waiting)  # all of them at once
+    for reader in readers:
+        reader.release()

@@ -1,17 +1,24 @@
-"""The semaphore, for threads and for tasks: so many permits and no more, each a lease of its own."""
+"""The semaphore: so many permits and no more, each a lease of its own, also where several share one object."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import math
+import sys
 import threading
 import time
+from concurrent.futures import wait
+from functools import partial
+from typing import Any
 
 import pytest
 
-from tests.aio.support import Run, ended, until, waiting
-from tests.family.support import NAME, NewThread, deaf, traces
-from tests.redis.support import LONG_S, Backend, Background, Losses, in_thread
+from tests.aio.support import Run, until
+from tests.family.callers import Caller, NewCaller, ThreadCaller
+from tests.family.support import NAME, deaf, traces, zmembers
+from tests.redis.support import LONG_S, Backend, Background, Losses
+from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockAlreadyHeld,
@@ -22,65 +29,56 @@ from wheel_lock import (
     LossReason,
     WrongThread,
 )
-from wheel_lock.sync.primitives import Semaphore
+from wheel_lock.lease import Owner
+
+pytestmark = pytest.mark.servers("real")
 
 
-def permits_of(context: LockContext, number: int, permits: int = 2) -> list[Semaphore]:
+def permits_of(maker: Any, number: int, permits: int = 2) -> list[Any]:
     """So many objects that hold one permit each."""
-    held = [context.semaphore(NAME, permits) for _ in range(number)]
+    held = [maker.semaphore(NAME, permits) for _ in range(number)]
     for semaphore in held:
         assert semaphore.acquire(blocking=False)
     return held
 
 
+def waiters(new_caller: NewCaller, waiter: LockContext, permits: int) -> list[Any]:
+    """Three callers that are to wait for a permit each."""
+    return [new_caller(waiter).locks.semaphore(NAME, permits, blocking_timeout=LONG_S) for _ in range(3)]
+
+
 # How many
 
 
-def test_no_more_hold_it_than_there_are_permits(backend: Backend, context: LockContext, other: LockContext) -> None:
-    first = context.semaphore(NAME, 2)
-    assert (first.permits, first.locked()) == (2, False)
-    with first:
-        assert not first.locked()
-        with other.semaphore(NAME, 2) as second:
-            assert first.locked()
-            assert not context.semaphore(NAME, 2).acquire(blocking=False)
-            assert not other.semaphore(NAME, 2).acquire(blocking=False)
-            assert backend.view.zcard(NAME) == 2
-            assert {first.token, second.token} == set(backend.view.zrange(NAME, 0, -1))
-            assert first.owned()
-        assert context.semaphore(NAME, 2).acquire(blocking=False)
-    assert not first.owned()
-
-
-def test_an_object_holds_one_permit_per_thread(context: LockContext, new_thread: NewThread) -> None:
-    semaphore, there = context.semaphore(NAME, 3), new_thread()
-    semaphore.acquire()
-    with pytest.raises(LockAlreadyHeld):
-        semaphore.acquire()
-    assert there.do(lambda: semaphore.acquire(blocking=False))
-    with pytest.raises(LockAlreadyHeld):
-        there.do(semaphore.acquire)
+def test_an_object_holds_one_permit_per_thread_or_task(
+    api: str, context: LockContext, me: Caller, another: Caller, new_caller: NewCaller
+) -> None:
+    mine = me.locks.semaphore(NAME, 3)
+    theirs, nobodys = another.sees(mine), new_caller(context).sees(mine)
+    for semaphore in (mine, theirs):
+        assert semaphore.acquire(blocking=False)
+        with pytest.raises(LockAlreadyHeld):
+            semaphore.acquire()
     assert context.stats().held == 2
-    tokens = {semaphore.token, there.do(lambda: semaphore.token)}
-    assert len(tokens) == 2
-    semaphore.release()
-    assert not in_thread(lambda: semaphore.locked())
-    assert there.do(lambda: semaphore.is_held)
+    assert mine.token != theirs.token
+    mine.release()
+    assert not mine.locked()
+    assert theirs.is_held
     with pytest.raises(LockNotHeld):
-        semaphore.release()
-    with pytest.raises(WrongThread):
-        in_thread(semaphore.release)
-    assert semaphore.acquire(blocking=False)
-    assert there.do(semaphore.release)
-    assert semaphore.is_held
-    semaphore.release()
+        mine.release()
+    with pytest.raises(WrongThread, match=f"another {api[:-1]}"):
+        nobodys.release()
+    assert mine.acquire(blocking=False)
+    assert theirs.release()
+    assert mine.is_held
+    mine.release()
     with pytest.raises(LockNotHeld):
-        semaphore.release()
+        mine.release()
 
 
-def test_a_permit_without_an_owner_may_be_released_by_any_thread(backend: Backend, context: LockContext) -> None:
-    semaphore = context.semaphore(NAME, 2, thread_local=False)
-    in_thread(semaphore.acquire)
+def test_a_permit_without_an_owner_may_be_released_by_anybody(backend: Backend, me: Caller, another: Caller) -> None:
+    semaphore = me.locks.semaphore(NAME, 2, thread_local=False)
+    another.sees(semaphore).acquire()
     assert semaphore.is_held
     with pytest.raises(LockAlreadyHeld):
         semaphore.acquire()
@@ -88,90 +86,44 @@ def test_a_permit_without_an_owner_may_be_released_by_any_thread(backend: Backen
     assert not backend.view.exists(NAME)
 
 
-def test_those_who_were_made_with_fewer_see_what_others_hold(context: LockContext, other: LockContext) -> None:
-    held = permits_of(context, 2, permits=3)
-    assert not other.semaphore(NAME, 2).acquire(blocking=False)
-    assert not other.semaphore(NAME, 1).acquire(blocking=False)
-    third = other.semaphore(NAME, 3)
-    assert third.acquire(blocking=False)
-    for semaphore in held:
-        semaphore.release()
-    assert not context.semaphore(NAME, 1).acquire(blocking=False)
-    assert context.semaphore(NAME, 2).acquire(blocking=False)
-    third.release()
-
-
-def test_many_threads_of_two_contexts_never_hold_more_than_there_are(
-    backend: Backend, context: LockContext, other: LockContext
-) -> None:
-    inside = most = 0
-    guard = threading.Lock()
-
-    def work(face: LockContext) -> None:
-        nonlocal inside, most
-        semaphore = face.semaphore(NAME, 3, blocking_timeout=LONG_S)
-        for _ in range(8):
-            with semaphore:
-                with guard:
-                    inside += 1
-                    most = max(most, inside)
-                    assert inside <= 3
-                time.sleep(0.001)
-                with guard:
-                    inside -= 1
-
-    threads = [Background(lambda face=face: work(face)) for face in (context, other) * 4]  # type: ignore[misc]
-    for thread in threads:
-        thread.result()
-    assert most > 1
-    assert not backend.view.exists(NAME)
-
-
 def test_one_who_goes_by_more_permits_does_not_wait_for_one_who_goes_by_fewer(
-    backend: Backend, context: LockContext, new_thread: NewThread
+    backend: Backend, context: LockContext, new_caller: NewCaller
 ) -> None:
     waiter, _ = deaf(backend)
     [held] = permits_of(context, 1)
-    there, few = new_thread(), waiter.semaphore(NAME, 1, blocking_timeout=LONG_S)
-    waiting_one = there.begin(waiter, few.acquire)
-    try:
-        many = backend.context().semaphore(NAME, 2)
-        assert many.acquire(blocking=False), "there is room"
-        many.release()
-        elsewhere, many = new_thread(), waiter.semaphore(NAME, 2)
-        future = elsewhere.submit(lambda: many.acquire(blocking_timeout=LONG_S))
-        eventually(future.done, LONG_S, "it does not wait")
-        assert elsewhere.do(many.release)
-    finally:
-        held.release()
-        assert waiting_one.result(LONG_S)
-        there.do(few.release)
+    few = new_caller(waiter).locks.semaphore(NAME, 1, blocking_timeout=LONG_S)
+    waiting = few.acquire.begin()
+    with backend.context().semaphore(NAME, 2, blocking=False):
+        pass  # there is room
+    with new_caller(waiter).locks.semaphore(NAME, 2, blocking_timeout=LONG_S):
+        assert not waiting.done()
+    held.release()
+    assert waiting.result(LONG_S)
+    few.release()
 
 
 def test_a_release_lets_one_in_and_a_grant_lets_the_next_one_ask(
-    backend: Backend, context: LockContext, new_thread: NewThread
+    backend: Backend, context: LockContext, new_caller: NewCaller
 ) -> None:
     held = permits_of(context, 3, permits=3)
-    waiter, _ = deaf(backend)
-    theirs = [(new_thread(), waiter.semaphore(NAME, 3, blocking_timeout=LONG_S)) for _ in range(3)]
-    waits = [there.begin(waiter, semaphore.acquire) for there, semaphore in theirs]
+    theirs = waiters(new_caller, deaf(backend)[0], 3)
+    waits = [semaphore.acquire.begin() for semaphore in theirs]
     for semaphore in held:
         semaphore.release()
-    for waiting_one in waits:
-        assert waiting_one.result(LONG_S)
-    for there, semaphore in theirs:
-        assert there.do(semaphore.release)
+    for waiting in waits:
+        assert waiting.result(LONG_S)
+    for semaphore in theirs:
+        assert semaphore.release()
 
 
 # Another number for all
 
 
-def test_more_permits_wake_those_who_wait(backend: Backend, context: LockContext, new_thread: NewThread) -> None:
-    permits_of(context, 1, permits=1)
-    semaphore = context.semaphore(NAME, 1)
+def test_more_permits_wake_those_who_wait(backend: Backend, me: Caller, new_caller: NewCaller) -> None:
+    [semaphore] = permits_of(me.locks, 1, permits=1)
     waiter, _ = deaf(backend)
-    theirs = [(new_thread(), waiter.semaphore(NAME, 1, blocking_timeout=LONG_S)) for _ in range(3)]
-    waits = [there.begin(waiter, other.acquire) for there, other in theirs]
+    theirs = waiters(new_caller, waiter, 1)
+    waits = [other.acquire.begin() for other in theirs]
     channel = f"wheel_lock:wake:permit:{{{NAME}}}"
     eventually(lambda: backend.view.pubsub_numsub(channel)[0][1] == 1)
     semaphore.set_permits(3)
@@ -179,49 +131,22 @@ def test_more_permits_wake_those_who_wait(backend: Backend, context: LockContext
     assert waiter.stats().waiting == 1
     assert semaphore.locked()
     semaphore.set_permits(4)
-    for wait in waits:
-        assert wait.result(LONG_S)
-    for there, other in theirs:
-        assert there.do(other.release)
+    for waiting in waits:
+        assert waiting.result(LONG_S)
+    for other in theirs:
+        assert other.release()
+    semaphore.release()
 
 
-def test_fewer_permits_take_nothing_away(backend: Backend, context: LockContext) -> None:
-    held = permits_of(context, 3, permits=3)
-    held[0].set_permits(1)
-    assert all(semaphore.is_held for semaphore in held)
-    assert all(semaphore.reacquire() for semaphore in held)
-    another = context.semaphore(NAME, 3)
-    for semaphore in held[:2]:
-        assert another.locked()
-        assert not another.acquire(blocking=False)
-        semaphore.release()
-    assert another.locked(), "one of one is held"
-    held[2].release()
-    assert not another.locked()
-    assert another.acquire(blocking=False)
-
-
-def test_the_number_can_be_left_to_each_of_them_again(backend: Backend, context: LockContext) -> None:
-    semaphore = context.semaphore(NAME, 2)
-    semaphore.set_permits(5)
-    assert semaphore.permits == 2, "which is what it was made with"
-    permits_of(context, 5)
-    assert semaphore.locked()
-    semaphore.set_permits(None)
-    assert semaphore.locked()
-    assert not semaphore.acquire(blocking=False)
-    assert context.semaphore(NAME, 6).acquire(blocking=False)
-    assert not backend.view.exists(f"wheel_lock:permits:{{{NAME}}}")
-
-
-def test_the_number_is_kept_for_later_and_bad_numbers_are_refused(backend: Backend, context: LockContext) -> None:
-    semaphore = context.semaphore(NAME, 1)
+def test_the_number_is_kept_for_later_and_bad_numbers_are_refused(backend: Backend, me: Caller) -> None:
+    semaphore = me.locks.semaphore(NAME, 1)
     semaphore.set_permits(2)
+    assert semaphore.permits == 1, "which is what it was made with"
     for number in (0, -1, True, 1.5, "2"):
         with pytest.raises(ValueError, match="permits"):
-            semaphore.set_permits(number)  # type: ignore[arg-type]
+            semaphore.set_permits(number)
     assert backend.view.get(f"wheel_lock:permits:{{{NAME}}}") == b"2"
-    permits_of(context, 2, permits=1)
+    permits_of(me.locks, 2, permits=1)
 
 
 def test_what_finds_data_under_its_name_is_refused(backend: Backend, context: LockContext) -> None:
@@ -239,7 +164,7 @@ def test_what_finds_data_under_its_name_is_refused(backend: Backend, context: Lo
 
 def test_a_crashed_holders_permit_comes_back_after_its_timeout(backend: Backend, context: LockContext) -> None:
     crashed, _ = backend.stepped_context()  # whose clock stands still: it renews nothing
-    dead, semaphore = crashed.semaphore(NAME, 1, timeout=1.0), context.semaphore(NAME, 1)
+    dead, semaphore = crashed.semaphore(NAME, 1, timeout=0.4), context.semaphore(NAME, 1)
     assert (dead.locked(), semaphore.locked()) == (False, False)  # the connections stand
     assert dead.acquire()
     assert not semaphore.acquire(blocking=False)
@@ -265,22 +190,34 @@ def test_one_permit_that_is_lost_leaves_the_others_alone(backend: Backend, conte
     assert traces(backend) == []
 
 
-def test_an_object_that_is_dropped_gives_back_what_every_thread_holds_through_it(
-    backend: Backend, context: LockContext, new_thread: NewThread
+def test_an_object_that_is_dropped_gives_back_what_every_caller_holds_through_it(
+    context: LockContext, me: Caller, another: Caller
 ) -> None:
-    there, losses = new_thread(), Losses()
-    semaphores = [context.semaphore(NAME, 3, timeout=20.0, renew_every=0.05, on_lost=losses)]
-    semaphores[0].acquire()
-    there.do(lambda: semaphores[0].acquire())
+    losses = Losses()
+    mine = me.locks.semaphore(NAME, 3, timeout=20.0, renew_every=0.05, on_lost=losses)
+    theirs = another.sees(mine)
+    mine.acquire()
+    theirs.acquire()
     with pytest.warns(ResourceWarning, match="was abandoned"):
-        semaphores.clear()
+        del mine, theirs
         gc.collect()
         eventually(lambda: len(losses.all_told()) == 2, LONG_S, "both are told")
     assert {event.reason for event in losses.events} == {LossReason.ABANDONED}
     assert context.stats().held == 0
 
 
-# Tasks
+def test_a_permit_whose_owner_has_ended_is_renewed_no_more(context: LockContext, me: Caller, another: Caller) -> None:
+    losses = Losses()
+    semaphore = another.locks.semaphore(NAME, 1, timeout=20.0, renew_every=0.05, on_lost=losses)
+    semaphore.acquire()
+    with pytest.warns(ResourceWarning, match="was abandoned"):
+        another.end()
+        eventually(losses.all_told, LONG_S)
+    with pytest.raises((WrongThread, LockNotHeld)):
+        me.sees(semaphore).release()
+
+
+# Several who share an object
 
 
 def test_tasks_that_share_an_object_hold_a_permit_each(run: Run, backend: Backend, context: LockContext) -> None:
@@ -307,63 +244,94 @@ def test_tasks_that_share_an_object_hold_a_permit_each(run: Run, backend: Backen
     run(main())
 
 
-def test_a_task_holds_one_and_does_not_release_anothers(run: Run, context: LockContext) -> None:
-    async def main() -> None:
-        semaphore = context.asyncio.semaphore(NAME, 2)
-        async with semaphore:
-            with pytest.raises(LockAlreadyHeld):
-                await semaphore.acquire()
-
-            async def intrude() -> None:
-                with pytest.raises(WrongThread, match="another task"):
-                    await semaphore.release()
-                async with semaphore:
-                    assert await semaphore.locked()
-
-            await asyncio.create_task(intrude())
-            assert semaphore.is_held
-            assert not await semaphore.locked()
-
-    run(main())
-
-
-def test_a_task_may_release_what_was_made_for_any(run: Run, backend: Backend, context: LockContext) -> None:
-    async def main() -> None:
-        semaphore = context.asyncio.semaphore(NAME, 2, thread_local=False)
-        await asyncio.create_task(semaphore.acquire())
-        assert await semaphore.release()
-        assert not backend.view.exists(NAME)
-
-    run(main())
-
-
-def test_set_permits_wakes_tasks(run: Run, backend: Backend, context: LockContext) -> None:
-    async def main() -> None:
-        first, second = (context.asyncio.semaphore(NAME, 1, blocking_timeout=LONG_S) for _ in range(2))
-        await first.acquire()
-        task = asyncio.create_task(second.acquire())
-        await waiting(context, 1)
-        await first.set_permits(2)
-        assert await task
-        with pytest.raises(ValueError, match="permits"):
-            await first.set_permits(0)
-        await first.set_permits(None)
-        await first.release()
-
-    run(main())
-
-
-def test_a_permit_whose_task_has_ended_is_not_stuck_until_the_loop_ends(
+def test_of_two_tasks_at_once_the_second_is_refused_and_leaks_nothing(
     run: Run, backend: Backend, context: LockContext
 ) -> None:
     async def main() -> None:
-        semaphore = context.asyncio.semaphore(NAME, 1, timeout=20.0, renew_every=0.05)
-        task = asyncio.create_task(semaphore.acquire())
-        await ended(task)
-        try:
+        semaphore = context.asyncio.semaphore(NAME, 2, thread_local=False)
+        outcomes = await asyncio.gather(semaphore.acquire(), semaphore.acquire(), return_exceptions=True)
+        assert outcomes[0] is True
+        assert isinstance(outcomes[1], LockAlreadyHeld)
+        await until(lambda: zmembers(backend) == [semaphore.token], message="the second permit is given back")
+        assert context.stats().held == 1
+        assert semaphore.is_held
+        assert await semaphore.release() is True
+        with pytest.raises(LockNotHeld):
             await semaphore.release()
-        except WrongThread:
-            # Then it must end with its task, because nobody else may release it.
-            await until(lambda: not semaphore.is_held, message="it is renewed no more")
+        assert traces(backend) == []
+        assert await semaphore.acquire(), "it can be acquired again"
+        await semaphore.release()
 
     run(main())
+    assert context.stats().held == 0
+
+
+def test_of_two_threads_at_once_the_second_is_refused_and_leaks_nothing(
+    real: Backend, proxy: TcpProxy, through_proxy: LockContext
+) -> None:
+    context = through_proxy
+    semaphore = context.semaphore(NAME, 2, thread_local=False)
+    proxy.to_client.delay_s = math.inf
+    acquiring = [Background(semaphore.acquire) for _ in range(2)]
+    eventually(lambda: len(zmembers(real)) == 2, LONG_S, "both are granted, and do not know it yet")
+    proxy.to_client.delay_s = 0.0
+    refused = 0
+    for thread in acquiring:
+        try:
+            assert thread.result() is True
+        except LockAlreadyHeld:
+            refused += 1
+    assert refused == 1
+    eventually(lambda: zmembers(real) == [semaphore.token], LONG_S, "the second permit is given back")
+    assert context.stats().held == 1
+    assert semaphore.release() is True
+    assert traces(real) == []
+
+
+def test_a_permit_that_is_granted_while_another_thread_takes_its_own_is_not_forgotten(
+    backend: Backend, context: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    semaphore, here, there = context.semaphore(NAME, 3), ThreadCaller(context), ThreadCaller(context)
+    semaphore.acquire()
+    taking, main = threading.Event(), threading.get_ident()
+
+    def gone(owner: Owner) -> bool:
+        if threading.get_ident() != main and not taking.is_set():
+            taking.set()  # in the middle of it: let the other one come between
+            wait([there.submit(partial(semaphore.acquire, blocking=False))], 0.1)
+        return owner.ended
+
+    monkeypatch.setattr(Owner, "gone", property(gone))
+    assert here.do(lambda: semaphore.acquire(blocking=False))
+    assert there.do(lambda: True)
+    assert taking.is_set(), "the test has come between"
+    assert len(zmembers(backend)) == 3
+    for thread in (here, there):
+        assert thread.do(semaphore.release) is True
+        thread.end()
+    assert semaphore.release() is True
+    assert traces(backend) == []
+
+
+@pytest.mark.slow
+def test_many_threads_that_share_an_object_find_their_own_permits(backend: Backend, context: LockContext) -> None:
+    switching_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # from thread to thread at every opportunity
+    semaphore, until_then = context.semaphore(NAME, 16), time.monotonic() + 0.4
+
+    def work() -> int:
+        rounds = 0
+        while time.monotonic() < until_then or not rounds:
+            assert semaphore.acquire(blocking_timeout=LONG_S)
+            assert semaphore.is_held
+            assert semaphore.release() is True
+            rounds += 1
+        return rounds
+
+    try:
+        threads = [Background(work) for _ in range(16)]
+        assert all(thread.result(3 * LONG_S) for thread in threads)
+    finally:
+        sys.setswitchinterval(switching_s)
+    assert traces(backend) == []
+    assert context.stats().held == 0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.scene import Pulse
+from tests.faults.support import Pulse
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """One of several processes that contend for a few locks, and write down what they believed and when.
 
-`python -m tests.faults.contender '<settings as JSON>'`. All locks are fenced, and a lease goes by its fence. What it
+It is forked by a nursery. All locks are fenced, and a lease goes by its fence. What it
 writes is read by test_stress.py.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ from redis.exceptions import LockError
 
 from tests.faults.checker import Belief, Loss, Stop, Write
 from tests.faults.holder import to_monotonic
-from tests.faults.scene import Pulse
+from tests.faults.support import Pulse
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LockLost, LostEvent
 
 # What the locks protect: takes no smaller fence than it has seen, and numbers what it takes.
@@ -113,8 +112,8 @@ class Contender:
         self.context.close()
 
 
-if __name__ == "__main__":
-    settings = json.loads(sys.argv[1])
+def main(text: str) -> None:
+    settings = json.loads(text)
     contender = Contender(settings)
     with contender.pulse:
         contender.run(settings["threads"])

@@ -1,8 +1,8 @@
 """A process that holds locks, so that a test can stop, kill and fork it.
 
-`python -m tests.faults.holder '<settings as JSON>'` reads orders, a line of JSON each, from one pipe and reports on
-another. Every report says what CLOCK_MONOTONIC, one clock for all processes of a host, showed before and after; losses
-are reported unasked. A fork of it serves a pair of pipes of its own. The parent's side is in holders.py.
+It is forked by a nursery. It reads orders, a line of JSON each, from one pipe and reports on another. Every report says
+what CLOCK_MONOTONIC, one clock for all processes of a host, showed before and after; losses are reported unasked. A fork
+of it serves a pair of pipes of its own. The parent's side is in holders.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.faults.scene import Pulse
+from tests.faults.support import Pulse
 from wheel_lock import Lock, LockContext, LockLost, LostEvent
 
 now = time.monotonic
@@ -231,5 +231,7 @@ class Program:
         os._exit(0)
 
 
-if __name__ == "__main__":
-    Program(json.loads(sys.argv[1])).serve()
+def main(settings: str, *fds: int) -> None:
+    terms = json.loads(settings)
+    terms["pipes"] = list(zip(fds[::2], fds[1::2], strict=True))
+    Program(terms).serve()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import queue
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.nursery import Nursery
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +44,13 @@ class Told:
     at: float
     deadline: float
     told: float
+
+
+@functools.cache
+def _nursery() -> Nursery:
+    nursery = Nursery("tests.faults.holder")
+    atexit.register(nursery.close)
+    return nursery
 
 
 class Peer:
@@ -109,18 +118,11 @@ class Holder(Peer):
     def __init__(self, url: str, *, forks: int = 0, client_name: str = "holder", **context: Any) -> None:
         pairs = [(os.pipe(), os.pipe()) for _ in range(forks + 1)]
         ours = [(to_peer[1], from_peer[0]) for to_peer, from_peer in pairs]
-        theirs = [(to_peer[0], from_peer[1]) for to_peer, from_peer in pairs]
-        settings = {"url": url, "client_name": client_name, "context": context, "pipes": theirs}
+        theirs = [fd for to_peer, from_peer in pairs for fd in (to_peer[0], from_peer[1])]
+        settings = {"url": url, "client_name": client_name, "context": context}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.holder", json.dumps(settings)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            pass_fds=[fd for pair in theirs for fd in pair],
-            stdin=subprocess.DEVNULL,
-            stderr=self._errors,
-        )
-        for fd in [fd for pair in theirs for fd in pair]:
+        self._process = _nursery().start(json.dumps(settings), fds=theirs, stderr=self._errors.fileno())
+        for fd in theirs:
             os.close(fd)
         self._killed = False
         super().__init__(*ours[0])
@@ -180,17 +182,15 @@ class Holder(Peer):
         """SIGKILL, and return when it is gone."""
         self._killed = True
         self._process.kill()
-        self._process.wait()
 
     def _end(self) -> int:
-        try:
-            if not self._killed:
+        if not self._killed:
+            with suppress(OSError):
                 self.resume()
                 self.order("exit")
-            code = self._process.wait(ANSWER_S)
-        except (OSError, subprocess.TimeoutExpired):
-            self._process.kill()
-            code = self._process.wait() or -1
+            if not self._process.ends_within(ANSWER_S):
+                self._process.kill()
+        code = self._process.wait()
         for child in self._children:
             if child.pid and Path(f"/proc/{child.pid}").exists():
                 os.kill(child.pid, signal.SIGKILL)  # left over by a test that failed

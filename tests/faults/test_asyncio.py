@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.aio.support import NewLoop, ended, loop_factory, nothing_is_left, until, waiting
-from tests.faults.scene import Pulse, now, own_context, raise_in, timer_thread
+from tests.faults.support import Pulse, now, own_context, raise_in, timer_thread
 from tests.redis.support import LONG_S
 from tests.redis.test_exit import Script
 from tests.support.proxy import TcpProxy
@@ -25,23 +25,19 @@ from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.asyncio import AsyncContext
 
-CANCELLATIONS = 2000
+pytestmark = [pytest.mark.servers("real"), pytest.mark.settings(own_timer=True)]
+
+CANCELLATIONS = 1500
 TURNS = 50  # of those who go undisturbed
 AT_ONCE = 40
 NAMES = [f"order:{number}" for number in range(12)]
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture
 def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
-    new_loop: NewLoop = loop_factory(request.param)
+    new_loop: NewLoop = loop_factory(getattr(request, "param", "asyncio"))
     with asyncio.Runner(loop_factory=new_loop) as runner:
         yield runner
-
-
-@pytest.fixture
-def context(redis_server: RedisServer) -> Iterator[LockContext]:
-    with own_context(redis_server) as context:
-        yield context
 
 
 # Cancellation (14)
@@ -164,7 +160,7 @@ class Storm:
         await asyncio.gather(*others)
 
 
-@pytest.mark.parametrize("network", ["quick", "slow"])
+@pytest.mark.parametrize(("runner", "network"), [("asyncio", "slow"), ("uvloop", "quick")], indirect=["runner"])
 def test_tasks_that_are_cancelled_anywhere_leave_no_lock_that_nobody_holds(
     runner: asyncio.Runner, redis_server: RedisServer, proxy: TcpProxy, pulse: Pulse, network: str
 ) -> None:
@@ -191,19 +187,20 @@ def test_tasks_that_are_cancelled_anywhere_leave_no_lock_that_nobody_holds(
 # A blocked event loop (15)
 
 
+@pytest.mark.parametrize("runner", ["asyncio", "uvloop"], indirect=True)
 def test_renewal_goes_on_while_the_event_loop_is_blocked(
     runner: asyncio.Runner, redis_server: RedisServer, context: LockContext
 ) -> None:
     async def main() -> None:
         told: list[object] = []
-        lock = context.asyncio.lock("order:42", timeout=1.8, renew_every=0.2, cancel_on_lost=True)
-        lost = context.asyncio.lock("lost", timeout=1.8, renew_every=0.2, on_lost=told.append)
+        lock = context.asyncio.lock("order:42", timeout=1.0, renew_every=0.1, cancel_on_lost=True)
+        lost = context.asyncio.lock("lost", timeout=1.0, renew_every=0.1, on_lost=told.append)
         waiter = asyncio.create_task(context.asyncio.lock("order:42").acquire())
         async with lock:
             await lost.acquire()
             redis_server.client().delete("lost")
             looks = []
-            until_s = time.monotonic() + 2.0
+            until_s = time.monotonic() + 1.2
             while time.monotonic() < until_s:  # for longer than a timeout nothing else runs on the loop
                 looks.append(lock.is_held and redis_server.client().get("order:42") == lock.token)
                 time.sleep(0.02)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.faults.scene import (
+from tests.faults.support import (
     Losses,
     own_context,
     wait_for_end,
@@ -87,38 +87,6 @@ def test_fault_06_a_task_of_the_timer_that_raises_harms_nobody_else(redis_server
         eventually(lambda: len(expired) == 2)
         assert context.timer.pending == 0
         assert context.timer.deaths == 0
-
-
-def test_fault_06_a_callback_that_sleeps_delays_no_tick(redis_server: RedisServer) -> None:
-    """6. A callback sleeps 10 s: meanwhile locks are acquired, renewed, lost at the right time and released."""
-    wake = threading.Event()
-    asleep = threading.Event()
-    losses = Losses()
-
-    def sleep(event: LostEvent) -> None:
-        asleep.set()
-        wake.wait(10.0)
-
-    with own_context(redis_server) as context, bystander(context) as goes_on:
-        try:
-            sleepy = context.lock("sleepy", timeout=3.0, renew_every=0.1, on_lost=sleep)
-            sleepy.acquire()
-            lose_at_the_server(redis_server, "sleepy")
-            assert asleep.wait(5.0)
-            goes_on()
-            for number in range(10):
-                with context.lock(f"quick:{number}"):
-                    pass
-            lost_meanwhile = context.lock(NAME, timeout=3.0, renew_every=0.1, on_lost=losses)
-            lost_meanwhile.acquire()
-            lose_at_the_server(redis_server, NAME)
-            wait_for_end(lost_meanwhile)
-            goes_on()
-            assert not wake.is_set()
-        finally:
-            wake.set()
-        eventually(lambda: losses)  # it waited for the sleeper, and is told all the same
-        assert losses.events[0].at <= losses.events[0].deadline
 
 
 def test_fault_06_a_loss_is_told_although_the_system_had_no_thread_for_that_at_first(
@@ -234,27 +202,6 @@ def test_fault_55_the_threads_of_contexts_that_are_gone_end(redis_server: RedisS
         eventually(lambda number=number: len(threads) == number + 1)  # type: ignore[misc]
     assert len(set(threads)) == 10
     eventually(lambda: not any(thread.is_alive() for thread in threads))
-
-
-def test_fault_06_a_callback_may_use_the_library(redis_server: RedisServer) -> None:
-    """6. Callbacks call back: acquire anew, release, look, extend. None of that holds up the thread they wait for."""
-    seen: list[object] = []
-
-    def call_back(event: LostEvent) -> None:
-        with pytest.raises(LockLost):
-            lock.release()
-        with pytest.raises(LockLost):
-            lock.extend(1.0)
-        seen.extend([lock.is_held, lock.lost, lock.acquire(), lock.is_held])
-        lock.release()
-
-    with own_context(redis_server) as context, bystander(context):
-        lock = context.lock(NAME, timeout=3.0, renew_every=0.1, thread_local=False, on_lost=call_back)
-        lock.acquire()
-        lose_at_the_server(redis_server, NAME)
-        eventually(lambda: len(seen) == 4)
-        assert seen == [False, LossReason.KEY_GONE, True, True]
-        assert context.timer.deaths == 0
 
 
 class RaisingHandler(logging.Handler):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.holders import Holder, Peer
-from tests.faults.wire import commands, of_kind
+from tests.faults.sent_commands import commands, of_kind
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.faults.scene import Losses, own_context, wait_s
-from tests.faults.wire import assert_sends_nothing
+from tests.faults.sent_commands import assert_sends_nothing
+from tests.faults.support import Losses, own_context, wait_s
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import (
-    LockAlreadyHeld,
     LockContext,
     LockLost,
-    LockNotHeld,
     LossReason,
     WheelLockError,
     WrongThread,
@@ -45,75 +43,55 @@ def sends_nothing(proxy: TcpProxy, context: LockContext) -> Callable[[Callable[[
     return partial(assert_sends_nothing, proxy, context)
 
 
-TIMES = {
-    "zero": 0,
-    "negative": -1.0,
-    "nan": math.nan,
-    "infinite": math.inf,
-    "minus infinity": -math.inf,
-    "2**63": 2**63,
-    "2.0**63": 2.0**63,
-    "more than a float holds": 10**400,
-    "true": True,
-    "text": "30",
-    "none": None,
-    "decimal": Decimal(3),
-    "list": [3],
-    "complex": 3j,
-}
-
-
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [
-        pytest.param(parameter, value, id=f"{parameter}-{what}")
-        for parameter in ("timeout", "renew_every", "max_hold", "retry_every")
-        for what, value in TIMES.items()
-        if value is not None or parameter == "timeout"  # elsewhere None stands for the default
-    ],
-)
-def test_fault_41_a_time_that_makes_no_sense_is_refused_before_any_io(
-    context: LockContext, sends_nothing: Callable[[Callable[[], object]], None], parameter: str, value: Any
+def test_fault_41_a_value_that_makes_no_sense_is_refused_before_any_io(
+    context: LockContext, sends_nothing: Callable[[Callable[[], object]], None]
 ) -> None:
-    """41. A timeout of 0, negative, NaN, 2**63 and the like: a clear error before any I/O."""
+    """41. A timeout of 0, negative, NaN, 2**63 and the like: a clear error before any I/O.
+
+    What makes no sense tests/unit/test_options.py says; here it is that each method looks before it sends.
+    """
+    bad: dict[str, Any] = {"timeout": 0, "renew_every": math.nan, "max_hold": -1.0, "retry_every": 2**63}
+    too_late: dict[str, Any] = {"timeout": 1.0, "renew_every": 0.988}
+
+    names: list[Any] = ["a\ud800b", "n" * (1 << 20), b"\0" * (1 << 20), bytearray(b"abc")]
 
     def misuse() -> None:
-        with pytest.raises(ValueError, match=parameter):
-            context.lock(NAME, **{parameter: value})
-        if parameter != "retry_every":
+        for parameter, value in [*bad.items(), ("blocking_timeout", math.inf)]:
             with pytest.raises(ValueError, match=parameter):
-                context.acquire_many([NAME], **{parameter: value})
-
-    sends_nothing(misuse)
-
-
-@pytest.mark.parametrize("renew_every", [0.988, 1.0, 1.5, 1e6])
-def test_fault_41_a_renewal_interval_that_outlasts_the_lease_is_refused(
-    context: LockContext, sends_nothing: Callable[[Callable[[], object]], None], renew_every: float
-) -> None:
-    """41. Renew interval >= timeout (or so close that the lease is no longer believed in): a clear error."""
-
-    def misuse() -> None:
+                context.lock(NAME, **{parameter: value})
+            if parameter not in ("retry_every", "blocking_timeout"):
+                with pytest.raises(ValueError, match=parameter):
+                    context.acquire_many([NAME], **{parameter: value})
         with pytest.raises(ValueError, match="renew_every"):
-            context.lock(NAME, timeout=1.0, renew_every=renew_every)
+            context.lock(NAME, **too_late)
+        with pytest.raises(ValueError, match="blocking_timeout"):
+            context.lock(NAME).acquire(blocking_timeout=-1.0)
+        with pytest.raises(ValueError, match="token"):
+            context.lock(NAME).acquire(token="t" * 513)
+        for name in names:
+            for call in (lambda: context.lock(name), lambda: context.acquire_many(["good", name, "good too"])):  # noqa: B023
+                with pytest.raises(ValueError, match="name") as caught:
+                    call()
+                assert len(str(caught.value)) < 300  # and not a word too many about it
+                assert str(caught.value).isprintable()
 
     sends_nothing(misuse)
+    with pytest.raises(ValueError, match="delay"):
+        context.timer.new_timeout(print, math.nan)
+    assert context.timer.pending == 0
 
 
-@pytest.mark.parametrize("value", [v for v in TIMES.values() if v is not None], ids=[k for k in TIMES if k != "none"])
 def test_fault_41_an_extension_that_makes_no_sense_does_not_touch_the_key(
-    redis_server: RedisServer,
-    context: LockContext,
-    sends_nothing: Callable[[Callable[[], object]], None],
-    value: Any,
+    redis_server: RedisServer, context: LockContext, sends_nothing: Callable[[Callable[[], object]], None]
 ) -> None:
     """41. ... because PEXPIRE with a negative value deletes the key."""
     client = redis_server.client()
     lock = context.lock(NAME, timeout=30.0)
     lock.acquire()
+    bad: list[Any] = [0, -1.0, math.nan, math.inf, -math.inf, 2**63, 10**400, True, "30", None]
 
     def misuse() -> None:
-        for replace in (False, True):
+        for value, replace in itertools.product(bad, (False, True)):
             with pytest.raises(ValueError, match="additional_time"):
                 lock.extend(value, replace_ttl=replace)
 
@@ -124,33 +102,7 @@ def test_fault_41_an_extension_that_makes_no_sense_does_not_touch_the_key(
     assert lock.is_held
 
 
-WAITS = {name: TIMES[name] for name in ("nan", "infinite", "more than a float holds", "true", "text", "list")}
-
-
-@pytest.mark.parametrize("value", [*WAITS.values(), -1.0], ids=[*WAITS, "negative"])
-def test_fault_41_a_waiting_time_that_makes_no_sense_is_refused(
-    context: LockContext, sends_nothing: Callable[[Callable[[], object]], None], value: Any
-) -> None:
-    """41. The same for how long to wait, said when the lock is made or when it is acquired."""
-
-    def misuse() -> None:
-        with pytest.raises(ValueError, match="blocking_timeout"):
-            context.lock(NAME).acquire(blocking_timeout=value)
-        with pytest.raises(ValueError, match="blocking_timeout"):
-            context.lock(NAME, blocking_timeout=value)
-
-    sends_nothing(misuse)
-
-
-@pytest.mark.parametrize("value", WAITS.values(), ids=WAITS.keys())
-def test_fault_41_a_delay_that_makes_no_sense_is_refused(context: LockContext, value: Any) -> None:
-    """41. The same for the timer's own timeouts, where a negative delay means at once, as in Netty."""
-    with pytest.raises(ValueError, match="delay"):
-        context.timer.new_timeout(print, value)
-    assert context.timer.pending == 0
-
-
-@pytest.mark.parametrize("timeout", [75 * 86400.0, 365 * 86400.0, 1e9], ids=["75 days", "a year", "the longest"])
+@pytest.mark.parametrize("timeout", [75 * 86400.0, 1e9], ids=["75 days", "the longest"])
 def test_fault_41_a_very_long_timeout_that_is_accepted_works(redis_server: RedisServer, timeout: float) -> None:
     """41. What is not refused must work: the thread that waits for a renewal in weeks must not break on that."""
     client = redis_server.client()
@@ -158,7 +110,7 @@ def test_fault_41_a_very_long_timeout_that_is_accepted_works(redis_server: Redis
     with own_context(redis_server) as context:
         lock = context.lock(NAME, timeout=timeout, on_lost=losses)
         assert lock.acquire()
-        wait_s(0.3)
+        wait_s(0.1)
         assert context.timer.deaths == 0
         assert lock.is_held
         assert not losses
@@ -177,29 +129,6 @@ def test_fault_41_a_very_long_delay_of_a_user_does_not_cost_anybody_a_lock(redis
         assert context.timer.deaths == 0
 
 
-def test_fault_41_a_second_release_is_refused_before_any_io(
-    redis_server: RedisServer, context: LockContext, sends_nothing: Callable[[Callable[[], object]], None]
-) -> None:
-    """41. Double release - also when somebody else holds the name by then, who keeps it."""
-    lock = context.lock(NAME, timeout=30.0)
-    for use in (lock.release, lambda: lock.extend(1.0), lock.reacquire, lock.raise_if_lost):
-        with pytest.raises(LockNotHeld):
-            use()
-    lock.acquire()
-    lock.release()
-    redis_server.client().set(NAME, "another")
-
-    def misuse() -> None:
-        for use in (lock.release, lambda: lock.extend(1.0), lock.reacquire, lock.raise_if_lost):
-            with pytest.raises(LockNotHeld, match=NAME):
-                use()
-        with pytest.raises(LockNotHeld):
-            context.release_many([lock])
-
-    sends_nothing(misuse)
-    assert redis_server.client().get(NAME) == b"another"
-
-
 def test_fault_41_the_same_lock_twice_in_one_bulk_is_released_once(context: LockContext) -> None:
     """41. Double release within one call."""
     lock = context.lock(NAME)
@@ -207,21 +136,6 @@ def test_fault_41_the_same_lock_twice_in_one_bulk_is_released_once(context: Lock
     context.release_many([lock, None, lock])
     assert not lock.is_held
     assert context.stats().released == 2  # with the warm-up's
-
-
-def test_fault_41_a_second_acquire_through_one_object_is_refused(
-    context: LockContext, sends_nothing: Callable[[Callable[[], object]], None]
-) -> None:
-    """41. This kind of lock is not reentrant, and says so in place of waiting for itself."""
-    with context.lock(NAME, timeout=30.0) as lock:
-        token = lock.token
-
-        def misuse() -> None:
-            with pytest.raises(LockAlreadyHeld, match=NAME):
-                lock.acquire(blocking=False)
-
-        sends_nothing(misuse)
-        assert lock.token == token
 
 
 def test_fault_41_the_wrong_thread_is_refused_before_any_io(
@@ -263,7 +177,7 @@ def test_fault_41_nothing_can_be_done_with_a_lost_lock(
     """41. Extend after loss: a clear error before any I/O, and the next holder's time-to-live is its own."""
     client = redis_server.client()
     losses = Losses()
-    lock = context.lock(NAME, timeout=3.0, renew_every=0.1, on_lost=losses)
+    lock = context.lock(NAME, timeout=3.0, renew_every=0.05, on_lost=losses)
     lock.acquire()
     client.set(NAME, "another", px=60_000)
     eventually(lambda: losses)

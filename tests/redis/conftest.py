@@ -1,13 +1,50 @@
-"""Fixtures: a context on whatever server the test runs against."""
+"""Fixtures: clients of redis-py for locks of its classes, and a lock that can be handed over."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
 
+import pytest
+import redis
+
+from tests.family.callers import callers
+from tests.redis.redis_locks import Party
 from tests.redis.support import Backend
-from wheel_lock import LockContext
+from wheel_lock import Lock, LockContext
 
 
 @pytest.fixture
-def context(backend: Backend) -> LockContext:
-    return backend.context()
+def client(real: Backend) -> Iterator[redis.Redis]:
+    client = real.client()
+    yield client
+    LockContext.shared(client).close()
+    client.close()
+
+
+@pytest.fixture
+def new_party(backend: Backend, api: str) -> Iterator[Callable[..., Party]]:
+    """Makes threads or tasks that have a client of their own."""
+    kind: Any = redis.Redis if api == "threads" else redis.asyncio.Redis
+    with ExitStack() as parties, callers(api) as new_caller:
+
+        def new(**options: Any) -> Party:
+            client = kind(host="127.0.0.1", port=backend.port, password=backend.password, **options)
+            return parties.enter_context(closing(Party(client, new_caller)))
+
+        yield new
+        parties.close()
+
+
+@pytest.fixture
+def party(new_party: Callable[..., Party]) -> Party:
+    return new_party()
+
+
+@pytest.fixture
+def lock(context: LockContext) -> Lock:
+    """A lock that is held, and can be handed over."""
+    lock = context.lock("import:2026", timeout=20.0, fencing=True, max_hold=1000.0)
+    assert lock.acquire()
+    return lock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Generic, Self, TypeVar
 
@@ -20,6 +20,9 @@ from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.testing import ManualClock, settle
 
 T = TypeVar("T")
+
+BOTH = pytest.mark.servers("real", "embedded")
+"""For what users ask the embedded server to do; elsewhere tests run on the real one only."""
 
 LONG_S = 10.0
 """A bound that only a bug or a hopelessly busy machine exceeds."""
@@ -252,3 +255,15 @@ def believes_no_longer_than_the_server(lock: Lock, view: redis.Redis) -> bool:
     remaining_s = lock.remaining()
     after = view.pttl(lock.name)
     return remaining_s == 0.0 or remaining_s * 1000 <= max(before, after)
+
+
+def none_left(backend: Backend, context: LockContext) -> bool:
+    """Whether nothing is held, or about to be, here or on the server."""
+    return context.stats().held == 0 and backend.view.dbsize() == 0 and context._engine.leases.acquiring == 0
+
+
+def of(locks: Mapping[str, T | None]) -> list[T]:
+    """The locks of a bulk acquire of which none was refused."""
+    found = [lock for lock in locks.values() if lock is not None]
+    assert len(found) == len(locks)
+    return found

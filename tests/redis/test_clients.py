@@ -16,7 +16,6 @@ import redis
 from redis.credentials import CredentialProvider
 
 from tests.redis.support import LONG_S, Backend, token_of
-from tests.support.ids import case_id
 from tests.support.redis_server import RedisServer
 from tests.support.tls import TlsFiles, make_tls_files
 from tests.support.waiting import eventually
@@ -39,16 +38,10 @@ def works(context: LockContext, view: redis.Redis) -> None:
     assert view.keys("*:*") == [b"wheel_lock:fence:{order:42}"]
 
 
-def test_a_url_with_tcp(redis_server: RedisServer) -> None:
-    works(LockContext.from_url(redis_server.url), redis_server.client())
-
-
-def test_a_url_with_a_unix_socket(unix_redis: RedisServer) -> None:
-    works(LockContext.from_url(unix_redis.url), unix_redis.client())
-
-
-def test_a_url_with_tls(tls_redis: RedisServer) -> None:
-    works(LockContext.from_url(tls_redis.url), tls_redis.client())
+@pytest.mark.parametrize("transport", ["redis_server", "unix_redis", "tls_redis"])
+def test_a_url(request: pytest.FixtureRequest, transport: str) -> None:
+    server: RedisServer = request.getfixturevalue(transport)
+    works(LockContext.from_url(server.url), server.client())
 
 
 def test_a_great_deal_of_data_over_tls(tls_redis: RedisServer) -> None:
@@ -161,11 +154,8 @@ def guarded() -> Iterator[RedisServer]:
         yield server
 
 
-def test_a_password_holds(guarded: RedisServer) -> None:
+def test_a_password_holds_and_a_user_too(guarded: RedisServer) -> None:
     works(LockContext.from_url(guarded.url), guarded.client())
-
-
-def test_a_user_and_a_password_hold(guarded: RedisServer) -> None:
     client = redis.Redis(host="127.0.0.1", port=guarded.port, username="app", password=f"{SECRET}2")
     works(LockContext(client), guarded.client())
 
@@ -189,9 +179,7 @@ def test_a_credential_provider_is_asked_for_every_connection(guarded: RedisServe
 
 
 @pytest.mark.parametrize("password", [f"{SECRET}-wrong", None], ids=["wrong password", "no password"])
-def test_credentials_that_are_refused_fail_at_once_and_are_not_shown(
-    guarded: RedisServer, password: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refused_credentials(guarded: RedisServer, password: str | None, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     client = redis.Redis(host="127.0.0.1", port=guarded.port, password=password)
     with LockContext(client, response_timeout=60.0) as context:
@@ -245,27 +233,19 @@ def test_a_fakeredis_client_is_refused_with_the_way_out() -> None:
         LockContext(fakeredis.FakeRedis())
 
 
-@pytest.mark.parametrize("thing", [None, "redis://localhost", object(), 5], ids=case_id)
-def test_what_is_no_client_is_refused_by_its_type(thing: object) -> None:
-    with pytest.raises(TypeError, match=type(thing).__name__):
-        LockContext(thing)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("thing", [5, 0, False, "timer", object()], ids=case_id)
-def test_what_is_no_timer_is_refused_by_its_type(thing: Any) -> None:
-    with pytest.raises(TypeError, match=f"timer must be a HashedWheelTimer, not {type(thing).__name__}"):
-        LockContext(redis.Redis(port=1), timer=thing)
-    with pytest.raises(TypeError, match=f"timer must be a HashedWheelTimer, not {type(thing).__name__}"):
-        LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)], timer=thing)
-
-
-@pytest.mark.parametrize("thing", [5, None, b"redis://localhost"], ids=repr)
-def test_what_is_no_url_is_refused_by_its_type(thing: Any) -> None:
-    with pytest.raises(TypeError, match=f"url must be a str, not {type(thing).__name__}"):
-        LockContext.from_url(thing)
-
-
-def test_a_url_that_makes_no_sense_is_refused() -> None:
+def test_what_is_no_client_no_timer_and_no_url_is_refused_by_its_type() -> None:
+    thing: Any
+    for thing in (None, b"redis://localhost", object(), 5):
+        name = type(thing).__name__
+        with pytest.raises(TypeError, match=name):
+            LockContext(thing)
+        with pytest.raises(TypeError, match=f"url must be a str, not {name}"):
+            LockContext.from_url(thing)
+        if thing is not None:
+            with pytest.raises(TypeError, match=f"timer must be a HashedWheelTimer, not {name}"):
+                LockContext(redis.Redis(port=1), timer=thing)
+            with pytest.raises(TypeError, match=f"timer must be a HashedWheelTimer, not {name}"):
+                LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)], timer=thing)
     with pytest.raises(ValueError, match="scheme"):
         LockContext.from_url("http://localhost")
     with pytest.raises(TypeError):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.redis.support import LONG_S, Backend, Background, Losses, token_of
+from tests.redis.support import BOTH, LONG_S, Backend, Background, Losses
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import (
@@ -27,6 +27,8 @@ from wheel_lock import (
     LossReason,
     WheelLockError,
 )
+
+pytestmark = pytest.mark.servers("real")
 
 # stats() and held()
 
@@ -53,14 +55,9 @@ def test_statistics_count_what_has_happened(backend: Backend) -> None:
     assert 0.0 < stats.renewal_slack_min_s <= 20.0
     kept.release()
     assert context.stats().held == 0
-
-
-def test_a_snapshot_of_statistics_stays_as_it_was(context: LockContext) -> None:
-    before = context.stats()
-    with context.lock("order:42"):
-        assert before.held == before.acquired == 0
+    assert nothing.acquired == 0  # a snapshot stays as it was
     with pytest.raises(dataclasses.FrozenInstanceError):
-        before.held = 5  # type: ignore[misc]
+        nothing.held = 5  # type: ignore[misc]
 
 
 def test_a_lag_shows_in_the_statistics(backend: Backend) -> None:
@@ -87,6 +84,7 @@ def test_silence_shows_in_the_statistics(fresh_redis: RedisServer, fresh: Backen
     assert context.stats().lost == 0
 
 
+@BOTH
 def test_what_is_held_is_shown_in_order_of_acquisition(backend: Backend) -> None:
     context, clock = backend.stepped_context()
     first = context.lock("b", timeout=30.0)
@@ -109,25 +107,22 @@ def test_what_is_held_is_shown_in_order_of_acquisition(backend: Backend) -> None
     assert context.held() == []
 
 
-def test_what_is_shown_holds_no_token(context: LockContext) -> None:
-    with context.lock("order:42") as lock:
-        text = token_of(lock).decode()
-        for shown in (repr(context), repr(context.held()), repr(context.stats())):
-            assert text not in shown
-
-
 # close()
 
 
+@BOTH
 def test_closing_releases_what_is_held_and_tells_its_holders(backend: Backend) -> None:
     context = backend.context()
     losses = Losses()
     lock = context.lock("order:42", on_lost=losses)
     lock.acquire()
     bulk = context.acquire_many([f"shard:{number}" for number in range(1200)], on_lost=losses)
+    taken = context.lock("taken")
+    taken.acquire()
+    backend.view.set("taken", "theirs")
     context.close()
     assert context.closed
-    assert backend.view.keys() == []
+    assert backend.view.keys() == [b"taken"]
     assert not lock.is_held
     assert lock.lost is LossReason.CONTEXT_CLOSED
     events = losses.all_told()
@@ -150,15 +145,6 @@ def test_a_context_can_leave_its_locks_to_expire(backend: Backend) -> None:
     assert left_ms > 0
     assert [event.reason for event in losses.all_told()] == [LossReason.CONTEXT_CLOSED]
     eventually(lambda: backend.view.pttl("order:42") < left_ms - 400, LONG_S, "nobody renews it")
-
-
-def test_closing_leaves_keys_alone_that_others_have_taken(backend: Backend) -> None:
-    context = backend.context()
-    lock = context.lock("order:42")
-    lock.acquire()
-    backend.view.set("order:42", "theirs")
-    context.close()
-    assert backend.view.get("order:42") == b"theirs"
 
 
 def test_a_context_is_closed_at_the_end_of_its_with_block(backend: Backend) -> None:
@@ -236,9 +222,7 @@ def test_closing_takes_a_grant_back_that_is_still_under_way(backend: Backend, al
     eventually(lambda: not backend.view.exists("order:42"), 5.0, "a grant that nobody has is released")
 
 
-def test_closing_takes_no_longer_than_allowed_while_the_server_is_silent(
-    fresh_redis: RedisServer, fresh: Backend
-) -> None:
+def test_closing_beside_a_silent_server_takes_no_longer_than_allowed(fresh_redis: RedisServer, fresh: Backend) -> None:
     context = fresh.context()
     lock = context.lock("order:42", timeout=30.0)
     lock.acquire()
@@ -250,10 +234,9 @@ def test_closing_takes_no_longer_than_allowed_while_the_server_is_silent(
     fresh_redis.resume()
 
 
-@pytest.mark.parametrize("timeout", [0, -1, math.nan, "1"])
-def test_a_close_timeout_that_cannot_work_is_refused(context: LockContext, timeout: object) -> None:
+def test_a_close_timeout_that_cannot_work_is_refused(context: LockContext) -> None:
     with pytest.raises(ValueError, match="timeout"):
-        context.close(timeout=timeout)  # type: ignore[arg-type]
+        context.close(timeout=-1)
     assert not context.closed
 
 
@@ -269,7 +252,7 @@ def test_stopping_the_timer_ends_what_lives_on_it(backend: Backend) -> None:
     timer = backend.timer()
     context = backend.context(timer=timer)
     losses = Losses()
-    lock = context.lock("order:42", timeout=2.0, on_lost=losses)
+    lock = context.lock("order:42", timeout=1.0, on_lost=losses)
     lock.acquire()
     timer.stop()
     assert not lock.is_held
@@ -290,26 +273,15 @@ def test_a_client_has_one_shared_context(backend: Backend) -> None:
     assert LockContext.shared(other) is not shared
     with shared.lock("order:42"):
         assert backend.view.exists("order:42")
-    for context in (shared, LockContext.shared(other)):
-        context.close()
-
-
-def test_threads_that_ask_at_once_get_the_same_shared_context(backend: Backend) -> None:
-    client = backend.client()
     asking = [Background(lambda: LockContext.shared(client)) for _ in range(16)]
-    assert len({id(one.result()) for one in asking}) == 1
-    LockContext.shared(client).close()
-
-
-def test_a_shared_context_that_was_closed_is_made_anew(backend: Backend) -> None:
-    client = backend.client()
-    first = LockContext.shared(client)
-    first.close()
-    second = LockContext.shared(client)
-    assert second is not first
-    with second.lock("order:42"):
+    assert {id(one.result()) for one in asking} == {id(shared)}
+    shared.close()
+    anew = LockContext.shared(client)
+    assert anew is not shared
+    with anew.lock("order:42"):
         pass
-    second.close()
+    for context in (anew, LockContext.shared(other)):
+        context.close()
 
 
 def test_a_shared_context_goes_with_its_client(backend: Backend) -> None:
@@ -326,9 +298,7 @@ def test_a_shared_context_goes_with_its_client(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_context_can_be_neither_copied_nor_pickled(
-    backend: Backend, context: LockContext, copied: Callable[[object], object]
-) -> None:
+def test_a_context_cannot_be_copied(backend: Backend, context: LockContext, copied: Callable[[object], object]) -> None:
     quorum = LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)])
     with context.lock("order:42", timeout=30.0) as lock:
         for whole in (context, context.asyncio, quorum, quorum.asyncio):

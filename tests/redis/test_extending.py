@@ -7,7 +7,9 @@ import time
 
 import pytest
 
+from tests.family.callers import Caller
 from tests.redis.support import (
+    BOTH,
     LONG_S,
     Backend,
     Background,
@@ -20,52 +22,38 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockServerError, LockTimeout, LockUnavailable, LossReason, WheelLockError
 
+pytestmark = pytest.mark.servers("real")
 
-def test_extend_adds_to_the_time_to_live(backend: Backend, context: LockContext) -> None:
-    with context.lock("order:42", timeout=30.0) as lock:
+
+@BOTH
+def test_extend_adds_to_the_time_to_live(backend: Backend, me: Caller) -> None:
+    with me.locks.lock("order:42", timeout=30.0) as lock:
+        assert lock.extend(1e-9) is True  # less than a millisecond
         assert lock.extend(20.0) is True
-        assert 40_000 < backend.view.pttl("order:42") <= 50_000
-        assert 40.0 * 0.99 < lock.remaining() <= 50.0 * 0.99
+        assert 40_000 < backend.view.pttl("order:42") <= 50_001
+        assert 40.0 * 0.99 < lock.remaining() <= 50.001 * 0.99
         assert believes_no_longer_than_the_server(lock, backend.view)
 
 
-def test_extend_replaces_the_time_to_live(backend: Backend, context: LockContext) -> None:
-    with context.lock("order:42", timeout=30.0) as lock:
-        assert lock.extend(100.0, replace_ttl=True) is True
-        assert 90_000 < backend.view.pttl("order:42") <= 100_000
-        assert 90.0 * 0.99 < lock.remaining() <= 100.0 * 0.99
+@BOTH
+@pytest.mark.parametrize("to_s", [100.0, 5.0])
+def test_extend_replaces_the_time_to_live(backend: Backend, me: Caller, to_s: float) -> None:
+    with me.locks.lock("order:42", timeout=30.0) as lock:
+        assert lock.extend(to_s, replace_ttl=True) is True
+        assert (to_s - 5.0) * 1000 < backend.view.pttl("order:42") <= to_s * 1000
+        assert (to_s - 5.0) * 0.99 < lock.remaining() <= to_s * 0.99
+        assert believes_no_longer_than_the_server(lock, backend.view)
+        assert lock.reacquire() is True
+        assert 20_000 < backend.view.pttl("order:42") <= 30_000
         assert believes_no_longer_than_the_server(lock, backend.view)
 
 
-def test_extend_can_shorten_the_time_to_live(backend: Backend, context: LockContext) -> None:
-    with context.lock("order:42", timeout=30.0) as lock:
-        assert lock.extend(5.0, replace_ttl=True) is True
-        assert 0 < backend.view.pttl("order:42") <= 5_000
-        assert 0.0 < lock.remaining() <= 5.0 * 0.99
-        assert believes_no_longer_than_the_server(lock, backend.view)
-
-
-def test_reacquire_sets_the_time_to_live_back_to_the_timeout(backend: Backend, context: LockContext) -> None:
-    with context.lock("order:42", timeout=30.0) as lock:
-        for other_s in (100.0, 5.0):
-            lock.extend(other_s, replace_ttl=True)
-            assert lock.reacquire() is True
-            assert 20_000 < backend.view.pttl("order:42") <= 30_000
-            assert believes_no_longer_than_the_server(lock, backend.view)
-
-
-def test_an_extended_lock_keeps_its_token_and_its_fence(backend: Backend, context: LockContext) -> None:
-    with context.lock("order:42", fencing=True) as lock:
+def test_an_extended_lock_keeps_its_token_and_its_fence(backend: Backend, me: Caller) -> None:
+    with me.locks.lock("order:42", fencing=True) as lock:
         before = (lock.token, lock.fence)
         lock.extend(10.0)
         assert (lock.token, lock.fence) == before
         assert backend.view.get("order:42") == token_of(lock)
-
-
-def test_an_extension_can_be_shorter_than_a_millisecond(context: LockContext) -> None:
-    with context.lock("order:42", timeout=30.0) as lock:
-        assert lock.extend(1e-9)
-        assert lock.is_held
 
 
 def test_a_renewal_does_not_cut_an_extension_short(backend: Backend) -> None:
@@ -116,10 +104,11 @@ def test_a_hold_limit_is_not_lifted_by_an_extension(backend: Backend) -> None:
     assert lock.lost is LossReason.HOLD_LIMIT
 
 
+@BOTH
 @pytest.mark.parametrize("replace", [False, True], ids=["add", "replace"])
-def test_extending_a_lock_whose_key_has_gone_is_a_loss(backend: Backend, context: LockContext, replace: bool) -> None:
+def test_extending_a_lock_whose_key_has_gone_is_a_loss(backend: Backend, me: Caller, replace: bool) -> None:
     losses = Losses()
-    lock = context.lock("order:42", timeout=30.0, on_lost=losses)
+    lock = me.locks.lock("order:42", timeout=30.0, on_lost=losses)
     lock.acquire()
     backend.view.delete("order:42")
     with pytest.raises(LockLost) as caught:
@@ -127,13 +116,14 @@ def test_extending_a_lock_whose_key_has_gone_is_a_loss(backend: Backend, context
     assert caught.value.reason is LossReason.KEY_GONE
     assert lock.lost is LossReason.KEY_GONE
     assert not backend.view.exists("order:42")
+    eventually(lambda: losses.events, LONG_S)
     assert [event.reason for event in losses.all_told()] == [LossReason.KEY_GONE]
     with pytest.raises(LockLost):
         lock.reacquire()
 
 
-def test_extending_leaves_a_key_alone_that_another_has_taken(backend: Backend, context: LockContext) -> None:
-    lock = context.lock("order:42", timeout=30.0)
+def test_extending_leaves_a_key_alone_that_another_has_taken(backend: Backend, me: Caller) -> None:
+    lock = me.locks.lock("order:42", timeout=30.0)
     lock.acquire()
     backend.view.set("order:42", "theirs", px=20_000)
     with pytest.raises(LockLost) as caught:
@@ -143,9 +133,7 @@ def test_extending_leaves_a_key_alone_that_another_has_taken(backend: Backend, c
     assert backend.view.pttl("order:42") <= 20_000
 
 
-def test_extensions_by_two_threads_at_once_are_done_one_after_the_other_or_refused(
-    backend: Backend, context: LockContext
-) -> None:
+def test_extensions_by_several_threads_at_once_are_serial_or_refused(backend: Backend, context: LockContext) -> None:
     lock = context.lock("order:42", timeout=30.0, thread_local=False)
 
     def extend_often() -> int:
@@ -167,9 +155,7 @@ def test_extensions_by_two_threads_at_once_are_done_one_after_the_other_or_refus
 # When it is not known what became of an extension
 
 
-def test_an_extension_that_is_not_answered_leaves_the_lock_held_as_long_as_was_known(
-    fresh_redis: RedisServer, fresh: Backend
-) -> None:
+def test_an_unanswered_extension_leaves_it_held_as_long_as_was_known(fresh_redis: RedisServer, fresh: Backend) -> None:
     context = connected(fresh.context(response_timeout=0.2))
     with context.lock("order:42", timeout=5.0) as lock:
         fresh_redis.pause()

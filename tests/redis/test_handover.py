@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.redis.support import (
-    Backend,
-    Losses,
-    believes_no_longer_than_the_server,
-    in_thread,
-    token_of,
-)
+from tests.redis.support import BOTH, Backend, Losses, believes_no_longer_than_the_server, in_thread, token_of
 from tests.support.waiting import eventually
-from wheel_lock import (
-    Lock,
-    LockContext,
-    LockLost,
-    LockNotHeld,
-    LossReason,
-    WheelLockError,
-    WrongThread,
-)
+from wheel_lock import Lock, LockContext, LockLost, LockNotHeld, LossReason, WheelLockError, WrongThread
+
+pytestmark = pytest.mark.servers("real")
 
 NAME = "import:2026"
-
-
-@pytest.fixture
-def lock(context: LockContext) -> Lock:
-    """A lock that is held, and can be handed over."""
-    lock = context.lock(NAME, timeout=20.0, fencing=True)
-    assert lock.acquire()
-    return lock
 
 
 # The exporter lets go
@@ -67,6 +47,10 @@ def test_the_exporter_may_acquire_it_again(backend: Backend, context: LockContex
     assert lock.acquire(blocking=False)
     assert lock.is_held
     lock.release()
+    adopted_all = [context.adopt(each.export()) for each in context.acquire_many(["a", "b"]).values() if each]
+    assert [each.name for each in adopted_all] == ["a", "b"]
+    context.release_many(adopted_all)
+    assert backend.view.keys() == [f"wheel_lock:fence:{{{NAME}}}".encode()]
 
 
 def test_a_block_that_has_handed_its_lock_over_says_so(context: LockContext) -> None:
@@ -102,17 +86,10 @@ def test_another_thread_exports_only_what_belongs_to_no_thread(context: LockCont
     lock.release()
 
 
-def test_locks_acquired_in_bulk_can_be_handed_over(backend: Backend, context: LockContext) -> None:
-    locks = context.acquire_many(["a", "b", "c"])
-    adopted = [context.adopt(lock.export()) for lock in locks.values() if lock is not None]
-    assert [lock.name for lock in adopted] == ["a", "b", "c"]
-    context.release_many(adopted)
-    assert backend.view.keys() == []
-
-
 # The adopter takes over
 
 
+@BOTH
 def test_the_adopter_holds_it_under_a_token_of_its_own(backend: Backend, context: LockContext, lock: Lock) -> None:
     before = token_of(lock)
     backend.view.pexpire(NAME, 19_000)
@@ -163,7 +140,7 @@ def test_an_adopted_lock_that_is_lost_is_told_of(backend: Backend) -> None:
         pytest.fail("nobody is let in")
 
 
-def test_the_fence_stays_the_same_over_extensions_and_hand_overs_and_grows_after_a_release(
+def test_the_fence_stays_over_hand_overs_and_grows_after_a_release(
     backend: Backend, context: LockContext, lock: Lock
 ) -> None:
     other, fence = backend.context(), lock.fence
@@ -206,6 +183,7 @@ def test_a_lock_whose_token_the_caller_has_chosen_cannot_be_handed_over(context:
 # Its terms go with it
 
 
+@BOTH
 def test_timeout_and_interval_go_with_it(backend: Backend) -> None:
     context, clock = backend.stepped_context()
     lock = context.lock(NAME, timeout=20.0, renew_every=1.5)

@@ -41,9 +41,7 @@ def exported(context: LockContext, timeout: float = 20.0, **terms: float) -> str
 # The adopter's network
 
 
-def test_an_adoption_whose_reply_is_lost_is_tried_again_and_knows_itself(
-    real: Backend, proxy: TcpProxy, direct: LockContext
-) -> None:
+def test_a_lost_reply_to_an_adoption_is_recognised(real: Backend, proxy: TcpProxy, direct: LockContext) -> None:
     context = warmed_up(real.context_through(proxy, timer=real.timer()))
     text = exported(direct)
     before = real.view.get(NAME)
@@ -60,7 +58,7 @@ def test_an_adoption_whose_reply_is_lost_is_tried_again_and_knows_itself(
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_an_adoption_that_is_not_answered_leaves_nothing_that_nobody_holds(
+def test_an_unanswered_adoption_leaves_nothing(
     real: Backend, proxy: TcpProxy, direct: LockContext, arrives: bool
 ) -> None:
     context = warmed_up(real.context_through(proxy, timer=real.timer(), response_timeout=0.2))
@@ -79,9 +77,7 @@ def test_an_adoption_that_is_not_answered_leaves_nothing_that_nobody_holds(
     assert context.stats().held == 0
 
 
-def test_an_adoption_that_is_answered_after_the_lease_has_run_out_is_none(
-    real: Backend, proxy: TcpProxy, direct: LockContext
-) -> None:
+def test_an_adoption_answered_after_the_lease_is_none(real: Backend, proxy: TcpProxy, direct: LockContext) -> None:
     context = warmed_up(real.context_through(proxy, timer=real.timer()))
     text = exported(direct, timeout=1.2)
     proxy.to_client.delay_s = 1.3
@@ -100,9 +96,7 @@ def test_a_server_that_has_forgotten_the_scripts_is_sent_them(real: Backend, dir
     assert not real.view.exists(NAME)
 
 
-def test_a_slow_connection_does_not_prolong_the_limit_on_holding(
-    real: Backend, proxy: TcpProxy, direct: LockContext
-) -> None:
+def test_a_slow_connection_does_not_prolong_max_hold(real: Backend, proxy: TcpProxy, direct: LockContext) -> None:
     warmed_up(direct)
     text = exported(direct, max_hold=2.0)
     granted_at = time.monotonic()  # or a little earlier, from when the limit counts
@@ -115,9 +109,7 @@ def test_a_slow_connection_does_not_prolong_the_limit_on_holding(
     assert adopted.lost is LossReason.HOLD_LIMIT
 
 
-def test_an_adoption_that_comes_after_the_limit_on_holding_is_none(
-    real: Backend, proxy: TcpProxy, direct: LockContext
-) -> None:
+def test_an_adoption_after_max_hold_is_none(real: Backend, proxy: TcpProxy, direct: LockContext) -> None:
     text = exported(direct, max_hold=1.2)
     proxy.to_server.delay_s = 0.3
     context = real.context_through(proxy, timer=real.timer())
@@ -131,9 +123,7 @@ def test_an_adoption_that_comes_after_the_limit_on_holding_is_none(
 
 
 @pytest.mark.parametrize("ends", ["late", "cut", "answered late"])
-def test_a_renewal_that_is_under_way_when_the_lock_is_exported_changes_nothing(
-    real: Backend, proxy: TcpProxy, direct: LockContext, ends: str
-) -> None:
+def test_a_renewal_under_way_at_the_export(real: Backend, proxy: TcpProxy, direct: LockContext, ends: str) -> None:
     context = warmed_up(real.context_through(proxy, timer=real.timer()))
     lock = context.lock(NAME, timeout=3.0, renew_every=0.1)
     lock.acquire()

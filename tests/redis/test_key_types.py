@@ -11,10 +11,12 @@ import pytest
 import redis
 from redis.lock import Lock as RedisPyLock
 
-from tests.redis.support import LONG_S, REFUSED_S, Backend, Background
+from tests.redis.support import BOTH, LONG_S, REFUSED_S, Backend, Background
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
 from wheel_lock.runtime.notifier import NOTIFIER
+
+pytestmark = pytest.mark.servers("real")
 
 DATA: dict[str, Callable[[redis.Redis], Any]] = {
     "string": lambda view: view.set("a", "value"),
@@ -35,19 +37,21 @@ LOCKS: dict[str, tuple[str, Callable[[LockContext], Any]]] = {
     "permit": ("zset", lambda context: context.semaphore("a", 2, timeout=2.0)),
     "together": ("string", lambda context: context.multi_lock(["0", "a", "z"], timeout=2.0)),
 }
-PAIRS = [(lock, data) for lock, (kept, _) in LOCKS.items() for data in DATA if data != kept]
 
 
-@pytest.mark.parametrize(("lock", "data"), PAIRS)
-def test_data_is_an_error_that_names_its_type(backend: Backend, context: LockContext, lock: str, data: str) -> None:
+@BOTH
+@pytest.mark.parametrize("lock", LOCKS)
+def test_data_is_an_error_that_names_its_type(backend: Backend, context: LockContext, lock: str) -> None:
     kept, make = LOCKS[lock]
-    DATA[data](backend.view)
-    kind = f"a {data} that does not expire.* a {kept} "
-    with pytest.raises(LockServerError, match=rf"{kind}.*\(lock 'a'\)") as caught:
-        make(context).acquire(blocking_timeout=LONG_S)
-    assert caught.value.code == "WRONGTYPE"
-    assert backend.view.type("a") == data.encode()
-    eventually(lambda: backend.view.keys("*") == [b"a"], LONG_S, "nothing is left of the waiter")
+    for data in [each for each in DATA if each != kept]:
+        backend.view.delete("a")
+        DATA[data](backend.view)
+        kind = f"a {data} that does not expire.* a {kept} "
+        with pytest.raises(LockServerError, match=rf"{kind}.*\(lock 'a'\)") as caught:
+            make(context).acquire(blocking_timeout=LONG_S)
+        assert caught.value.code == "WRONGTYPE"
+        assert backend.view.type("a") == data.encode()
+        eventually(lambda: backend.view.keys("*") == [b"a"], LONG_S, "nothing is left of the waiter")
 
 
 OF_USERS: dict[str, dict[str, float]] = {
@@ -62,9 +66,7 @@ OF_USERS: dict[str, dict[str, float]] = {
 @pytest.mark.parametrize("expires", [False, True])
 @pytest.mark.parametrize("data", OF_USERS)
 @pytest.mark.parametrize("lock", ["read", "write", "permit"])
-def test_a_sorted_set_of_a_users_own_is_data_and_stays_as_it_is(
-    backend: Backend, lock: str, data: str, expires: bool
-) -> None:
+def test_a_sorted_set_of_a_users_own_stays_as_it_is(backend: Backend, lock: str, data: str, expires: bool) -> None:
     context, clock = backend.stepped_context()
     backend.view.zadd("a", OF_USERS[data])
     if expires:
@@ -90,9 +92,7 @@ HASHES: dict[str, dict[Any, Any]] = {
 
 @pytest.mark.parametrize("data", HASHES)
 @pytest.mark.parametrize("fencing", [False, True])
-def test_a_hash_of_a_users_own_is_data_to_a_reentrant_lock(
-    backend: Backend, context: LockContext, data: str, fencing: bool
-) -> None:
+def test_a_hash_of_a_users_own_is_data(backend: Backend, context: LockContext, data: str, fencing: bool) -> None:
     backend.view.hset("a", mapping=HASHES[data])
     lock = context.reentrant_lock("a", fencing=fencing)
     for waits in (True, False):
@@ -104,19 +104,18 @@ def test_a_hash_of_a_users_own_is_data_to_a_reentrant_lock(
 
 def test_a_hash_of_a_users_own_that_expires_is_waited_for(backend: Backend, context: LockContext) -> None:
     backend.view.hset("a", mapping=HASHES["a record"])
-    backend.view.pexpire("a", 300)
+    backend.view.pexpire("a", 100)
     assert context.reentrant_lock("a").acquire()
 
 
 @pytest.mark.parametrize("field", ["8743c9c0-0795-4907-87fd-6c719a6b4586:1", "l0Wz8i+RWNaVuY6Mkl7iwg:140133"])
-def test_a_reentrant_lock_that_has_lost_its_expiry_is_waited_for(
-    backend: Backend, context: LockContext, field: str
-) -> None:
+def test_a_reentrant_lock_without_expiry_is_waited_for(backend: Backend, context: LockContext, field: str) -> None:
     backend.view.hset("a", field, 1)
     assert not context.reentrant_lock("a").acquire(blocking_timeout=REFUSED_S)
     assert backend.view.hexists("a", field)
 
 
+@BOTH
 @pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock not in ("exclusive", "polled")])
 def test_a_script_tells_also_those_who_do_not_wait(backend: Backend, context: LockContext, lock: str) -> None:
     DATA["list"](backend.view)
@@ -130,8 +129,8 @@ def test_the_one_try_of_a_plain_lock_is_refused_as_redis_py_is(backend: Backend,
     assert context.acquire_many(["a"]) == {"a": None}
 
 
-@pytest.mark.parametrize(("lock", "data"), [pair for pair in PAIRS if pair[1] in ("string", "hash", "list")])
-def test_what_expires_is_waited_for_with_one_warning(
+@pytest.mark.parametrize(("lock", "data"), [(lock, "hash" if LOCKS[lock][0] != "hash" else "list") for lock in LOCKS])
+def test_expiring_data(
     backend: Backend, context: LockContext, lock: str, data: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept, make = LOCKS[lock]
@@ -145,7 +144,7 @@ def test_what_expires_is_waited_for_with_one_warning(
             return [text for text in caplog.messages if "waiting for the lock" in text]
 
         eventually(warnings, LONG_S)
-        backend.view.pexpire("a", 500)
+        backend.view.pexpire("a", 100)
         assert waiting.result()
         found = warnings()
     assert len(found) == 1

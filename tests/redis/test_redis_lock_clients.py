@@ -17,6 +17,7 @@ from redis.commands.core import AsyncScript
 from redis.credentials import CredentialProvider
 from redis.sentinel import Sentinel
 
+from tests.aio.support import until
 from tests.redis.support import LONG_S, Backend
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -28,7 +29,7 @@ SECRET = "a-password-that-must-not-be-shown"
 
 
 def works(client: redis.asyncio.Redis, view: redis.Redis) -> None:
-    """The whole life of a lock, with a waiter and a few renewals."""
+    """The whole life of a lock, with a waiter and a renewal."""
 
     async def main() -> None:
         lock: Any = client.lock(NAME, timeout=1.5, lock_class=AsyncLock)
@@ -37,9 +38,7 @@ def works(client: redis.asyncio.Redis, view: redis.Redis) -> None:
             waiter: Any = client.lock(NAME, timeout=30, sleep=30, lock_class=AsyncLock)
             waiting = asyncio.create_task(waiter.acquire())
             renewed = LockContext.shared(client).stats().renewed
-            async with asyncio.timeout(LONG_S):
-                while LockContext.shared(client).stats().renewed < renewed + 2:
-                    await asyncio.sleep(0.01)
+            await until(lambda: LockContext.shared(client).stats().renewed > renewed)
         async with asyncio.timeout(LONG_S):
             assert await waiting
             await waiter.release()
@@ -62,7 +61,7 @@ def works(client: redis.asyncio.Redis, view: redis.Redis) -> None:
         {"encoding": "latin-1"},
         {"health_check_interval": 1},
         {"socket_timeout": 0.5, "socket_connect_timeout": 0.5, "socket_keepalive": False},
-        {"client_name": "billing", "max_connections": 2},
+        {"client_name": "billing", "max_connections": 2, "single_connection_client": True},
     ],
     ids=str,
 )
@@ -70,22 +69,16 @@ def test_tcp(real: Backend, options: dict[str, Any]) -> None:
     works(redis.asyncio.Redis(host="127.0.0.1", port=real.port, **options), real.view)
 
 
+@pytest.mark.parametrize("transport", ["tls_redis", "unix_redis"])
+def test_a_url(request: pytest.FixtureRequest, transport: str) -> None:
+    server: RedisServer = request.getfixturevalue(transport)
+    works(redis.asyncio.Redis.from_url(server.url), server.client())
+
+
 def test_a_url_with_a_database(real: Backend) -> None:
     client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(f"redis://127.0.0.1:{real.port}/3?protocol=3")
     works(client, real.client(db=3))
     real.client(db=3).flushdb()
-
-
-def test_tls(tls_redis: RedisServer) -> None:
-    works(redis.asyncio.Redis.from_url(tls_redis.url), tls_redis.client())
-
-
-def test_a_unix_socket(unix_redis: RedisServer) -> None:
-    works(redis.asyncio.Redis.from_url(unix_redis.url), unix_redis.client())
-
-
-def test_a_single_connection_client(real: Backend) -> None:
-    works(redis.asyncio.Redis(host="127.0.0.1", port=real.port, single_connection_client=True), real.view)
 
 
 def test_a_blocking_pool(real: Backend) -> None:

@@ -5,29 +5,22 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
-from tests.redis.redis_locks import NAME, ours, with_token
+from tests.redis.redis_locks import NAME, Party, ours, with_token
 from tests.redis.support import LONG_S, REFUSED_S, Backend, Background, in_thread
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, context
 from wheel_lock.lease import Event, Lease
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN
 from wheel_lock.protocol.resp import lease_args
-from wheel_lock.redis_lock import Lock
+from wheel_lock.redis_lock import AsyncLock, Lock
 
-
-@pytest.fixture
-def client(real: Backend) -> Iterator[redis.Redis]:
-    client = real.client()
-    yield client
-    LockContext.shared(client).close()
-    client.close()
+pytestmark = pytest.mark.servers("real")
 
 
 # Whose token it is
@@ -54,41 +47,26 @@ def test_a_token_belongs_to_all_threads_where_that_is_wanted(client: redis.Redis
     assert not real.view.exists(NAME)
 
 
-def test_each_lease_has_a_token_of_its_own(client: redis.Redis) -> None:
-    lock, tokens = ours(client, timeout=30), set()
-    for _ in range(20):
-        with lock:
-            tokens.add(lock.local.token)
-    assert len(tokens) == 20
-    assert all(len(token) == 22 for token in tokens)
-
-
 # Set by hand
 
 
 @pytest.mark.parametrize("timeout", [30, None])
-def test_who_knows_the_token_of_this_process_acts_through_the_engine(
-    client: redis.Redis, real: Backend, timeout: float | None
-) -> None:
-    first = ours(client, timeout=timeout)
+def test_who_knows_the_token_of_this_process_acts_through_the_engine(party: Party, timeout: float | None) -> None:
+    first = party.ours(timeout=timeout)
     first.acquire()
-    token = first.local.token
-    waiting = Background(ours(client, timeout=30, sleep=30).acquire)
-
-    def take_over() -> None:
-        other = with_token(ours(client, timeout=timeout), token)
-        assert other.owned()
-        if timeout is not None:
-            assert other.extend(10)
-            assert other.reacquire()
-        other.release()
-
-    time.sleep(0.1)
-    in_thread(take_over)
+    waiter = party.another().ours(timeout=30, sleep=30)
+    waiting = waiter.acquire.begin()
+    other = party.another().ours(timeout=timeout).with_token(first.token)
+    assert other.owned()
+    if timeout is not None:
+        assert other.extend(10)
+        assert other.reacquire()
+    other.release()
     assert waiting.result(LONG_S)  # and not after `sleep`
-    assert LockContext.shared(client).stats().lost == 0
+    assert party.context.stats().lost == 0
     with pytest.raises(LockNotOwnedError, match="Cannot release a lock that's no longer owned"):
         first.release()
+    waiter.release()
 
 
 def test_a_token_is_found_also_when_an_earlier_holders_object_is_dropped(client: redis.Redis, real: Backend) -> None:
@@ -123,11 +101,11 @@ def test_another_thread_with_the_token_acts_on_the_same_object(client: redis.Red
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_the_token_of_another_process_goes_to_the_server(client: redis.Redis, real: Backend, text: bool) -> None:
+def test_the_token_of_another_process_goes_to_the_server(party: Party, real: Backend, text: bool) -> None:
     theirs = real.view.lock(NAME, timeout=30)
     theirs.acquire()
     token = theirs.local.token.decode() if text else theirs.local.token
-    mine = with_token(ours(client, timeout=60), token)
+    mine = party.ours(timeout=60).with_token(token)
     assert mine.extend(10)
     assert 39_000 < real.view.pttl(NAME) <= 40_000
     assert mine.reacquire()
@@ -135,7 +113,7 @@ def test_the_token_of_another_process_goes_to_the_server(client: redis.Redis, re
     mine.release()
     assert not real.view.exists(NAME)
     for method in (mine.release, lambda: mine.extend(1), mine.reacquire):
-        mine.local.token = token
+        mine.with_token(token)
         with pytest.raises(LockNotOwnedError):
             method()
 
@@ -182,9 +160,9 @@ def test_a_chosen_token_is_what_is_stored(client: redis.Redis, real: Backend, ti
 
 @pytest.mark.parametrize("timeout", [30, None])
 @pytest.mark.parametrize("polls", [False, True])
-def test_namesakes_exclude_each_other(client: redis.Redis, timeout: float | None, polls: bool) -> None:
-    kind = type("Lock", (Lock,), {"polls": polls})
-    first, second = (ours(client, timeout=timeout, sleep=0.02, lock_class=kind) for _ in range(2))
+def test_namesakes_exclude_each_other(party: Party, api: str, timeout: float | None, polls: bool) -> None:
+    kind = type("Kind", (Lock if api == "threads" else AsyncLock,), {"polls": polls})
+    first, second = (each.ours(timeout=timeout, sleep=0.02, lock_class=kind) for each in (party, party.another()))
     assert first.acquire(token="host-1")
     assert not first.acquire(blocking=False, token="host-1")
     assert not second.acquire(blocking=False, token="host-1")
@@ -194,6 +172,7 @@ def test_namesakes_exclude_each_other(client: redis.Redis, timeout: float | None
     assert not waiting.done
     first.release()
     assert waiting.result()
+    assert second.token == b"host-1"
 
 
 @pytest.mark.parametrize("kind", [CALLER_TOKEN, EVERLASTING_CALLER_TOKEN])

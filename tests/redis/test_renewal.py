@@ -7,16 +7,19 @@ import time
 
 import pytest
 
-from tests.redis.support import LONG_S, Backend, Clock, Losses, believes_no_longer_than_the_server, token_of
+from tests.redis.support import BOTH, LONG_S, Backend, Clock, Losses, believes_no_longer_than_the_server, token_of
 from tests.support.redis_server import redis_server_version
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, LockContext, LockLost, LossReason, LostEvent
 from wheel_lock.protocol import scripts
 from wheel_lock.runtime.notifier import NOTIFIER
 
+pytestmark = pytest.mark.servers("real")
+
 # A timeout of 3 s, 10 s of work, renewal at half the timeout: six renewals, and the release cancels the seventh
 
 
+@BOTH
 def test_ten_seconds_of_work_under_a_lock_of_three_take_six_renewals(backend: Backend) -> None:
     proxy = backend.proxy()
     clock = Clock()
@@ -39,39 +42,21 @@ def test_ten_seconds_of_work_under_a_lock_of_three_take_six_renewals(backend: Ba
     assert losses.all_told() == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [10.0, 1.0], ids=["as written", "ten times faster"])
-def test_the_same_work_in_real_time_takes_six_renewals(real: Backend, seconds: float) -> None:
+def test_the_same_work_in_real_time_takes_six_renewals(real: Backend) -> None:
     context = real.context()
     began = context.timer.clock.now()
-    # The faster work has more time to spare: a process may stand still for longer than its lock would last.
-    with context.lock("report", timeout=max(0.3 * seconds, 2.0), renew_every=0.15 * seconds) as lock:
-        time.sleep(seconds)
-        assert lock.is_held
-        eventually(lambda: lock.renewals >= 6, LONG_S)
+    with context.lock("report", timeout=2.0, renew_every=0.15) as lock:
+        while lock.renewals < 6:
+            assert believes_no_longer_than_the_server(lock, real.view)
+            assert real.view.get("report") == token_of(lock)
+            time.sleep(0.02)
     # On a machine that overslept there is time for more, but never for more than one every interval.
     renewals = lock.renewals
-    assert 6 <= renewals <= (context.timer.clock.now() - began) / (0.15 * seconds)
+    assert renewals <= (context.timer.clock.now() - began) / 0.15
     assert not real.view.exists("report")
-    time.sleep(0.2 * seconds)
+    time.sleep(0.2)
     assert lock.renewals == context.stats().renewed == renewals
     assert context.stats().lost == 0
-
-
-def test_a_lock_outlives_its_timeout_many_times_over(real: Backend) -> None:
-    context = real.context()
-    with context.lock("order:42", timeout=1.5, renew_every=0.3) as lock:
-        while lock.renewals < 9:
-            assert believes_no_longer_than_the_server(lock, real.view)
-            assert real.view.get("order:42") == token_of(lock)
-            time.sleep(0.02)
-
-
-def test_a_lock_is_renewed_three_times_per_timeout_unless_told_otherwise(backend: Backend) -> None:
-    context, clock = backend.stepped_context()
-    with context.lock("order:42", timeout=30.0) as lock:
-        clock.advance(30.0)
-        assert lock.renewals == 3
 
 
 def test_a_lock_that_is_acquired_again_is_renewed_again(backend: Backend) -> None:
@@ -84,22 +69,10 @@ def test_a_lock_that_is_acquired_again_is_renewed_again(backend: Backend) -> Non
             assert lock.renewals == 10
 
 
-def test_nothing_is_sent_for_a_lock_after_its_release(backend: Backend) -> None:
-    proxy = backend.proxy()
-    clock = Clock()
-    context = backend.context_through(proxy, timer=backend.timer(clock))
-    with context.lock("order:42", timeout=30.0) as lock:
-        token = token_of(lock)
-        clock.advance(25.0)
-    sent = proxy.seen("to_server").count(token)
-    clock.advance(100.0)
-    assert proxy.seen("to_server").count(token) == sent == 4
-
-
 # Limits
 
 
-@pytest.mark.parametrize("limit", [0, 1, 6])
+@pytest.mark.parametrize("limit", [0, 6])
 def test_a_lock_is_renewed_no_more_often_than_allowed(backend: Backend, limit: int) -> None:
     context, clock = backend.stepped_context()
     losses = Losses()
@@ -117,7 +90,7 @@ def test_a_lock_is_renewed_no_more_often_than_allowed(backend: Backend, limit: i
         lock.release()
 
 
-@pytest.mark.parametrize("max_hold", [10.0, 40.0, 100.0])
+@pytest.mark.parametrize("max_hold", [10.0, 100.0])
 def test_a_lock_is_held_no_longer_than_allowed(backend: Backend, max_hold: float) -> None:
     context, clock = backend.stepped_context()
     losses = Losses()
@@ -149,19 +122,10 @@ def test_a_lock_that_is_not_to_be_renewed_ends_by_itself(backend: Backend) -> No
     assert context.stats().batches == 0
 
 
-def test_a_lock_that_is_not_renewed_is_free_within_its_timeout(backend: Backend, context: LockContext) -> None:
-    lock = context.lock("order:42", timeout=0.3, renew=False)
-    lock.acquire()
-    with context.lock("order:42", retry_every=0.01):
-        assert not lock.is_held
-        with pytest.raises(LockLost):
-            lock.release()
-        assert backend.view.exists("order:42")
-
-
 # How a loss is told
 
 
+@BOTH
 @pytest.mark.parametrize("reason", [LossReason.KEY_GONE, LossReason.TAKEN])
 def test_on_lost_is_told_once_on_the_notifier_thread(backend: Backend, reason: LossReason) -> None:
     context, clock = backend.stepped_context()
@@ -191,17 +155,6 @@ def test_on_lost_is_told_once_on_the_notifier_thread(backend: Backend, reason: L
     assert dict(context.stats().lost_by_reason) == {reason: 1}
 
 
-def test_a_loss_is_told_although_nobody_looks(backend: Backend) -> None:
-    context = backend.context()
-    losses = Losses()
-    lock = context.lock("order:42", timeout=3.0, renew_every=0.1, on_lost=losses)
-    lock.acquire()
-    backend.view.delete("order:42")
-    eventually(lambda: losses.events, LONG_S)
-    assert lock.lost is LossReason.KEY_GONE
-    assert [event.reason for event in losses.all_told()] == [LossReason.KEY_GONE]
-
-
 def test_a_release_tells_no_loss_and_a_release_that_finds_one_tells_it(backend: Backend, context: LockContext) -> None:
     losses = Losses()
     lock = context.lock("order:42", on_lost=losses)
@@ -215,7 +168,7 @@ def test_a_release_tells_no_loss_and_a_release_that_finds_one_tells_it(backend: 
     assert [event.reason for event in losses.all_told()] == [LossReason.KEY_GONE]
 
 
-def test_a_callback_that_fails_keeps_nobody_from_being_told(
+def test_other_callbacks_run_after_one_fails(
     backend: Backend, context: LockContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(event: LostEvent) -> None:
@@ -268,6 +221,7 @@ def test_a_callback_may_acquire_the_lock_anew(backend: Backend, context: LockCon
     lock.release()
 
 
+@BOTH
 def test_only_the_lock_whose_key_was_touched_is_lost(backend: Backend) -> None:
     context, clock = backend.stepped_context()
     locks = [context.lock(f"order:{number}", timeout=30.0) for number in range(20)]
@@ -302,6 +256,7 @@ def test_a_server_gets_the_form_of_the_scripts_that_it_understands(fresh: Backen
     assert plain == [not knows_flags] * len(scripts.ALL)
 
 
+@BOTH
 def test_a_server_that_has_forgotten_the_scripts_costs_no_lease(backend: Backend, context: LockContext) -> None:
     losses = Losses()
     locks = [context.lock(f"order:{number}", timeout=3.0, renew_every=0.1, on_lost=losses) for number in range(3)]
@@ -351,14 +306,8 @@ def test_one_thread_keeps_the_locks_of_two_contexts(backend: Backend) -> None:
         for index, context in enumerate(contexts)
     ]
     eventually(lambda: all(context.stats().renewed >= 500 for context in contexts), LONG_S)
-    eventually(
-        lambda: [thread.name for thread in threading.enumerate() if thread.name.startswith("wheel-lock-connect")] == [],
-        LONG_S,
-    )
+    eventually(lambda: threading.active_count() <= before + 2, LONG_S, "but the timer there is at most a notifier")
     assert [thread.name for thread in threading.enumerate()].count(timer.name) == 1
-    # The timer, and at most a notifier; an embedded server has a thread for each connection.
-    allowed = before + 2 + (0 if backend.is_real else len(contexts))
-    eventually(lambda: threading.active_count() <= allowed, LONG_S)
     for context, bulk in zip(contexts, bulks, strict=True):
         assert context.stats().held == 500
         context.release_many(bulk.values())
@@ -385,18 +334,8 @@ def test_users_tasks_run_on_the_same_timer_and_the_notifier_thread(backend: Back
         assert lock.is_held
 
 
-def test_a_task_in_real_time_is_not_early(context: LockContext) -> None:
-    done = threading.Event()
-    began = context.timer.clock.now()
-    context.timer.new_timeout(lambda timeout: done.set(), delay=0.05)
-    assert done.wait(LONG_S)
-    assert context.timer.clock.now() - began >= 0.05
-
-
-@pytest.mark.parametrize(("timeout", "every"), [(1.0, 0.985), (3.0, 2.965), (10.0, 9.895)])
-def test_an_interval_that_leaves_hardly_any_time_does_not_renew_all_the_time(
-    backend: Backend, timeout: float, every: float
-) -> None:
+@pytest.mark.parametrize(("timeout", "every"), [(1.0, 0.985), (10.0, 9.895)])
+def test_a_very_long_interval_does_not_renew_all_the_time(backend: Backend, timeout: float, every: float) -> None:
     context = backend.context()
     lock = context.lock("order:42", timeout=timeout, renew_every=every)
     began = time.monotonic()

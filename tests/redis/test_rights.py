@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.redis.support import LONG_S, REFUSED_S, Backend
+from tests.redis.support import BOTH, LONG_S, REFUSED_S, Backend
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError, LostEvent
 from wheel_lock.protocol import scripts
+
+pytestmark = pytest.mark.servers("real")
 
 
 def acquired(lock: Any, **how: Any) -> object:
@@ -40,18 +42,8 @@ KINDS: dict[str, Callable[[LockContext], object]] = {
     "all or nothing": lambda context: context.acquire_many(["a", "b"], timeout=2.0, all_or_nothing=True),
     "of asyncio": lambda context: asyncio.run(_acquire_a(context)),
 }
-STRINGS = [
-    "exclusive",
-    "not waited for",
-    "polled",
-    "fenced",
-    "fair",
-    "together",
-    "in bulk",
-    "all or nothing",
-    "of asyncio",
-]
 SETS = ["read", "write", "permit"]
+STRINGS = [kind for kind in KINDS if kind not in (*SETS, "reentrant")]
 NEEDS = [
     *[(kind, command) for kind in KINDS for command in ("evalsha", "pexpire")],
     *[(kind, command) for kind in STRINGS for command in ("get", "del")],
@@ -143,6 +135,7 @@ def test_what_may_not_be_published_or_called_by_type_is_done_without(fresh: Back
         lock.release()  # type: ignore[attr-defined]
 
 
+@BOTH
 def test_the_script_that_looks_for_rights_knows_all_commands(backend: Backend) -> None:
     # And leaves nothing behind, in the form that has to try them out.
     keys, words = scripts.rights_arguments(keyed=False)

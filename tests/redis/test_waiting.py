@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from tests.family.callers import Caller, NewCaller
 from tests.redis.support import (
+    BOTH,
     LONG_S,
     REFUSED_S,
     Backend,
@@ -24,18 +26,10 @@ from tests.support.ports import candidate_port
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from wheel_lock import (
-    Lock,
-    LockContext,
-    LockNotAcquired,
-    LockNotHeld,
-    LockTimeout,
-    LockUnavailable,
-)
+from wheel_lock import Lock, LockContext, LockNotAcquired, LockNotHeld, LockTimeout, LockUnavailable
 from wheel_lock.protocol.scripts import ACQUIRE
 
-# An interruption that strikes a finaliser is swallowed by the interpreter: then the program just goes on.
-swallowed = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.servers("real")
 
 
 @pytest.fixture
@@ -43,16 +37,6 @@ def taken(backend: Backend) -> str:
     """The name of a lock that somebody else holds."""
     backend.view.set("order:42", "somebody", px=60_000)
     return "order:42"
-
-
-@pytest.fixture
-def proxied(backend: Backend) -> TcpProxy:
-    return backend.proxy()
-
-
-@pytest.fixture
-def through_proxy(backend: Backend, proxied: TcpProxy) -> LockContext:
-    return backend.context_through(proxied)
 
 
 def tries(proxy: TcpProxy, name: str) -> int:
@@ -65,57 +49,53 @@ def tries(proxy: TcpProxy, name: str) -> int:
 # How long and how often
 
 
-def test_without_blocking_one_try_is_made(proxied: TcpProxy, through_proxy: LockContext, taken: str) -> None:
-    assert not through_proxy.lock(taken).acquire(blocking=False)
-    assert not through_proxy.lock(taken, blocking=False).acquire()
-    assert tries(proxied, taken) == 2
-
-
-def test_blocking_can_be_asked_for_where_the_lock_was_made_without(
-    backend: Backend, context: LockContext, taken: str
+def test_one_try_without_blocking(
+    proxy: TcpProxy, through_proxy: LockContext, new_caller: NewCaller, taken: str
 ) -> None:
-    lock = context.lock(taken, blocking=False, retry_every=0.01, thread_local=False)
-    waiting = Background(lambda: lock.acquire(blocking=True))
-    time.sleep(0.05)
-    assert not waiting.done
+    locks = new_caller(through_proxy).locks
+    assert not locks.lock(taken).acquire(blocking=False)
+    assert not locks.lock(taken, blocking=False).acquire()
+    assert not locks.lock(taken, blocking_timeout=0.0).acquire()
+    assert not locks.lock(taken).acquire(blocking=True, blocking_timeout=0)
+    assert tries(proxy, taken) == 4
+
+
+def test_blocking_can_be_asked_for_where_the_lock_was_made_without(backend: Backend, me: Caller, taken: str) -> None:
+    waiter = me.locks.lock(taken, blocking=False, retry_every=0.01)
+    waiting = waiter.acquire.begin(blocking=True)
+    assert not waiting.done()
     backend.view.delete(taken)
-    assert waiting.result()
+    assert waiting.result(LONG_S)
+    waiter.release()
 
 
-def test_a_waiter_gets_the_lock_after_its_release(context: LockContext) -> None:
+@BOTH
+def test_a_waiter_gets_the_lock_after_its_release(me: Caller, context: LockContext) -> None:
     with context.lock("order:42"):
-        waiter = context.lock("order:42", retry_every=0.01, thread_local=False)
-        waiting = Background(waiter.acquire)
-        time.sleep(0.05)
-        assert not waiting.done
-    assert waiting.result()
+        waiter = me.locks.lock("order:42", retry_every=0.01)
+        waiting = waiter.acquire.begin()
+        assert not waiting.done()
+    assert waiting.result(LONG_S)
     assert waiter.is_held
     waiter.release()
 
 
+@BOTH
 def test_a_waiter_gets_the_lock_after_its_expiry(backend: Backend, context: LockContext) -> None:
     backend.view.set("order:42", "crashed", px=300)
     with context.lock("order:42", retry_every=0.01) as lock:
         assert backend.view.get("order:42") == token_of(lock)
 
 
-def test_waiting_ends_when_its_time_is_up_and_not_before(backend: Backend, context: LockContext, taken: str) -> None:
-    began = time.monotonic()
-    assert not context.lock(taken, blocking_timeout=REFUSED_S).acquire()
-    assert REFUSED_S <= time.monotonic() - began < LONG_S
+def test_waiting_ends_when_its_time_is_up_and_not_before(backend: Backend, me: Caller, taken: str) -> None:
+    for lock, how in [
+        (me.locks.lock(taken, blocking_timeout=REFUSED_S), {}),
+        (me.locks.lock(taken, blocking_timeout=600.0), {"blocking_timeout": REFUSED_S}),
+    ]:
+        began = time.monotonic()
+        assert not lock.acquire(**how)
+        assert REFUSED_S <= time.monotonic() - began < LONG_S
     assert backend.view.get(taken) == b"somebody"
-
-
-def test_acquire_can_be_given_another_blocking_timeout(context: LockContext, taken: str) -> None:
-    began = time.monotonic()
-    assert not context.lock(taken, blocking_timeout=600.0).acquire(blocking_timeout=REFUSED_S)
-    assert time.monotonic() - began < LONG_S
-
-
-def test_a_blocking_timeout_of_nought_is_one_try(proxied: TcpProxy, through_proxy: LockContext, taken: str) -> None:
-    connected(through_proxy)
-    assert not through_proxy.lock(taken, blocking_timeout=0.0).acquire()
-    assert tries(proxied, taken) == 1
 
 
 def test_the_last_try_comes_when_the_time_is_up(backend: Backend, context: LockContext, taken: str) -> None:
@@ -124,40 +104,22 @@ def test_the_last_try_comes_when_the_time_is_up(backend: Backend, context: LockC
     assert context.lock(taken, blocking_timeout=1.0, retry_every=60.0).acquire()
 
 
-def test_tries_are_as_far_apart_as_was_asked_for(proxied: TcpProxy, through_proxy: LockContext, taken: str) -> None:
+def test_tries_are_as_far_apart_as_was_asked_for(proxy: TcpProxy, through_proxy: LockContext, taken: str) -> None:
     lock = through_proxy.lock(taken, blocking_timeout=1.0, retry_every=0.4)
     assert not lock.acquire()
-    assert 2 <= tries(proxied, taken) <= 4  # at 0, 0.4, 0.8 and 1.0; never more often
+    assert 2 <= tries(proxy, taken) <= 4  # at 0, 0.4, 0.8 and 1.0; never more often
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
-def test_only_as_many_tries_are_made_as_are_allowed(
-    proxied: TcpProxy, through_proxy: LockContext, taken: str, attempts: int
+def test_max_attempts(
+    proxy: TcpProxy, through_proxy: LockContext, new_caller: NewCaller, taken: str, attempts: int
 ) -> None:
-    lock = through_proxy.lock(taken, max_attempts=attempts, retry_every=0.01)
+    lock = new_caller(through_proxy).locks.lock(taken, max_attempts=attempts, retry_every=0.01)
     assert not lock.acquire()
-    assert tries(proxied, taken) == attempts
+    assert tries(proxy, taken) == attempts
     with pytest.raises(LockNotAcquired), lock:
         pass
-    assert tries(proxied, taken) == 2 * attempts
-
-
-def test_many_waiters_get_the_lock_one_at_a_time(backend: Backend, context: LockContext) -> None:
-    inside: list[int] = []
-    most: list[int] = []
-
-    def work() -> None:
-        for _ in range(5):
-            with context.lock("order:42", retry_every=0.005):
-                inside.append(1)
-                most.append(len(inside))
-                inside.pop()
-
-    workers = [Background(work) for _ in range(8)]
-    for worker in workers:
-        worker.result(timeout_s=60.0)
-    assert most == [1] * 40
-    assert not backend.view.exists("order:42")
+    assert tries(proxy, taken) == 2 * attempts
 
 
 # Ctrl-C
@@ -171,9 +133,7 @@ def lock(context: LockContext) -> Iterator[Lock]:
         lock.release()
 
 
-def test_ctrl_c_ends_the_waiting_and_leaves_the_holder_alone(
-    backend: Backend, context: LockContext, lock: Lock, taken: str
-) -> None:
+def test_ctrl_c_ends_the_waiting_and_no_more(backend: Backend, context: LockContext, lock: Lock, taken: str) -> None:
     with interrupted(lambda: context.timer.busy):
         lock.acquire()
     assert not lock.is_held
@@ -184,15 +144,13 @@ def test_ctrl_c_ends_the_waiting_and_leaves_the_holder_alone(
 
 
 @pytest.mark.parametrize("executed", [True, False], ids=["reply under way", "command under way"])
-def test_ctrl_c_while_a_command_is_outstanding_leaves_no_grant(
-    backend: Backend, proxied: TcpProxy, through_proxy: LockContext, executed: bool
+def test_ctrl_c_while_a_command_is_under_way(
+    backend: Backend, proxy: TcpProxy, through_proxy: LockContext, executed: bool
 ) -> None:
-    with through_proxy.lock("warm-up"):
-        pass
     lock = through_proxy.lock("order:42", timeout=30.0)
-    late = proxied.to_client if executed else proxied.to_server
+    late = proxy.to_client if executed else proxy.to_server
     late.delay_s = math.inf
-    with interrupted(lambda: backend.view.exists("order:42") if executed else tries(proxied, "order:42")):
+    with interrupted(lambda: backend.view.exists("order:42") if executed else tries(proxy, "order:42")):
         lock.acquire()
     late.delay_s = 0.0
     with through_proxy.lock("order:43"):  # the same road: whatever was under way has arrived before this
@@ -203,71 +161,29 @@ def test_ctrl_c_while_a_command_is_outstanding_leaves_no_grant(
     assert through_proxy.stats().held == 0
 
 
-def test_ctrl_c_before_there_is_a_connection_leaves_no_grant(
-    backend: Backend, proxied: TcpProxy, through_proxy: LockContext
-) -> None:
-    proxied.to_client.delay_s = math.inf
-    lock = through_proxy.lock("order:42", timeout=30.0)
-    with interrupted(lambda: proxied.accepted):
+def test_ctrl_c_before_there_is_a_connection_leaves_no_grant(real: Backend, proxy: TcpProxy) -> None:
+    context = real.context_through(proxy)
+    proxy.to_client.delay_s = math.inf
+    lock = context.lock("order:42", timeout=30.0)
+    with interrupted(lambda: proxy.accepted):
         lock.acquire()
-    proxied.heal()
-    with through_proxy.lock("order:43"):
-        assert not backend.view.exists("order:42")
-    assert tries(proxied, "order:42") == 0
+    proxy.heal()
+    with context.lock("order:43"):
+        assert not real.view.exists("order:42")
+    assert tries(proxy, "order:42") == 0
 
 
-@swallowed
-def test_ctrl_c_at_any_moment_leaves_no_grant_that_nobody_knows_of(
-    backend: Backend, context: LockContext, lock: Lock
-) -> None:
-    interruptions = 0
-    with context.lock("warm-up"):
-        pass
-    for round_number in range(150):
-        interruptions += interrupt_after(2e-5 * (round_number % 50 + 1), lock.acquire)
-        if lock.is_held:
-            # It came after all was done; that much the caller can see.
-            assert backend.view.get("order:42") == token_of(lock)
-            lock.release()
-        eventually(lambda: not backend.view.exists("order:42"), LONG_S, f"no key is left in round {round_number}")
-    assert interruptions > 0
-    assert context.stats().held == 0
-    assert context.stats().connects == 1
-
-
-@swallowed
-def test_ctrl_c_at_any_moment_of_a_release_leaves_no_lock_behind(
-    backend: Backend, context: LockContext, lock: Lock
-) -> None:
-    for round_number in range(100):
-        lock.acquire()
-        if interrupt_after(2e-5 * (round_number % 30 + 1), lock.release):
-            try:
-                lock.release()
-            except LockNotHeld:
-                pass  # the first one is under way, or done
-        eventually(lambda: not backend.view.exists("order:42"), LONG_S, f"released in round {round_number}")
-    assert context.stats().held == 0
-    assert context.stats().connects == 1
-
-
-def test_ctrl_c_in_a_bulk_acquire_leaves_no_grants(
-    backend: Backend, proxied: TcpProxy, through_proxy: LockContext
-) -> None:
+def test_ctrl_c_in_a_bulk_acquire_leaves_nothing(backend: Backend, proxy: TcpProxy, through_proxy: LockContext) -> None:
     names = [f"shard:{number}" for number in range(1500)]  # three calls
-    with through_proxy.lock("warm-up"):
-        pass
-    proxied.to_client.delay_s = math.inf
+    proxy.to_client.delay_s = math.inf
     with interrupted(lambda: backend.view.exists(names[-1])):
         through_proxy.acquire_many(names)
-    proxied.to_client.delay_s = 0.0
+    proxy.to_client.delay_s = 0.0
     eventually(lambda: not backend.view.keys("shard:*"), LONG_S, "all grants are taken back")
     assert through_proxy.stats().held == 0
 
 
-def test_a_release_that_was_interrupted_and_a_lock_dropped_harm_no_other_lock(
-    backend: Backend, context: LockContext
-) -> None:
+def test_an_interrupted_release_and_a_dropped_lock_harm_no_other_lock(backend: Backend, context: LockContext) -> None:
     other = context.lock("other", timeout=30.0)
     other.acquire()
     lock = context.lock("order:42", timeout=30.0)
@@ -331,9 +247,7 @@ def test_a_server_that_comes_up_in_time_is_used(fresh_redis: RedisServer) -> Non
         assert acquiring.result(30.0)
 
 
-def test_a_server_that_is_silent_is_reported_in_bounded_time_and_gets_its_grant_back(
-    fresh_redis: RedisServer, fresh: Backend
-) -> None:
+def test_a_silent_server_is_reported_in_bounded_time_and_releases(fresh_redis: RedisServer, fresh: Backend) -> None:
     context = connected(fresh.context(response_timeout=0.3))
     fresh_redis.pause()
     lock = context.lock("order:42", timeout=30.0)
@@ -347,9 +261,7 @@ def test_a_server_that_is_silent_is_reported_in_bounded_time_and_gets_its_grant_
         eventually(lambda: not fresh.view.exists("order:42"), LONG_S, "the grant is taken back")
 
 
-def test_a_release_that_is_not_answered_is_reported_and_the_lock_is_not_held(
-    fresh_redis: RedisServer, fresh: Backend
-) -> None:
+def test_an_unanswered_release_is_reported_and_the_lock_is_not_held(fresh_redis: RedisServer, fresh: Backend) -> None:
     context = connected(fresh.context(response_timeout=0.3))
     lock = context.lock("order:42", timeout=30.0)
     lock.acquire()
@@ -363,31 +275,27 @@ def test_a_release_that_is_not_answered_is_reported_and_the_lock_is_not_held(
         lock.release()
 
 
-def test_an_acquire_whose_reply_was_lost_recognises_its_own_grant(
-    backend: Backend, proxied: TcpProxy, through_proxy: LockContext
+def test_a_lost_reply_to_an_acquire_is_recognised(
+    backend: Backend, proxy: TcpProxy, through_proxy: LockContext
 ) -> None:
-    with through_proxy.lock("warm-up"):
-        pass
-    proxied.to_client.delay_s = math.inf
+    proxy.to_client.delay_s = math.inf
     lock = through_proxy.lock("order:42", timeout=30.0, thread_local=False)
     acquiring = Background(lambda: lock.acquire(blocking=False))
     eventually(lambda: backend.view.exists("order:42"), LONG_S)
-    proxied.cut()
-    proxied.heal()
+    proxy.cut()
+    proxy.heal()
     assert acquiring.result()
     assert backend.view.get("order:42") == token_of(lock)
     lock.release()
 
 
-def test_a_release_whose_reply_was_lost_is_a_success(
-    backend: Backend, proxied: TcpProxy, through_proxy: LockContext
-) -> None:
+def test_a_lost_reply_to_a_release_is_a_success(backend: Backend, proxy: TcpProxy, through_proxy: LockContext) -> None:
     lock = through_proxy.lock("order:42", timeout=30.0, thread_local=False)
     lock.acquire()
-    proxied.to_client.delay_s = math.inf
+    proxy.to_client.delay_s = math.inf
     releasing = Background(lock.release)
     eventually(lambda: not backend.view.exists("order:42"), LONG_S)
-    proxied.cut()
-    proxied.heal()
+    proxy.cut()
+    proxy.heal()
     releasing.result()
     assert lock.lost is None

@@ -30,6 +30,10 @@ class Log(logging.Handler):
         assert NOTIFIER.drain(_PATIENCE_S)
         return list(self._lines)
 
+    @property
+    def levels(self) -> list[str]:
+        return [level for level, _ in self.lines]
+
     def said(self, text: str) -> list[str]:
         """The lines with a text in them."""
         return [line for _, line in self.lines if text in line]

@@ -9,9 +9,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
@@ -81,6 +78,12 @@ def receive(client: socket.socket, count: int) -> bytes:
     return data
 
 
+def exchange(client: socket.socket, data: bytes) -> None:
+    """Send something, and get it back."""
+    client.sendall(data)
+    assert receive(client, len(data)) == data
+
+
 def assert_silent(client: socket.socket, for_s: float = 0.05) -> None:
     client.settimeout(for_s)
     with pytest.raises(TimeoutError):
@@ -103,15 +106,6 @@ def test_bytes_pass_unchanged_and_are_logged(echo_proxy: TcpProxy) -> None:
     assert before <= times[0] <= times[-1] <= time.monotonic()
 
 
-def test_closing_passes_through(echo: EchoServer, echo_proxy: TcpProxy) -> None:
-    with connect(echo_proxy) as client:
-        client.sendall(b"last")
-        client.shutdown(socket.SHUT_WR)
-        assert receive(client, 100) == b"last"
-    eventually(lambda: echo.closed == 1)
-    assert echo.resets == 0
-
-
 def test_a_delay_holds_for_one_direction(echo: EchoServer, echo_proxy: TcpProxy) -> None:
     with connect(echo_proxy) as client:
         echo_proxy.to_client.delay_s = math.inf
@@ -123,16 +117,7 @@ def test_a_delay_holds_for_one_direction(echo: EchoServer, echo_proxy: TcpProxy)
         assert time.monotonic() - started >= 0.1
 
 
-def test_jitter_keeps_the_order(echo_proxy: TcpProxy) -> None:
-    echo_proxy.to_server.jitter_s = echo_proxy.to_client.jitter_s = 0.01
-    with connect(echo_proxy) as client:
-        for number in range(50):
-            client.sendall(b"%03d" % number)
-            time.sleep(0.0005)
-        assert receive(client, 150) == b"".join(b"%03d" % number for number in range(50))
-
-
-def test_bytes_held_back_arrive_on_heal(echo: EchoServer, echo_proxy: TcpProxy) -> None:
+def test_bytes_held_back_arrive_on_heal_in_order(echo: EchoServer, echo_proxy: TcpProxy) -> None:
     echo_proxy.to_server.delay_s = math.inf
     with connect(echo_proxy) as client:
         client.sendall(b"late")
@@ -141,45 +126,33 @@ def test_bytes_held_back_arrive_on_heal(echo: EchoServer, echo_proxy: TcpProxy) 
         assert echo_proxy.seen("to_server") == b"late"
         echo_proxy.heal()
         assert receive(client, 4) == b"late"
+        echo_proxy.to_server.jitter_s = echo_proxy.to_client.jitter_s = 0.01
+        for number in range(50):
+            client.sendall(b"%03d" % number)
+        assert receive(client, 150) == b"".join(b"%03d" % number for number in range(50))
+        client.shutdown(socket.SHUT_WR)
+        assert receive(client, 1) == b""
+    eventually(lambda: echo.closed == 1)
+    assert echo.resets == 0
 
 
 def test_a_black_hole_keeps_the_connection_and_swallows_both_ways(echo: EchoServer, echo_proxy: TcpProxy) -> None:
-    with connect(echo_proxy) as client:
-        client.sendall(b"a")
-        assert receive(client, 1) == b"a"
+    with connect(echo_proxy) as client, connect(echo_proxy) as gone, connect(echo_proxy) as idle:
+        for each in (client, gone, idle):
+            exchange(each, b"a")
         echo_proxy.blackhole()
         client.sendall(b"b")
+        gone.close()
         assert_silent(client)
-        assert bytes(echo.got) == b"a"
-        assert echo_proxy.connections == 1
+        assert bytes(echo.got) == b"aaa"
+        assert echo.closed == echo.resets == 0, "the server does not hear that the other side went away"
         echo_proxy.heal()
         with pytest.raises(ConnectionResetError):  # a byte of this connection is lost, so it cannot go on
             client.recv(1)
+        exchange(idle, b"c")  # it has lost nothing
+    eventually(lambda: echo.resets == 2)
     with connect(echo_proxy) as client:
-        client.sendall(b"c")
-        assert receive(client, 1) == b"c"
-
-
-def test_a_black_hole_hides_that_the_other_side_went_away(echo: EchoServer, echo_proxy: TcpProxy) -> None:
-    with connect(echo_proxy) as client:
-        client.sendall(b"a")
-        assert receive(client, 1) == b"a"
-        echo_proxy.blackhole()
-        client.close()
-        time.sleep(0.05)
-        assert echo.closed == echo.resets == 0
-    echo_proxy.heal()
-    eventually(lambda: echo.resets == 1)
-
-
-def test_a_connection_that_lost_nothing_survives_a_black_hole(echo_proxy: TcpProxy) -> None:
-    with connect(echo_proxy) as client:
-        client.sendall(b"a")
-        assert receive(client, 1) == b"a"
-        echo_proxy.blackhole()
-        echo_proxy.heal()
-        client.sendall(b"b")
-        assert receive(client, 1) == b"b"
+        exchange(client, b"d")
 
 
 def test_dropped_replies_leave_the_request_executed(redis_server: RedisServer) -> None:
@@ -196,8 +169,7 @@ def test_dropped_replies_leave_the_request_executed(redis_server: RedisServer) -
 def test_cut_resets_both_ends(echo: EchoServer, echo_proxy: TcpProxy) -> None:
     with connect(echo_proxy) as one, connect(echo_proxy) as two:
         for client in (one, two):
-            client.sendall(b"x")
-            assert receive(client, 1) == b"x"
+            exchange(client, b"x")
         echo_proxy.cut()
         assert echo_proxy.connections == 0
         for client in (one, two):
@@ -206,11 +178,10 @@ def test_cut_resets_both_ends(echo: EchoServer, echo_proxy: TcpProxy) -> None:
     eventually(lambda: echo.resets == 2)
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 9])
+@pytest.mark.parametrize("count", [0, 5])
 def test_cut_after_bytes_of_a_reply(echo: EchoServer, echo_proxy: TcpProxy, count: int) -> None:
     with connect(echo_proxy) as client:
-        client.sendall(b"before")
-        assert receive(client, 6) == b"before"
+        exchange(client, b"before")
         echo_proxy.cut_after_bytes(count, "to_client")
         client.sendall(b"0123456789")
         assert receive(client, count) == b"0123456789"[:count]
@@ -218,11 +189,10 @@ def test_cut_after_bytes_of_a_reply(echo: EchoServer, echo_proxy: TcpProxy, coun
             client.recv(1)
     eventually(lambda: echo.resets == 1)
     with connect(echo_proxy) as client:  # it happens once
-        client.sendall(b"0123456789")
-        assert receive(client, 10) == b"0123456789"
+        exchange(client, b"0123456789")
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 9])
+@pytest.mark.parametrize("count", [0, 5])
 def test_cut_after_bytes_of_a_request(echo: EchoServer, echo_proxy: TcpProxy, count: int) -> None:
     echo_proxy.cut_after_bytes(count, "to_server")
     with connect(echo_proxy) as client:
@@ -233,17 +203,14 @@ def test_cut_after_bytes_of_a_request(echo: EchoServer, echo_proxy: TcpProxy, co
 
 def test_refuse_turns_new_connections_away_and_heal_lets_them_in(echo_proxy: TcpProxy) -> None:
     with connect(echo_proxy) as client:
-        client.sendall(b"a")
-        assert receive(client, 1) == b"a"
+        exchange(client, b"a")
         echo_proxy.refuse()
         with pytest.raises(ConnectionRefusedError):
             connect(echo_proxy)
-        client.sendall(b"b")
-        assert receive(client, 1) == b"b"
+        exchange(client, b"b")
     echo_proxy.heal()
     with connect(echo_proxy) as client:
-        client.sendall(b"c")
-        assert receive(client, 1) == b"c"
+        exchange(client, b"c")
 
 
 def test_a_server_that_is_not_there_resets_the_client(fresh_redis: RedisServer) -> None:
@@ -257,21 +224,10 @@ def test_a_server_that_is_not_there_resets_the_client(fresh_redis: RedisServer) 
             assert receive(client, 7) == b"+PONG\r\n"
 
 
-def test_redis_py_through_the_proxy(proxy: TcpProxy) -> None:
-    with redis.Redis(port=proxy.port, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)) as client:
-        assert client.set("key", "value")
-        proxy.blackhole()
-        with pytest.raises(redis.TimeoutError):
-            client.get("key")
-        proxy.heal()
-        assert client.get("key") == b"value"
-
-
 def test_close_ends_the_thread_and_the_connections(echo: EchoServer) -> None:
     with TcpProxy(echo.port) as proxy:
         client = connect(proxy)
-        client.sendall(b"a")
-        assert receive(client, 1) == b"a"
+        exchange(client, b"a")
     with client, pytest.raises(ConnectionResetError):
         client.recv(1)
     assert "tcp-proxy" not in [thread.name for thread in threading.enumerate()]

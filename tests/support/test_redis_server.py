@@ -55,23 +55,18 @@ def test_a_taken_port_is_no_obstacle(redis_server: RedisServer, monkeypatch: pyt
         assert server.client().info("server")["process_id"] == server.pid != redis_server.pid
 
 
-def test_restart_keeps_the_port_and_loses_the_data(fresh_redis: RedisServer) -> None:
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_a_start_after_the_end_keeps_the_port_and_loses_the_data(fresh_redis: RedisServer, ending: str) -> None:
     client, port, pid = fresh_redis.client(), fresh_redis.port, fresh_redis.pid
     client.set("key", "value")
-    fresh_redis.restart()
-    assert fresh_redis.port == port
-    assert fresh_redis.pid != pid
-    assert client.get("key") is None
-
-
-def test_kill_and_start_again(fresh_redis: RedisServer) -> None:
-    client = fresh_redis.client()
-    fresh_redis.kill()
+    getattr(fresh_redis, ending)()
     assert not fresh_redis.alive
     with pytest.raises(redis.ConnectionError):
         client.ping()
     fresh_redis.start()
-    assert client.ping()
+    assert fresh_redis.port == port
+    assert fresh_redis.pid != pid
+    assert client.get("key") is None
 
 
 def test_pause_and_resume(fresh_redis: RedisServer) -> None:
@@ -105,20 +100,13 @@ def test_password_and_users() -> None:
             app.get("other")
 
 
-def test_unix_socket(unix_redis: RedisServer) -> None:
-    assert unix_redis.url.startswith("unix://")
+def test_unix_sockets_and_tls_with_a_checked_host_name(
+    unix_redis: RedisServer, tls_redis: RedisServer, tmp_path: Path
+) -> None:
     with redis.Redis.from_url(unix_redis.url) as client:
-        client.set("key", "value")
-    assert unix_redis.client().get("key") == b"value"
-
-
-def test_tls_with_a_checked_host_name(tls_redis: RedisServer) -> None:
-    assert tls_redis.url.startswith("rediss://")
+        assert client.ping()
     with redis.Redis.from_url(tls_redis.url, ssl_check_hostname=True) as client:
         assert client.ping()
-
-
-def test_tls_for_another_host_name_is_refused(tmp_path: Path) -> None:
     with RedisServer(tls=make_tls_files(tmp_path, "redis.example")) as server:
         client = redis.Redis.from_url(server.url, ssl_check_hostname=True)
         with client, pytest.raises(redis.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -141,31 +129,19 @@ def test_a_server_started_in_a_thread_outlives_the_thread() -> None:
     server.close()
 
 
-def test_a_forked_child_does_not_end_the_server() -> None:
-    require_redis_server()
-    code = (
-        "import os, sys\n"
-        "from tests.support.redis_server import RedisServer\n"
-        "with RedisServer() as server:\n"
-        "    child = os.fork()\n"
-        "    if child == 0:\n"
-        "        sys.exit(0)\n"
-        "    assert os.waitpid(child, 0)[1] == 0\n"
-        "    assert server.client().ping()\n"
-        "    print('alive')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
-    assert done.stdout == "alive\n", done.stderr
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal")
 @pytest.mark.parametrize("paused", [False, True])
-def test_the_server_dies_with_a_killed_test_process(paused: bool) -> None:
+def test_the_server_outlives_a_forked_child_and_dies_with_a_killed_test_process(paused: bool) -> None:
     require_redis_server()
     code = (
-        "import signal, sys\n"
+        "import os, signal, sys\n"
         "from tests.support.redis_server import RedisServer\n"
         "server = RedisServer().start()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    sys.exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "assert server.client().ping()\n"
         f"{'server.pause()' if paused else ''}\n"
         "print(server.pid, server.directory, flush=True)\n"
         "signal.pause()\n"
@@ -181,9 +157,7 @@ def test_the_server_dies_with_a_killed_test_process(paused: bool) -> None:
     shutil.rmtree(directory)
 
 
-def test_another_server_can_be_tested_but_never_by_accident_the_usual_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_another_server_can_be_tested_but_not_by_accident(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     other = tmp_path / "valkey-server"
     other.touch(0o700)
     monkeypatch.setenv("REDIS_SERVER", str(other))

@@ -1,4 +1,4 @@
-"""Servers that the tests of one file share."""
+"""Servers that the tests share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.topology.nodes import Nodes
 from wheel_lock import LockContext
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running() -> Iterator[Masters]:
     with Masters() as masters:
         yield masters
@@ -25,21 +25,29 @@ def masters(running: Masters) -> Masters:
     return running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[Nodes]:
     """Three masters with a replica each, which do not give each other up while a test runs."""
     with Nodes(replicas=1) as nodes:
         yield patient(nodes)
 
 
+@pytest.fixture(scope="session")
+def cluster_without_replicas() -> Iterator[Nodes]:
+    """Three masters, which take one that is silent for a second to be down."""
+    with Nodes() as nodes:
+        yield nodes
+
+
 @pytest.fixture
-def nodes(cluster: Nodes) -> Iterator[Nodes]:
-    """The file's cluster, whole and empty; a master may have changed places with its replica."""
-    yield cluster
-    heal(cluster)
+def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    """A cluster, whole and empty: `cluster`, or what the module's NODES names."""
+    nodes: Nodes = request.getfixturevalue(getattr(request.module, "NODES", "cluster"))
+    yield nodes
+    heal(nodes)
 
 
 @pytest.fixture
 def context(nodes: Nodes) -> Iterator[LockContext]:
-    with LockContext(nodes.client(), close_timeout=0.5) as context:
+    with LockContext(nodes.client(), close_timeout=0.5) as context:  # for a node that is dead by then
         yield context

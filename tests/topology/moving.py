@@ -13,24 +13,30 @@ from wheel_lock import Lock, LockContext, LockTimeout, LockUnavailable
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 
-def patient(nodes: Nodes) -> Nodes:
-    """Have none of the nodes take a silent one to be down while a test runs."""
+def patient(nodes: Nodes, timeout_s: float = 60.0) -> Nodes:
+    """Have none of the nodes take a silent one to be down before so long: by default not while a test runs."""
     for server in nodes.servers:
-        server.client().config_set("cluster-node-timeout", 60_000)
+        server.client().config_set("cluster-node-timeout", round(timeout_s * 1000))
     return nodes
 
 
 def heal(nodes: Nodes) -> None:
-    """Have every node run, and every slot be where it is; and nothing in it."""
+    """Have every node run, be what it was at first, and every slot be where it is; and nothing in it."""
     for server in nodes.servers:
         if server.alive:
             server.resume()
         else:
             server.start()
-    for server in nodes.servers:
+    for server in nodes.masters:
+        if server.client().role()[0] != b"master":
+            server.client().execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+    for number, server in enumerate(nodes.servers):
+        role = b"master" if number < MASTERS else b"slave"
+        eventually(lambda: server.client().role()[0] == role, LONG_S)  # noqa: B023
         eventually(lambda: nodes.info(server)["cluster_state"] == "ok", LONG_S)  # noqa: B023
-        if server.client().role()[0] == b"master":
-            server.client().flushall()
+        eventually(lambda: nodes.info(server)["cluster_slots_ok"] == SLOTS, LONG_S)  # noqa: B023
+    for server in nodes.masters:
+        server.client().flushall()
 
 
 def names_in(slot: int, how_many: int) -> list[str]:
@@ -39,11 +45,15 @@ def names_in(slot: int, how_many: int) -> list[str]:
     return [f"{tag}:{n}" for n in range(how_many)]
 
 
+def home(name: str) -> int:
+    """Which of the masters owns the slot of a name, as long as none has been moved."""
+    return next(number for number in range(MASTERS) if hash_slot(name.encode()) < (number + 1) * SLOTS // MASTERS)
+
+
 def names_at(number: int, how_many: int, prefix: str = "order") -> list[str]:
     """Names that live on one of the masters."""
-    first, end = number * SLOTS // MASTERS, (number + 1) * SLOTS // MASTERS
     found = (f"{prefix}:{n}" for n in itertools.count())
-    return list(itertools.islice((name for name in found if first <= hash_slot(name.encode()) < end), how_many))
+    return list(itertools.islice((name for name in found if home(name) == number), how_many))
 
 
 @contextmanager
@@ -105,3 +115,8 @@ def is_renewed(*locks: Lock) -> None:
     """Wait until each of them has been renewed twice more, and so at least once by a call that was sent from now on."""
     before = [lock.renewals for lock in locks]
     eventually(lambda: all(lock.renewals > count + 1 for lock, count in zip(locks, before, strict=True)), LONG_S)
+
+
+def listeners(server: RedisServer, channel: str) -> int:
+    """How many listen to a channel of a shard."""
+    return int(server.client().execute_command("PUBSUB", "SHARDNUMSUB", channel)[1])

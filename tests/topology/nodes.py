@@ -47,11 +47,10 @@ class Nodes:
                 "cluster-require-full-coverage no",
             ]
             self.servers = [stack.enter_context(RedisServer(*lines)) for _ in range(MASTERS * (1 + self._replicas))]
-            first = self.servers[0].client()
             for number, server in enumerate(self.servers):
                 server.client().execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-                if number:
-                    first.execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
+                for other in self.servers[:number]:  # each other, or they would hear of each other a second later
+                    server.client().execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
             for number, server in enumerate(self.masters):
                 start, end = number * SLOTS // MASTERS, (number + 1) * SLOTS // MASTERS - 1
                 server.client().execute_command("CLUSTER", "ADDSLOTS", *range(start, end + 1))

@@ -13,20 +13,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
 from redis.credentials import CredentialProvider
+from wheel_lock.engine.cluster import ClusterRouter
 
-from tests.faults.checker import Belief, History, Write, check
+from tests.faults.checker import Belief, History, check
 from tests.faults.network import MeddlingProxy
+from tests.faults.support import FencedRegister
 from tests.redis.support import Background
 from tests.support.ports import candidate_port
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
-from tests.topology.moving import granted, is_connected, is_renewed
+from tests.topology.moving import granted, home, hung, is_connected, is_renewed, names_at, names_in
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from tests.topology.watched import Watched
 from wheel_lock import HashedWheelTimer, LockContext, LockLost, LockTimeout, LockUnavailable, LossReason, LostEvent
@@ -39,97 +42,31 @@ pytestmark = pytest.mark.slow
 AnyLock = Any  # the kinds have no common type that says acquire() and fence
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Nodes]:
-    with Nodes() as nodes:
-        yield nodes
-
-
-@pytest.fixture
-def nodes(cluster: Nodes) -> Iterator[Nodes]:
-    """The module's cluster, whole and empty, whatever a test has left of it."""
-    yield cluster
-    for server in cluster.masters:
-        if server.alive:
-            server.resume()
-        else:
-            server.start()
-    for server in cluster.masters:
-        eventually(lambda: cluster.info(server)["cluster_state"] == "ok", LONG_S)  # noqa: B023
-        eventually(lambda: cluster.info(server)["cluster_slots_ok"] == SLOTS, LONG_S)  # noqa: B023
-        server.client().flushall()
-
-
-@pytest.fixture
-def context(nodes: Nodes) -> Iterator[LockContext]:
-    with LockContext(nodes.client(), close_timeout=0.5) as context:  # for a node that is dead by then
-        yield context
-
-
-def home(name: str) -> int:
-    """Which of the masters owns the slot of a name, as long as none has been moved."""
-    return next(n for n in range(MASTERS) if hash_slot(name.encode()) < (n + 1) * SLOTS // MASTERS)
-
-
-def names_at(number: int, how_many: int, prefix: str = "order") -> list[str]:
-    """Names that live on one of the masters."""
-    found = (f"{prefix}:{n}" for n in itertools.count())
-    return list(itertools.islice((name for name in found if home(name) == number), how_many))
-
-
+NODES = "cluster_without_replicas"
 ONE_AT_EACH = [names_at(number, 1)[0] for number in range(MASTERS)]
 """A name that lives on each of the masters."""
-
-
-def tag_of(slot: int) -> str:
-    """The braces that put a name into a slot."""
-    return next(f"{{{n:x}}}" for n in itertools.count() if hash_slot(f"{n:x}".encode()) == slot)
-
-
-@contextmanager
-def hung(server: RedisServer) -> Iterator[None]:
-    server.pause()
-    try:
-        yield
-    finally:
-        server.resume()
-
-
-class Register:
-    """What a lock protects: it remembers the largest fence that it has seen, and refuses a smaller one."""
-
-    def __init__(self) -> None:
-        self.writes: list[Write] = []
-
-    def write(self, name: str, fence: int | None) -> bool:
-        assert fence is not None
-        if self.writes and fence < self.writes[-1].fence:
-            return False
-        self.writes.append(Write(name, time.monotonic(), fence))
-        return True
 
 
 # -- 36, 37: a master is replaced ------------------------------------------------------------------------------------
 
 
 def test_the_fence_refuses_a_holder_whose_grant_the_new_master_had_not_seen() -> None:
-    register, told = Register(), list[LostEvent]()
+    register, told = FencedRegister(), list[LostEvent]()
     with Watched() as watched, LockContext(watched.client()) as one, LockContext(watched.client()) as two:
         late = one.lock("report", timeout=30.0, fencing=True, on_lost=told.append)
         watched.replica.client().replicaof("NO", "ONE")  # what is granted from now on does not come to it
         assert late.acquire()
-        assert register.write("report", late.fence)
+        assert register.write(late.fence)
         old = watched.master
         with hung(old):
             watched.wait_for_another(old)
             with two.lock("report", timeout=10.0, fencing=True) as later:
                 assert later.fence is not None
                 assert later.fence > (late.fence or 0)
-                assert register.write("report", later.fence)
-                assert not register.write("report", late.fence)
+                assert register.write(later.fence)
+                assert not register.write(late.fence)
                 eventually(lambda: told)  # and the first one hears of it before its time is up
                 assert told[0].reason in (LossReason.KEY_GONE, LossReason.TAKEN)
-    assert check(History(writes=register.writes)) == []
 
 
 def test_a_master_that_says_readonly_proves_nothing_and_the_new_one_is_found() -> None:
@@ -149,28 +86,6 @@ def test_a_master_that_says_readonly_proves_nothing_and_the_new_one_is_found() -
         assert context.stats().held == 50
 
 
-def test_a_master_of_a_cluster_that_is_demoted_in_good_order_costs_no_lock() -> None:
-    told: list[LostEvent] = []
-    with Nodes(replicas=1) as nodes, LockContext(nodes.client()) as context:
-        names = [f"order:{n}" for n in range(600)]
-        locks = context.acquire_many(names, timeout=10.0, renew_every=0.5, on_lost=told.append)
-        heir = nodes.servers[MASTERS]
-        heir.client().execute_command("CLUSTER", "FAILOVER")
-        eventually(lambda: heir.client().role()[0] == b"master", LONG_S)
-        is_renewed(*granted(locks))
-        assert told == []
-        assert context.stats().held == 600
-        # Demoted again, and this time it is callers who come upon it first.
-        old = nodes.masters[0]
-        eventually(lambda: heir.client().info("replication")["connected_slaves"] == 1, LONG_S)
-        old.client().execute_command("CLUSTER", "FAILOVER")
-        eventually(lambda: old.client().role()[0] == b"master", LONG_S)
-        context.release_many(locks.values())
-        again = context.acquire_many(list(locks))
-        assert all(again.values())
-        context.release_many(again.values())
-
-
 # -- 38: slots move --------------------------------------------------------------------------------------------------
 
 
@@ -178,10 +93,8 @@ class Mover:
     """Moves slots from master to master, one after the other, until it is stopped. Use it in a ``with``."""
 
     def __init__(self, nodes: Nodes, slots: list[int]) -> None:
+        self._nodes = nodes
         self._slots = slots
-        self._clients = [server.client() for server in nodes.masters]  # kept: there are very many calls
-        self._ports = [server.port for server in nodes.masters]
-        self._ids = [nodes.id_of(server) for server in nodes.masters]
         self._stop = threading.Event()
         self.moves = 0
 
@@ -202,14 +115,11 @@ class Mover:
                 self._move(slot, place, homes[slot])
 
     def _move(self, slot: int, source: int, target: int) -> None:
-        old, new = self._clients[source], self._clients[target]
-        new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self._ids[source])
-        old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", self._ids[target])
+        old, new = self._nodes.masters[source], self._nodes.masters[target]
+        self._nodes.begin_move(slot, old, new)
         time.sleep(0.02)  # what is made now is made on the other side: the slot is half here and half there
-        while keys := old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
-            old.execute_command("MIGRATE", "127.0.0.1", self._ports[target], "", 0, 5000, "KEYS", *keys)
-        for client in (new, *self._clients):
-            client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", self._ids[target])
+        self._nodes.move_keys(slot, old, new)
+        self._nodes.end_move(slot, new)
         self.moves += 1
 
     def __exit__(self, *error: object) -> None:
@@ -312,7 +222,7 @@ def test_bulk_work_while_slots_move_is_whole(nodes: Nodes, context: LockContext)
 def test_several_locks_are_not_refused_because_a_slot_is_on_its_way(nodes: Nodes, context: LockContext) -> None:
     slot = 700
     source, target = nodes.masters[:2]
-    names = [f"{tag_of(slot)}:{n}" for n in range(3)] + names_at(2, 2)
+    names = names_in(slot, 3) + names_at(2, 2)
     together = context.multi_lock(names, timeout=5.0)
     with together:
         pass  # the map is known
@@ -326,7 +236,7 @@ def test_several_locks_are_not_refused_because_a_slot_is_on_its_way(nodes: Nodes
 def test_a_lock_whose_keys_are_torn_apart_is_waited_for(nodes: Nodes, context: LockContext) -> None:
     slot = 800
     source, target = nodes.masters[:2]
-    name = f"{tag_of(slot)}:report"
+    [name] = names_in(slot, 1)
     with context.lock(name, fencing=True) as lock:
         first = lock.fence
     assert first is not None
@@ -373,7 +283,7 @@ def test_who_reads_on_unconfirmed_when_the_thread_dies_is_told_and_does_not_wait
         raise SystemExit
 
     def is_on_the_wheel_alone() -> bool:
-        return swap.tick >= 0 and not swap.attempts and not any(node.busy for node in engine.nodes)
+        return swap.tick >= 0 and not swap.attempts and not any(node.busy for node in engine.router.nodes)
 
     with LockContext(nodes.client(), timer=timer, close_timeout=0.5) as context:
         engine = context._engine
@@ -383,13 +293,13 @@ def test_who_reads_on_unconfirmed_when_the_thread_dies_is_told_and_does_not_wait
         assert reader.acquire()
         with refusing(nodes, 0):
             writer._let_go(None)  # as release() does for who is interrupted
-            (swap,) = eventually(lambda: list(engine.swaps.values()))
+            (swap,) = eventually(lambda: list[Any](engine.leases.swaps.values()))
             eventually(is_on_the_wheel_alone)  # it is sent again after a pause
             timer.post(die)
             eventually(lambda: timer.deaths)
             with pytest.raises(LockLost):
                 reader.release()
-            assert engine.swaps == {}
+            assert engine.leases.swaps == {}
             eventually(lambda: told)
         assert len(told) == 1
     timer.stop()
@@ -398,7 +308,7 @@ def test_who_reads_on_unconfirmed_when_the_thread_dies_is_told_and_does_not_wait
 def test_locks_on_their_way_to_a_master_that_owns_nothing_yet_stay_held(nodes: Nodes) -> None:
     told: list[LostEvent] = []
     slot, source = 300, nodes.masters[0]
-    names = [f"{tag_of(slot)}:{n}" for n in range(10)]
+    names = names_in(slot, 10)
     with RedisServer("cluster-enabled yes", "cluster-node-timeout 1000", "cluster-require-full-coverage no") as fresh:
         fresh.client().execute_command("CLUSTER", "MEET", "127.0.0.1", source.port)
         for server in (fresh, *nodes.masters):
@@ -411,7 +321,7 @@ def test_locks_on_their_way_to_a_master_that_owns_nothing_yet_stay_held(nodes: N
                 source.client().execute_command("MIGRATE", "127.0.0.1", fresh.port, "", 0, 5000, "KEYS", *names[:5])
                 renewed = Background(lambda: is_renewed(*locks))
                 while not renewed.done:
-                    with context.reentrant_lock(f"{tag_of(slot)}:new", timeout=5.0) as lock:
+                    with context.reentrant_lock(names_in(slot, 11)[-1], timeout=5.0) as lock:
                         assert lock.is_held
                 renewed.result()
                 assert told == []
@@ -502,7 +412,7 @@ def test_a_slot_that_has_left_a_node_does_not_hang_with_it(nodes: Nodes) -> None
     slot = 900
     source, target = nodes.masters[:2]
     with LockContext(nodes.client()) as context:
-        names = [f"{tag_of(slot)}:{n}" for n in range(5)]
+        names = names_in(slot, 5)
         locks = granted(context.acquire_many(names, timeout=6.0, renew_every=0.4, on_lost=told.append))
         nodes.move(slot, source, target)
         with hung(source):
@@ -512,42 +422,40 @@ def test_a_slot_that_has_left_a_node_does_not_hang_with_it(nodes: Nodes) -> None
     nodes.move(slot, target, source)
 
 
-def test_close_takes_its_time_limit_at_most_and_releases_what_can_be_released(nodes: Nodes) -> None:
+@pytest.mark.parametrize(("end", "limit_s"), [("close", 0.5), ("release_many", 2.0)])
+def test_what_ends_many_locks_takes_its_time_limit_at_most_and_releases_what_can_be_released(
+    nodes: Nodes, end: str, limit_s: float
+) -> None:
     def moves_on(call: Background[Any]) -> bool:
         clock.advance(0.02)  # more slowly than any time goes by
         return call.done
 
-    names = [f"order:{n}" for n in range(15_000)]
+    names = [f"order:{n}" for n in range(6000)]
     for number, server in enumerate(nodes.masters[:2]):
         clock = ManualClock()
         timer = HashedWheelTimer(clock=clock)
-        context = LockContext(nodes.client(), close_timeout=0.5, timer=timer)
+        context = LockContext(nodes.client(), close_timeout=0.5, response_timeout=2.0, timer=timer)
         acquiring = Background(lambda: context.acquire_many(names, timeout=60.0))  # noqa: B023
         eventually(lambda: moves_on(acquiring), interval_s=0.05)  # noqa: B023
         locks = granted(acquiring.result())
         others = [other.client() for n, other in enumerate(nodes.masters) if n != number]
         with hung(server):
-            closing = Background(context.close)
+            ending: Background[None] = Background(
+                context.close if end == "close" else partial(context.release_many, locks)
+            )
             eventually(lambda: [other.dbsize() for other in others] == [0, 0])  # noqa: B023
-            clock.advance(0.45)
-            assert not closing.done
+            clock.advance(limit_s - 0.05)
+            assert not ending.done
             clock.advance(0.1)
-            closing.result()
+            if end == "close":
+                ending.result()
+            else:
+                with pytest.raises((LockTimeout, LockUnavailable)):
+                    ending.result()
             assert not any(lock.is_held for lock in locks)
         server.client().flushall()
         timer.stop()
-
-
-def test_a_bulk_release_reaches_the_nodes_that_answer(nodes: Nodes) -> None:
-    for number, server in enumerate(nodes.masters[:2]):
-        with LockContext(nodes.client(), response_timeout=1.0) as context:
-            eventually(lambda: is_connected(context, *ONE_AT_EACH), LONG_S)
-            locks = context.acquire_many([f"order:{n}" for n in range(15_000)], timeout=60.0)
-            with hung(server), pytest.raises((LockTimeout, LockUnavailable)):
-                context.release_many(locks.values())
-            left = [other.client().dbsize() for n, other in enumerate(nodes.masters) if n != number]
-            assert left == [0, 0]
-        server.client().flushall()
+        context.close()
 
 
 def test_a_bulk_acquire_that_one_node_does_not_answer_leaves_nothing_behind(nodes: Nodes) -> None:
@@ -636,10 +544,10 @@ def test_credentials_that_cannot_be_had_for_a_moment_are_asked_for_again(nodes: 
     provider, told, slot = Provider(), list[LostEvent](), 400
     try:
         with LockContext(nodes.client(credential_provider=provider)) as context:
-            lock = context.lock(f"{tag_of(slot)}:order", timeout=30.0, renew_every=0.4, on_lost=told.append)
+            lock = context.lock(names_in(slot, 1)[0], timeout=30.0, renew_every=0.4, on_lost=told.append)
             assert lock.acquire()
-            cluster = context._engine.cluster
-            assert cluster is not None
+            cluster = context._engine.router
+            assert isinstance(cluster, ClusterRouter)
             eventually(lambda: cluster.known and not cluster._asking)
             provider.away = True
             nodes.move(slot, *nodes.masters[:2])
@@ -733,10 +641,13 @@ def test_names_with_braces_have_their_companions_beside_them_on_every_node(nodes
         with context.semaphore(name, 2) as permit:
             permit.set_permits(1)
             permit.set_permits(None)
-        with context.reentrant_lock(name, fencing=True) as lock:
+        with context.reentrant_lock(name, fencing=True) as lock, context.reentrant_lock(name):
             assert lock.fence
-        with context.rw_lock(name).write() as lock:
-            assert lock.is_held
+            assert lock.count == 2
+        table = context.rw_lock(name)
+        with table.write() as writer:
+            assert writer.downgrade().is_held
+        table.read().release()
 
 
 def test_a_node_that_forgets_its_scripts_costs_nothing(nodes: Nodes, context: LockContext) -> None:

@@ -5,22 +5,32 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
+from wheel_lock.engine.cluster import ClusterRouter
 
 from tests.redis.support import Background, believes_no_longer_than_the_server
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
-from tests.topology.moving import hung, is_renewed, is_replicated, names_at, names_in, on_its_way
+from tests.topology.map_nodes import MapNode
+from tests.topology.moving import (
+    granted,
+    hung,
+    is_renewed,
+    is_replicated,
+    listeners,
+    names_at,
+    names_in,
+    on_its_way,
+    patient,
+)
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
-from tests.topology.tellers import Teller
 from wheel_lock import LockContext, LockUnavailable, LostEvent
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.requests.base import group_of
-from wheel_lock.engine.topology.cluster import Cluster
 from wheel_lock.net.cluster import ClusterConnector, SlotRange
 from wheel_lock.net.connector import Server
 from wheel_lock.protocol.keys import SLOTS
@@ -48,9 +58,9 @@ def take_over(owner: RedisServer, heir: RedisServer) -> None:
     eventually(lambda: is_master(heir) and not is_master(owner), LONG_S)
 
 
-def cluster_of(context: LockContext) -> Cluster:
-    assert context._engine.cluster is not None
-    return context._engine.cluster
+def cluster_of(context: LockContext) -> ClusterRouter:
+    assert isinstance(context._engine.router, ClusterRouter)
+    return context._engine.router
 
 
 def connector_of(context: LockContext) -> ClusterConnector:
@@ -89,8 +99,8 @@ def down(nodes: Nodes) -> Iterator[None]:
 # -- who is asked, and believed --------------------------------------------------------------------------------------
 
 
-def asking(*given: Teller) -> ClusterConnector:
-    seeds = [ClusterNode("127.0.0.1", teller.port) for teller in given]
+def asking(*given: MapNode) -> ClusterConnector:
+    seeds = [ClusterNode("127.0.0.1", node.port) for node in given]
     return ClusterConnector(redis.asyncio.RedisCluster(startup_nodes=seeds, protocol=2))
 
 
@@ -100,7 +110,7 @@ def owners(connector: ClusterConnector) -> set[int]:
 
 
 def test_a_node_that_is_cut_off_from_the_others_is_not_believed() -> None:
-    with Teller() as old, Teller() as new:
+    with MapNode() as old, MapNode() as new:
         connector = asking(old, new)
         old.well = False
         for _ in range(3):  # whoever is asked first
@@ -108,7 +118,7 @@ def test_a_node_that_is_cut_off_from_the_others_is_not_believed() -> None:
 
 
 def test_where_the_cluster_is_down_the_node_that_knows_of_the_latest_change_is_believed() -> None:
-    with Teller() as old, Teller() as new:
+    with MapNode() as old, MapNode() as new:
         connector = asking(old, new)
         old.well = new.well = False
         new.epoch = old.epoch + 1
@@ -117,8 +127,8 @@ def test_where_the_cluster_is_down_the_node_that_knows_of_the_latest_change_is_b
 
 
 def test_replicas_are_asked_when_no_master_lives() -> None:
-    with Teller() as heir:
-        with Teller() as master:
+    with MapNode() as heir:
+        with MapNode() as master:
             connector = asking(master)
             master.replicas = [heir.port]
             assert owners(connector) == {master.port}
@@ -126,8 +136,8 @@ def test_replicas_are_asked_when_no_master_lives() -> None:
 
 
 def test_the_nodes_that_the_client_was_given_are_asked_when_no_other_lives() -> None:
-    with Teller() as given:
-        with Teller() as master:
+    with MapNode() as given:
+        with MapNode() as master:
             connector = asking(given)
             given.owner = master.port
             assert owners(connector) == {master.port}
@@ -256,6 +266,29 @@ def test_locks_that_need_no_renewal_get_none_from_a_new_master(nodes: Nodes) -> 
             lock.release()
 
 
+def failed_over(owner: RedisServer, heir: RedisServer) -> bool:
+    """Ask a replica to take over as soon as it may; return whether it has."""
+    with suppress(redis.ResponseError):
+        if owner.client().info("replication")["connected_slaves"] == 1:
+            heir.client().execute_command("CLUSTER", "FAILOVER")
+    return is_master(heir)
+
+
+def test_a_master_that_is_demoted_in_good_order_costs_no_lock(nodes: Nodes, context: LockContext) -> None:
+    told: list[LostEvent] = []
+    locks = context.acquire_many(names_at(THIRD, 200), timeout=10.0, renew_every=0.5, on_lost=told.append)
+    owner, heir = owner_and_heir(nodes)
+    is_replicated(owner, heir)
+    patient(nodes, 1.0)  # within twice that time the others vote for an heir once
+    eventually(lambda: failed_over(owner, heir), LONG_S, interval_s=0.1)
+    patient(nodes)
+    is_renewed(*granted(locks))
+    take_over(heir, owner)  # and this time it is callers who come upon it first
+    context.release_many(locks.values())
+    assert told == []
+    context.release_many(granted(context.acquire_many(list(locks))))
+
+
 def test_very_many_locks_come_to_a_new_master_in_parts(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[LostEvent] = []
     owner, heir = owner_and_heir(nodes)
@@ -270,7 +303,7 @@ def test_very_many_locks_come_to_a_new_master_in_parts(nodes: Nodes, monkeypatch
         def leaving(left: Set[Renewer]) -> None:
             leave(left)
             if left:
-                rest.append(sum(group_of(lease).renewer in left for lease in engine.held))
+                rest.append(sum(group_of(lease).renewer in left for lease in engine.leases.held))
 
         monkeypatch.setattr(cluster, "_leave", leaving)
         take_over(owner, heir)
@@ -288,13 +321,13 @@ def test_very_many_overdue_locks_come_to_a_new_master_in_parts(nodes: Nodes, mon
         names = names_at(THIRD, 3000)
         locks = context.acquire_many(names, timeout=60.0, renew_every=0.3, on_lost=told.append)
         cluster, engine, rest = cluster_of(context), context._engine, list[int]()
-        [at_owner] = {group_of(lease).renewer for lease in engine.held}
+        [at_owner] = {group_of(lease).renewer for lease in engine.leases.held}
         answered = cluster._answered
 
         def noted(found: Sequence[SlotRange], life: Backoff) -> None:
             answered(found, life)
-            if not cluster.owns_slots(at_owner):
-                rest.append(sum(group_of(lease).renewer is at_owner for lease in engine.held))
+            if not cluster.owns_names(at_owner):
+                rest.append(sum(group_of(lease).renewer is at_owner for lease in engine.leases.held))
 
         monkeypatch.setattr(cluster, "_answered", noted)
         eventually(lambda: heir.client().dbsize() == owner.client().dbsize() == 3000, LONG_S)
@@ -331,11 +364,6 @@ def test_a_master_that_has_lost_everything_is_not_listened_to_any_more(nodes: No
     keep.release()
 
 
-def listeners(server: RedisServer, channel: str) -> int:
-    """How many listen to a channel of a shard."""
-    return int(server.client().execute_command("PUBSUB", "SHARDNUMSUB", channel)[1])
-
-
 def test_nodes_that_own_nothing_any_more_are_forgotten(
     nodes: Nodes, context: LockContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,7 +382,7 @@ def test_nodes_that_own_nothing_any_more_are_forgotten(
         server = ("127.0.0.1", str(port))
         told = [SlotRange(0, SLOTS - 1, server)]
         eventually(lambda: is_owned_by(server), LONG_S, interval_s=0.01)  # noqa: B023
-    eventually(lambda: is_owned_by(server) and len(engine.renewers) < 6, LONG_S, interval_s=0.01)
+    eventually(lambda: is_owned_by(server) and len(engine.router.shards) < 6, LONG_S, interval_s=0.01)
 
 
 # -- who waits -------------------------------------------------------------------------------------------------------

@@ -28,10 +28,10 @@ REFUSALS = [
 ]
 
 
-@pytest.fixture(params=REFUSALS, ids=["keys array", "arguments", "invalid", "slots"])
+@pytest.fixture
 def proxy(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[KeyedProxy]:
     redis_server.client().flushall()
-    with KeyedProxy(redis_server.port, request.param) as proxy:
+    with KeyedProxy(redis_server.port, getattr(request, "param", REFUSALS[0])) as proxy:
         yield proxy
 
 
@@ -39,6 +39,7 @@ def client_of(proxy: KeyedProxy) -> redis.Redis:
     return redis.Redis(host="127.0.0.1", port=proxy.port)
 
 
+@pytest.mark.parametrize("proxy", REFUSALS, ids=["keys array", "arguments", "invalid", "slots"], indirect=True)
 def test_the_refusal_itself_switches_to_one_lease_a_call(proxy: KeyedProxy) -> None:
     told: list[LostEvent] = []
     with LockContext(client_of(proxy)) as context:
@@ -112,18 +113,18 @@ def test_a_connection_finds_out_by_itself_so_that_no_call_is_refused(proxy: Keye
             context.release_many(locks)
             assert context.stats().connects >= connects
             assert proxy.refused == proxy.refused_trials
-            context.timer.post(partial(context._engine.node.drop, ConnectionAbortedError("for a test")))
-            eventually(lambda: not context._engine.node.connected)
+            context.timer.post(partial(context._engine.router.renewer.node.drop, ConnectionAbortedError("for a test")))
+            eventually(lambda: not context._engine.router.renewer.node.connected)
 
 
 def test_a_service_that_has_learnt_to_do_without_is_asked_in_bulk_again(proxy: KeyedProxy) -> None:
     with LockContext(client_of(proxy)) as context:
         locks = granted(context.acquire_many([f"order:{n}" for n in range(50)], timeout=60.0))
-        node, passed = context._engine.node, proxy.passed
+        node, passed = context._engine.router.renewer.node, proxy.passed
         assert passed > 50
         proxy.needs_keys = False
         context.timer.post(partial(node.drop, ConnectionAbortedError("for a test")))
-        eventually(lambda: node.connected and not node.single_key_mode)
+        eventually(lambda: node.connected and not node.one_by_one)
         passed = proxy.passed
         context.release_many(locks)
         assert proxy.passed < passed + 50

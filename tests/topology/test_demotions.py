@@ -25,6 +25,12 @@ def extend(context: LockContext) -> Begun:
     return lambda: lock.extend(1.0)
 
 
+def extend_to(context: LockContext) -> Begun:
+    lock = context.lock("a", timeout=LEASE_S, thread_local=False)
+    assert lock.acquire()
+    return lambda: lock.extend(20.0, replace_ttl=True)
+
+
 def release(context: LockContext) -> Begun:
     lock = context.lock("a", timeout=LEASE_S, thread_local=False)
     assert lock.acquire()
@@ -71,7 +77,7 @@ def watched() -> Iterator[Watched]:
 
 @pytest.mark.parametrize(
     "begin",
-    [extend, release, release_fair, release_permit, release_many, acquire, acquire_many],
+    [extend, extend_to, release, release_fair, release_permit, release_many, acquire, acquire_many],
     ids=lambda f: f.__name__,
 )
 def test_it_is_carried_out_when_there_is_a_master_again(

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import redis
 from redis.sentinel import Sentinel
+from wheel_lock.engine.failover import SentinelRouter
 
 from tests.redis.support import Clock
 from tests.support.redis_server import RedisServer
@@ -29,10 +30,10 @@ def test_failovers_that_are_made_up_are_asked_about_now_and_then(redis_server: R
         clock = Clock()
         timer = HashedWheelTimer(clock=clock)
         context = LockContext(client, timer=timer)
-        failovers = context._engine.failovers
-        assert failovers is not None
+        failovers = context._engine.router
+        assert isinstance(failovers, SentinelRouter)
         asked = 0
-        look = failovers._launch
+        look = context._engine.launch
 
         def counted(attempt: object) -> None:
             nonlocal asked
@@ -41,10 +42,10 @@ def test_failovers_that_are_made_up_are_asked_about_now_and_then(redis_server: R
 
         with context.lock("order:42", timeout=60.0):
             eventually(lambda: not failovers._looking)
-            failovers._launch = counted
+            context._engine.launch = counted
             for _ in range(FORGED):
                 heard = threading.Event()
-                timer.post(partial(failovers.on_message, f"{SERVICE} 127.0.0.1 1 127.0.0.1 2".encode()))
+                timer.post(partial(failovers.woken, f"{SERVICE} 127.0.0.1 1 127.0.0.1 2".encode()))
                 timer.post(heard.set)
                 assert heard.wait(30.0)
                 eventually(lambda: not failovers._looking)

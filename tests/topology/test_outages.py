@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.support.logged import Log, logged
+from tests.support.logged import Log
 from tests.support.waiting import eventually
 from tests.topology.masters import Masters
 from tests.topology.nodes import Nodes
@@ -16,12 +14,6 @@ from wheel_lock import LockContext
 pytestmark = pytest.mark.slow
 
 PATIENCE_S = 30.0
-
-
-@pytest.fixture
-def log() -> Iterator[Log]:
-    with logged() as log:
-        yield log
 
 
 def test_one_master_of_a_cluster(nodes: Nodes, context: LockContext, log: Log) -> None:

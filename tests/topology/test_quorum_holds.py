@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.faults.wire import commands
+from tests.faults.sent_commands import commands
 from tests.redis.support import Background, Losses, token_of
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -43,13 +45,17 @@ def secure_cluster(tls_files: TlsFiles, trusted: Path) -> Iterator[tuple[RedisSe
     """The one node of a cluster, and a client of it; the node speaks TLS, and wants a password."""
     lines = ("cluster-enabled yes", "tls-cluster yes", "tls-replication yes")
     with RedisServer(*lines, tls=tls_files, password=SECRET) as server:
-        server.client().execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-        eventually(lambda: b"cluster_state:ok" in raw(server))
+        with server.client() as admin:
+            admin.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+            admin.set_response_callback("CLUSTER INFO", lambda reply, **_: repr(reply))
+            eventually(lambda: "cluster_state:ok" in admin.execute_command("CLUSTER INFO"), interval_s=0.05)
         client = redis.RedisCluster(
             host="127.0.0.1", port=server.tls_port, ssl=True, ssl_ca_certs=str(trusted), password=SECRET
         )
-        yield server, client
-        client.close()
+        try:
+            yield server, client
+        finally:
+            client.close()
 
 
 @pytest.fixture
@@ -58,8 +64,16 @@ def watched(tls_files: TlsFiles) -> Iterator[redis.Redis]:
         yield client
 
 
+@contextmanager
+def context_of(client: redis.Redis | redis.RedisCluster, **settings: Any) -> Iterator[LockContext]:
+    """A context that connects no more when the block has ended: Python 3.11 leaves a TLS socket behind that is cut off."""
+    with LockContext(client, **settings) as context:
+        yield context
+    eventually(lambda: "wheel-lock-connect" not in [thread.name for thread in threading.enumerate()])
+
+
 def renewed_and_woken(client: redis.Redis | redis.RedisCluster) -> None:
-    with LockContext(client, fallback_interval=60.0) as context:
+    with context_of(client, fallback_interval=60.0) as context:
         lock = context.lock("order:42", timeout=10.0, renew_every=0.2, thread_local=False)
         assert lock.acquire()
         eventually(lambda: lock.renewals > 2)
@@ -79,7 +93,10 @@ def test_a_cluster(tls_files: TlsFiles) -> None:
         renewed_and_woken(client)
 
 
-@pytest.fixture(params=["another authority", "another host"])
+FOREIGN = ["another authority", "another host"]
+
+
+@pytest.fixture
 def foreign(request: pytest.FixtureRequest, tls_files: TlsFiles, tmp_path: Path) -> tuple[TlsFiles, Path]:
     """Certificates that are not those of the server, and the authorities that the client trusts."""
     if request.param == "another authority":
@@ -96,7 +113,7 @@ def show(files: TlsFiles, server: RedisServer) -> None:
 
 
 def refused(client: redis.Redis | redis.RedisCluster) -> None:
-    with LockContext(client, response_timeout=1.5) as context:
+    with context_of(client, response_timeout=1.5) as context:
         with pytest.raises(LockUnavailable, match=r"certificate verify failed|CERTIFICATE_VERIFY_FAILED") as caught:
             context.lock("order:42", timeout=10.0).acquire()
         assert context.stats().connects == 0
@@ -104,6 +121,7 @@ def refused(client: redis.Redis | redis.RedisCluster) -> None:
         assert SECRET not in repr(caught.value.__cause__)
 
 
+@pytest.mark.parametrize("foreign", FOREIGN, indirect=True)
 def test_a_sentinel_with_a_foreign_certificate_is_not_believed(
     tls_files: TlsFiles, foreign: tuple[TlsFiles, Path]
 ) -> None:
@@ -116,6 +134,7 @@ def test_a_sentinel_with_a_foreign_certificate_is_not_believed(
             refused(asking.master_for("locks"))
 
 
+@pytest.mark.parametrize("foreign", FOREIGN[1:], indirect=True)
 def test_a_master_with_a_foreign_certificate_is_refused_whatever_the_sentinels_say(
     tls_files: TlsFiles, foreign: tuple[TlsFiles, Path]
 ) -> None:
@@ -126,6 +145,7 @@ def test_a_master_with_a_foreign_certificate_is_refused_whatever_the_sentinels_s
         refused(client)
 
 
+@pytest.mark.parametrize("foreign", FOREIGN[:1], indirect=True)
 def test_a_node_of_a_cluster_with_a_foreign_certificate_is_refused(
     tls_files: TlsFiles, foreign: tuple[TlsFiles, Path]
 ) -> None:
@@ -134,10 +154,3 @@ def test_a_node_of_a_cluster_with_a_foreign_certificate_is_refused(
     with secure_cluster(tls_files, trusted) as (server, client):
         show(files, server)
         refused(client)
-
-
-def raw(server: RedisServer) -> bytes:
-    client = server.client()
-    client.set_response_callback("CLUSTER INFO", lambda reply, **_: reply)
-    reply = client.execute_command("CLUSTER INFO")
-    return reply if isinstance(reply, bytes) else repr(reply).encode()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 import redis.asyncio.sentinel
 from redis.sentinel import Sentinel
 
-from tests.redis.support import Background
 from tests.support.waiting import eventually
 from tests.topology.nodes import CLIENTS
 from tests.topology.watched import FAILOVER_S, SERVICE, Watched
@@ -97,14 +95,7 @@ def test_every_held_lock_is_verified_at_the_new_master_at_once(watched: Watched)
         eventually(lambda: replicated(watched))
         watched.fail_over()
         eventually(lambda: all(lock is not None and lock.renewals == 1 for lock in locks.values()), FAILOVER_S)
-
-
-def test_an_old_master_that_goes_on_answering_is_left_when_the_sentinels_say_so(watched: Watched) -> None:
-    with LockContext(watched.client()) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
-        eventually(lambda: replicated(watched))
-        watched.fail_over()
-        eventually(lambda: lock.renewals, FAILOVER_S)
-        assert watched.master.client().get("order:42") == lock.token
+        assert all(watched.master.client().mget(list(locks)))  # and not at the old one, which goes on answering
 
 
 def test_acquires_and_releases_go_on_at_the_new_master(watched: Watched) -> None:
@@ -116,21 +107,6 @@ def test_acquires_and_releases_go_on_at_the_new_master(watched: Watched) -> None
         with context.lock("order:42") as lock:  # waits for the new master
             eventually(lambda: watched.master is not old, FAILOVER_S)
             assert watched.master.client().get("order:42") == lock.token
-
-
-def test_a_waiter_is_woken_at_the_new_master(watched: Watched) -> None:
-    with LockContext(watched.client(), fallback_interval=60.0) as holding, LockContext(watched.client()) as other:
-        lock = holding.lock("order:42", timeout=60.0, thread_local=False)
-        assert lock.acquire()
-        waiter = other.lock("order:42", timeout=60.0, thread_local=False)
-        waiting = Background(waiter.acquire)
-        eventually(lambda: other.stats().waiting == 1)
-        eventually(lambda: replicated(watched))
-        watched.fail_over()
-        eventually(lambda: lock.renewals, FAILOVER_S)
-        lock.release()
-        assert waiting.result(FAILOVER_S)
-        waiter.release()
 
 
 def test_no_lock_is_believed_in_after_its_deadline_while_there_is_no_master(watched: Watched) -> None:
@@ -145,16 +121,3 @@ def test_no_lock_is_believed_in_after_its_deadline_while_there_is_no_master(watc
         assert told[0].reason is LossReason.NOT_CONFIRMED
         for server in watched.servers:
             server.resume()
-
-
-def test_an_extension_that_a_demoted_master_refuses_is_made_at_the_next_one(watched: Watched) -> None:
-    master = watched.master.client()
-    with LockContext(watched.client()) as context, context.lock("order:42", timeout=30.0, thread_local=False) as lock:
-        for replace in (False, True):
-            master.replicaof("127.0.0.1", "1")
-            extending = Background(lambda: lock.extend(20.0, replace_ttl=replace))  # noqa: B023
-            time.sleep(0.3)
-            assert not extending.done
-            master.replicaof("NO", "ONE")
-            assert extending.result() is True
-            assert lock.is_held

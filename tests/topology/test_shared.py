@@ -36,13 +36,13 @@ SERVICE = "locks"
 class Place:
     """Servers of every kind that a client may be for."""
 
-    def __init__(self, tls: TlsFiles) -> None:
+    def __init__(self, tls: TlsFiles, cluster: Nodes) -> None:
         self._stack = ExitStack()
         self.server = self._stack.enter_context(RedisServer(tls=tls, unixsocket=True))
         self.sentinel = self._stack.enter_context(
             RedisServer(f"sentinel monitor {SERVICE} {HOST} {self.server.port} 1", sentinel=True)
         )
-        self.cluster = self._stack.enter_context(Nodes())
+        self.cluster = cluster
         self.tcp: dict[str, Any] = {"host": HOST, "port": self.server.port}
         self.tls: dict[str, Any] = {
             "host": HOST,
@@ -61,8 +61,8 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tls_files: TlsFiles) -> Iterator[Place]:
-    place = Place(tls_files)
+def place(tls_files: TlsFiles, cluster_without_replicas: Nodes) -> Iterator[Place]:
+    place = Place(tls_files, cluster_without_replicas)
     yield place
     place.close()
 

@@ -9,16 +9,15 @@ from collections.abc import Callable
 import pytest
 
 from tests.redis.support import LONG_S
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.masters import Masters
+from tests.topology.moving import names_at
 from tests.topology.nodes import MASTERS, Nodes
 from wheel_lock import LockContext, LockTimeout, LockUnavailable
-from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 pytestmark = pytest.mark.slow
 
-LIMIT_S = 0.5
+LIMIT_S = 0.3
 RESPONSE_S = 60.0
 """What a call would take that does not heed its caller's limit."""
 
@@ -29,13 +28,6 @@ def within_limit(call: Callable[[], object]) -> None:
     with pytest.raises((LockTimeout, LockUnavailable)):
         call()
     assert LIMIT_S - 0.01 <= time.monotonic() - began < LONG_S
-
-
-def name_on(nodes: Nodes, server: RedisServer) -> str:
-    """A name that lives on one of the masters."""
-    number = nodes.masters.index(server)
-    first, last = number * SLOTS // MASTERS, (number + 1) * SLOTS // MASTERS - 1
-    return next(name for n in range(1000) if first <= hash_slot((name := f"order:{n}").encode()) <= last)
 
 
 def test_a_majority_that_is_away(masters: Masters) -> None:
@@ -57,7 +49,7 @@ def test_a_majority_of_which_nothing_was_ever_heard(masters: Masters) -> None:
 @pytest.mark.parametrize("away", [0, 2])
 def test_several_names_of_which_some_live_where_nothing_is_answered(nodes: Nodes, away: int) -> None:
     silent = nodes.masters[away]
-    names = [name_on(nodes, server) for server in nodes.masters]
+    names = [names_at(number, 1)[0] for number in range(MASTERS)]
     with LockContext(nodes.client(), response_timeout=RESPONSE_S, close_timeout=0.2) as patient:
         with patient.multi_lock(names):
             pass

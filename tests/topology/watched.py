@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -13,6 +14,12 @@ from tests.support.waiting import eventually
 
 SERVICE = "locks"
 FAILOVER_S = 30.0
+
+
+def hurry(sentinel: RedisServer) -> None:
+    """Have a Sentinel tell the others what it knows every 0.1 s, not every 2 s, where that can be had (Redis 7)."""
+    with contextlib.suppress(redis.ResponseError):
+        sentinel.client().execute_command("SENTINEL", "DEBUG", "publish-period", 100)
 
 
 class Watched:
@@ -67,6 +74,7 @@ class Watched:
             for _ in range(3):
                 sentinel = RedisServer(*watching, password=self._password, sentinel=True)
                 self.sentinels.append(stack.enter_context(sentinel))
+                hurry(sentinel)
             for sentinel in self.sentinels:
                 eventually(lambda: self._knows_all(sentinel), message="the Sentinels know each other")  # noqa: B023
             self._stack = stack.pop_all()

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 import pytest
 
 from wheel_lock.runtime.notifier import NOTIFIER
-from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 
 T = TypeVar("T")
 
@@ -141,6 +141,17 @@ class Gate:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.set()
+
+
+def nothing(timeout: Timeout) -> None:
+    """A task that does nothing."""
+
+
+def ask(timer: HashedWheelTimer) -> None:
+    """Return when the timer's thread has dealt with all that was posted before."""
+    done = threading.Event()
+    timer.post(done.set)
+    assert done.wait(PATIENCE_S), "the thread does not turn"
 
 
 def timer_thread(timer: HashedWheelTimer) -> threading.Thread:

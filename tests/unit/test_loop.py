@@ -19,17 +19,10 @@ import pytest
 
 from tests.support.waiting import eventually
 from tests.unit.conftest import NewTimer
-from tests.unit.support import PATIENCE_S, Background, Gate, Member, fall_asleep, messages, timer_thread
+from tests.unit.support import PATIENCE_S, Background, Gate, Member, ask, fall_asleep, messages, timer_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.waker import EventWaker, SocketWaker, new_waker
 from wheel_lock.testing import ManualClock, settle
-
-
-def ask(timer: HashedWheelTimer) -> None:
-    """Return when the timer's thread has dealt with all that was posted before."""
-    done = threading.Event()
-    timer.post(done.set)
-    assert done.wait(PATIENCE_S), "the thread does not turn"
 
 
 def fail() -> None:
@@ -50,6 +43,9 @@ def test_messages_are_dealt_with_in_order_on_the_one_thread(timer: HashedWheelTi
     assert {thread for _, _, thread in seen} == {timer_thread(timer)}
     assert timer_thread(timer).daemon
     assert not timer.in_thread
+    done = threading.Event()
+    timer.post(lambda: timer.post(lambda: timer.post(done.set)))  # what posts from the thread itself needs no other
+    assert done.wait(PATIENCE_S)
 
 
 def slow(number: int, seen: list[int]) -> None:
@@ -88,9 +84,7 @@ def test_the_thread_is_started_by_the_first_message(timer: HashedWheelTimer) -> 
     assert timer.cpu_s() > 0.0
 
 
-def test_the_thread_knows_itself_from_its_first_turn_on(
-    timer: HashedWheelTimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_thread_knows_itself_from_its_first_turn(timer: HashedWheelTimer, monkeypatch: pytest.MonkeyPatch) -> None:
     # The new thread may run for a while before the one that has started it does again.
     knows: list[bool] = []
     start = threading.Thread.start
@@ -105,52 +99,31 @@ def test_the_thread_knows_itself_from_its_first_turn_on(
     assert knows == [True]
 
 
-def test_many_threads_that_post_at_once_start_one_thread_and_lose_nothing(timer: HashedWheelTimer) -> None:
+def test_a_message_always_wakes_the_thread_and_many_at_once_start_one(timer: HashedWheelTimer) -> None:
     seen: list[int] = []
     together = threading.Barrier(8)
 
-    def post_many() -> None:
+    def ask_many() -> None:
         together.wait(PATIENCE_S)
         for number in range(250):
             timer.post(lambda number=number: seen.append(number))  # type: ignore[misc]
+            ask(timer)  # before it posts again, so one wake-up lost is a test that hangs
 
-    for caller in [Background(post_many) for _ in range(8)]:
-        caller.result()
-    ask(timer)
+    for caller in [Background(ask_many) for _ in range(8)]:
+        caller.result(60.0)
     assert sorted(seen) == sorted(list(range(250)) * 8)
     timer_thread(timer)
 
 
-def test_a_message_always_wakes_the_thread(timer: HashedWheelTimer) -> None:
-    # Each waits for its reply before it posts again, so one wake-up lost is a test that hangs.
-    def ask_many() -> None:
-        for _ in range(500):
-            ask(timer)
-
-    for caller in [Background(ask_many) for _ in range(4)]:
-        caller.result(60.0)
-
-
-def test_a_message_that_posts_is_answered_without_further_ado(timer: HashedWheelTimer) -> None:
-    done = threading.Event()
-    timer.post(lambda: timer.post(lambda: timer.post(done.set)))
-    assert done.wait(PATIENCE_S)
-
-
 def test_a_message_that_fails_is_logged_and_survived(timer: HashedWheelTimer, caplog: pytest.LogCaptureFixture) -> None:
-    timer.post(fail)
-    ask(timer)
+    with Gate():  # the notifier thread is held up, as by a slow disk: that delays no tick
+        timer.post(fail)
+        ask(timer)
     (message,) = messages(caplog)
     assert "fail" in message
     assert caplog.records[0].levelno == logging.ERROR
     assert caplog.records[0].exc_info is not None
     assert timer.deaths == 0
-
-
-def test_the_log_is_written_elsewhere_so_that_it_delays_no_tick(timer: HashedWheelTimer) -> None:
-    with Gate():  # the notifier thread is held up, as by a slow disk
-        timer.post(fail)
-        ask(timer)
 
 
 # Alarms
@@ -160,6 +133,9 @@ def test_an_alarm_rings_at_the_tick_that_contains_its_time(by_hand: HashedWheelT
     rung: list[float] = []
     by_hand.turn()
     by_hand.call_at(clock.now() + 0.037, rung.append)
+    cancelled = by_hand.call_at(clock.now() + 0.033, lambda now: fail())
+    for alarm in (cancelled, cancelled, None):
+        by_hand.cancel(alarm)
     assert by_hand.next_due_at() == pytest.approx(1000.03)
     clock.jump(0.029)
     by_hand.turn()
@@ -181,17 +157,6 @@ def test_an_alarm_in_the_past_rings_at_the_next_tick(by_hand: HashedWheelTimer, 
     assert rung == [clock.now()]
 
 
-def test_an_alarm_that_is_cancelled_does_not_ring(by_hand: HashedWheelTimer, clock: ManualClock) -> None:
-    rung: list[float] = []
-    alarm = by_hand.call_at(clock.now() + 1.0, rung.append)
-    by_hand.cancel(alarm)
-    by_hand.cancel(alarm)
-    by_hand.cancel(None)
-    clock.jump(2.0)
-    by_hand.turn()
-    assert rung == []
-
-
 def test_an_alarm_that_fails_is_logged_and_the_others_ring(
     by_hand: HashedWheelTimer, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,9 +171,7 @@ def test_an_alarm_that_fails_is_logged_and_the_others_ring(
     assert len(ours) == 1  # what an earlier test has failed on purpose may be logged only now
 
 
-def test_ticks_that_were_missed_are_made_up_for_in_one_step_and_in_order(
-    by_hand: HashedWheelTimer, clock: ManualClock
-) -> None:
+def test_missed_ticks_are_made_up_for_in_one_step_and_in_order(by_hand: HashedWheelTimer, clock: ManualClock) -> None:
     # 25 s are more than two rotations of 1,024 ticks.
     rung: list[tuple[float, float]] = []
     by_hand.turn()
@@ -222,21 +185,6 @@ def test_ticks_that_were_missed_are_made_up_for_in_one_step_and_in_order(
     clock.jump(1.0)
     by_hand.turn()
     assert rung[-1] == (26.0, start + 26.0)
-
-
-def test_an_alarm_may_set_the_next(by_hand: HashedWheelTimer, clock: ManualClock) -> None:
-    rung: list[float] = []
-
-    def ring(now: float) -> None:
-        rung.append(now)
-        by_hand.call_at(now + 1.0, ring)
-
-    by_hand.turn()
-    by_hand.call_at(clock.now() + 1.0, ring)
-    for _ in range(5):
-        clock.jump(1.0)
-        by_hand.turn()
-    assert rung == [1001.0, 1002.0, 1003.0, 1004.0, 1005.0]
 
 
 # Sleep
@@ -296,8 +244,11 @@ class Pair:
         self.there.close()
 
 
+NewPair = Callable[[], Pair]
+
+
 @pytest.fixture
-def new_pair() -> Iterator[Callable[[], Pair]]:
+def new_pair() -> Iterator[NewPair]:
     pairs: list[Pair] = []
 
     def make() -> Pair:
@@ -309,7 +260,7 @@ def new_pair() -> Iterator[Callable[[], Pair]]:
         pair.close()
 
 
-def test_a_socket_that_is_ready_is_told_of(by_hand: HashedWheelTimer, new_pair: Callable[[], Pair]) -> None:
+def test_a_socket_that_is_ready_is_told_of(by_hand: HashedWheelTimer, new_pair: NewPair) -> None:
     pair = new_pair()
     by_hand.watch(pair.here, selectors.EVENT_READ, pair.ready)
     by_hand.turn()
@@ -328,7 +279,7 @@ def test_a_socket_that_is_ready_is_told_of(by_hand: HashedWheelTimer, new_pair: 
     assert len(pair.events) == 2
 
 
-def test_a_socket_that_is_ready_ends_the_sleep(timer: HashedWheelTimer, new_pair: Callable[[], Pair]) -> None:
+def test_a_socket_that_is_ready_ends_the_sleep(timer: HashedWheelTimer, new_pair: NewPair) -> None:
     pair = new_pair()
     timer.post(lambda: timer.watch(pair.here, selectors.EVENT_READ, pair.ready))
     settle(timer)
@@ -337,7 +288,7 @@ def test_a_socket_that_is_ready_ends_the_sleep(timer: HashedWheelTimer, new_pair
 
 
 def test_a_handler_that_fails_is_logged_and_the_others_are_told(
-    by_hand: HashedWheelTimer, new_pair: Callable[[], Pair], caplog: pytest.LogCaptureFixture
+    by_hand: HashedWheelTimer, new_pair: NewPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     pairs = [new_pair() for _ in range(3)]
     for pair in pairs:
@@ -350,7 +301,7 @@ def test_a_handler_that_fails_is_logged_and_the_others_are_told(
 
 
 def test_what_has_arrived_by_a_tick_is_read_before_the_tick_is_over(
-    by_hand: HashedWheelTimer, clock: ManualClock, new_pair: Callable[[], Pair]
+    by_hand: HashedWheelTimer, clock: ManualClock, new_pair: NewPair
 ) -> None:
     """A process that was stopped wakes past its time limits, and the system may not have named every socket."""
     first, second, seen = new_pair(), new_pair(), list[str]()
@@ -374,9 +325,7 @@ def test_what_has_arrived_by_a_tick_is_read_before_the_tick_is_over(
     assert seen == ["first", "second", "limit"]
 
 
-def test_nobody_is_told_of_a_socket_once_it_is_unwatched(
-    by_hand: HashedWheelTimer, new_pair: Callable[[], Pair]
-) -> None:
+def test_nobody_is_told_of_an_unwatched_socket(by_hand: HashedWheelTimer, new_pair: NewPair) -> None:
     # Both are ready in one turn; whichever comes first stops the watch of both.
     one, other = new_pair(), new_pair()
     told: list[int] = []
@@ -393,8 +342,8 @@ def test_nobody_is_told_of_a_socket_once_it_is_unwatched(
     assert len(told) == 1
 
 
-def test_a_socket_that_takes_the_place_of_another_is_not_told_of_its_events(
-    by_hand: HashedWheelTimer, new_pair: Callable[[], Pair]
+def test_a_socket_with_the_number_of_another_does_not_get_its_events(
+    by_hand: HashedWheelTimer, new_pair: NewPair
 ) -> None:
     # Both are ready in one turn; whichever comes first replaces the other by one that gets the same descriptor.
     one, other = new_pair(), new_pair()
@@ -421,7 +370,7 @@ def test_a_socket_that_takes_the_place_of_another_is_not_told_of_its_events(
 
 
 def test_a_turn_is_io_then_ticks_then_messages_then_writing(
-    by_hand: HashedWheelTimer, clock: ManualClock, new_pair: Callable[[], Pair]
+    by_hand: HashedWheelTimer, clock: ManualClock, new_pair: NewPair
 ) -> None:
     happened: list[str] = []
 
@@ -447,7 +396,7 @@ def test_a_turn_is_io_then_ticks_then_messages_then_writing(
     assert happened == ["io", "tick", "message", "writing"]
 
 
-def test_writing_that_fails_is_logged_and_the_others_write(
+def test_a_write_that_fails_is_logged_and_others_go_on(
     by_hand: HashedWheelTimer, caplog: pytest.LogCaptureFixture
 ) -> None:
     written: list[int] = []
@@ -502,7 +451,8 @@ def test_members_are_held_weakly(by_hand: HashedWheelTimer) -> None:
     assert not by_hand.busy
 
 
-def test_members_are_told_of_the_stop_before_it(timer: HashedWheelTimer) -> None:
+@pytest.mark.parametrize("before", [0, 100], ids=["", "behind a flood of messages"])
+def test_members_are_told_of_the_stop_before_it(timer: HashedWheelTimer, before: int) -> None:
     stopped: list[bool] = []
 
     class Watching(Member):
@@ -512,24 +462,10 @@ def test_members_are_told_of_the_stop_before_it(timer: HashedWheelTimer) -> None
     member = Watching()
     timer.attach(member)
     ask(timer)
-    timer.stop()
-    assert stopped == [True]  # what a member still had to do has been done
-
-
-def test_members_that_are_told_of_the_stop_behind_a_flood_of_messages_have_their_say(timer: HashedWheelTimer) -> None:
-    stopped: list[bool] = []
-
-    class Watching(Member):
-        def timer_stopped(self) -> None:
-            timer.post(lambda: stopped.append(timer.in_thread))
-
-    member = Watching()
-    timer.attach(member)
-    ask(timer)
-    for _ in range(100):
+    for _ in range(before):
         timer.post(lambda: time.sleep(0.001))  # together far more than one turn gives to its messages
     timer.stop()
-    assert stopped == [True]
+    assert stopped == [True]  # what a member still had to do has been done
 
 
 def test_members_may_come_while_others_are_looked_at(timer: HashedWheelTimer) -> None:
@@ -571,17 +507,12 @@ def test_a_timer_that_is_stopped_and_gone_leaves_no_descriptor_open() -> None:
             if started:
                 ask(timer)
             timer.stop()
+            timer.post(fail)  # which does no harm
+            timer.wake()
+            assert timer.name not in [thread.name for thread in threading.enumerate()]
             del timer
     # The thread that has launched the last timer's thread may still be on its way out, and holds the timer until then.
     eventually(lambda: open_descriptors() <= before, PATIENCE_S)
-
-
-def test_a_message_to_a_timer_that_is_stopped_does_no_harm(timer: HashedWheelTimer) -> None:
-    ask(timer)
-    timer.stop()
-    timer.post(fail)
-    timer.wake()
-    assert timer.name not in [thread.name for thread in threading.enumerate()]
 
 
 # The waker

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,6 +30,14 @@ from tests.unit.support import (
 )
 from wheel_lock.runtime import native
 from wheel_lock.runtime.notifier import NOTIFIER, Notifier
+
+NewLinger = Callable[[float], None]
+
+
+@pytest.fixture
+def new_linger(monkeypatch: pytest.MonkeyPatch) -> NewLinger:
+    """What sets for how many seconds an idle thread is kept."""
+    return lambda seconds: monkeypatch.setattr(sys.modules[Notifier.__module__], "_LINGER_S", seconds)
 
 
 class Fails:
@@ -51,20 +61,6 @@ def test_calls_run_in_order_with_their_arguments() -> None:
     assert seen == [(number, -number) for number in range(1000)]
 
 
-def test_calls_of_each_thread_keep_their_order_among_those_of_others() -> None:
-    seen: list[tuple[int, int]] = []
-
-    def post_many(who: int) -> None:
-        for number in range(500):
-            NOTIFIER.post(seen.append, (who, number))
-
-    for caller in [Background(lambda who=who: post_many(who)) for who in range(4)]:  # type: ignore[misc]
-        caller.result()
-    drain()
-    for who in range(4):
-        assert [number for caller, number in seen if caller == who] == list(range(500))
-
-
 def test_calls_run_on_one_daemon_thread_of_its_own() -> None:
     threads: list[threading.Thread] = []
     NOTIFIER.post(lambda: threads.append(threading.current_thread()))
@@ -86,7 +82,8 @@ def test_there_is_no_thread_before_there_is_something_to_tell() -> None:
     assert notifier._thread is not None
 
 
-def test_the_thread_ends_when_there_is_nothing_more_to_tell_and_the_next_call_starts_another() -> None:
+def test_the_thread_ends_when_nothing_is_left_to_tell_and_the_next_call_starts_another(new_linger: NewLinger) -> None:
+    new_linger(0.05)
     notifier = Notifier()
     threads: list[threading.Thread] = []
     for _ in range(2):
@@ -94,10 +91,13 @@ def test_the_thread_ends_when_there_is_nothing_more_to_tell_and_the_next_call_st
         assert notifier.drain(PATIENCE_S)
         eventually(lambda: not threads[-1].is_alive(), message="the idle thread ends")
     assert threads[0] is not threads[1]
+    gone = weakref.ref(notifier)
+    del notifier
+    eventually(lambda: gone() is None, message="the notifier is collected")
 
 
-def test_a_call_that_is_posted_while_the_thread_ends_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wheel_lock.runtime.notifier._LINGER_S", 0.0)  # so that it is about to end all the time
+def test_a_call_that_is_posted_while_the_thread_ends_is_run(new_linger: NewLinger) -> None:
+    new_linger(0.0)  # so that it is about to end all the time
     notifier = Notifier()
     seen: list[object] = []
     for number in range(2000):
@@ -106,8 +106,9 @@ def test_a_call_that_is_posted_while_the_thread_ends_is_run(monkeypatch: pytest.
     assert seen == list(range(2000))
 
 
-def test_posts_of_several_threads_are_all_run_while_the_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wheel_lock.runtime.notifier._LINGER_S", 0.0)
+@pytest.mark.parametrize("linger_s", [1.0, 0.0], ids=["", "while the notifier's thread ends"])
+def test_calls_of_each_thread_keep_their_order_among_those_of_others(new_linger: NewLinger, linger_s: float) -> None:
+    new_linger(linger_s)
     notifier = Notifier()
     seen: list[tuple[int, int]] = []
 
@@ -120,14 +121,6 @@ def test_posts_of_several_threads_are_all_run_while_the_thread_ends(monkeypatch:
     eventually(lambda: len(seen) == 2000)
     for who in range(4):
         assert [number for caller, number in seen if caller == who] == list(range(500))
-
-
-def test_nothing_keeps_a_notifier_whose_thread_has_ended() -> None:
-    notifier = Notifier()
-    notifier.post(lambda: None)
-    gone = weakref.ref(notifier)
-    del notifier
-    eventually(lambda: gone() is None, message="the notifier is collected")
 
 
 def test_no_notifier_waits_for_another() -> None:
@@ -180,9 +173,7 @@ def test_a_post_returns_while_a_call_is_still_running() -> None:
 @pytest.mark.parametrize(
     "error", [ValueError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), MemoryError()], ids=repr
 )
-def test_a_call_that_fails_is_logged_and_the_next_one_runs(
-    error: BaseException, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_call_that_fails_is_logged_and_the_next_runs(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     threads: list[threading.Thread] = []
     NOTIFIER.post(lambda: threads.append(threading.current_thread()))
     NOTIFIER.post(Fails(error))
@@ -252,9 +243,11 @@ def test_an_interrupted_post_is_carried_out_and_its_caller_interrupted(again_aft
 
 
 @pytest.mark.parametrize("started", [False, True])
-def test_what_interrupts_the_start_of_the_thread_reaches_the_caller(
-    monkeypatch: pytest.MonkeyPatch, started: bool
+def test_what_interrupts_a_threads_start_reaches_the_caller(
+    monkeypatch: pytest.MonkeyPatch, new_linger: NewLinger, started: bool
 ) -> None:
+    new_linger(0.05)
+
     class TimeIsUp(RuntimeError):
         """A limit of a job, of the kind of exceptions that also says that there is no thread."""
 
@@ -342,33 +335,19 @@ class Marker:
     """Something whose end can be seen."""
 
 
-def test_nothing_of_a_call_is_kept_while_waiting_for_the_next() -> None:
-    marker = Marker()
-    gone = weakref.ref(marker)
-    NOTIFIER.post(lambda marker: None, marker)
-    del marker
-    eventually(lambda: gone() is None, message="the argument was dropped")
-
-
-def test_nothing_of_a_failed_call_is_kept_either() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_of_a_call_is_kept_while_waiting_for_the_next(fails: bool) -> None:
     marker = Marker()
     gone = weakref.ref(marker)
 
-    def fail(marker: Marker) -> None:
-        raise ValueError("not kept")
+    def call(marker: Marker) -> None:
+        if fails:
+            raise ValueError("not kept")
 
     with log_handler(logging.NullHandler()):
-        NOTIFIER.post(fail, marker)
+        NOTIFIER.post(call, marker)
         del marker
         eventually(lambda: gone() is None, message="the argument was dropped")
-
-
-def test_draining_waits_for_what_was_posted_before() -> None:
-    seen: list[int] = []
-    for number in range(100):
-        NOTIFIER.post(seen.append, number)
-    assert NOTIFIER.drain(PATIENCE_S)
-    assert len(seen) == 100
 
 
 def test_the_notifier_cannot_wait_for_itself() -> None:
@@ -376,11 +355,6 @@ def test_the_notifier_cannot_wait_for_itself() -> None:
     NOTIFIER.post(lambda: answers.append(NOTIFIER.drain(PATIENCE_S)))
     drain()
     assert answers == [False]
-
-
-def test_draining_gives_up_in_time() -> None:
-    with Gate():
-        assert not NOTIFIER.drain(0.0)
 
 
 def test_a_forked_child_has_an_empty_notifier_that_works() -> None:

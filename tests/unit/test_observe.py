@@ -65,13 +65,9 @@ def test_of_nothing_every_quantile_is_nought() -> None:
     assert Histogram().most == 0.0
 
 
-@pytest.mark.parametrize("value", [0.0, 1e-9, -1e-9])
-def test_what_is_shorter_than_the_first_bucket_is_below_ten_microseconds(value: float) -> None:
-    found = histogram([value, 1.0])
-    assert found.quantile(0.5) <= 1e-5
-
-
-def test_what_is_longer_than_the_last_bucket_is_not_underrated() -> None:
+def test_what_no_bucket_holds_is_neither_overrated_nor_underrated() -> None:
+    for value in (0.0, 1e-9, -1e-9):
+        assert histogram([value, 1.0]).quantile(0.5) <= 1e-5
     assert histogram([100.0, 200.0]).quantile(0.5) >= 100.0
     assert histogram([100.0, 200.0]).quantile(1.0) == 200.0
 
@@ -99,6 +95,8 @@ def test_a_snapshot_shows_what_was_counted() -> None:
 def test_a_snapshot_stays_as_it_was_taken() -> None:
     counters = counted()
     stats = snapshot(counters, held=7, overdue=1)
+    with pytest.raises(TypeError):
+        stats.lost_by_reason[LossReason.TAKEN] = 0  # type: ignore[index]
     before = dataclasses.asdict(stats)
     counters.acquired += 1
     counters.lost[LossReason.ABANDONED] += 1
@@ -122,12 +120,6 @@ def test_what_users_see_is_frozen(value: ContextStats | LostEvent | HeldLock) ->
             setattr(value, field.name, None)
     with pytest.raises((AttributeError, TypeError)):
         value.another = 1  # type: ignore[union-attr]
-
-
-def test_the_losses_in_a_snapshot_are_frozen_too() -> None:
-    stats = snapshot(counted(), held=7, overdue=1)
-    with pytest.raises(TypeError):
-        stats.lost_by_reason[LossReason.TAKEN] = 0  # type: ignore[index]
 
 
 def test_a_snapshot_can_be_copied_pickled_and_compared() -> None:

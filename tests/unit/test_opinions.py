@@ -38,6 +38,11 @@ class Asked:
             if opinion is not None:
                 self.opinions.give(number, Opinion(*opinion))
 
+    def after(self, *opinions: tuple[int, Server | None] | None) -> tuple[Server, ...]:
+        """Have them say that; return what is believed then."""
+        self.say(*opinions)
+        return self.believed
+
     @property
     def believed(self) -> tuple[Server, ...]:
         belief = self.opinions.conclude(self._is_master)
@@ -56,73 +61,56 @@ def test_nothing_is_believed_before_the_first_answer(asked: Asked) -> None:
 
 @pytest.mark.parametrize("leader", range(3))
 def test_the_newest_epoch_wins_whoever_says_so(asked: Asked, leader: int) -> None:
-    asked.say(*[(2, B) if number == leader else (1, A) for number in range(3)])
-    assert asked.believed == (B,)
+    assert asked.after(*[(2, B) if number == leader else (1, A) for number in range(3)]) == (B,)
 
 
 def test_a_change_is_told_once(asked: Asked) -> None:
-    asked.say((1, A), (1, A), (1, A))
-    assert asked.believed == asked.believed == (A,)
-    asked.say((2, B))
-    assert asked.believed == asked.believed == (B,)
+    assert asked.after((1, A), (1, A), (1, A)) == asked.believed == (A,)
+    assert asked.after((2, B)) == asked.believed == (B,)
     assert asked.told == [(A,), (B,)]
 
 
 def test_a_sentinel_that_comes_back_with_an_old_epoch_is_not_believed(asked: Asked) -> None:
-    asked.say(None, (2, B), (2, B))
-    assert asked.believed == (B,)
-    asked.say((1, A))
-    assert asked.believed == (B,)
+    assert asked.after(None, (2, B), (2, B)) == (B,)
+    assert asked.after((1, A)) == (B,)
 
 
 def test_nor_when_the_others_have_been_silent_for_long_and_the_master_is_well(asked: Asked) -> None:
-    asked.say(None, (2, B), (2, B))
-    assert asked.believed == (B,)
+    assert asked.after(None, (2, B), (2, B)) == (B,)
     for _ in range(100):
         asked.now += 5.0
-        asked.say((1, A))
-        assert asked.believed == (B,)
+        assert asked.after((1, A)) == (B,)
     assert A not in asked.asked
 
 
 def test_it_is_believed_after_a_minute_in_which_there_is_nothing_else(asked: Asked) -> None:
-    asked.say(None, (2, B), (2, B))
-    assert asked.believed == (B,)
+    assert asked.after(None, (2, B), (2, B)) == (B,)
     asked.masters = {A}
     asked.now += 50.0
-    asked.say((1, A))
-    assert asked.believed == (B,)
+    assert asked.after((1, A)) == (B,)
     asked.now += 11.0
     assert asked.believed == (A,)
 
 
 def test_sentinels_that_begin_anew_are_believed_at_once_where_the_old_master_is_gone(asked: Asked) -> None:
-    asked.say((7, A), (7, A), (7, A))
-    assert asked.believed == (A,)
+    assert asked.after((7, A), (7, A), (7, A)) == (A,)
     asked.masters = {B}
-    asked.say((1, B), (1, B))
-    assert asked.believed == (B,)
+    assert asked.after((1, B), (1, B)) == (B,)
 
 
 def test_and_after_some_seconds_where_it_goes_on_answering(asked: Asked) -> None:
-    asked.say((7, A), (7, A), (7, A))
-    assert asked.believed == (A,)
-    asked.say((1, B), (1, B), (1, B))
-    assert asked.believed == (A,)
+    assert asked.after((7, A), (7, A), (7, A)) == (A,)
+    assert asked.after((1, B), (1, B), (1, B)) == (A,)
     asked.now += 16.0
-    asked.say((1, B), (1, B))
-    assert asked.believed == (B,)
+    assert asked.after((1, B), (1, B)) == (B,)
 
 
 def test_epochs_that_begin_anew_with_the_same_master_change_nothing(asked: Asked) -> None:
-    asked.say((7, A), (7, A), (7, A))
-    assert asked.believed == (A,)
+    assert asked.after((7, A), (7, A), (7, A)) == (A,)
     for _ in range(5):
         asked.now += 5.0
-        asked.say((0, A), (0, A), (0, A))
-        assert asked.believed == (A,)
-    asked.say((1, B))
-    assert asked.believed == (B,)
+        assert asked.after((0, A), (0, A), (0, A)) == (A,)
+    assert asked.after((1, B)) == (B,)
     assert asked.told == [(A,), (B,)]
 
 
@@ -135,31 +123,27 @@ def test_a_newest_epoch_that_names_no_master_gives_way_to_the_majority(asked: As
 
 def test_but_not_to_a_minority(asked: Asked) -> None:
     asked.masters = {A}
-    asked.say((9, B), (1, A))
-    assert asked.believed == (B,)
+    assert asked.after((9, B), (1, A)) == (B,)
 
 
 def test_a_master_that_is_said_to_be_down_is_not_named_and_its_predecessor_neither(asked: Asked) -> None:
-    asked.say((2, None), (1, A))
-    assert asked.believed == ()
-    asked.say(None, (2, B))
-    assert asked.believed == (B,)
+    assert asked.after((2, None), (1, A)) == ()
+    assert asked.after(None, (2, B)) == (B,)
 
 
 def test_a_master_may_go_by_two_names(asked: Asked) -> None:
     asked.say((1, A), (1, A_BY_NAME))
     assert set(asked.believed) == {A, A_BY_NAME}
-    asked.say(None, None, (1, A_BY_NAME))
-    assert asked.believed == (A_BY_NAME,)  # so call it most, and all who ask them take the same
+    assert asked.after(None, None, (1, A_BY_NAME)) == (
+        A_BY_NAME,
+    )  # so call it most, and all who ask them take the same
 
 
 def test_one_name_for_many_sentinels_does_not_go_back_and_forth() -> None:
     asked = Asked(sentinels=1)
-    asked.say((1, A))
-    assert asked.believed == (A,)
+    assert asked.after((1, A)) == (A,)
     for opinion in ((2, B), (1, A), (2, B), (1, A), (1, A), (2, B)):
-        asked.say(opinion)
-        assert asked.believed == (B,)
+        assert asked.after(opinion) == (B,)
 
 
 def test_an_answer_that_comes_while_a_server_is_asked_counts(asked: Asked) -> None:
@@ -176,13 +160,11 @@ def test_an_answer_that_comes_while_a_server_is_asked_counts(asked: Asked) -> No
 
 
 def test_while_all_are_silent_no_master_is_named_and_none_is_left(asked: Asked) -> None:
-    asked.say((1, A), (1, A), (1, A))
-    assert asked.believed == (A,)
+    assert asked.after((1, A), (1, A), (1, A)) == (A,)
     asked.now += 16.0
     assert asked.believed == ()
     assert asked.told == [(A,)]
-    asked.say((1, A))
-    assert asked.believed == (A,)
+    assert asked.after((1, A)) == (A,)
 
 
 def test_a_sentinel_that_forgets_the_service_has_no_opinion(asked: Asked) -> None:
@@ -196,5 +178,4 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent(asked: Asked) ->
     held.start()
     held.join()
     asked.opinions.forget()
-    asked.say((1, A))
-    assert asked.believed == (A,)
+    assert asked.after((1, A)) == (A,)

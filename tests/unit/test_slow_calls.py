@@ -12,9 +12,12 @@ import pytest
 from tests.support.waiting import eventually
 from tests.unit.conftest import NewTimer
 from tests.unit.support import PATIENCE_S
+from wheel_lock.runtime import slow_calls
 from wheel_lock.runtime.notifier import NOTIFIER, Notifier
-from wheel_lock.runtime.slow_calls import SLOW_S, SlowCalls
-from wheel_lock.runtime.timer import Timeout
+from wheel_lock.runtime.slow_calls import SlowCalls
+from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+
+SLOW_S = 0.4
 
 
 class SlowTask:
@@ -34,15 +37,29 @@ def slow() -> SlowTask:
     return SlowTask()
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer than this is slow; usually it is a second."""
+    monkeypatch.setattr(slow_calls, "SLOW_S", SLOW_S)
+
+
+Watched = tuple[HashedWheelTimer, Notifier, SlowCalls]
+
+
+@pytest.fixture
+def watched(new_timer: NewTimer) -> Watched:
+    timer, notifier = new_timer(), Notifier()
+    return timer, notifier, SlowCalls(timer, notifier)
+
+
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "those behind it wait" in record.getMessage()]
 
 
 def test_it_is_named_while_it_still_runs_and_once(
-    new_timer: NewTimer, slow: SlowTask, caplog: pytest.LogCaptureFixture
+    watched: Watched, slow: SlowTask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    timer, notifier = new_timer(), Notifier()
-    calls = SlowCalls(timer, notifier)
+    timer, notifier, calls = watched
     notifier.post(slow.work, "order:42")
     timer.post(calls.look_later)
     try:
@@ -59,10 +76,9 @@ def test_it_is_named_while_it_still_runs_and_once(
 
 
 def test_one_that_begins_behind_others_is_noticed_too(
-    new_timer: NewTimer, slow: SlowTask, caplog: pytest.LogCaptureFixture
+    watched: Watched, slow: SlowTask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    timer, notifier = new_timer(), Notifier()
-    calls = SlowCalls(timer, notifier)
+    timer, notifier, calls = watched
     for _ in range(6):
         notifier.post(time.sleep, SLOW_S / 8)
     notifier.post(slow.work)
@@ -74,9 +90,8 @@ def test_one_that_begins_behind_others_is_noticed_too(
         slow.go_on.set()
 
 
-def test_nothing_is_looked_after_when_all_is_done(new_timer: NewTimer, caplog: pytest.LogCaptureFixture) -> None:
-    timer, notifier = new_timer(), Notifier()
-    calls = SlowCalls(timer, notifier)
+def test_nothing_is_looked_after_when_all_is_done(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    timer, notifier, calls = watched
     notifier.post(lambda: None)
     timer.post(calls.look_later)
     eventually(lambda: timer.turns > 0 and timer.next_due_at() is None)

@@ -6,9 +6,12 @@ import gc
 import itertools
 import math
 import socket
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import redis
@@ -16,20 +19,14 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import wheel_lock.testing
+from tests.support.waiting import eventually
 from tests.unit.conftest import NewTimer
-from tests.unit.support import PATIENCE_S, Background, Member, drain
-from wheel_lock import HashedWheelTimer, LockContext, LossReason, LostEvent, Timeout
+from tests.unit.support import Background, Member, ask, drain, nothing
+from wheel_lock import HashedWheelTimer, LockContext, LockLost, LockServerError, LossReason, LostEvent, Timeout
+from wheel_lock.protocol import scripts
 from wheel_lock.testing import EmbeddedServer, ManualClock, fake_context, settle
 
-
-def nothing(timeout: Timeout) -> None:
-    """A task that does nothing."""
-
-
-def ask(timer: HashedWheelTimer) -> None:
-    done = threading.Event()
-    timer.post(done.set)
-    assert done.wait(PATIENCE_S)
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -60,43 +57,31 @@ def test_a_manual_clock_stands_still_until_it_is_moved() -> None:
 
 
 @pytest.mark.parametrize("move", [ManualClock.advance, ManualClock.jump])
-def test_a_clock_is_not_moved_back(move: Callable[[ManualClock, float], None]) -> None:
-    clock = ManualClock()
-    with pytest.raises(ValueError, match=r"-0\.5"):
-        move(clock, -0.5)
+def test_a_clock_is_not_moved_back_or_by_what_is_no_time(
+    move: Callable[[ManualClock, float], None], timer: HashedWheelTimer, clock: ManualClock
+) -> None:
+    assert timer.clock is clock
+    for seconds in (-0.5, math.nan, math.inf):
+        with pytest.raises(ValueError, match=repr(seconds)):
+            move(clock, seconds)
     assert clock.now() == 1000.0
-
-
-@pytest.mark.parametrize("move", [ManualClock.advance, ManualClock.jump])
-@pytest.mark.parametrize("seconds", [math.nan, math.inf])
-def test_a_clock_is_not_moved_by_what_is_no_time(move: Callable[[ManualClock, float], None], seconds: float) -> None:
-    clock = ManualClock()
-    timer = HashedWheelTimer(clock=clock)
-    with pytest.raises(ValueError, match=repr(seconds)):
-        move(clock, seconds)
-    assert clock.now() == 1000.0
-    timer.stop()
 
 
 def test_what_was_set_just_before_is_heard_of_before_time_passes(timer: HashedWheelTimer, clock: ManualClock) -> None:
     # Word for word what the module's documentation shows. The thread may not have had a chance to run in between.
     ran: list[Timeout] = []
-    for _ in range(20):
+    for move in [clock.advance, clock.jump] * 20:
         timeout = timer.new_timeout(ran.append, delay=30.0)
-        clock.advance(30.0)
+        move(30.0)
         assert timeout.expired
     drain()
-    assert len(ran) == 20
+    assert len(ran) == 40
 
 
-def test_what_was_set_just_before_a_jump_is_heard_of_before_it(timer: HashedWheelTimer, clock: ManualClock) -> None:
-    for _ in range(20):
-        timeout = timer.new_timeout(nothing, delay=30.0)
-        clock.jump(30.0)
-        assert timeout.expired
-
-
-def test_time_passes_from_one_due_moment_to_the_next(timer: HashedWheelTimer, clock: ManualClock) -> None:
+@pytest.mark.parametrize(("move", "expected"), [("advance", list(range(1001, 1011))), ("jump", [1010])])
+def test_time_passes_from_one_due_moment_to_the_next_and_a_jump_is_one_step(
+    timer: HashedWheelTimer, clock: ManualClock, move: str, expected: list[float]
+) -> None:
     rung: list[float] = []
 
     def ring(now: float) -> None:
@@ -105,22 +90,9 @@ def test_time_passes_from_one_due_moment_to_the_next(timer: HashedWheelTimer, cl
 
     timer.post(lambda: timer.call_at(1001.0, ring))
     ask(timer)
-    clock.advance(10.0)
-    assert rung == [1000.0 + second for second in range(1, 11)]
+    getattr(clock, move)(10.0)
+    assert rung == expected
     assert clock.now() == 1010.0
-
-
-def test_a_jump_is_one_step(timer: HashedWheelTimer, clock: ManualClock) -> None:
-    rung: list[float] = []
-
-    def ring(now: float) -> None:
-        rung.append(now)
-        timer.call_at(now + 1.0, ring)
-
-    timer.post(lambda: timer.call_at(1001.0, ring))
-    ask(timer)
-    clock.jump(10.0)
-    assert rung == [1010.0]
 
 
 def test_a_timer_never_sees_the_clock_beyond_the_next_due_moment(new_timer: NewTimer, clock: ManualClock) -> None:
@@ -139,14 +111,8 @@ def test_a_timer_never_sees_the_clock_beyond_the_next_due_moment(new_timer: NewT
     assert rung == [("a", 1001.0), ("b", 1002.0), ("a", 1003.0), ("b", 1004.0)]
 
 
-def test_a_timer_that_nobody_has_started_yet_does_not_keep_time_from_passing(clock: ManualClock) -> None:
-    timer = HashedWheelTimer(clock=clock)
-    clock.advance(5.0)
-    assert clock.now() == 1005.0
-    timer.stop()
-
-
 def test_a_timer_that_is_turned_by_hand_does_not_keep_time_from_passing(clock: ManualClock) -> None:
+    idle = HashedWheelTimer(clock=clock)  # nor one that has not been started
     timer = HashedWheelTimer(clock=clock, threaded=False)
     timeout = timer.new_timeout(nothing, 1.0)
     timer.turn()
@@ -155,6 +121,7 @@ def test_a_timer_that_is_turned_by_hand_does_not_keep_time_from_passing(clock: M
     timer.turn()
     assert timeout.expired
     timer.stop()
+    idle.stop()
 
 
 @pytest.mark.parametrize("move", [ManualClock.advance, ManualClock.jump])
@@ -192,6 +159,8 @@ def test_a_clock_keeps_no_timer_alive() -> None:
 
 
 def test_settling_waits_for_what_was_posted_and_for_replies(timer: HashedWheelTimer) -> None:
+    settle(timer)
+    assert not timer.running
     seen: list[int] = []
     member = Member()
     timer.attach(member)
@@ -209,11 +178,6 @@ def test_settling_gives_up_on_a_reply_that_does_not_come(timer: HashedWheelTimer
     member.busy = True
     ask(timer)
     settle(timer)
-
-
-def test_settling_starts_no_thread(timer: HashedWheelTimer) -> None:
-    settle(timer)
-    assert not timer.running
 
 
 # EmbeddedServer
@@ -259,11 +223,12 @@ def test_an_embedded_server_closes_on_a_client_that_is_still_connected() -> None
 
 
 def test_a_fake_context_needs_nothing_and_leaves_nothing() -> None:
-    with fake_context() as context:
+    with fake_context() as context, fake_context() as other:
         assert isinstance(context, LockContext)
         assert context.timer is HashedWheelTimer.shared()
-        with context.lock("order:42", timeout=30.0) as lock:
+        with context.lock("order:42", timeout=30.0, fencing=True) as lock, other.lock("order:42", blocking=False):
             assert lock.is_held
+            assert lock.fence
             with context.server.client() as client:
                 assert client.get("order:42") == lock.token
         port = context.server.port
@@ -340,3 +305,67 @@ def test_a_clock_outlives_a_context_and_serves_the_next(clock: ManualClock) -> N
         clock.advance(20.0)
         assert lock.renewals == 2
     assert first.closed
+
+
+def test_an_error_reply_does_not_cost_the_connection() -> None:
+    with fake_context(declare_keys=True) as context, context.lock("order:42", timeout=5.0, renew_every=0.05) as lock:
+        view = context.server.client()
+        view.set("wheel_lock:permits:{licence}", "plenty")
+        with pytest.raises(LockServerError, match="holds no number of permits"):
+            context.semaphore("licence", 2).acquire()
+        eventually(lambda: lock.renewals >= 3)
+        assert context.stats().connects == 1
+
+
+def test_an_hour_of_many_locks_is_over_at_once(clock: ManualClock) -> None:
+    with fake_context(clock=clock) as context:
+        locks = context.acquire_many([f"shard:{number}" for number in range(50)], timeout=300.0)
+        clock.advance(3600.0)
+        assert context.stats().renewed >= 50 * 35
+        assert context.stats().lost == 0
+        context.release_many(locks.values())
+
+
+def test_a_loss_can_be_staged(clock: ManualClock) -> None:
+    events: list[LostEvent] = []
+    with fake_context(clock=clock) as context:
+        lock = context.lock("order:42", timeout=30.0, on_lost=events.append)
+        lock.acquire()
+        context.server.client().delete("order:42")
+        clock.advance(10.0)
+        assert lock.lost is LossReason.KEY_GONE
+        eventually(lambda: events)
+        with pytest.raises(LockLost):
+            lock.release()
+
+
+def test_a_suspended_machine_can_be_staged(clock: ManualClock) -> None:
+    with fake_context(clock=clock) as context:
+        lock = context.lock("order:42", timeout=30.0)
+        lock.acquire()
+        clock.jump(60.0)
+        assert not lock.is_held
+        assert lock.lost is LossReason.NOT_CONFIRMED
+
+
+def test_the_embedded_server_has_the_plain_form_of_the_scripts() -> None:
+    with fake_context() as context, context.lock("order:42"):
+        client = context.server.client()
+        assert client.script_exists(*[script.plain.sha1 for script in scripts.ALL]) == [True] * len(scripts.ALL)
+        assert not any(client.script_exists(*[script.flagged.sha1 for script in scripts.ALL]))
+
+
+def test_several_contexts_can_contend_on_one_embedded_server() -> None:
+    server = EmbeddedServer()
+    with server, LockContext(server.client()) as first, LockContext.from_url(server.url) as second:
+        with first.lock("order:42"):
+            assert not second.lock("order:42").acquire(blocking=False)
+        with second.lock("order:42"):
+            pass
+    server.close()
+
+
+def test_a_program_that_forgets_to_close_its_fake_context_ends_all_the_same() -> None:
+    text = "from wheel_lock.testing import fake_context; c = fake_context(); l = c.lock('x'); l.acquire(); print('end')"
+    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=20.0)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

@@ -10,13 +10,9 @@ import pytest
 
 from tests.support.waiting import eventually
 from tests.unit.conftest import NewTimer
-from tests.unit.support import PATIENCE_S, Background, Member, drain, kill, messages, timer_thread
+from tests.unit.support import PATIENCE_S, Background, Member, ask, drain, kill, messages, nothing, timer_thread
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 from wheel_lock.testing import ManualClock, settle
-
-
-def nothing(timeout: Timeout) -> None:
-    """A task that does nothing."""
 
 
 def exit_thread() -> None:
@@ -25,21 +21,25 @@ def exit_thread() -> None:
 
 def started(timer: HashedWheelTimer) -> HashedWheelTimer:
     settle(timer)
-    done = threading.Event()
-    timer.post(done.set)
-    assert done.wait(PATIENCE_S)
+    ask(timer)
     return timer
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, ValueError])
-def test_a_thread_that_is_killed_says_so(
-    timer: HashedWheelTimer, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, ValueError, None])
+def test_a_thread_that_is_killed_or_exits_says_so(
+    timer: HashedWheelTimer, caplog: pytest.LogCaptureFixture, error: type[BaseException] | None
 ) -> None:
-    kill(started(timer), error)
+    started(timer)
+    if error is None:
+        timer.post(exit_thread)
+        eventually(lambda: timer.deaths == 1, PATIENCE_S)
+    else:
+        kill(timer, error)
     assert timer.deaths == 1
-    (message,) = messages(caplog, logging.CRITICAL)
+    (message,) = eventually(lambda: messages(caplog, logging.CRITICAL), PATIENCE_S)
     assert timer.name in message
-    assert error.__name__ in message
+    assert (error or SystemExit).__name__ in message
+    started(timer)
 
 
 def test_the_next_call_starts_it_again(timer: HashedWheelTimer, clock: ManualClock) -> None:
@@ -58,9 +58,9 @@ def test_the_next_call_starts_it_again(timer: HashedWheelTimer, clock: ManualClo
 def test_pending_timeouts_outlive_it(timer: HashedWheelTimer, clock: ManualClock) -> None:
     ran: list[Timeout] = []
     first, cancelled, second = (timer.new_timeout(ran.append, delay) for delay in (1.0, 1.5, 2.0))
-    started(timer)
-    kill(timer)
-    assert timer.pending == 3
+    for deaths in (1, 2, 3):
+        kill(started(timer))
+        assert (timer.deaths, timer.pending) == (deaths, 3)
     assert cancelled.cancel()
     settle(timer)
     clock.advance(1.0)
@@ -72,32 +72,16 @@ def test_pending_timeouts_outlive_it(timer: HashedWheelTimer, clock: ManualClock
     assert timer.pending == 0
 
 
-def test_a_timeout_that_came_due_while_there_was_no_thread_is_run_late_and_once(
-    new_timer: NewTimer,
-) -> None:
+def test_a_timeout_that_came_due_without_a_thread_is_run_late_and_once(new_timer: NewTimer) -> None:
     timer = new_timer()
     ran: list[Timeout] = []
     timeouts = [timer.new_timeout(ran.append, 0.001 * number) for number in range(20)]
     for _ in range(3):
-        started(timer)
-        kill(timer)
+        kill(started(timer))
     eventually(lambda: timer.pending == 0, PATIENCE_S)
     drain()
     assert sorted(ran, key=timeouts.index) == timeouts
     assert timer.deaths == 3
-
-
-def test_pending_timeouts_outlive_any_number_of_deaths(timer: HashedWheelTimer, clock: ManualClock) -> None:
-    ran: list[Timeout] = []
-    timeout = timer.new_timeout(ran.append, 1.0)
-    for deaths in range(1, 6):
-        started(timer)
-        kill(timer)
-        assert timer.deaths == deaths
-    settle(timer)
-    clock.advance(1.0)
-    drain()
-    assert ran == [timeout]
 
 
 def test_messages_that_nobody_had_read_are_read_by_the_next(timer: HashedWheelTimer) -> None:
@@ -130,8 +114,7 @@ def test_members_are_told_and_one_that_fails_does_not_keep_it_from_the_others(
     members = [Failing() for _ in range(3)]
     for member in members:
         timer.attach(member)
-    started(timer)
-    kill(timer)
+    kill(started(timer))
     eventually(lambda: all(member.told == ["thread died"] for member in members), PATIENCE_S)
     eventually(lambda: len(messages(caplog, logging.ERROR)) == 4, PATIENCE_S)  # three failures, one death
     settle(timer)
@@ -150,30 +133,17 @@ def test_a_second_death_while_the_first_is_being_told_of_is_survived_too(timer: 
     timer.post(exit_thread)
     eventually(lambda: timer.deaths, PATIENCE_S)
     eventually(lambda: timer.name not in [thread.name for thread in threading.enumerate()], PATIENCE_S)
-    done = threading.Event()
-    timer.post(done.set)
-    assert done.wait(PATIENCE_S), "the timer is dead for good"
+    ask(timer)
     assert all(member.told for member in members)
 
 
 def test_alarms_are_gone_for_their_owners_have_been_told(timer: HashedWheelTimer, clock: ManualClock) -> None:
     rung: list[float] = []
     timer.post(lambda: timer.call_at(1001.0, rung.append))
-    started(timer)
-    kill(timer)
+    kill(started(timer))
     started(timer)
     clock.advance(5.0)
     assert rung == []
-
-
-def test_a_message_that_exits_is_a_death_like_any_other(
-    timer: HashedWheelTimer, caplog: pytest.LogCaptureFixture
-) -> None:
-    started(timer)
-    timer.post(exit_thread)
-    eventually(lambda: timer.deaths == 1, PATIENCE_S)
-    started(timer)
-    assert len(messages(caplog, logging.CRITICAL)) == 1
 
 
 def test_a_thread_that_dies_before_the_call_that_starts_it_returns_is_started_again(
@@ -190,9 +160,7 @@ def test_a_thread_that_dies_before_the_call_that_starts_it_returns_is_started_ag
         patch.setattr(threading.Thread, "start", start_and_be_kept_from_running)
         timer.post(exit_thread)
     eventually(lambda: timer.deaths == 1, PATIENCE_S)
-    done = threading.Event()
-    timer.post(done.set)
-    assert done.wait(PATIENCE_S), "the timer is dead for good"
+    ask(timer)
 
 
 def test_what_is_posted_by_others_while_it_dies_is_not_lost(new_timer: NewTimer) -> None:
@@ -246,8 +214,7 @@ def test_only_one_thread_runs_at_a_time(new_timer: NewTimer) -> None:
 
 def test_a_death_after_the_stop_is_the_end(timer: HashedWheelTimer) -> None:
     timeout = timer.new_timeout(nothing, 1.0)
-    started(timer)
-    kill(timer)
+    kill(started(timer))
     assert timer.stop() == {timeout}
     timer.post(exit_thread)
     # The one that was killed may still be on its way out.

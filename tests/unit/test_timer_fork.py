@@ -10,20 +10,10 @@ import pytest
 
 from tests.support.waiting import eventually
 from tests.unit.conftest import NewTimer
-from tests.unit.support import PATIENCE_S, Background, Gate, Member, drain, fall_asleep, in_a_fork
+from tests.unit.support import PATIENCE_S, Background, Gate, Member, ask, drain, fall_asleep, in_a_fork, nothing
 from wheel_lock.runtime.loop import LOOPS
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 from wheel_lock.testing import ManualClock, settle
-
-
-def nothing(timeout: Timeout) -> None:
-    """A task that does nothing."""
-
-
-def ask(timer: HashedWheelTimer) -> None:
-    done = threading.Event()
-    timer.post(done.set)
-    assert done.wait(PATIENCE_S), "the thread does not turn"
 
 
 def test_the_child_has_an_empty_timer_and_the_parents_goes_on(timer: HashedWheelTimer, clock: ManualClock) -> None:
@@ -52,24 +42,25 @@ def test_the_child_has_an_empty_timer_and_the_parents_goes_on(timer: HashedWheel
     assert ran == ["inherited"]
 
 
-def test_the_child_stops_its_own_timer_only(timer: HashedWheelTimer) -> None:
-    timeout = timer.new_timeout(nothing, 1.0)
-    settle(timer)
-    in_a_fork(lambda: timer.stop())
-    ask(timer)
-    assert timer.stop() == {timeout}
-
-
-def test_a_timer_that_was_made_but_not_started_works_in_the_child(timer: HashedWheelTimer, clock: ManualClock) -> None:
+def test_a_timer_that_was_made_but_not_started_works_in_a_child_and_in_a_childs_child(
+    timer: HashedWheelTimer, clock: ManualClock
+) -> None:
     def check() -> None:
+        assert timer.pending == 0
         ran: list[Timeout] = []
         timeout = timer.new_timeout(ran.append, 1.0)
         settle(timer)
         clock.advance(1.0)
         drain()
         assert ran == [timeout]
+        timer.new_timeout(nothing, 1.0)
 
-    in_a_fork(check)
+    def check_twice() -> None:
+        check()
+        in_a_fork(check)
+        assert timer.pending == 1
+
+    in_a_fork(check_twice)
     assert not timer.running
 
 
@@ -155,6 +146,8 @@ def test_a_fork_while_another_thread_is_inside_blocks_nobody(new_timer: NewTimer
         assert timeout.cancel()
         timer.stop()
 
+    with timer._lock:  # as another thread may hold it at the moment of the fork
+        in_a_fork(check)
     callers = [Background(use_it_all_the_time) for _ in range(2)]
     try:
         for _ in range(10):
@@ -163,16 +156,6 @@ def test_a_fork_while_another_thread_is_inside_blocks_nobody(new_timer: NewTimer
         stop.set()
     for caller in callers:
         caller.result()
-
-
-def test_a_fork_while_the_timer_is_locked_blocks_nobody(timer: HashedWheelTimer) -> None:
-    def check() -> None:
-        timer.new_timeout(nothing, 1.0)
-        ask(timer)
-
-    with timer._lock:  # as another thread may hold it at the moment of the fork
-        in_a_fork(check)
-    ask(timer)
 
 
 def test_a_fork_while_the_notifier_is_busy_blocks_nobody(timer: HashedWheelTimer, clock: ManualClock) -> None:
@@ -186,28 +169,6 @@ def test_a_fork_while_the_notifier_is_busy_blocks_nobody(timer: HashedWheelTimer
 
     with Gate():
         in_a_fork(check)
-
-
-def test_the_grandchild_is_a_child_too(timer: HashedWheelTimer, clock: ManualClock) -> None:
-    timer.new_timeout(nothing, 1.0)
-    settle(timer)
-
-    def check() -> None:
-        timer.new_timeout(nothing, 2.0)
-        settle(timer)
-
-        def check_again() -> None:
-            assert timer.pending == 0
-            timer.new_timeout(nothing, 3.0)
-            settle(timer)
-            clock.advance(3.0)
-            assert timer.pending == 0
-
-        in_a_fork(check_again)
-        assert timer.pending == 1
-
-    in_a_fork(check)
-    assert timer.pending == 1
 
 
 def test_the_shared_timer_of_the_child_is_its_own() -> None:

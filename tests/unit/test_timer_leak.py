@@ -12,16 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import eventually
-from tests.unit.support import PATIENCE_S, drain
-from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+from tests.unit.support import PATIENCE_S, ask, drain, nothing
+from wheel_lock.runtime.timer import HashedWheelTimer
 
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def nothing(timeout: Timeout) -> None:
-    """A task that does nothing."""
 
 
 @pytest.fixture
@@ -37,9 +33,8 @@ def warned() -> Iterator[list[str]]:
 
 def started() -> HashedWheelTimer:
     """A timer whose thread runs, and on which nothing is scheduled."""
-    timer, turned = HashedWheelTimer(), threading.Event()
-    timer.post(turned.set)
-    assert turned.wait(PATIENCE_S)
+    timer = HashedWheelTimer()
+    ask(timer)
     return timer
 
 

@@ -43,21 +43,3 @@ def test_tokens_come_from_the_systems_generator(monkeypatch: pytest.MonkeyPatch)
     assert asked == [BITS // 8]
     list(islice(new_tokens(), MANY))
     assert sum(asked[1:]) >= MANY * BITS // 8
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_draws_others() -> None:
-    new_token()
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(write, new_token())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        theirs = pipe.read()
-    os.waitpid(child, 0)
-    assert len(theirs) == TOKEN_CHARACTERS
-    assert theirs != new_token()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.wheel.timers import Timer, timers
@@ -25,10 +27,11 @@ def fired_at(wheel: Wheel[Timer], timer: Timer, until: int) -> list[int]:
     return ticks
 
 
-@pytest.mark.parametrize("slots", [0, 1, 3, 6, 1000, -8, 8.0, True, "8"])
-def test_a_number_of_slots_that_is_no_power_of_two_is_refused_by_name(slots: int) -> None:
-    with pytest.raises(ValueError, match=f"power of two.*{slots!r}"):
-        Wheel(slots)
+def test_a_number_of_slots_that_is_no_power_of_two_is_refused_by_name() -> None:
+    bad: list[Any] = [0, 1, 3, 6, 1000, -8, 8.0, True, "8"]
+    for slots in bad:
+        with pytest.raises(ValueError, match=f"power of two.*{slots!r}"):
+            Wheel(slots)
 
 
 def test_a_wheel_has_1024_slots_unless_told_otherwise() -> None:
@@ -42,17 +45,17 @@ def test_a_new_wheel_is_empty_and_knows_its_tick() -> None:
     wheel.check()
 
 
-@pytest.mark.parametrize("tick", [1, 2, SLOTS - 1, SLOTS, SLOTS + 1, 2 * SLOTS, 2 * SLOTS + 1, 5 * SLOTS + 3])
-@pytest.mark.parametrize("start", [0, 1, SLOTS - 1, 1000])
-def test_a_timer_fires_once_and_at_its_tick_whatever_its_round(tick: int, start: int) -> None:
-    wheel = Wheel[Timer](SLOTS, now=start)
-    timer = Timer()
-    wheel.schedule(timer, start + tick)
-    assert fired_at(wheel, timer, start + 8 * SLOTS) == [start + tick]
+def test_a_timer_fires_once_and_at_its_tick_whatever_its_round() -> None:
+    for start in (0, SLOTS - 1, 1000):
+        for tick in (1, SLOTS, SLOTS + 1, 5 * SLOTS + 3):
+            wheel = Wheel[Timer](SLOTS, now=start)
+            timer = Timer()
+            wheel.schedule(timer, start + tick)
+            assert fired_at(wheel, timer, start + 8 * SLOTS) == [start + tick]
 
 
-@pytest.mark.parametrize("step", [2, 3, SLOTS - 1, SLOTS, SLOTS + 1, 3 * SLOTS, 100 * SLOTS])
-@pytest.mark.parametrize("tick", [1, SLOTS, SLOTS + 1, 4 * SLOTS + 5])
+@pytest.mark.parametrize("step", [2, SLOTS, SLOTS + 1, 100 * SLOTS])
+@pytest.mark.parametrize("tick", [1, 4 * SLOTS + 5])
 def test_a_step_of_many_ticks_brings_what_lies_on_the_way_and_no_more(step: int, tick: int) -> None:
     wheel = Wheel[Timer](SLOTS)
     timer, beyond = Timer("timer"), Timer("beyond")
@@ -60,13 +63,12 @@ def test_a_step_of_many_ticks_brings_what_lies_on_the_way_and_no_more(step: int,
     wheel.schedule(beyond, 1000 * SLOTS)
     while not (due := wheel.advance(wheel.now + step)):
         assert wheel.now < tick
-        wheel.check()
     assert due == [timer]
     assert wheel.now - step < tick <= wheel.now
     assert beyond in wheel
 
 
-@pytest.mark.parametrize("tick", [-5, 0, 99, 100])
+@pytest.mark.parametrize("tick", [-5, 100])
 def test_a_tick_that_has_passed_becomes_the_next_one(tick: int) -> None:
     wheel = Wheel[Timer](SLOTS, now=100)
     timer = Timer()
@@ -91,14 +93,6 @@ def test_a_far_timer_stays_before_those_scheduled_for_its_tick_once_it_is_near(w
     assert wheel.advance(3 * SLOTS) == [far, near]
 
 
-def test_a_timer_keeps_its_tick_when_it_was_due(wheel: Wheel[Timer]) -> None:
-    timer = Timer()
-    wheel.schedule(timer, 5)
-    wheel.advance(6)
-    assert timer.tick == 5
-    assert timer not in wheel
-
-
 @pytest.mark.parametrize("tick", [4, 4 + 3 * SLOTS])
 def test_scheduling_what_is_scheduled_is_an_error_and_changes_nothing(wheel: Wheel[Timer], tick: int) -> None:
     timer = Timer()
@@ -113,21 +107,16 @@ def test_scheduling_what_is_scheduled_is_an_error_and_changes_nothing(wheel: Whe
 
 
 @pytest.mark.parametrize("tick", [4, 4 + 3 * SLOTS])
-def test_a_cancelled_timer_never_fires(wheel: Wheel[Timer], tick: int) -> None:
+def test_a_cancelled_timer_never_fires_and_is_told_whether_there_was_something(wheel: Wheel[Timer], tick: int) -> None:
     timer = Timer()
+    assert not wheel.cancel(timer)
     wheel.schedule(timer, tick)
     assert wheel.cancel(timer)
+    assert not wheel.cancel(timer)
     assert timer not in wheel
+    assert "timer" not in wheel
     assert (len(wheel), wheel.next_due_tick()) == (0, None)
     assert wheel.advance(10 * SLOTS) == []
-
-
-def test_cancelling_says_whether_there_was_something_to_cancel(wheel: Wheel[Timer]) -> None:
-    timer = Timer()
-    assert not wheel.cancel(timer)
-    wheel.schedule(timer, 3)
-    assert wheel.cancel(timer)
-    assert not wheel.cancel(timer)
 
 
 def test_cancelling_after_the_timer_fired_does_nothing(wheel: Wheel[Timer]) -> None:
@@ -154,7 +143,7 @@ def test_a_timer_put_back_at_the_tick_it_was_cancelled_from_fires_once_as_the_la
 
 
 @pytest.mark.parametrize("tick", [6, 6 + 2 * SLOTS])
-@pytest.mark.parametrize("kept", [0, 1, 10, 100])
+@pytest.mark.parametrize("kept", [0, 10])
 def test_what_survives_many_cancels_keeps_its_order(tick: int, kept: int) -> None:
     wheel = Wheel[Timer](SLOTS)
     crowd = timers(400)
@@ -181,10 +170,6 @@ def test_timers_that_come_and_go_leave_nothing_behind(wheel: Wheel[Timer]) -> No
     assert wheel.advance(60 * SLOTS) == [held]
 
 
-def test_something_that_is_no_timer_is_not_in_the_wheel(wheel: Wheel[Timer]) -> None:
-    assert "timer" not in wheel
-
-
 def test_the_wheel_cannot_go_back(wheel: Wheel[Timer]) -> None:
     timer = Timer()
     wheel.schedule(timer, 20)
@@ -193,13 +178,6 @@ def test_the_wheel_cannot_go_back(wheel: Wheel[Timer]) -> None:
         wheel.advance(9)
     assert wheel.now == 10
     assert timer in wheel
-
-
-def test_advancing_to_where_it_is_does_nothing(wheel: Wheel[Timer]) -> None:
-    wheel.advance(10)
-    wheel.schedule(Timer(), 11)
-    assert wheel.advance(10) == []
-    assert wheel.now == 10
 
 
 def test_an_empty_wheel_jumps_any_distance(wheel: Wheel[Timer]) -> None:
@@ -239,7 +217,7 @@ def test_the_callers_list_stays_the_callers(wheel: Wheel[Timer]) -> None:
     assert len(wheel.advance(4)) == 3
 
 
-@pytest.mark.parametrize("after", [1, SLOTS - 1, SLOTS, SLOTS + 1, 5 * SLOTS])
+@pytest.mark.parametrize("after", [1, SLOTS + 1])
 def test_rearming_counts_from_each_timers_own_tick(wheel: Wheel[Timer], after: int) -> None:
     crowd = timers(6)
     for number, timer in enumerate(crowd):
@@ -258,28 +236,6 @@ def test_rearming_what_would_be_due_already_makes_it_due_at_the_next_tick(wheel:
     wheel.rearm(wheel.advance(20), 4)
     wheel.check()
     assert (early.tick, late.tick) == (21, 22)
-
-
-def test_a_part_of_what_was_due_can_be_rearmed(wheel: Wheel[Timer]) -> None:
-    crowd = timers(10)
-    wheel.schedule_many(crowd[:5], 1)
-    wheel.schedule_many(crowd[5:], 2)
-    due = wheel.advance(2)
-    wheel.rearm(due[::3], 4)
-    wheel.check()
-    assert wheel.advance(20) == crowd[::3]
-
-
-def test_the_next_due_tick_is_exact_whatever_was_cancelled(wheel: Wheel[Timer]) -> None:
-    ticks = [300, 17, 9, 2, 9, 18, 301]
-    crowd = [Timer(tick) for tick in ticks]
-    for timer, tick in zip(crowd, ticks, strict=True):
-        wheel.schedule(timer, tick)
-    while crowd:
-        assert wheel.next_due_tick() == min(timer.tick for timer in crowd)
-        wheel.cancel(crowd.pop(crowd.index(min(crowd, key=lambda timer: timer.tick))))
-        wheel.check()
-    assert wheel.next_due_tick() is None
 
 
 def test_the_load_of_a_tick_counts_who_is_due_with_it(wheel: Wheel[Timer]) -> None:

@@ -1,0 +1,244 @@
+"""`cancel_on_lost` where one object serves many: each task is told of what it has lost itself, and of nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from tests.aio.lock_loser import LockLoser, cancelling, undisturbed
+from tests.aio.support import at_once, ended, raising, until
+from wheel_lock import LockLost, LockNotHeld, LossReason
+from wheel_lock.asyncio import Lock
+
+pytestmark = pytest.mark.loops("asyncio", "uvloop")
+
+
+class Worker:
+    """A task inside a block of a lock, until it is told to leave it."""
+
+    def __init__(self, lock: Lock) -> None:
+        self.lock = lock
+        self.inside = asyncio.Event()
+        self.leave = asyncio.Event()
+        self.cancelling = 0
+        self.task = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        try:
+            async with self.lock:
+                self.inside.set()
+                await self.leave.wait()
+        finally:
+            self.cancelling = cancelling()
+
+
+@pytest.mark.parametrize("thread_local", [True, False])
+async def test_a_loss_cancels_who_has_lost_and_not_who_has_acquired_since(loser: LockLoser, thread_local: bool) -> None:
+    lock = loser.lock(thread_local=thread_local)
+    first = Worker(lock)
+    await first.inside.wait()
+    loser.real.view.delete("order:42")
+    with pytest.raises(LockLost):
+        await lock.extend(1.0)  # so that the loss is noticed: the second comes before the first has been cancelled
+    second = Worker(lock)
+    await second.inside.wait()
+    await ended(first.task)
+    assert isinstance(first.task.exception(), LockLost)
+    assert first.cancelling == 0
+    assert lock.is_held
+    assert await lock.owned()
+    loser.delete()
+    await ended(second.task)
+    assert isinstance(second.task.exception(), LockLost)
+    assert lock._blocks == []
+
+
+@pytest.mark.parametrize("thread_local", [True, False])
+async def test_a_swallowed_loss_leaves_the_next_holders_lock_alone(loser: LockLoser, thread_local: bool) -> None:
+    lock = loser.lock(thread_local=thread_local)
+    swallowed, leave = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        async with lock:
+            loser.delete()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.sleep(60.0)
+            swallowed.set()
+            await leave.wait()
+
+    first = asyncio.create_task(stubborn())
+    await swallowed.wait()
+    second = Worker(lock)
+    await second.inside.wait()
+    leave.set()
+    await ended(first)
+    assert isinstance(first.exception(), LockLost)
+    assert lock.is_held
+    assert await lock.owned()
+    second.leave.set()
+    await second.task
+
+
+async def test_tasks_take_turns_inside_one_object_and_only_the_holder_is_cancelled(loser: LockLoser) -> None:
+    lock = loser.lock()
+    workers = [Worker(lock) for _ in range(5)]
+    for number in range(5):
+        await until(lambda: any(worker.inside.is_set() and not worker.task.done() for worker in workers))
+        (inside,) = [worker for worker in workers if worker.inside.is_set() and not worker.task.done()]
+        if number % 2:
+            inside.leave.set()
+        else:
+            loser.delete()
+        await ended(inside.task)
+    errors = [worker.task.exception() for worker in workers]
+    assert sum(isinstance(error, LockLost) for error in errors) == 3
+    assert errors.count(None) == 2
+    assert lock._blocks == []
+    await undisturbed()
+
+
+async def test_a_lock_that_is_acquired_anew_in_the_block_is_released_at_its_end(loser: LockLoser) -> None:
+    lock = loser.lock()
+    async with lock:
+        loser.delete()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(60.0)
+        assert await lock.acquire()
+    assert not loser.real.view.exists("order:42")
+    assert lock.lost is None
+    await undisturbed()
+
+
+async def test_a_lock_that_is_released_in_the_block_is_an_error_at_its_end(loser: LockLoser) -> None:
+    lock = loser.lock()
+    async with raising(LockNotHeld), lock:
+        await lock.release()
+    assert lock._blocks == []
+    await undisturbed()
+
+
+async def test_a_block_that_another_task_leaves(loser: LockLoser) -> None:
+    lock = loser.lock()
+    stack = AsyncExitStack()
+
+    async def enter() -> None:
+        await stack.enter_async_context(lock)
+        await undisturbed()
+
+    await asyncio.create_task(enter())
+    await stack.aclose()
+    assert not loser.real.view.exists("order:42")
+    async with lock:  # and what was left behind is forgotten
+        assert len(lock._blocks or ()) == 1
+
+
+async def test_a_block_that_another_task_leaves_while_it_is_cancelled_itself(loser: LockLoser) -> None:
+    stack, entered = AsyncExitStack(), asyncio.Event()
+
+    async def enter() -> None:
+        await stack.enter_async_context(loser.lock())
+        entered.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(60.0)
+        await until(leaving.done)
+
+    async def leave() -> None:
+        async with stack:
+            await asyncio.sleep(60.0)
+
+    entering = asyncio.create_task(enter())
+    await entered.wait()
+    leaving = asyncio.create_task(leave())
+    await asyncio.sleep(0)
+    loser.delete()
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await ended(entering, leaving)
+    assert leaving.cancelled()  # that was somebody else's cancellation, of somebody else
+    await entering
+
+
+@pytest.mark.parametrize("cancel_on_lost", [True, False])
+async def test_an_exit_stack_releases_what_was_acquired_by_hand(loser: LockLoser, cancel_on_lost: bool) -> None:
+    lock = loser.context.asyncio.lock("order:42", 30.0, cancel_on_lost=cancel_on_lost)
+    async with AsyncExitStack() as stack:
+        assert await lock.acquire()
+        stack.push_async_exit(lock)
+        assert lock.is_held
+    assert not lock.is_held
+    assert not loser.real.view.exists("order:42")
+
+
+async def test_what_was_acquired_by_hand_is_not_taken_for_the_block_of_another_task(loser: LockLoser) -> None:
+    lock, lost, leave = loser.lock(), asyncio.Event(), asyncio.Event()
+
+    async def lose() -> None:
+        async with lock:
+            loser.delete()
+            try:
+                await asyncio.sleep(60.0)
+            finally:
+                lost.set()
+                await leave.wait()
+
+    losing = asyncio.create_task(lose())
+    await lost.wait()
+    async with AsyncExitStack() as stack:
+        assert await lock.acquire()
+        stack.push_async_exit(lock)
+    assert not loser.real.view.exists("order:42")
+    leave.set()
+    with pytest.raises(LockLost):
+        await losing
+
+
+async def test_blocks_that_are_never_left_are_forgotten(loser: LockLoser) -> None:
+    lock = loser.lock()
+
+    async def enter_only() -> None:
+        await lock.__aenter__()
+        await lock.release()
+
+    for _ in range(5):
+        await asyncio.create_task(enter_only())
+    async with lock:
+        assert len(lock._blocks or ()) == 1
+
+
+# Adopted locks
+
+
+async def test_the_block_of_an_adopted_lock_is_guarded(loser: LockLoser) -> None:
+    lock = loser.lock()
+    await lock.acquire()
+    text = await lock.export()
+    adopting = loser.context.asyncio.adopt(text, cancel_on_lost=True)
+    async with raising(LockLost) as caught, await adopting as adopted:
+        assert adopted.is_held
+        loser.delete()
+        await asyncio.sleep(60.0)
+    assert caught.value.reason is LossReason.KEY_GONE
+    await undisturbed()
+
+
+async def test_the_block_of_a_lock_that_another_task_has_adopted_is_guarded(loser: LockLoser) -> None:
+    lock = loser.lock()
+    await lock.acquire()
+    text = await lock.export()
+    adopted = await asyncio.create_task(loser.context.asyncio.adopt(text, cancel_on_lost=True))
+    async with raising(LockLost), adopted:
+        loser.delete()
+        await asyncio.sleep(60.0)
+    await undisturbed()
+
+
+async def test_a_lock_that_is_exported_in_its_block_cancels_nobody(loser: LockLoser) -> None:
+    lock = loser.lock()
+    async with raising(LockNotHeld, match="it was handed over"), lock:
+        await lock.export()
+        loser.delete()
+    await undisturbed()
+    with pytest.raises(LockNotHeld):
+        at_once(lock.release())

@@ -1,0 +1,312 @@
+"""Room: what waits for a server that reads nothing, or answers nothing, and what goes ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.engine.support import FINE, NIL, OK, START, Attempt, Rig, array, integer, names, runs
+from tests.engine.waiters import WaitingRig
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.acquire import Acquire
+from wheel_lock.errors import LockTimeout
+from wheel_lock.lease import State
+from wheel_lock.lock_types import EXCLUSIVE, FAIR
+from wheel_lock.net import connection, node
+from wheel_lock.net.node import MOST_SUSPECTED, MOST_UNANSWERED
+from wheel_lock.options import lock_options
+
+FEW = 20
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few requests are as many as usually are very many."""
+    monkeypatch.setattr(node, "MOST_UNANSWERED", FEW)
+    monkeypatch.setattr(node, "MOST_SUSPECTED", FEW)
+
+
+@pytest.fixture
+def crowded(few: None) -> Iterator[Rig]:
+    """A rig whose connection stands and has room for a few."""
+    with Rig() as rig:
+        rig.hold("warm-up", 30.0)
+        yield rig
+
+
+def ask(rig: Rig, count: int, first: int = 0) -> list[Attempt]:
+    return [rig.acquire(f"lock:{number}", 30.0) for number in range(first, first + count)]
+
+
+def asked(rig: Rig) -> list[str]:
+    """The names for which SETs have arrived since the last look."""
+    return [name for command in rig.server.take() if command.what in ("SET", "acquire_many") for name in command.names]
+
+
+def test_a_healthy_server_has_room_for_more_than_ten_thousand_callers() -> None:
+    assert MOST_UNANSWERED > 10_000 > MOST_SUSPECTED
+
+
+def test_past_the_bound_callers_wait_in_the_order_of_their_calls(crowded: Rig) -> None:
+    attempts = ask(crowded, 3 * FEW)
+    assert asked(crowded) == names(FEW)
+    assert all(attempt.request.attempts == 0 for attempt in attempts[FEW:])
+    call, read = EXCLUSIVE.locked(b"another"), EXCLUSIVE.parse_locked
+    question: Future[Any] = crowded.ask(lambda future: crowded.engine.query("another", call, read, future))
+    crowded.say(*[OK] * 5)
+    assert asked(crowded) == names(3 * FEW)[FEW : FEW + 5]
+    for _ in range(2):
+        assert not question.done
+        crowded.say(*[OK] * FEW)
+        crowded.server.take()
+    crowded.say(*[OK] * (FEW - 5), b":1\r\n")
+    assert question.result() is True
+    assert all(attempt.future.result() for attempt in attempts)
+
+
+def test_what_is_about_leases_in_hand_goes_ahead_of_what_waits(few: None) -> None:
+    with Rig(response_timeout_s=30.0) as rig:
+        first, second, third = (rig.hold(name, 3.0) for name in ("first", "second", "third"))
+        attempts = ask(rig, 3 * FEW)
+        rig.server.take()
+        rig.release(first)
+        rig.extend(second, 5.0)
+        assert runs(rig.server.take()) == [("release", 1), ("extend", 1)]
+        rig.go_to(START + 1.0)
+        assert rig.server.one("renew").names == ["third"]
+        assert third.state is State.RENEWING
+        assert not any(attempt.future.done for attempt in attempts)
+
+
+def test_the_sweep_at_the_end_does_not_wait_for_room(crowded: Rig) -> None:
+    ask(crowded, 3 * FEW)
+    crowded.server.take()
+    crowded.close_engine(5.0)
+    assert crowded.server.one("release_many").names == ["warm-up"]
+
+
+def test_who_gives_up_while_waiting_has_nothing_sent_for_him(crowded: Rig) -> None:
+    attempts = ask(crowded, 3 * FEW)
+    assert asked(crowded) == names(FEW)
+    crowded.be_silent(5.1)
+    for attempt in attempts:
+        assert isinstance(attempt.future.error, LockTimeout)
+    # The clean-ups of those that were sent, and nothing else.
+    commands = [command for command in crowded.server.take() if command.what != "renew"]
+    assert {name for command in commands for name in command.names} == set(names(FEW))
+    assert {command.what for command in commands} == {"release_many"}
+
+
+def test_those_who_come_and_go_while_nothing_is_answered_leave_nothing(crowded: Rig) -> None:
+    ask(crowded, FEW)
+    crowded.launch.slow = True
+    for number in range(3000):
+        attempt = crowded.acquire(f"passer-by:{number}")
+        crowded.post(attempt.request.give_up)
+    assert len(crowded.engine.router.renewer.node._waiting) < 600
+    assert crowded.channel.unanswered <= FEW
+    assert len(crowded.server.take()) == FEW
+
+
+def test_what_nobody_wants_any_more_is_not_written(rig: Rig) -> None:
+    rig.hold("warm-up", 30.0)
+    kept, given_up = rig.lease("kept", 30.0), rig.lease("given up", 30.0)
+
+    def both() -> None:
+        for lease in (given_up, kept):
+            Acquire(rig.engine.leases, (lease,), lock_options(30.0), Future(lambda: None)).begin()
+        unwanted = Acquire(rig.engine.leases, (rig.lease("unwanted", 30.0),), lock_options(30.0), Future(lambda: None))
+        unwanted.begin()
+        unwanted.give_up()
+
+    rig.post(both)
+    assert asked(rig) == ["given up", "kept"]
+
+
+def test_a_socket_that_takes_no_more_has_callers_wait_and_unsent_ones_taken_back(rig: Rig) -> None:
+    rig.hold("warm-up", 300.0)
+    long = "n" * 400
+    attempts = [rig.acquire(f"{long}:{number}", 300.0) for number in range(5000)]
+    assert rig.channel._writing
+    assert rig.channel._out_bytes < connection.MOST_QUEUED_BYTES
+    sent = sum(attempt.request.attempts for attempt in attempts)
+    assert sent < len(attempts)
+    rig.be_silent(5.1)
+    assert all(isinstance(attempt.future.error, LockTimeout) for attempt in attempts)
+    rig.go_on(0.0)
+    arrived: list[str] = []
+    for _ in range(200):
+        commands = rig.server.take()
+        arrived += [f"{command.what} {name}" for command in commands for name in command.names]
+        rig.turn()
+    tried = {entry.partition(" ")[2] for entry in arrived if entry.startswith("SET ")}
+    cleaned = {entry.partition(" ")[2] for entry in arrived if entry.startswith("release_many ")}
+    assert 0 < len(tried) < 5000
+    assert cleaned == tried
+
+
+def test_chunks_of_a_bulk_acquire_wait_as_well(crowded: Rig) -> None:
+    ask(crowded, FEW)
+    crowded.server.take()
+    bulk = crowded.acquire_many(names(4000), 30.0)
+    assert crowded.server.take() == []
+    assert bulk.bulk.table.acquiring == 4000 + FEW
+    crowded.post(bulk.bulk.give_up)
+    crowded.be_silent(3.0)
+    assert "acquire_many" not in {command.what for command in crowded.server.take()}
+    assert bulk.bulk.table.acquiring == FEW
+
+
+def test_a_suspected_connection_that_nobody_waits_for_is_dropped_with_one_clean_up(crowded: Rig) -> None:
+    rig = crowded
+    (warm,) = rig.held
+    rig.release(warm)
+    rig.agree()
+    attempts = ask(rig, FEW)
+    silent = rig.server
+    rig.be_silent(5.1)
+    assert all(attempt.future.done for attempt in attempts)
+    assert not rig.ready
+    assert rig.connected
+    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.connect()
+    assert not rig.connected
+    silent.take()
+    assert silent.hung_up
+    assert len(rig.engine.router.renewer.node._own) == 1
+    rig.connector.refusal = None
+    rig.launch.slow = False
+    rig.go_on(1.0)
+    assert sorted(rig.server.one("release_many").names) == sorted(names(FEW))
+
+
+def test_a_suspected_connection_is_kept_for_its_first_word_while_a_lease_is_held(crowded: Rig) -> None:
+    rig = crowded
+    (warm,) = rig.held
+    attempt = rig.acquire("a", 30.0)
+    silent = rig.server
+    rig.be_silent(5.1)
+    assert attempt.future.done
+    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.launch.go_on()
+    rig.go_on(6.0)  # it would be renewed by now
+    assert warm.state is State.OVERDUE
+    assert [command.what for command in silent.take()] == ["SET", "release_many"]
+    silent.say(OK, FINE)
+    rig.turn()
+    assert silent.one("renew").names == ["warm-up"]
+
+
+def test_what_a_queue_has_never_heard_of_is_not_taken_back(few: None) -> None:
+    with WaitingRig() as rig:
+        rig.hold("warm-up", 30.0)
+        ask(rig, FEW)
+        rig.server.take()
+        waits = [rig.wait(f"fair:{number}", kind=FAIR) for number in range(5)]
+        rig.be_silent(5.1)
+        assert all(isinstance(wait.error, LockTimeout) for wait in waits)
+        assert b"fair:" not in rig.everything_sent()
+
+
+def test_what_an_earlier_try_has_left_there_is_taken_back_though_the_latest_is_never_sent(few: None) -> None:
+    with WaitingRig() as rig:
+        rig.hold("warm-up", 30.0)
+        wait = rig.wait("order", kind=FAIR)
+        rig.say(array(-1))  # it has a place now
+        rig.go_on(0.9)
+        ask(rig, FEW)
+        rig.server.take()
+        rig.go_on(0.2)  # it is to be heard of again, and there is no room
+        assert not wait.acquisition.request.attempts
+        rig.give_up(wait)
+        assert rig.server.one("release_fair").names == ["order"]
+
+
+def test_a_vanished_server_with_nothing_but_clean_ups_before_it_is_suspected_again(crowded: Rig) -> None:
+    rig = crowded
+    ask(rig, FEW)
+    rig.be_silent(5.1)  # clean-ups are behind all of them
+    rig.say(NIL)  # one answer, and no more
+    assert rig.ready
+    waiting = rig.acquire("later", 30.0)
+    assert waiting.request.attempts == 0
+    rig.go_on(1.1)
+    assert not rig.ready
+
+
+def test_behind_one_who_asks_for_the_first_time_those_who_left_are_forgotten() -> None:
+    with WaitingRig() as rig:
+        first = rig.wait("a")
+        for _ in range(3000):
+            rig.give_up(rig.wait("a"))
+        behind = first.acquisition._followers
+        assert behind is not None
+        assert len(behind) < 600
+
+
+@pytest.mark.parametrize("asked_for", ["renewal", "release", "release of many"])
+def test_a_suspected_connection_with_the_fate_of_a_lease_on_it_is_kept(rig: Rig, asked_for: str) -> None:
+    lease = rig.hold("a", 3.0 if asked_for == "renewal" else 60.0)
+    silent = rig.server
+    if asked_for != "renewal":
+        released: Future[Any] = rig.release(lease) if asked_for == "release" else rig.release_many([lease])
+    rig.be_silent(1.6 if asked_for == "renewal" else 5.1)
+    assert lease.state is State.RENEWING or isinstance(released.error, LockTimeout)
+    rig.connector.refusal = TimeoutError("nobody answers there")
+    rig.connect()
+    assert rig.connected
+    rig.launch.slow = True
+    assert [name for command in silent.take() for name in command.names] == ["a"]
+    silent.say(FINE if asked_for != "release" else integer(1))
+    rig.turn()
+    assert not silent.hung_up
+    assert lease.state is not State.OVERDUE
+
+
+def test_those_who_have_left_crowd_nobody(crowded: Rig) -> None:
+    ask(crowded, FEW)
+    crowded.launch.slow = True
+    for number in range(10):
+        attempt = crowded.acquire(f"passer-by:{number}")
+        assert crowded.engine.router.renewer.node.crowded
+        crowded.post(attempt.request.give_up)
+    assert not crowded.engine.router.renewer.node.crowded
+
+
+def test_where_a_write_has_failed_anything_may_have_been_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.hold("warm-up", 30.0)
+
+    def fails(self: connection.PipelinedConnection) -> None:
+        self._sock.send(b"".join(self._out.values()))
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection.PipelinedConnection, "_write", fails)
+        attempt = rig.acquire("a", 30.0)
+    assert attempt.request.executions == 1
+    rig.post(attempt.request.give_up)
+    rig.go_on(1.0)
+    arrived = [command for command in rig.server.take() if "a" in command.names]
+    assert [command.what for command in arrived] == ["release_many"]
+    rig.failures.clear()
+
+
+def test_a_context_that_goes_while_its_server_is_silent_hangs_up_after_the_clean_up(rig: Rig) -> None:
+    rig.release(rig.hold("warm-up", 30.0))
+    rig.agree()
+    rig.acquire("a", 30.0)
+    silent = rig.server
+    rig.be_silent(5.1)
+    rig.post(rig.engine.retire)
+    rig.turn()
+    silent.take()
+    assert silent.hung_up
+    rig.launch.slow = False
+    rig.launch.go_on()
+    rig.go_on(1.0)
+    rig.server.agree()
+    rig.go_on(0.1)
+    rig.server.take()
+    assert not rig.connected

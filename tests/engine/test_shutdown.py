@@ -1,0 +1,382 @@
+"""The end of a context, of its thread, and of its process: nothing is believed, everything is told, nothing is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.engine.support import FINE, GONE, NOSCRIPT, OK, Rig, array, error, failure, integer, names
+from wheel_lock.engine.future import Future
+from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
+
+
+def test_closing_loses_what_is_held_and_releases_it_owner_checked(rig: Rig) -> None:
+    leases = rig.hold_many(names(3))
+    future = rig.close_engine()
+    assert not any(rig.believes(lease) for lease in leases)
+    assert rig.server.one("release_many").pairs == [(lease.key, lease.token) for lease in leases]
+    assert not future.done
+    rig.say(FINE)
+    assert future.result() is None
+    rig.server.take()
+    assert rig.server.hung_up
+    assert rig.reasons == [(name, LossReason.CONTEXT_CLOSED) for name in names(3)]
+    rig.go_on(10.0)
+    assert rig.connector.attempts == 1
+    assert len(rig.told) == 3
+
+
+def test_closing_sweeps_in_chunks_a_few_at_a_time() -> None:
+    with Rig(batch_size=10) as rig:
+        leases = rig.hold_many(names(200), 30.0)
+        future = rig.close_engine()
+        released: list[str] = []
+        most = 0
+        while not future.done:
+            commands = rig.server.take()
+            most = max(most, len(commands))
+            for command in commands:
+                assert command.what == "release_many"
+                assert len(command.pairs) <= 10
+                released += command.names
+            rig.say(FINE * len(commands))
+        assert released == names(200)
+        assert most <= 8
+        assert len(rig.told) == len(leases)
+
+
+def test_closing_is_bounded_in_time_when_nobody_answers() -> None:
+    with Rig(batch_size=10) as rig:
+        leases = rig.hold_many(names(200), 30.0)
+        rig.launch.slow = True
+        future = rig.close_engine(2.0)
+        rig.go_on(1.9)
+        assert not future.done
+        rig.go_on(0.2)
+        assert future.done
+        assert not any(rig.believes(lease) for lease in leases)
+        assert len(rig.told) == 200
+        rig.server.take()
+        assert rig.server.hung_up
+
+
+def test_closing_without_a_connection_is_over_at_once(rig: Rig) -> None:
+    leases = rig.hold_many(names(3), 30.0)
+    rig.be_away()
+    future = rig.close_engine()
+    assert future.done
+    assert len(rig.told) == 3
+    assert not any(rig.believes(lease) for lease in leases)
+    attempts = rig.connector.attempts
+    rig.go_on(10.0)
+    assert rig.connector.attempts == attempts
+
+
+def test_closing_may_leave_what_is_held_to_expire() -> None:
+    with Rig(release_on_close=False) as rig:
+        rig.hold("a")
+        rig.server.take()
+        future = rig.close_engine()
+        assert future.done
+        assert rig.server.take() == []
+        assert rig.server.hung_up
+        assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
+
+
+def test_closing_twice_is_harmless(rig: Rig) -> None:
+    rig.hold("a")
+    first = rig.close_engine()
+    second = rig.close_engine()
+    assert second.done
+    rig.agree()
+    assert first.done
+    assert rig.close_engine().done
+    assert len(rig.told) == 1
+
+
+def test_a_refused_sweep_ends_the_close(rig: Rig) -> None:
+    rig.hold("a")
+    future = rig.close_engine()
+    rig.say(error("READONLY no writes"))
+    assert future.done
+
+
+def test_a_sweep_that_finds_no_script_is_repeated_in_full(rig: Rig) -> None:
+    rig.hold("a")
+    future = rig.close_engine()
+    rig.reply(None, NOSCRIPT)
+    assert rig.server.one("release_many").use_eval
+    rig.say(FINE)
+    assert future.done
+
+
+def test_what_waits_for_a_connection_is_refused_by_a_close(rig: Rig) -> None:
+    rig.launch.slow = True
+    attempt = rig.acquire("a")
+    assert rig.close_engine().done
+    failure(attempt.future, LockUnavailable, "closed")
+    assert rig.acquiring == 0
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_nothing_can_be_asked_of_a_closed_engine_even_if_its_thread_dies(rig: Rig, dies: bool) -> None:
+    lease = rig.hold("a")
+    rig.close_engine()
+    rig.agree()
+    if dies:
+        die(rig)
+    with pytest.raises(ContextClosed):
+        rig.engine.submit(lambda: None)
+    failure(rig.acquire("b").future, ContextClosed)
+    failure(rig.release(lease), LockLost, "context closed")
+    assert not rig.engine.busy
+    assert rig.connector.attempts == 1
+
+
+def test_a_grant_that_arrives_during_the_close_is_released(rig: Rig) -> None:
+    rig.hold("held")
+    attempt = rig.acquire("a", 30.0)
+    future = rig.close_engine()
+    assert rig.whats()[-2:] == ["SET", "release_many"]
+    rig.say(OK)
+    assert attempt.future.result() is False
+    assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
+    rig.say(FINE, FINE)
+    assert future.done
+    assert not rig.held
+
+
+def test_a_grant_that_is_read_together_with_the_end_of_the_sweep_is_released(rig: Rig) -> None:
+    rig.hold("held")
+    attempt = rig.acquire("a", 30.0)
+    rig.close_engine()
+    rig.reply(None, OK, FINE)
+    assert attempt.future.done
+    released = [pair for command in rig.server.take() for pair in command.pairs]
+    assert released == [(b"a", attempt.lease.token)], "no grant is left behind"
+
+
+def test_a_release_asked_for_before_the_close_is_sent_before_the_connection_is_hung_up(rig: Rig) -> None:
+    lease = rig.hold("a", 30.0)
+    rig.server.take()
+    release: Future[None] = Future(lambda: None)
+    closed: Future[None] = Future(lambda: None)
+    rig.timer.post(lambda: rig.engine.release(lease, release), rig.engine)
+    rig.post(lambda: rig.engine.close(5.0, closed))
+    assert rig.server.one("release").pairs == [(b"a", lease.token)]
+
+
+def test_an_unanswered_renewal_does_not_outlive_the_close(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.go_on(1.0)
+    future = rig.close_engine()
+    assert rig.whats() == ["renew", "release_many"]
+    rig.say(FINE, FINE)
+    assert rig.whats() == ["release_many"], "a late success is cleaned up"
+    rig.say(FINE)
+    assert future.done
+    assert not rig.believes(lease)
+    assert len(rig.told) == 1
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_a_stopped_timer_ends_every_lease_and_hangs_up_also_where_a_close_is_under_way(rig: Rig, closing: bool) -> None:
+    lease = rig.hold("a")
+    if closing:
+        assert not rig.close_engine().done
+        assert rig.server.one("release_many").pairs == [(lease.key, lease.token)]
+    rig.engine.timer_stopped()
+    rig.turn()
+    assert not rig.believes(lease)
+    assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
+    rig.server.take()
+    assert rig.server.hung_up
+
+
+# A context that nobody refers to any more
+
+
+def test_a_retired_engine_keeps_what_is_held_and_hangs_up_after_the_last_release(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.post(rig.engine.retire)
+    rig.go_on(5.0, rig.agree)
+    assert rig.believes(lease)
+    future = rig.release(lease)
+    rig.agree()
+    assert future.done
+    rig.go_on(0.1)
+    rig.server.take()
+    assert rig.server.hung_up
+    rig.go_on(5.0)
+    assert rig.connector.attempts == 1
+
+
+@pytest.mark.parametrize("end", ["gone", "silent", "released before"])
+def test_a_retired_engine_hangs_up_when_nothing_is_held_any_more(rig: Rig, end: str) -> None:
+    lease = rig.hold("a")
+    if end == "released before":
+        rig.release(lease)
+        rig.agree()
+    rig.post(rig.engine.retire)
+    rig.go_on(1.0)
+    rig.server.take()
+    if end == "gone":
+        rig.say(array(1, GONE))
+    elif end == "silent":
+        rig.be_silent(3.0)
+        rig.say(FINE)  # late; its owner-checked release is the last word
+        rig.agree()
+    rig.go_on(1.0)
+    rig.server.take()
+    assert rig.server.hung_up
+
+
+# The thread dies
+
+
+def die(rig: Rig) -> None:
+    rig.launch.slow = True  # so that an attempt to connect, should there be one, does not end before the test looks
+    rig.timer._died(SystemExit("an exception thrown into the thread"))
+    rig.turn()
+
+
+def test_a_dead_thread_loses_every_lease_and_says_so(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    leases = rig.hold_many(names(3))
+    die(rig)
+    assert not any(rig.believes(lease) for lease in leases)
+    assert rig.reasons == [(name, LossReason.THREAD_DIED) for name in names(3)]
+    assert [record.levelname for record in caplog.records if "the thread" in record.getMessage()] == ["CRITICAL"]
+    assert rig.stats().held == 0
+    rig.server.take()
+    assert rig.server.hung_up
+
+
+def test_a_new_life_begins_empty_and_works(rig: Rig) -> None:
+    rig.hold("a")
+    rig.go_on(1.0)
+    die(rig)
+    rig.launch.slow = False
+    again = rig.hold("a")
+    rig.go_on(10.0, rig.agree)
+    assert rig.believes(again)
+    assert again.renewals >= 9
+    assert len(rig.told) == 1
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_requests_are_refused_at_once_when_the_thread_dies(rig: Rig, connected: bool) -> None:
+    lease = rig.hold("a")
+    if not connected:
+        rig.launch.slow = True
+        rig.hang_up()
+    requests: list[Future[Any]] = [
+        rig.acquire("b").future,
+        rig.release(lease),
+        rig.acquire_many(["c", "d"]).future,
+    ]
+    die(rig)
+    for future in requests:
+        assert future.done, "its caller would wait until it looks around"
+        assert isinstance(future.error, LockUnavailable)
+    rig.launch.go_on()  # the attempt of the life before, if there was one
+    rig.go_on(5.0)
+    if not connected:
+        assert rig.server.take() == []
+
+
+def test_a_dead_thread_gives_every_place_back() -> None:
+    with Rig(max_held=2) as rig:
+        rig.hold("a")
+        pending = rig.acquire("b")
+        die(rig)
+        rig.post(pending.request.give_up)  # as its caller does when it has noticed
+        assert rig.acquiring == 0
+        rig.launch.slow = False
+        rig.launch.go_on()
+        rig.hold("c")
+        rig.hold("d")
+        assert rig.acquire("e").future.error is not None
+
+
+def test_nothing_is_connected_after_the_thread_died_unless_somebody_asks(rig: Rig) -> None:
+    rig.hold("a")
+    die(rig)
+    rig.go_on(5.0)
+    assert rig.launch.held == []
+
+
+def test_a_lease_of_a_dead_thread_can_be_neither_released_nor_extended(rig: Rig) -> None:
+    lease = rig.hold("a")
+    die(rig)
+    failure(rig.release(lease), LockLost, "renewal thread died")
+    failure(rig.extend(lease, 5.0), LockLost)
+    assert b"release" not in rig.everything_sent()
+
+
+# A forked child: what the engine does there can be called directly
+
+
+def test_a_forked_child_holds_nothing_and_says_nothing(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.go_on(0.5)
+    sent = rig.everything_sent()
+    rig.fork()
+    assert not rig.believes(lease)
+    assert rig.stats().held == 0
+    assert rig.stats().acquired == 0
+    rig.go_on(10.0)
+    assert rig.everything_sent() == sent
+    assert rig.told == []
+    assert rig.connector.attempts == 1
+
+
+def test_a_forked_child_can_acquire_on_a_connection_of_its_own(rig: Rig) -> None:
+    parents = rig.hold("a")
+    rig.go_on(1.0)
+    rig.fork()
+    childs = rig.hold("b")
+    assert rig.connector.attempts == 2
+    rig.go_on(5.0, rig.agree)
+    assert rig.believes(childs)
+    assert childs.renewals >= 4
+    assert not rig.believes(parents)
+
+
+def test_a_parents_lease_is_refused_in_the_child(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.fork()
+    sent = rig.everything_sent()
+    failure(rig.release(lease), LockLost, "held by the parent process")
+    failure(rig.extend(lease, 5.0), LockLost, "held by the parent process")
+    rig.post(lambda: rig.engine.abandon(lease))
+    rig.post(lambda: rig.engine.lapse_seen(lease))
+    assert rig.told == []
+    assert rig.everything_sent() == sent
+
+
+@pytest.mark.rig(max_held=1)
+def test_a_parents_request_is_not_sent_by_the_child_and_its_place_is_free_there(rig: Rig) -> None:
+    rig.launch.slow = True
+    attempt = rig.acquire("a")
+    rig.fork()
+    rig.connect()
+    assert rig.server.take() == []
+    assert not attempt.future.done
+    assert rig.acquiring == 0
+    rig.launch.slow = False
+    rig.hold("b")
+    assert b"$1\r\na\r\n" not in rig.everything_sent()
+
+
+def test_the_childs_copy_of_the_socket_is_closed_without_a_shutdown(rig: Rig) -> None:
+    rig.hold("a")
+    sock = rig.connector.sockets[0]
+    keep = sock.dup()  # the parent's
+    try:
+        rig.fork()
+        assert sock.fileno() == -1
+        rig.server.say(integer(1))
+        assert keep.recv(10) == integer(1)
+    finally:
+        keep.close()

@@ -1,0 +1,290 @@
+"""Where hostile replies are heard: real channels and engines on a timer turned by hand, and beside them another context.
+
+What must hold whatever is said: no exception leaves the connection that it came in on, so that the timer's thread logs
+nothing and charges nobody else; the other context goes on holding its lock; memory stays where it was.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import resource
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import redis
+from redis.sentinel import Sentinel
+
+from tests.engine.support import NIL, ScriptedConnector, agreement
+from tests.engine.waiters import WaitingRig
+from tests.hostile.replies import Replies
+from wheel_lock.engine.engine import Engine
+from wheel_lock.lease import Event, Lease
+from wheel_lock.lock_types import EXCLUSIVE, FENCED
+from wheel_lock.net.cluster import ClusterConnector
+from wheel_lock.net.connector import Server
+from wheel_lock.net.sentinel import SentinelConnector
+from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.keys import wake_channel
+from wheel_lock.runtime.native import allocate_lock
+from wheel_lock.runtime.notifier import NOTIFIER
+
+_MOST_GROWTH = 256 << 20
+_FAR = 1e6
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+class Listener:
+    """Who is told of wake-ups."""
+
+    above = None
+
+    def __init__(self) -> None:
+        self.told = 0
+
+    def on_subscribed(self, holds: bool) -> None:
+        self.told += 1
+
+    def on_message(self, message: bytes) -> None:
+        assert type(message) is bytes
+        self.told += 1
+
+    def crashed(self, error: Exception) -> None:
+        raise AssertionError("a listener was charged") from error
+
+
+class FuzzedEngine(WaitingRig):
+    """An engine that is lied to, and another context's, which holds a lock, on the same timer.
+
+    Attributes:
+        rounds: How many replies are heard in one.
+    """
+
+    rounds = 200
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = Engine(ScriptedConnector(self.clock), ContextOptions(), self.timer, self.launch)
+        group = self.other.router.renewer.group(EXCLUSIVE, _FAR, int(_FAR * 1000), _FAR / 3)
+        self._kept = Lease("the other's", b"", group)
+        self._kept.transition(Event.GRANTED)
+        self._kept.deadline = self.now + _FAR
+        self.other.leases.held[self._kept] = None
+
+    def check(self) -> None:
+        """Fail where the other context has lost its lock."""
+        assert self._kept.is_valid(self.now)
+
+    def agree(self) -> None:
+        """Have every server grant whatever has arrived; of what is looked for none is there."""
+        for server in self.connector.servers:
+            server.say(*[NIL if command.what == "GET" else agreement(command) for command in server.take()])
+
+    def begin(self) -> None:
+        """Have an honest server again, to which the engine is connected."""
+        for server in self.servers:
+            server.close()
+        self.connector.servers.clear()
+        self.granted("probe")
+
+    def granted(self, name: str, timeout: float = 30.0) -> Lease:
+        """Acquire a lock of an honest server."""
+        attempt = self.acquire(name, timeout)
+        self.agree()
+        self.timer.turn()
+        while not attempt.future.done:
+            self.go_on(0.1, self.agree)
+        return attempt.lease
+
+
+class FuzzedRequests(FuzzedEngine):
+    """The replies to what callers and renewals ask."""
+
+    rounds = 25  # what is granted is kept, and the more of it the longer everything takes
+
+    def round(self, replies: Replies, some: random.Random) -> None:
+        self.begin()
+        what = some.randrange(6)
+        waits = None
+        if what == 0:
+            self.acquire("a", 30.0)
+        elif what == 1:
+            self.acquire("b", 30.0, kind=FENCED)
+        elif what == 2:
+            self.release(self.granted("c"))
+        elif what == 3:
+            self.extend(self.granted("d"), 60.0)
+        elif what == 4:
+            waits = self.wait("w", 30.0)
+            self.refuse()
+        else:
+            for name in "efg":
+                self.granted(name, 3.0)
+            self.go_on(1.0)
+        self.server.take()
+        self.say(replies.forms["data"]())
+        self.go_on(0.02)
+        if waits is not None:
+            self.give_up(waits)
+        self.check()
+
+
+class FuzzedPubSub(FuzzedEngine):
+    """What subscribers are told."""
+
+    _listens = False
+
+    def round(self, replies: Replies, some: random.Random) -> None:
+        if not self._listens:
+            self._listens = True
+            self.engine.router.wakeups.listen(wake_channel(b"a"), Listener())
+            self.engine.router.wakeups.listen(b"+switch-master", Listener())
+        self.turn()
+        while not self.engine.router.wakeups._node.connected:
+            self.go_on(0.1)
+        self.connector.listeners.servers[-1].say(replies.forms["pubsub"]())
+        self.turn()
+        if some.random() < 0.3:
+            for server in self.connector.listeners.servers:
+                server.close()
+            self.connector.listeners.servers.clear()
+        self.go_on(0.1)
+        self.check()
+
+
+class _Wired(redis.Connection):
+    """A connection to a server that has said already what it will say."""
+
+    def __init__(self, said: list[bytes], **settings: Any) -> None:
+        super().__init__(**settings)  # type: ignore[no-untyped-call]
+        self._said = said
+
+    def _connect(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        theirs.settimeout(0.0)
+        for text in self._said:
+            try:
+                theirs.send(text)
+            except BlockingIOError:
+                break  # more than it could be asked for
+        theirs.shutdown(socket.SHUT_WR)
+        ours.settimeout(5.0)
+        self._theirs = theirs  # open, so that what we say goes somewhere
+        return ours
+
+    def disconnect(self, *arguments: Any, **more: Any) -> None:
+        super().disconnect(*arguments, **more)  # type: ignore[no-untyped-call]
+        if (theirs := self.__dict__.pop("_theirs", None)) is not None:
+            theirs.close()
+
+
+def wired(said: list[bytes]) -> redis.Redis:
+    """Return a client whose every connection leads to a server that has said already what it will say."""
+    pool = redis.ConnectionPool(connection_class=_Wired, said=said, host="node", port=6379, driver_info=None)
+    return redis.Redis.from_pool(pool)
+
+
+class _Place(ScriptedConnector):
+    """A node: its channels are scripted, and so is what it says of the cluster."""
+
+    def __init__(self, fuzzed: FuzzedCluster, ask: Callable[[float], redis.Redis]) -> None:
+        super().__init__(fuzzed.clock)
+        self.client = ask
+        self.servers = fuzzed.connector.servers
+        self.sockets = fuzzed.connector.sockets
+
+
+class _Cluster(ClusterConnector):
+    def __init__(self, fuzzed: FuzzedCluster) -> None:
+        self._arena = fuzzed
+        client: Any = redis.RedisCluster.__new__(redis.RedisCluster)
+        node = SimpleNamespace(host="node", port=6379, redis_connection=wired(fuzzed.said))
+        client.nodes_manager = SimpleNamespace(startup_nodes={"node": node}, default_node=node)
+        client.get_default_node = lambda: node
+        super().__init__(client)
+
+    def to(self, server: Server) -> Any:
+        return _Place(self._arena, super().to(server).client)
+
+
+class FuzzedCluster(FuzzedEngine):
+    """What nodes say of the cluster, and where they send us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[bytes] = []
+        self.connector._listeners = ScriptedConnector(self.clock)
+        self.engine = Engine(_Cluster(self), ContextOptions(), self.timer, self.launch)
+
+    def round(self, replies: Replies, some: random.Random) -> None:
+        self.said[:] = [replies.forms["cluster"](), replies.data()]
+        self.acquire("a", 30.0)
+        for server in self.connector.servers:
+            if server.take():
+                server.say(replies.redirection())
+        self.go_on(0.2, self.agree)
+        self.check()
+        for server in self.connector.servers:
+            server.close()
+        self.connector.servers.clear()
+
+    def close(self) -> None:
+        for renewer in self.engine.router.shards:
+            for node in renewer.nodes:
+                node.close(ConnectionAbortedError("the test is over"))
+        super().close()
+
+
+class FuzzedSentinels(FuzzedEngine):
+    """What Sentinels say about who is the master."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[bytes] = []
+        sentinel = Sentinel([])
+        sentinel.sentinels = [wired(self.said)]
+        self.asking = SentinelConnector(sentinel.master_for("master"))
+        self.named = 0
+
+    def round(self, replies: Replies, some: random.Random) -> None:
+        self.said[:] = [replies.forms["sentinel"](), replies.data()]
+        answers: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self.asking._ask_one(0, 5.0, answers, allocate_lock())
+        answers.get_nowait()
+        belief = self.asking.opinions.conclude(lambda server: False)
+        if belief is not None:
+            for host, port in belief.servers:
+                assert isinstance(host, str)
+                assert isinstance(port, str)
+            self.named += 1
+        self.check()
+
+
+FUZZED: dict[str, Callable[[], Any]] = {
+    "data": FuzzedRequests,
+    "cluster": FuzzedCluster,
+    "sentinel": FuzzedSentinels,
+    "pubsub": FuzzedPubSub,
+}
+
+
+def fuzz(form: str, count: int, seed: int) -> int:
+    """Have so many replies of a form heard; return by how many bytes the process has grown at most meanwhile."""
+    replies, some = Replies(seed), random.Random(seed)
+    before = _peak_bytes()
+    done = 0
+    while done < count:
+        with FUZZED[form]() as fuzzed:
+            for _ in range(min(fuzzed.rounds, count - done)):
+                fuzzed.round(replies, some)
+                done += 1
+                assert not fuzzed.failures, f"reply {done} of seed {seed}"
+        assert NOTIFIER.drain(30.0)
+    grown = _peak_bytes() - before
+    assert grown < _MOST_GROWTH
+    return grown

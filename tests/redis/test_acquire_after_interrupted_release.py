@@ -1,0 +1,172 @@
+"""A lock that is acquired again while its release, by a caller who was interrupted, is still to be begun."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.redis.support import LONG_S, Background, interrupted
+from tests.support.waiting import eventually
+from wheel_lock import Lock, LockAlreadyHeld, LockContext
+from wheel_lock.lease import Lease
+
+pytestmark = pytest.mark.servers("real")
+
+MAKE: dict[str, Callable[[Any], Any]] = {
+    "exclusive": lambda face: face.lock("a", timeout=60.0),
+    "anybody's": lambda face: face.lock("a", timeout=60.0, thread_local=False),
+    "fenced": lambda face: face.lock("a", timeout=60.0, fencing=True),
+    "fair": lambda face: face.fair_lock("a", timeout=60.0),
+    "reentrant": lambda face: face.reentrant_lock("a", timeout=60.0),
+    "permit": lambda face: face.semaphore("a", 1, timeout=60.0),
+    "multi": lambda face: face.multi_lock(["a", "b"], timeout=60.0),
+}
+
+
+class HeldUp:
+    """The thread that keeps the locks, busy with something else.
+
+    Attributes:
+        go_on: Set, it goes on.
+    """
+
+    def __init__(self, context: LockContext) -> None:
+        self._context = context
+        self._reached = threading.Event()
+        self.go_on = threading.Event()
+        context.timer.post(self._wait)
+        assert self._reached.wait(LONG_S)
+
+    def _wait(self) -> None:
+        self._reached.set()
+        self.go_on.wait(2 * LONG_S)
+
+    @property
+    def asked(self) -> int:
+        """How much it has been asked for meanwhile."""
+        return len(self._context.timer._inbox)
+
+
+@contextmanager
+def held_up(context: LockContext) -> Iterator[HeldUp]:
+    thread = HeldUp(context)
+    try:
+        yield thread
+    finally:
+        thread.go_on.set()
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("kind", MAKE)
+def test_a_thread_that_was_interrupted_may_acquire_it_again(context: LockContext, kind: str, blocking: bool) -> None:
+    lock = MAKE[kind](context)
+    assert lock.acquire()
+    with held_up(context) as thread:
+        with interrupted(lambda: thread.asked):
+            lock.release()
+        asked = thread.asked
+        opener = Background(lambda: (eventually(lambda: thread.asked > asked, LONG_S), thread.go_on.set()))
+        assert lock.acquire(blocking=blocking)
+        opener.result()
+    assert lock.is_held
+    assert context.stats().held == (2 if kind == "multi" else 1)
+    lock.release()
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("kind", MAKE)
+async def test_a_task_that_was_cancelled_may_acquire_it_again(context: LockContext, kind: str, blocking: bool) -> None:
+    lock = MAKE[kind](context.asyncio)
+    assert await lock.acquire()
+    with held_up(context) as thread:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await lock.release()
+        assert thread.asked
+        asyncio.get_running_loop().call_soon(thread.go_on.set)  # when this task waits
+        assert await lock.acquire(blocking=blocking)
+    assert lock.is_held
+    await lock.release()
+
+
+def test_what_was_interrupted_in_bulk_may_be_acquired_again(context: LockContext) -> None:
+    locks = [context.lock(name, timeout=60.0, thread_local=False) for name in "abc"]
+    assert all(lock.acquire() for lock in locks)
+    with held_up(context) as thread:
+        with interrupted(lambda: thread.asked):
+            context.release_many(locks)
+        asked = thread.asked
+        opener = Background(lambda: (eventually(lambda: thread.asked > asked, LONG_S), thread.go_on.set()))
+        assert locks[0].acquire(blocking=False)
+        opener.result()
+    assert locks[1].acquire(blocking=False)
+    context.release_many(locks[:2])
+
+
+@pytest.mark.parametrize("kind", MAKE)
+async def test_a_block_that_was_thrown_away_may_be_entered_again(context: LockContext, kind: str) -> None:
+    lock = MAKE[kind](context.asyncio)
+
+    class Pause:
+        def __await__(self) -> Generator[None, None, None]:
+            yield
+
+    async def hold() -> None:
+        async with lock:
+            while True:
+                await Pause()
+
+    # Driven by this task itself, so that it is this one's lock.
+    coroutine = hold()
+    waits = coroutine.__await__()
+    while (future := next(waits)) is not None:
+        future._asyncio_future_blocking = False
+        await asyncio.wait([future])
+    assert lock.is_held
+    with held_up(context) as thread:
+        coroutine.close()
+        assert thread.asked
+        asyncio.get_running_loop().call_soon(thread.go_on.set)  # when this task waits
+        assert await lock.acquire()
+    assert lock.is_held
+    await lock.release()
+
+
+def test_several_taken_in_part_may_be_acquired_again(context: LockContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    multi = context.multi_lock(["a", "b"], timeout=60.0)
+    taken: list[HeldUp] = []
+
+    def take(lock: Lock, lease: Lease) -> None:
+        if taken:
+            raise KeyboardInterrupt
+        lock._keep(lease)
+        taken.append(HeldUp(context))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lock, "_take", take)
+        with pytest.raises(KeyboardInterrupt):
+            multi.acquire()
+    [thread] = taken
+    asked = thread.asked
+    opener = Background(lambda: (eventually(lambda: thread.asked > asked, LONG_S), thread.go_on.set()))
+    assert multi.acquire()
+    opener.result()
+    assert multi.is_held
+    multi.release()
+
+
+async def test_what_is_held_is_held(context: LockContext) -> None:
+    with context.lock("a", timeout=60.0) as lock:
+        with pytest.raises(LockAlreadyHeld):
+            lock.acquire()
+        assert lock.owned()
+
+    async with context.asyncio.lock("a", timeout=60.0) as lock:
+        with pytest.raises(LockAlreadyHeld):
+            await lock.acquire()
+        assert await lock.owned()

@@ -1,0 +1,450 @@
+"""What a server says while it is connected to: nonsense, far too late, or for a terminal. That costs the attempt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.asyncio.sentinel import SentinelManagedConnection as AsyncManagedConnection
+from redis.sentinel import Sentinel, SentinelManagedConnection
+
+from tests.support.liar import Liar, acquires, array, bulk
+from tests.support.logged import logged
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockServerError, LockTimeout, LockUnavailable
+from wheel_lock.net.clients import connector_for
+from wheel_lock.net.connect_budget import Allowance, LimitedSocket
+from wheel_lock.net.connector import RedisPyConnector, as_server
+from wheel_lock.net.sentinel import SentinelConnector
+from wheel_lock.protocol.resp import error_text
+
+LONG_S = 30.0
+LIMIT_S = 1.0
+SECRET = "s3cr"
+ESCAPES = b"\x1b]0;owned\x07\x1b[2J\xc2\x9b31m\xe2\x80\xaeall is well"
+
+
+def client_of(liar: Liar, **settings: Any) -> redis.Redis:
+    return redis.Redis(host="127.0.0.1", port=liar.port, **settings)
+
+
+def clean(text: str) -> bool:
+    return text.isascii() and text.replace("\n", " ").isprintable()
+
+
+def told(context: LockContext) -> str:
+    """What somebody who acquires a lock is told."""
+    try:
+        with context.lock("order:42"):
+            return "granted"
+    except (LockUnavailable, LockServerError, LockTimeout) as error:
+        return str(error)
+
+
+# -- how long it may take --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("piece", "password"), [(None, None), (1, "secret")], ids=["replies", "bytes"])
+def test_a_server_that_is_slow_in_each_step_has_no_more_time_in_all(piece: int | None, password: str | None) -> None:
+    with Liar() as liar:
+        liar.pause_s, liar.piece = LIMIT_S * 0.4, piece
+        began = time.monotonic()
+        with pytest.raises((redis.TimeoutError, redis.ConnectionError)):
+            RedisPyConnector(client_of(liar, password=password)).connect(LIMIT_S)
+        assert time.monotonic() - began < LIMIT_S * 8  # and not that of thirty replies
+
+
+def test_a_link_that_is_slow_is_connected_over() -> None:
+    limit_s, pause_s = 2.0, 0.5
+    paused: list[list[bytes]] = []
+
+    def slow(words: list[bytes]) -> None:
+        if words[0] not in (b"SCRIPT", b"EVALSHA"):  # these come together, and so do their replies
+            paused.append(words)
+            time.sleep(pause_s)
+
+    with Liar(slow) as liar:
+        RedisPyConnector(client_of(liar, password="secret", db=1)).connect(limit_s).close()
+    assert len(paused) * pause_s > limit_s
+
+
+def test_what_the_users_own_code_takes_is_not_the_servers(redis_server: RedisServer) -> None:
+    class Slow(redis.CredentialProvider):
+        def get_credentials(self) -> tuple[str]:
+            time.sleep(LIMIT_S * 1.5)
+            return ("",)
+
+    with Liar() as liar:
+        RedisPyConnector(client_of(liar, credential_provider=Slow())).connect(LIMIT_S).close()
+
+
+def test_addresses_that_are_silent_do_not_count() -> None:
+    connection_class: Any = RedisPyConnector(redis.Redis())._limited_class
+    allowance = Allowance(3.0)
+    connection = connection_class(wheel_lock_allowance=allowance, socket_connect_timeout=2.0)
+    before = allowance.left_s
+    connection._wheel_lock_began = time.monotonic() - 4.5  # two of them, and half a second for the third
+    connection._wheel_lock_spend()
+    assert 0.5 <= before - allowance.left_s < 1.5
+
+
+def test_a_server_that_never_stops_talking_is_not_listened_to() -> None:
+    with (
+        Liar(lambda words: b"$99999999\r\n" + b"x" * 99_999_999 + b"\r\n") as liar,
+        pytest.raises(redis.ConnectionError, match="more than"),
+    ):
+        RedisPyConnector(client_of(liar)).connect(LONG_S)
+
+
+def test_a_connection_takes_few_round_trips(monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer) -> None:
+    """Each of them comes out of the one limit. TCP, TLS, a client's name and ROLE come on top: nine in all."""
+    steps: list[str] = []
+
+    class Counted(LimitedSocket):
+        def sendall(self, *arguments: Any) -> None:
+            steps.append("send")
+            super().sendall(*arguments)
+
+        def recv(self, *arguments: Any) -> bytes:
+            if steps[-1] == "send":
+                steps.append("receive")
+            return super().recv(*arguments)
+
+    monkeypatch.setattr("wheel_lock.net.connect_budget.LimitedSocket", Counted)
+    with redis_server.client() as admin:
+        admin.acl_setuser("some", enabled=True, passwords=["+secret"], keys=["*"], channels=["*"], commands=["+@all"])
+        client = redis.Redis(port=redis_server.port, username="some", password="secret", db=3)
+        RedisPyConnector(client).connect(LONG_S).close()
+        admin.acl_deluser("some")
+    assert 0 < steps.count("receive") <= 5
+    client = redis_server.client()
+    with LockContext(client) as context, context.lock("order:42"):
+        ours = [each for each in client.client_list() if each["name"] == "wheel_lock"]
+        assert ours
+        assert all("redis-py" in each.get("lib-name", "redis-py") for each in ours)
+
+
+# -- what it says ----------------------------------------------------------------------------------------------------
+
+NONSENSE = [
+    *(b"+OK\r\n", b":7\r\n", b":-99999999999999999999999999\r\n", b"$-1\r\n", b"*-1\r\n", b"$2\r\nno\r\n"),
+    *(b"*1\r\n*1\r\n:1\r\n", b"*2\r\n:1\r\n$-1\r\n", b"!garbage\r\n", b"-\r\n", b"-MOVED\r\n", b"-MOVED 1 x\r\n"),
+    *(b"-ASK 1 a:" + b"9" * 5000 + b"\r\n", b"-ERR key\r\n", b"*1\r\n" * 20 + b":1\r\n"),
+]
+
+
+@pytest.mark.parametrize("verb", [b"EVAL", b"EVALSHA", b"SCRIPT", b"CLIENT", b"AUTH", b"SELECT"])
+def test_nonsense_costs_the_attempt_at_most(verb: bytes, redis_server: RedisServer) -> None:
+    def one(reply: bytes) -> str:
+        """Return what the first caller is told; the next one is granted."""
+        said = [reply]
+        with (
+            Liar(lambda words: said[-1] if words[0] == verb and said and not acquires(words) else None) as liar,
+            LockContext(client_of(liar, db=3, password="secret"), response_timeout=0.3) as context,
+        ):
+            text = told(context)
+            said.clear()  # it has come to its senses
+            eventually(lambda: told(context) == "granted")
+            return text
+
+    with (
+        LockContext(redis_server.client()) as good,
+        good.lock("good", timeout=LONG_S, renew_every=0.1) as lock,
+        logged() as log,
+        ThreadPoolExecutor(len(NONSENSE)) as threads,  # for they wait more than they compute
+    ):
+        assert all(map(clean, threads.map(one, NONSENSE)))
+        assert lock.is_held
+        assert not log.said("survived")
+        assert not log.said("died")
+
+
+@pytest.mark.parametrize("reply", NONSENSE, ids=lambda reply: repr(reply[:20]))
+def test_nonsense_about_its_role_is_none(reply: bytes) -> None:
+    with Liar(lambda words: reply if words[0] == b"ROLE" else None) as server, Liar() as sentinel:
+        sentinel.lie = lambda words: watched(words, server.port)
+        with pytest.raises((redis.RedisError, OSError)):
+            connector_of(sentinel).connect(LONG_S)
+        assert not any(words[0] == b"SCRIPT" for words in server.asked) or reply == b"-ERR key\r\n"
+
+
+# -- Sentinels -------------------------------------------------------------------------------------------------------
+
+
+def watched(words: list[bytes], port: int, **changes: bytes | None) -> bytes | None:
+    """What a Sentinel says whose master is on a port, with some of it changed; a field that is None is left out."""
+    if words[0] != b"SENTINEL" and words[0] != b"SENTINEL MASTER":
+        return None
+    if b"GET-MASTER-ADDR-BY-NAME" in words[1].upper():
+        return array(bulk(changes.get("ip") or b"127.0.0.1"), bulk(changes.get("port") or b"%d" % port))
+    state: dict[str, bytes | None] = {
+        "name": b"m",
+        "ip": b"127.0.0.1",
+        "port": b"%d" % port,
+        "flags": b"master",
+        "config-epoch": b"1",
+        "num-other-sentinels": b"0",
+        **{name.replace("_", "-"): value for name, value in changes.items()},
+    }
+    return array(*[bulk(each) for name, value in state.items() if value is not None for each in (name.encode(), value)])
+
+
+def connector_of(liar: Liar, **settings: Any) -> SentinelConnector:
+    connector = connector_for(Sentinel([("127.0.0.1", liar.port)]).master_for("m", **settings))
+    assert isinstance(connector, SentinelConnector)
+    return connector
+
+
+STATES: dict[str, dict[str, bytes | None]] = {
+    "a port that is a text": {"port": b"abc"},
+    "a port that is too large": {"port": b"65536"},
+    "a port of 5,000 digits": {"port": b"9" * 5000},
+    "port 0": {"port": b"0"},
+    "an address that is none": {"ip": b"a\x1b[2Jb"},
+    "an address that is far too long": {"ip": b"a" * 5000},
+    "an epoch that is too large": {"config_epoch": b"9" * 30},
+    "an epoch of 5,000 digits": {"config_epoch": b"9" * 5000},
+    "a negative epoch": {"config_epoch": b"-1"},
+    "no number of other Sentinels": {"num_other_sentinels": None},
+    "no flags": {"flags": None},
+}
+
+
+@pytest.mark.parametrize("changes", STATES.values(), ids=STATES)
+def test_a_sentinel_that_talks_nonsense_is_not_heard(changes: dict[str, bytes | None]) -> None:
+    with Liar() as server, Liar() as liar, Liar(lambda words: watched(words, server.port)) as honest:
+        liar.lie = lambda words: watched(words, server.port, **changes)
+        with pytest.raises(redis.ConnectionError) as caught:
+            connector_of(liar).ask(LONG_S)
+        assert clean(str(caught.value))
+        both = Sentinel([("127.0.0.1", liar.port), ("127.0.0.1", honest.port)]).master_for("m")
+        with LockContext(both) as context:
+            assert context.lock("order:42").acquire(blocking=False)
+
+
+@pytest.mark.parametrize("reply", NONSENSE, ids=lambda reply: repr(reply[:20]))
+def test_a_reply_that_is_no_state_of_a_master_is_none(reply: bytes) -> None:
+    with Liar(lambda words: reply if words[0].startswith(b"SENTINEL") else None) as liar:
+        with pytest.raises(redis.ConnectionError) as caught:
+            connector_of(liar).ask(LONG_S)
+        assert clean(str(caught.value))
+
+
+def test_a_sentinel_that_names_itself_is_no_master() -> None:
+    with Liar() as liar:
+
+        def lie(words: list[bytes]) -> bytes | None:
+            return array(bulk(b"sentinel"), array(bulk(b"m"))) if words[0] == b"ROLE" else watched(words, liar.port)
+
+        liar.lie = lie
+        with pytest.raises(redis.ConnectionError, match="no master"):
+            connector_of(liar).connect(LONG_S)
+
+
+def test_of_masters_that_are_new_each_time_few_are_remembered() -> None:
+    with Liar() as liar:
+        connector = connector_of(liar)
+        epochs = count(1)
+        liar.lie = lambda words: watched(words, 1, config_epoch=b"%d" % next(epochs), ip=b"m%d.invalid" % next(epochs))
+        for _ in range(40):
+            with pytest.raises((redis.RedisError, OSError)):
+                connector.connect(LONG_S)
+        assert int(connector.opinions.belief.epoch) >= 40  # type: ignore[union-attr]
+        assert len(connector._targets) <= 16
+
+
+# -- connection classes of the user's own ----------------------------------------------------------------------------
+
+
+def test_a_connection_class_of_the_users_own_connects_to_what_the_sentinels_name(redis_server: RedisServer) -> None:
+    connected: list[tuple[str, int]] = []
+
+    class Tunnel(SentinelManagedConnection):
+        def _connect(self) -> Any:
+            connected.append((self.host, self.port))
+            return super()._connect()  # type: ignore[no-untyped-call]
+
+    with Liar(lambda words: watched(words, redis_server.port)) as sentinel:
+        manager = Sentinel([("127.0.0.1", sentinel.port)])
+        client = manager.master_for("m", connection_class=Tunnel)
+        with LockContext(client) as context, context.lock("order:42") as lock:
+            assert lock.is_held
+            assert set(connected) == {("127.0.0.1", redis_server.port)}
+            assert len(connected) == context.stats().connects
+
+
+def test_one_that_cannot_be_used_is_refused() -> None:
+    class Tunnel(AsyncManagedConnection):
+        pass
+
+    with pytest.raises(TypeError, match="Tunnel"):
+        LockContext(AsyncSentinel([("127.0.0.1", 1)]).master_for("m", connection_class=Tunnel))
+
+
+def test_nobody_goes_around_a_tunnel_to_see_whether_a_server_speaks_tls() -> None:
+    class Tunnel(redis.Connection):
+        def _connect(self) -> Any:
+            raise ConnectionResetError("through the tunnel only")
+
+    with Liar() as liar:
+        pool = redis.ConnectionPool(connection_class=Tunnel, host="127.0.0.1", port=liar.port)
+        with pytest.raises(redis.ConnectionError):
+            RedisPyConnector(redis.Redis(connection_pool=pool)).connect(LONG_S)
+        assert liar.connections == 0
+
+
+# -- texts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def caught_texts(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    caplog.set_level("DEBUG")
+    texts: list[str] = []
+    yield texts
+    assert texts
+    for text in [*texts, *(record.getMessage() for record in caplog.records)]:
+        assert clean(text), repr(text)
+
+
+def note(error: BaseException | None, texts: list[str]) -> None:
+    while error is not None:
+        texts.append(str(error))
+        error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("verb", [b"EVAL", b"SCRIPT", b"SET", b"AUTH", b"SELECT", b""], ids=repr)
+def test_what_a_server_says_moves_no_cursor(verb: bytes, caught_texts: list[str]) -> None:
+    lie = b"-ERR " + ESCAPES + b"\r\n"
+    with Liar(lambda words: lie if verb in (words[0], b"") else None) as liar:
+        client = client_of(liar, password="secret", db=1)
+        with LockContext(client, response_timeout=0.5) as context:
+            try:
+                context.lock("order:42").acquire(blocking=False)
+            except (LockUnavailable, LockServerError) as error:
+                note(error, caught_texts)
+            caught_texts.append(repr(context))
+
+
+def test_nor_does_what_a_sentinel_says(caught_texts: list[str]) -> None:
+    with Liar(lambda words: b"-ERR " + ESCAPES + b"\r\n") as liar:
+        client = Sentinel([("127.0.0.1", liar.port)]).master_for("m")
+        with LockContext(client, response_timeout=0.5) as context, pytest.raises(LockUnavailable) as caught:
+            context.lock("order:42").acquire(blocking=False)
+        note(caught.value, caught_texts)
+
+
+def test_control_characters_and_what_turns_the_text_around_are_escaped() -> None:
+    for number in [*range(0xA0), 0x202E, 0x2066, 0x2028, 0x200B, 0xD800, 0x1F600]:
+        text = error_text(f"a{chr(number)}b")
+        assert clean(text)
+        assert "\n" not in text
+    assert error_text("x" * 10_000) == "x" * 200
+    assert len(error_text("\x1b" * 10_000)) == 200
+
+
+# -- URLs ------------------------------------------------------------------------------------------------------------
+
+URLS = [
+    *(f"redis://user:{SECRET}/et@host:6379/0", f"redis://user:{SECRET}[et@host:6379/0", f"user:{SECRET}et@host:6379/0"),
+    *(f"redis://user:{SECRET}?et@host:6379/0", f"redis://user:{SECRET}#et@host:6379/0", f"http://u:{SECRET}et@host"),
+    *(f"redis://user:{SECRET}et@host:port", f"redis://user:{SECRET}et@host:99999", f"unix://u:{SECRET}/et@/run/x"),
+    *(f"redis://user:{SECRET}\u2100et@host", f"redis://user:{SECRET}et@[::1", f"redis://x:1/{SECRET}@host/0"),
+    *(f"redis://:{SECRET}et@host?db=zero", f"redis://:{SECRET}et@host?nonsense=1", f"redis://u:1?{SECRET}=b@host"),
+    *(f"redis://u:1#{SECRET}@host:6379", f"redis://u:a://{SECRET}@host:x", f"u:{SECRET}://et@host"),
+]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_no_part_of_a_password_is_in_what_is_said_of_a_url(url: str) -> None:
+    with pytest.raises(ValueError, match="url must be") as caught:
+        LockContext.from_url(url)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    assert SECRET not in repr(caught.value)
+    assert "et@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("redis://user:p@ss@localhost:7000/3", "localhost:7000"),
+        ("redis://localhost", "localhost:6379"),
+        ("redis://localhost:7000?password=p@ss&db=2", "localhost:7000"),
+        ("redis://:%2F%40@localhost:7000/0", "localhost:7000"),
+        ("rediss://localhost:7000/0?ssl_cert_reqs=none", "localhost:7000"),
+        ("unix:///run/a@b.sock?db=1", "/run/a@b.sock"),
+        ("unix://user:pass@/run/redis.sock", "/run/redis.sock"),
+        ("redis://[::1]:7000/0", "::1:7000"),
+        ("redis://localhost:7000/0?socket_timeout=2&max_connections=3", "localhost:7000"),
+    ],
+)
+def test_a_url_that_makes_sense_is_taken(url: str, place: str) -> None:
+    with LockContext.from_url(url) as context:
+        assert place in repr(context)
+
+
+# -- addresses -------------------------------------------------------------------------------------------------------
+
+
+def test_addresses_that_can_be_and_those_that_cannot() -> None:
+    host: Any
+    port: Any
+    for host, port in [
+        (b"127.0.0.1", 6379),
+        ("::1", b"1"),
+        ("a.example.com.", "65535"),
+        (b"a_b-c", 7),
+        ("fe80::1%eth0", 1),
+    ]:
+        server = as_server(host, port)
+        assert server is not None
+        assert server[1].isdecimal()
+    for port in (0, -1, 65536, 10**400, 10**5000, "", "1 ", "\u0661", "9" * 5000, None, 1.0, True, b"x"):
+        assert as_server("localhost", port) is None
+    for host in ("", None, 5, "a b", "a\nb", "\u202e", b"\xff", "x" * 64, "x." * 200, ".", "a..b"):
+        assert as_server(host, 6379) is None
+
+
+# -- keys ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"ERR no such key", b"ERR value of key is not an integer", b"ERR unknown keyspace", b"ERR the key is bad"),
+        *(b"ERR wrong number of arguments for 'set' command", b"KEYERR declare your keys"),
+        b"ERR this request is an invalid request of yours",
+    ],
+)
+def test_an_error_that_only_sounds_like_it_does_not_switch_to_one_lock_a_call(text: bytes) -> None:
+    with (
+        Liar(lambda words: b"-" + text + b"\r\n" if acquires(words) else None) as liar,
+        LockContext(client_of(liar), response_timeout=LONG_S) as context,
+    ):
+        with pytest.raises(LockServerError):
+            context.acquire_many(["a", "b"])
+        assert not context._engine.router.renewer.node.one_by_one
+
+
+def test_what_one_connection_has_taught_is_over_with_it() -> None:
+    said = [b"-invalid request\r\n"]
+    with (
+        Liar(lambda words: said[0] if said and acquires(words) and words[2] == b"0" else None) as liar,
+        LockContext(client_of(liar), response_timeout=LONG_S) as context,
+    ):
+        locks = context.acquire_many(["a", "b"], timeout=LONG_S)
+        assert all(locks.values())
+        node = context._engine.router.renewer.node
+        assert node.one_by_one
+        said.clear()
+        context.timer.post(lambda: node.drop(ConnectionAbortedError("for a test")))
+        eventually(lambda: node.connected and not node.one_by_one)
+        assert context.stats().held == 2

@@ -1,0 +1,314 @@
+"""What a node of a cluster says of others is read before it is believed; nonsense costs the node that says it alone."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+
+import pytest
+import redis
+import redis.asyncio
+from redis.asyncio.cluster import ClusterNode
+from wheel_lock.engine.cluster import ClusterRouter
+
+from tests.support.liar import Liar, acquires, array, bulk
+from tests.support.logged import logged
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, WheelLockError
+from wheel_lock.engine.topology import cluster as cluster_module
+from wheel_lock.net import connect_budget
+from wheel_lock.net.cluster import MOST_NODES, ClusterConnector
+from wheel_lock.protocol.keys import SLOTS, hash_slot
+
+NAME = "order:42"
+SLOT = hash_slot(NAME.encode())
+LONG_S = 30.0
+
+
+def node(host: bytes, port: bytes) -> bytes:
+    return array(host if host.startswith(b"$-1") else bulk(host), port, bulk(b"id"))
+
+
+def slots(first: bytes, last: bytes, *nodes: bytes) -> bytes:
+    return array(first, last, *nodes)
+
+
+def number(value: int) -> bytes:
+    return b":%d\r\n" % value
+
+
+class Cluster(Liar):
+    """A node that calls itself the only one, unless a test has it say something else.
+
+    Attributes:
+        map: What it says to CLUSTER SLOTS.
+        to_calls: What it says to acquires.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self._lie)
+        self.map = array(slots(number(0), number(SLOTS - 1), self.itself))
+        self.to_calls: bytes | None = None
+
+    @property
+    def itself(self) -> bytes:
+        return node(b"127.0.0.1", number(self.port))
+
+    def _lie(self, words: list[bytes]) -> bytes | None:
+        if words[:2] == [b"CLUSTER", b"SLOTS"]:
+            return self.map
+        return self.to_calls if acquires(words) else None
+
+    def client(self, password: str | None = None) -> redis.asyncio.RedisCluster:
+        """A client that asks nothing by itself."""
+        given = [ClusterNode("127.0.0.1", self.port)]
+        return redis.asyncio.RedisCluster(startup_nodes=given, protocol=2, password=password)
+
+
+@pytest.fixture
+def liar() -> Iterator[Cluster]:
+    with Cluster() as liar:
+        yield liar
+
+
+NODE = node(b"127.0.0.1", number(1))
+NONSENSE = {
+    "a last slot far too large": slots(number(0), b":99999999999\r\n", NODE),
+    "a negative slot": slots(number(-1), number(5), NODE),
+    "slots the wrong way round": slots(number(5), number(4), NODE),
+    "a slot that is a text": slots(bulk(b"0"), bulk(b"16383"), NODE),
+    "no slot": slots(b"$-1\r\n", b"$-1\r\n", NODE),
+    "no node": slots(number(0), number(5)),
+    "a node that is a text": slots(number(0), number(5), bulk(b"127.0.0.1")),
+    "a node without a port": slots(number(0), number(5), array(bulk(b"127.0.0.1"))),
+    "a port that is a text": slots(number(0), number(5), node(b"127.0.0.1", bulk(b"abc"))),
+    "port 0": slots(number(0), number(5), node(b"127.0.0.1", number(0))),
+    "a port that is too large": slots(number(0), number(5), node(b"127.0.0.1", number(65536))),
+    "a negative port": slots(number(0), number(5), node(b"127.0.0.1", number(-1))),
+    "a port of its own for an unknown host": slots(number(0), number(5), node(b"?", number(99999))),
+    "a host with control characters": slots(number(0), number(5), node(b"a\x1b[2Jb", number(1))),
+    "a host with a space": slots(number(0), number(5), node(b"a b", number(1))),
+    "a host that is no text": slots(number(0), number(5), node(b"\xff\xfe", number(1))),
+    "a host that is far too long": slots(number(0), number(5), node(b"a" * 300, number(1))),
+    "a host that no resolver takes": slots(number(0), number(5), node(b"a" * 64 + b"..b", number(1))),
+    "a number for an entry": number(7),
+    "an empty entry": array(),
+}
+
+
+@pytest.mark.parametrize("entry", NONSENSE.values(), ids=NONSENSE)
+def test_a_range_that_makes_no_sense_is_passed_over_with_one_line_in_the_log(liar: Cluster, entry: bytes) -> None:
+    good = slots(number(6), number(SLOTS - 1), liar.itself)
+    liar.map = array(entry, good)
+    connector = ClusterConnector(liar.client())
+    with logged() as log:
+        for _ in range(3):
+            assert connector.ask(LONG_S) == [(6, SLOTS - 1, ("127.0.0.1", str(liar.port)))]
+        assert len(log.said("make no sense")) == 1
+        liar.map = array(good)
+        assert connector.ask(LONG_S)
+        liar.map = array(entry, good)
+        assert connector.ask(LONG_S)
+        assert len(log.said("make no sense")) == 2
+
+
+@pytest.mark.parametrize("entry", [NONSENSE["no node"], NONSENSE["port 0"], NONSENSE["an empty entry"]])
+def test_a_map_without_any_node_that_could_be_used_is_none(liar: Cluster, entry: bytes) -> None:
+    liar.map = array(entry)
+    with Cluster() as other:
+        asked = ClusterConnector(
+            redis.asyncio.RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", each.port) for each in (liar, other)])
+        )
+        for _ in range(2):  # whoever is asked first
+            assert asked.ask(LONG_S) == [(0, SLOTS - 1, ("127.0.0.1", str(other.port)))]
+
+
+@pytest.mark.parametrize(
+    "reply", [b"+OK\r\n", b":7\r\n", b"$-1\r\n", b"*-1\r\n", b"-ERR \x1b[2J\r\n", b"-MOVED x\r\n"], ids=repr
+)
+def test_a_reply_that_is_no_map_is_none(liar: Cluster, reply: bytes) -> None:
+    liar.map = reply
+    assert ClusterConnector(liar.client()).ask(LONG_S) == []
+
+
+def test_a_replica_that_makes_no_sense_costs_the_range_nothing(liar: Cluster) -> None:
+    replicas = [node(b"127.0.0.1", number(0)), node(b"127.0.0.1", number(7)), number(5)]
+    liar.map = array(slots(number(0), number(SLOTS - 1), liar.itself, *replicas))
+    connector = ClusterConnector(liar.client())
+    assert len(connector.ask(LONG_S)) == 1
+    assert connector._replicas == [("127.0.0.1", "7")]
+
+
+def test_a_slot_that_is_given_to_two_is_the_firsts(liar: Cluster) -> None:
+    all_of_it = slots(number(0), number(SLOTS - 1), node(b"127.0.0.1", number(7)))
+    liar.map = array(slots(number(5), number(5), liar.itself), *[all_of_it] * 1000)
+    assert ClusterConnector(liar.client()).ask(LONG_S) == [(5, 5, ("127.0.0.1", str(liar.port)))]
+
+
+def test_of_a_map_with_very_many_nodes_a_thousand_are_kept(liar: Cluster) -> None:
+    masters = [node(b"10.0.%d.%d" % divmod(n, 256), number(1)) for n in range(SLOTS)]
+    replicas = [node(b"10.1.%d.%d" % divmod(n, 256), number(1)) for n in range(5000)]
+    ranges = [slots(number(n), number(n), master) for n, master in enumerate(masters)]
+    few, many = replicas[: MOST_NODES - 1], replicas[MOST_NODES - 1 :]
+    first, second = slots(number(0), number(0), masters[0], *few), slots(number(1), number(1), masters[1], *many)
+    liar.map = array(first, second, *ranges[2:])
+    connector = ClusterConnector(liar.client())
+    found = connector.ask(LONG_S)
+    assert len({each.server for each in found}) == MOST_NODES
+    assert len(connector._replicas) == MOST_NODES
+
+
+@pytest.mark.parametrize("most_bytes", [32 << 20, 1 << 20])
+def test_a_map_with_very_many_ranges_is_bounded_too(
+    liar: Cluster, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect_budget, "_MOST_BYTES", most_bytes)
+    entry = slots(number(0), number(0), liar.itself)
+    liar.map = array(*[entry] * 50_000)
+    # What is longer than anything that a cluster can say is not even read.
+    assert len(ClusterConnector(liar.client()).ask(LONG_S)) == (len(liar.map) < most_bytes)
+
+
+def test_where_nodes_hang_the_others_are_asked_the_next_time(liar: Cluster) -> None:
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(8)]
+        connector = ClusterConnector(liar.client())
+        connector.servers = [("127.0.0.1", str(port)) for port in silent]  # as a map said
+        began = time.monotonic()
+        assert connector.ask(1.0) == []
+        assert time.monotonic() - began < 4.0
+        eventually(lambda: connector.ask(1.0))
+
+
+def test_a_node_at_the_end_of_a_slow_link_has_time_for_each_step(liar: Cluster) -> None:
+    connector = ClusterConnector(liar.client(password="secret"))
+    connector.servers = [("127.0.0.1", str(liar.port)), *[("127.0.0.1", str(port)) for port in range(1, 9)]]
+    liar.pause_s = 0.3
+    asked = len(liar.asked)
+    assert connector.ask(3.0)
+    assert (len(liar.asked) - asked) * liar.pause_s > 3.0 / 4
+
+
+def granted(context: LockContext) -> bool:
+    """Whether a lock can be acquired."""
+    try:
+        with context.lock(NAME):
+            return True
+    except WheelLockError:
+        return False
+
+
+# -- redirections ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def good(redis_server: RedisServer) -> Iterator[LockContext]:
+    """Another context of the process, on the same timer."""
+    with LockContext(redis_server.client()) as context:
+        yield context
+
+
+REDIRECTIONS = {
+    "a port of 5,000 digits": b"-MOVED %d 127.0.0.1:%b\r\n" % (SLOT, b"9" * 5000),
+    "a port that is too large": b"-MOVED %d 127.0.0.1:65536\r\n" % SLOT,
+    "port 0": b"-MOVED %d 127.0.0.1:0\r\n" % SLOT,
+    "a port of other digits": f"-MOVED {SLOT} 127.0.0.1:\u0661\u0662\r\n".encode(),
+    "a slot of 5,000 digits": b"-MOVED %b 127.0.0.1:1\r\n" % (b"9" * 5000),
+    "a slot that does not exist": b"-MOVED 16384 127.0.0.1:1\r\n",
+    "a negative slot": b"-MOVED -1 127.0.0.1:1\r\n",
+    "the slot of another key": b"-MOVED %d 127.0.0.1:1\r\n" % ((SLOT + 1) % SLOTS),
+    "no host and no port": b"-MOVED %d\r\n" % SLOT,
+    "nothing": b"-MOVED\r\n",
+    "a host with control characters": b"-MOVED %d a\x1b[2J:1\r\n" % SLOT,
+    "a host that is far too long": b"-MOVED %d %b:1\r\n" % (SLOT, b"a" * 5000),
+    "an ASK to nowhere": b"-ASK %d 127.0.0.1:99999\r\n" % SLOT,
+    "nowhere inside a script": b"-ERR Error running script (call to f_0): @user_script:1: -MOVED x\r\n",
+}
+
+
+@pytest.mark.parametrize("redirection", REDIRECTIONS.values(), ids=REDIRECTIONS)
+def test_a_redirection_that_makes_no_sense_costs_the_call(liar: Cluster, good: LockContext, redirection: bytes) -> None:
+    liar.to_calls = redirection
+    with good.lock("good", timeout=LONG_S, renew_every=0.1) as lock, logged() as log:
+        with LockContext(liar.client(), response_timeout=0.5) as context:
+            with pytest.raises(WheelLockError) as caught:
+                context.lock(NAME).acquire(blocking=False)
+            assert str(caught.value).isprintable()
+            liar.to_calls = None
+            eventually(lambda: granted(context))  # it is connected to anew
+        renewals = lock.renewals
+        eventually(lambda: lock.renewals > renewals)
+        assert not log.said("survived")
+        assert not log.said("died")
+
+
+def test_a_redirection_to_itself_for_ever_ends_with_the_time_of_the_call(liar: Cluster, good: LockContext) -> None:
+    liar.to_calls = b"-MOVED %d 127.0.0.1:%d\r\n" % (SLOT, liar.port)
+    with good.lock("good", timeout=LONG_S, renew_every=0.1) as lock:
+        with LockContext(liar.client(), response_timeout=1.0) as context:
+            with pytest.raises(WheelLockError):
+                context.lock(NAME).acquire(blocking=False)
+            assert sum(map(acquires, liar.asked)) < 50  # with pauses
+        assert lock.is_held
+
+
+@pytest.mark.parametrize("address", [b":%d", b"?:%d", b"[127.0.0.1]:%d", b"localhost:%d"])
+def test_a_redirection_may_leave_out_the_host(liar: Cluster, address: bytes) -> None:
+    with Cluster() as other:
+        liar.to_calls = b"-MOVED %d " % SLOT + address % other.port + b"\r\n"
+        with LockContext(liar.client()) as context:
+            assert context.lock(NAME).acquire(blocking=False)
+            assert [words[0] for words in other.asked if words[0] == b"SET"] == [b"SET"]
+
+
+def test_nodes_that_redirections_name_are_bounded(liar: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "MOST_NODES", 4)
+    ports, called = count(1), [0]
+
+    def lie(words: list[bytes]) -> bytes | None:
+        if acquires(words):
+            called[0] += 1
+            return b"-MOVED %d 127.0.0.1:%d\r\n" % (SLOT, next(ports))
+        return liar._lie(words)
+
+    liar.lie = lie
+    with LockContext(liar.client(), response_timeout=0.5) as context:
+        for number in range(30):
+            lock = context.lock(f"{{{NAME}}}:{number}")
+            with pytest.raises(WheelLockError):
+                lock.acquire(blocking=False)
+            if called[0] > 20:
+                break
+        cluster = context._engine.router
+        assert isinstance(cluster, ClusterRouter)
+        assert called[0] > 9
+        assert len(cluster._by_server) <= 9
+
+
+def test_maps_that_name_others_each_time_do_not_pile_up(liar: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "MOST_NODES", 4)
+    hosts, maps = count(1), [0]
+
+    def lie(words: list[bytes]) -> bytes | None:
+        if words[:2] != [b"CLUSTER", b"SLOTS"]:
+            return liar._lie(words)
+        maps[0] += 1
+        others = [slots(number(n), number(n), node(b"127.0.0.%d" % next(hosts), number(9))) for n in range(5)]
+        return array(slots(number(5), number(SLOTS - 1), liar.itself), *others)
+
+    liar.lie = lie
+    with LockContext(liar.client()) as context, context.lock("kept", timeout=LONG_S) as lock:
+        cluster = context._engine.router
+        assert isinstance(cluster, ClusterRouter)
+
+        def asked_often() -> bool:
+            context.timer.post(cluster.refresh)  # passed over while the nodes are being asked
+            return maps[0] > 8
+
+        eventually(asked_often, LONG_S, interval_s=0.05)
+        eventually(lambda: len(cluster._by_server) <= 12, LONG_S)
+        assert lock.is_held

@@ -1,0 +1,266 @@
+"""Sentinels that do not say the same: one leads a failover that lasts, hangs, was away, is somebody else's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis.asyncio.sentinel
+import redis.sentinel
+from wheel_lock.engine.failover import SentinelRouter
+
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from tests.topology.watched import FAILOVER_S, SERVICE, Watched
+from wheel_lock import LockContext, LockLost
+from wheel_lock.engine.topology import sentinel as failover
+from wheel_lock.net import pubsub
+
+pytestmark = pytest.mark.slow
+
+LONG_S = 20.0
+NEVER_S = 3600.0
+UNHURRIED_S = 300.0
+"""A lock of that is not renewed within any bound here, so a renewal is the look at what a new master knows."""
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    # They fail over when they are told to, and not because one of them is stopped.
+    with Watched(down_after_ms=60_000) as watched:
+        yield watched
+
+
+def client_of(watched: Watched, first: int = 0, **settings: Any) -> redis.Redis:
+    """A client that has the Sentinels in another order, and no time limits of its own."""
+    ports = [sentinel.port for sentinel in watched.sentinels]
+    addresses = [("127.0.0.1", port) for port in (*ports[first:], *ports[:first])]
+    client: redis.Redis = redis.sentinel.Sentinel(addresses, **settings).master_for(SERVICE)
+    return client
+
+
+def named_by(sentinel: RedisServer) -> int:
+    found: Any = sentinel.client().sentinel_get_master_addr_by_name(SERVICE)
+    return int(found[1])
+
+
+def replicated(watched: Watched) -> bool:
+    return watched.servers[1].client().dbsize() == watched.servers[0].client().dbsize()
+
+
+def fail_over(leader: RedisServer, new: RedisServer) -> None:
+    """Have one Sentinel make another server the master; return when that one says so."""
+
+    def begun() -> bool:
+        try:
+            leader.client().sentinel_failover(SERVICE)
+        except redis.ResponseError:
+            return False
+        return True
+
+    eventually(begun, FAILOVER_S)
+    eventually(lambda: named_by(leader) == new.port, FAILOVER_S)
+
+
+@pytest.fixture
+def lasting() -> Iterator[Watched]:
+    """A failover that goes on after the new master is one, because the other replica is synchronised for a long time."""
+    with Watched(replicas=2, down_after_ms=60_000, failover_timeout_ms=60_000, one_choice=True) as watched:
+        new = watched.servers[1].client()
+        new.config_set("repl-diskless-sync-delay", 600)
+        new.execute_command("DEBUG", "CHANGE-REPL-ID")
+        yield watched
+
+
+def goes_on(watched: Watched) -> bool:
+    """Whether the failover has not ended: the leader lists the old master, which goes on answering as one."""
+    masters: Any = watched.sentinels[0].client().sentinel_masters()
+    return int(masters[SERVICE]["port"]) == watched.servers[0].port
+
+
+@pytest.mark.parametrize("first", range(3))
+def test_a_lock_is_kept_at_the_new_master_while_the_failover_lasts(lasting: Watched, first: int) -> None:
+    with LockContext(client_of(lasting, first)) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
+        eventually(lambda: replicated(lasting))
+        fail_over(lasting.sentinels[0], lasting.servers[1])
+        eventually(lambda: lock.renewals, LONG_S)
+        assert lasting.servers[1].client().get("order:42") == lock.token
+        with LockContext(client_of(lasting, first + 1)) as other:
+            assert not other.lock("order:42", timeout=30.0).acquire(blocking=False)
+        assert goes_on(lasting)
+        assert lock.is_held
+
+
+def test_locks_come_and_go_at_the_new_master_while_the_failover_lasts(lasting: Watched) -> None:
+    old, new, _ = (server.client() for server in lasting.servers)
+    with LockContext(client_of(lasting)) as known, known.lock("before"):
+        fail_over(lasting.sentinels[0], lasting.servers[1])
+        old.replicaof("127.0.0.1", lasting.servers[1].port)  # as another Sentinel does after ten seconds
+        with LockContext(client_of(lasting)) as fresh:
+            for context in (known, fresh):
+                with context.lock("order:42", timeout=10.0) as lock:
+                    assert new.get("order:42") == lock.token
+        assert goes_on(lasting)
+
+
+@pytest.mark.parametrize("leader", range(3))
+def test_each_sentinel_is_listened_to(lasting: Watched, monkeypatch: pytest.MonkeyPatch, leader: int) -> None:
+    monkeypatch.setattr(failover, "_LOOK_EVERY_S", NEVER_S)
+    monkeypatch.setattr(pubsub, "_PING_EVERY_S", NEVER_S)
+    with LockContext(lasting.client()) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
+        eventually(lambda: replicated(lasting))
+        failovers = context._engine.router
+        assert isinstance(failovers, SentinelRouter)
+        eventually(lambda: all(not listening.busy for listening in failovers.listeners))
+        for number, sentinel in enumerate(lasting.sentinels):
+            if number != leader:
+                sentinel.pause()
+        fail_over(lasting.sentinels[leader], lasting.servers[1])
+        eventually(lambda: lock.renewals, LONG_S)
+        assert lasting.servers[1].client().get("order:42") == lock.token
+
+
+def test_a_failover_that_no_event_told_of_is_seen_by_looking(lasting: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failover, "_CHANNELS", (b"+nothing",))
+    with LockContext(lasting.client()) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
+        eventually(lambda: replicated(lasting))
+        fail_over(lasting.sentinels[0], lasting.servers[1])
+        eventually(lambda: lock.renewals, LONG_S)
+
+
+def test_the_sentinels_are_left_alone_while_nothing_is_held(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failover, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(pubsub, "_PING_EVERY_S", 0.05)
+    observer = watched.sentinels[0].client()
+
+    def connections() -> int:
+        stats: Any = observer.info("stats")
+        return int(stats["total_connections_received"])
+
+    with LockContext(watched.client()) as context:
+        for _ in range(2):
+            before = connections()
+            with context.lock("order:42"):
+                eventually(lambda: connections() > before + 5)  # noqa: B023
+            failovers = context._engine.router
+            assert isinstance(failovers, SentinelRouter)
+            eventually(lambda: failovers._next_look is None and not failovers._looking)  # noqa: B023
+            before = connections()
+            time.sleep(0.5)
+            assert connections() == before
+
+
+@pytest.mark.parametrize("hung", range(3))
+def test_a_sentinel_that_hangs_delays_nothing_for_long(watched: Watched, hung: int) -> None:
+    watched.sentinels[hung].pause()
+    with (
+        LockContext(
+            client_of(watched, sentinel_kwargs={"socket_timeout": 60.0}), connect_timeout=60.0, response_timeout=5.0
+        ) as context,
+        context.lock("order:42", timeout=30.0) as lock,
+    ):
+        assert watched.servers[0].client().get("order:42") == lock.token
+
+
+def test_a_sentinel_that_was_away_is_not_believed(watched: Watched) -> None:
+    behind, *others = watched.sentinels
+    old, new = watched.servers
+    behind.kill()
+    with LockContext(client_of(watched)) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
+        eventually(lambda: replicated(watched))
+        fail_over(others[0], new)
+        eventually(lambda: lock.renewals, LONG_S)
+        for sentinel in others:
+            sentinel.pause()
+        behind.start()
+        assert named_by(behind) == old.port
+        old.client().replicaof("NO", "ONE")  # if it has been demoted: it is the most tempting now
+        new.client().client_kill_filter(_type="normal")
+        new.client().client_kill_filter(_type="pubsub")
+        connects = context.stats().connects
+        with context.lock("another", timeout=UNHURRIED_S) as another:
+            assert new.client().get("another") == another.token
+        eventually(lambda: context.stats().connects > connects)
+        assert lock.is_held
+
+
+def test_sentinels_that_are_set_up_anew_are_followed(watched: Watched) -> None:
+    with LockContext(client_of(watched)) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
+        eventually(lambda: replicated(watched))
+        fail_over(watched.sentinels[0], watched.servers[1])
+        eventually(lambda: lock.renewals, LONG_S)
+        for sentinel in watched.sentinels:
+            sentinel.kill()
+        watched.servers[0].client().replicaof("NO", "ONE")
+        watched.servers[1].kill()
+        for sentinel in watched.sentinels:
+            sentinel.start()  # their epoch is 0, and they name the first server, as they are configured
+        with context.lock("another", timeout=UNHURRIED_S) as another:
+            assert watched.servers[0].client().get("another") == another.token
+
+
+class Mapping(redis.sentinel.Sentinel):
+    """A Sentinel object of a user who reaches the servers by other addresses."""
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        _, port = super().discover_master(service_name)  # type: ignore[no-untyped-call]
+        return "localhost", port
+
+
+class MappingInTasks(redis.asyncio.sentinel.Sentinel):
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        _, port = await super().discover_master(service_name)
+        return "localhost", port
+
+
+@pytest.mark.parametrize("kind", [Mapping, MappingInTasks])
+def test_addresses_are_as_the_users_own_sentinel_object_maps_them(watched: Watched, kind: type[Any]) -> None:
+    addresses = [("127.0.0.1", sentinel.port) for sentinel in watched.sentinels]
+    with LockContext(kind(addresses).master_for(SERVICE)) as context, context.lock("order:42") as lock:
+        assert watched.servers[0].client().get("order:42") == lock.token
+        assert f"localhost:{watched.servers[0].port}" in repr(context)
+
+
+def test_sentinels_that_see_too_few_others_are_not_believed(watched: Watched) -> None:
+    with LockContext(client_of(watched, min_other_sentinels=2)) as context, context.lock("order:42") as lock:
+        assert lock.is_held
+    with (
+        LockContext(client_of(watched, min_other_sentinels=3), response_timeout=1.5) as context,
+        pytest.raises(Exception, match="name no master of 'locks'"),
+    ):
+        context.lock("order:42").acquire()
+
+
+def test_a_user_of_the_sentinels_needs_no_more_rights_than_redis_py_wants(watched: Watched) -> None:
+    for sentinel in watched.sentinels:
+        sentinel.client().acl_setuser(
+            "app",
+            enabled=True,
+            passwords=["+secret"],
+            categories=["-@all"],
+            commands=["+sentinel|masters", "+subscribe", "+ping"],
+            channels=["*"],
+        )
+    asking = {"username": "app", "password": "secret"}
+    client = client_of(watched, sentinel_kwargs=asking)
+    with LockContext(client) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
+        eventually(lambda: replicated(watched))
+        fail_over(watched.sentinels[0], watched.servers[1])
+        eventually(lambda: lock.renewals, LONG_S)
+
+
+def test_a_lock_that_the_new_master_has_not_seen_is_told_lost_while_the_failover_lasts(lasting: Watched) -> None:
+    with LockContext(client_of(lasting)) as context:
+        lock = context.lock("order:42", timeout=UNHURRIED_S)
+        assert lock.acquire()
+        eventually(lambda: replicated(lasting))
+        new = lasting.servers[1].client()
+        new.config_set("replica-read-only", "no")
+        new.delete("order:42")
+        fail_over(lasting.sentinels[0], lasting.servers[1])
+        eventually(lambda: lock.lost, LONG_S)
+        assert goes_on(lasting)
+        with pytest.raises(LockLost):
+            lock.release()

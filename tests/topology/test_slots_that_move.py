@@ -1,0 +1,311 @@
+"""Calls about a slot that is on its way, which the nodes send from one to another."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from wheel_lock.engine.cluster import ClusterRouter
+
+from tests.redis.support import Background
+from tests.support.redis_server import RedisServer, require_redis_7
+from tests.support.waiting import eventually
+from tests.topology.moving import heal, hung, is_connected, is_renewed, keys_in, names_at, names_in, on_its_way
+from tests.topology.nodes import LONG_S, MASTERS, Nodes
+from wheel_lock import (
+    HashedWheelTimer,
+    Lock,
+    LockContext,
+    LockTimeout,
+    LockUnavailable,
+    LostEvent,
+    NotReplicated,
+    WheelLockError,
+)
+from wheel_lock.testing import ManualClock
+
+pytestmark = pytest.mark.slow
+
+MOST_A_SECOND = 300
+"""Commands that a call costs all nodes together which is sent again after pauses. Without pauses it costs thousands."""
+
+
+class Toll:
+    """Counts the commands that some nodes carry out or refuse."""
+
+    def __init__(self, *servers: RedisServer) -> None:
+        self._servers = servers
+        self._began = time.monotonic()
+        self._before = self._processed()
+
+    def _processed(self) -> int:
+        stats = [server.client().info("stats") for server in self._servers]
+        return sum(each["total_commands_processed"] + each.get("total_error_replies", 0) for each in stats)
+
+    @property
+    def a_second(self) -> float:
+        count = self._processed() - self._before
+        return count / (time.monotonic() - self._began)
+
+
+# -- where it is sent ------------------------------------------------------------------------------------------------
+
+
+def test_bulk_work_is_done_where_the_slot_is_going(nodes: Nodes, context: LockContext) -> None:
+    slot = 100
+    names = names_in(slot, 6)
+    with on_its_way(nodes, slot) as (source, target):
+        locks = context.acquire_many(names[:3])
+        assert all(locks.values())
+        assert keys_in(slot, target) == 3
+        context.release_many(locks.values())
+        assert keys_in(slot, target) == 0
+        with context.multi_lock([*names[:3], *names_at(2, 2)]) as together:
+            assert together.is_held
+        single = context.lock(names[4], timeout=60.0)
+        assert single.acquire()
+        context.release_many([single])
+        assert keys_in(slot, source) == keys_in(slot, target) == 0
+
+
+def test_what_was_granted_on_the_way_is_released_at_the_end_of_the_context(nodes: Nodes) -> None:
+    slot = 110
+    with on_its_way(nodes, slot) as (_, target):
+        with LockContext(nodes.client()) as context:
+            lock = context.lock(names_in(slot, 1)[0], timeout=60.0)
+            assert lock.acquire()
+            assert keys_in(slot, target) == 1
+        eventually(lambda: keys_in(slot, target) == 0)
+
+
+def test_a_grant_on_the_way_counts_when_replicas_of_its_new_node_have_it(nodes: Nodes) -> None:
+    slot = 120
+    names = names_in(slot, 3)
+    with (
+        on_its_way(nodes, slot) as (_, target),
+        LockContext(nodes.client(), min_replicas=1, replica_timeout=0.2) as context,
+    ):
+        with hung(nodes.servers[MASTERS + 1]):
+            with pytest.raises(NotReplicated):
+                context.lock(names[0], timeout=60.0).acquire()
+            with pytest.raises(NotReplicated):
+                context.acquire_many(names[1:], timeout=60.0)
+            eventually(lambda: keys_in(slot, target) == 0)
+        lock = context.lock(names[0])
+        eventually(lambda: acquired(lock), LONG_S)
+
+
+def acquired(lock: Lock) -> bool:
+    try:
+        return lock.acquire(blocking=False)
+    except NotReplicated:
+        return False
+
+
+def test_an_acquire_that_is_sent_on_breaks_nothing_where_it_goes(nodes: Nodes) -> None:
+    slot = 130
+    with on_its_way(nodes, slot), LockContext(nodes.client(), response_timeout=60.0) as context:
+        at_target = context.lock(names_at(1, 1)[0], timeout=60.0)
+        assert at_target.acquire()
+        first, *others = [context.lock(name, timeout=60.0) for name in names_in(slot, 10)]
+        assert first.acquire()  # all are connected to now
+        before = context.stats()
+        for lock in others:
+            assert lock.acquire()
+        assert context.stats().connects == before.connects
+        assert context.stats().unknown == before.unknown
+
+
+def test_a_node_that_does_not_know_its_name_is_found(nodes: Nodes) -> None:
+    require_redis_7()
+    slot = 140
+    names = names_in(slot, 3)
+    told: list[LostEvent] = []
+    source, target = nodes.masters[:2]
+    with LockContext(nodes.client()) as context:
+        lock = context.lock(names[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
+        assert lock.acquire()
+        for server in nodes.servers:
+            server.client().config_set("cluster-preferred-endpoint-type", "hostname")  # which none of them has
+        try:
+            nodes.begin_move(slot, source, target)
+            nodes.move_keys(slot, source, target)
+            with context.lock(names[1]) as other:  # as its owner says: at "?"
+                assert other.is_held
+            is_renewed(lock)
+            nodes.end_move(slot, target)
+            with context.lock(names[2]) as other:
+                assert other.is_held
+            is_renewed(lock)
+        finally:
+            for server in nodes.servers:
+                server.client().config_set("cluster-preferred-endpoint-type", "ip")
+        assert told == []
+
+
+# -- sent to and fro -------------------------------------------------------------------------------------------------
+
+
+def test_nodes_that_name_each_other_as_the_owner_are_asked_with_pauses(nodes: Nodes, context: LockContext) -> None:
+    slot = 150
+    names = names_in(slot, 2)
+    source, target = nodes.masters[:2]
+    lock = context.lock(names[0], timeout=60.0, renew_every=0.1)
+    assert lock.acquire()
+    nodes.begin_move(slot, source, target)
+    nodes.move_keys(slot, source, target)
+    source.client().execute_command("CLUSTER", "SETSLOT", slot, "NODE", nodes.id_of(target))  # and nobody else is told
+    toll = Toll(source, target)
+    other = context.lock(names[1], thread_local=False)
+    acquiring = Background(other.acquire)
+    time.sleep(0.7)
+    assert toll.a_second < MOST_A_SECOND
+    assert not acquiring.done or target.client().exists(names[1])  # they may have agreed meanwhile, and say so
+    nodes.end_move(slot, target)
+    assert acquiring.result()
+    is_renewed(lock)
+    lock.release()
+
+
+def test_a_lock_that_is_sent_back_to_its_home_is_asked_about_again(nodes: Nodes, context: LockContext) -> None:
+    slot = 160
+    lock = context.lock(names_in(slot, 1)[0], timeout=60.0, renew_every=0.1)
+    assert lock.acquire()
+    with on_its_way(nodes, slot) as (source, target):
+        nodes.move_keys(slot, source, target)
+        target.client().execute_command("CLUSTER", "SETSLOT", slot, "STABLE")  # it does not expect the slot any more
+        eventually(lambda: context.stats().overdue == 1, LONG_S)
+        toll = Toll(source, target)
+        time.sleep(0.7)
+        assert toll.a_second < MOST_A_SECOND
+        target.client().execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", nodes.id_of(source))
+        is_renewed(lock)
+        lock.release()
+
+
+# -- sent to where nobody answers ------------------------------------------------------------------------------------
+
+
+def test_a_renewal_that_is_sent_to_a_node_that_hangs_costs_pauses_only(nodes: Nodes, context: LockContext) -> None:
+    slot = 170
+    told: list[LostEvent] = []
+    lock = context.lock(names_in(slot, 1)[0], timeout=60.0, renew_every=0.1, on_lost=told.append)
+    neighbours = [
+        context.lock(name, timeout=60.0, renew_every=0.1, on_lost=told.append) for name in names_at(0, 20, "beside")
+    ]
+    for each in (lock, *neighbours):
+        assert each.acquire()
+    with on_its_way(nodes, slot) as (source, target):
+        nodes.move_keys(slot, source, target)
+        with hung(target):
+            toll = Toll(source)
+            eventually(lambda: context.stats().overdue == 1, LONG_S)
+            for _ in range(3):
+                is_renewed(*neighbours)
+            assert toll.a_second < MOST_A_SECOND * 4  # with the renewals of its neighbours
+            count = lock.renewals
+        is_renewed(lock)
+        assert count < lock.renewals
+        assert told == []
+        assert context.stats().lost == 0
+        for each in (lock, *neighbours):
+            each.release()
+
+
+def test_what_a_node_left_unanswered_does_not_matter_to_the_renewals_of_the_next(
+    nodes: Nodes, context: LockContext
+) -> None:
+    told: list[LostEvent] = []
+    slot, (source, target) = 205, nodes.masters[:2]
+    lock = context.lock(names_in(slot, 1)[0], timeout=6.0, renew_every=0.5, on_lost=told.append)
+    assert lock.acquire()
+    is_renewed(lock)
+    nodes.move(slot, source, target)
+    try:
+        source.pause()
+        renewals = lock.renewals
+        eventually(lambda: lock.renewals > renewals, LONG_S)  # where it lives now
+        batches = context.stats().batches
+        with hung(target):
+            eventually(lambda: context.stats().batches > batches, LONG_S)
+            source.kill()  # only now is it certain that the call which was sent there is never answered
+        eventually(lambda: told or lock.renewals > renewals + 3, LONG_S)
+        assert told == []
+        assert context.stats().overdue == 0
+    finally:
+        heal(nodes)
+        nodes.move(slot, target, source)
+
+
+def test_acquires_that_are_sent_to_a_dead_node_leave_nothing_behind(nodes: Nodes) -> None:
+    slot = 180
+    names = names_in(slot, 2)
+    with LockContext(nodes.client(), response_timeout=0.3) as context:
+        eventually(lambda: is_connected(context, names_at(0, 1)[0]), LONG_S)
+        with on_its_way(nodes, slot) as (source, target):
+            target.kill()
+            try:
+                for name in names:
+                    with pytest.raises((LockTimeout, LockUnavailable)):
+                        context.lock(name).acquire(blocking=False)
+                eventually(lambda: not context._engine.busy, LONG_S)
+            finally:
+                target.start()
+            eventually(lambda: nodes.info(target)["cluster_state"] == "ok", LONG_S)
+            assert keys_in(slot, source) == 0
+
+
+# -- the caller has given up -----------------------------------------------------------------------------------------
+
+
+def test_an_extension_that_is_sent_on_after_its_time_leaves_the_lock_to_its_renewals(nodes: Nodes) -> None:
+    slot = 190
+    told: list[LostEvent] = []
+    with LockContext(nodes.client(), response_timeout=0.5) as context:
+        lock = context.lock(names_in(slot, 1)[0], timeout=60.0, renew_every=20.0, on_lost=told.append)
+        eventually(lambda: is_connected(context, lock.name), LONG_S)
+        assert lock.acquire()
+        with on_its_way(nodes, slot) as (source, target):
+            nodes.move_keys(slot, source, target)
+            with hung(source), pytest.raises(LockTimeout):
+                lock.extend(5.0)
+            eventually(lambda: extended(lock), LONG_S)
+            assert told == []
+            lock.release()
+
+
+def extended(lock: Lock) -> bool:
+    try:
+        return lock.extend(5.0)
+    except WheelLockError:  # while the last extension is under way, for one
+        return False
+
+
+def test_a_probe_that_is_sent_on_is_not_the_last(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    slot, clock = 200, ManualClock()
+    timer = HashedWheelTimer(clock=clock)
+    source, target = nodes.masters[:2]
+    first, second = names_in(slot, 1)[0], names_in(slot + 1, 1)[0]
+    with LockContext(nodes.client(), timer=timer) as context:
+        assert context.lock(names_at(1, 1)[0], timeout=60.0).acquire()  # all are connected to now
+        # Of different terms, so that the probe is about the first alone.
+        locks = [
+            context.lock(first, timeout=90.0, renew_every=30.0),
+            context.lock(second, timeout=120.0, renew_every=30.0),
+        ]
+        assert all(lock.acquire() for lock in locks)
+        source.client().execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval")
+        try:
+            clock.advance(31.0)
+        finally:
+            source.client().execute_command("ACL", "SETUSER", "default", "+@all")
+        assert context.stats().unknown
+        # Nobody but the node itself says that the slot has gone.
+        assert isinstance(context._engine.router, ClusterRouter)
+        with monkeypatch.context() as patch:
+            patch.setattr(context._engine.router, "refresh", lambda: None)
+            nodes.move(slot, source, target)
+            clock.advance(5.0)
+        assert [lock.renewals for lock in locks] == [1, 1]
+    timer.stop()
+    nodes.move(slot, target, source)
