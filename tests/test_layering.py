@@ -19,13 +19,17 @@ MAX_LINES = 600
 # Lowest first. A module may import from its own row and from those above it here.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "options", "wheel"),
-    ("protocol", "observe", "lease"),
-    ("runtime",),
-    ("net", "lock_types"),
+    ("lease", "protocol", "observe"),
+    (
+        *("tokens", "native", "greenlets", "interruptions", "notifier", "failures", "alarms", "slow_calls"),
+        *("clock", "waker", "weak", "members", "turning", "loop", "timer"),
+    ),
     ("engine",),
     ("locks",),
-    ("sync", "aio"),
-    ("unfinished", "decorator", "asyncio"),
+    (
+        *("caller", "tasks", "blocks", "handle", "many", "threads", "task_lock", "family", "face", "asyncio"),
+        *("callers", "operations", "unfinished", "decorator"),
+    ),
     ("quorum",),
     ("context",),
     ("redis_lock",),

@@ -16,7 +16,6 @@ from typing import ClassVar, NoReturn, Protocol
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Operation, end_quietly
 from wheel_lock.engine.renewal.batch import RenewalGroup
-from wheel_lock.engine.requests.adopt import Adopt
 from wheel_lock.engine.requests.base import terms_of
 from wheel_lock.engine.waiting.waiter import Acquisition
 from wheel_lock.errors import (
@@ -32,6 +31,7 @@ from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import Kind
 from wheel_lock.lock_types.caller_token import WITH_CHOSEN_TOKEN
+from wheel_lock.locks.callers import Side
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, extension_ms, lock_name, lock_token, seconds
 from wheel_lock.protocol.handoff import Handoff
@@ -64,7 +64,7 @@ class Wait(Protocol):
     def give_up(self) -> None: ...
 
 
-class LockHandle:
+class LockHandle(Side):
     """What the lock objects of both faces have in common: all that needs no waiting.
 
     Attributes:
@@ -157,10 +157,10 @@ class LockHandle:
             raise ValueError(f"a lock of the kind {self._kind.name!r} makes its tokens itself, so token must be None")
         return kind
 
-    def _adoption(self, handoff: Handoff, operation: Operation[bool]) -> Adopt:
-        """Return the request that takes an exported lease over, ready to begin."""
-        lease = self._new_lease(lock_name(self.name))
-        return Adopt(self._engine, lease, self._options, handoff, operation)
+    def _owned_query(self, lease: Lease) -> Callable[[Operation[bool]], object]:
+        """Return the work that asks whether the token of ``lease`` is stored."""
+        kind = self._kind
+        return partial(self._engine.query, self.name, kind.owned(lease), partial(kind.read_owned, lease=lease))
 
     def _handoff(self, lease: Lease) -> Handoff:
         """Return what an adopter must know of ``lease``, or raise where its kind cannot be handed over."""
@@ -189,6 +189,10 @@ class LockHandle:
             left,
             hold_until,
         )
+
+    def _take_granted(self, leases: Sequence[Lease]) -> None:
+        """Keep what an acquire was granted."""
+        self._take(leases[0])
 
     def _take(self, lease: Lease) -> None:
         """Keep the new lease; an owner that lost an earlier one through this object keeps its truth about that."""

@@ -11,13 +11,15 @@ from wheel_lock.engine.future import Operation
 from wheel_lock.engine.requests.acquire_all import Together
 from wheel_lock.errors import LockLost, LockNotHeld, LossReason, quoted
 from wheel_lock.lease import Lease
-from wheel_lock.locks.base import LockHandle, time_limit
+from wheel_lock.locks.base import LockHandle, Wait, time_limit
+from wheel_lock.locks.callers import Side
 from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 L = TypeVar("L", bound=LockHandle)
 
 
-class MultiHandle(Generic[L]):
+class MultiHandle(Side, Generic[L]):
     """Several exclusive locks as one.
 
     Attributes:
@@ -62,10 +64,11 @@ class MultiHandle(Generic[L]):
         """Seconds until the first local deadline; 0 when they are not held."""
         return min(lock.remaining() for lock in self.locks.values())
 
-    def _together(
+    def _acquisition(
         self,
         blocking: bool | None,
         blocking_timeout: float | None,
+        token: object,
         operation: Operation[Sequence[Lease] | None],
     ) -> Together:
         """Return the wait for all of them, ready to begin; what is wrong with it is raised before any I/O."""
@@ -76,13 +79,16 @@ class MultiHandle(Generic[L]):
         leases = [lock._new_lease(lock_name(name)) for name, lock in self.locks.items()]
         return Together(engine, options, leases, False, blocking, until, operation)
 
-    def _take(self, leases: Sequence[Lease] | None) -> bool:
-        """Keep what was granted, if it was."""
-        if leases is None:
-            return False
+    def _take_granted(self, leases: Sequence[Lease]) -> None:
+        """Keep what an acquire was granted."""
         for lock, lease in zip(self.locks.values(), leases, strict=True):
             lock._take(lease)
-        return True
+
+    @uninterrupted_start
+    def _give_up(self, wait: Wait, leases: Sequence[Lease] | None) -> None:
+        """The caller was interrupted while acquiring: undo what was granted, or may have been."""
+        self._engine.interrupted = True  # some may have been taken already
+        insist(self._engine.tell, wait.give_up)
 
     def _to_release(self) -> tuple[list[Lease], dict[str | bytes, LossReason], LockNotHeld | None]:
         """Return what can be released, what was lost, and why one cannot be: it may have been released by itself."""
