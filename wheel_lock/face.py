@@ -42,7 +42,7 @@ class Face:
     @property
     def _state(self) -> str:
         """A word for ``repr()``."""
-        return "closed" if self._engine.closed else f"{len(self._engine.held)} held"
+        return "closed" if self._engine.closed else f"{len(self._engine.leases.held)} held"
 
     def __reduce__(self) -> NoReturn:
         # Not even a shallow copy: the first of the two to be collected would hang up for both.
@@ -94,7 +94,7 @@ class ThreadFace(Face):
     def __del__(self) -> None:
         engine: Engine | None = getattr(self, "_engine", None)
         if engine is not None:
-            engine.tell_if_running(engine.retire)
+            engine.post_if_running(engine.retire)
 
 
 class TaskFace(Face):
@@ -132,4 +132,4 @@ class TaskFace(Face):
 
 def _close_later(engine: Engine) -> None:
     """Close without waiting for it."""
-    engine.tell_if_running(partial(engine.close, engine.options.close_timeout_s, Operation(nobody)))
+    engine.post_if_running(partial(engine.close, engine.options.close_timeout_s, Operation(nobody)))

@@ -17,9 +17,9 @@ from wheel_lock.caller import calling_place, time_limit
 from wheel_lock.engine.batches import RenewalGroup
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.handover import Adopt, Handoff
+from wheel_lock.engine.interfaces import terms_of
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.operation import Operation, end_quietly
-from wheel_lock.engine.requests import terms_of
 from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.errors import (
     LockAlreadyHeld,
@@ -126,7 +126,7 @@ class LockHandle:
         blocking, until = time_limit(engine, options, blocking, blocking_timeout)
         self._refuse_again()
         lease = self._new_lease(lock_name(self.name), token)
-        return Acquisition(engine, options, (lease,), token is not None, blocking, until, operation)
+        return Acquisition(engine.lines, options, (lease,), token is not None, blocking, until, operation)
 
     def _refuse_again(self) -> None:
         """Raise LockAlreadyHeld where the caller holds it already."""
@@ -139,7 +139,7 @@ class LockHandle:
     def _new_lease(self, key: bytes, token: str | bytes | None = None) -> Lease:
         """Return a lease for the calling owner, to be acquired."""
         engine, options, group = self._engine, self._options, self._group
-        if token is not None or group is None or not group.alive or engine.cluster is not None:
+        if token is not None or group is None or not group.alive or not engine.router.stable:
             kind = self._kind if token is None else self._kind_with_chosen_token()
             group = engine.group(key, kind, options)
             if token is None:
@@ -160,7 +160,7 @@ class LockHandle:
     def _adoption(self, handoff: Handoff, operation: Operation[bool]) -> Adopt:
         """Return the request that takes an exported lease over, ready to begin."""
         lease = self._new_lease(lock_name(self.name))
-        return Adopt(self._engine, lease, self._options, handoff, operation)
+        return Adopt(self._engine.leases, lease, self._options, handoff, operation)
 
     def _handoff(self, lease: Lease) -> Handoff:
         """Return what an adopter must know of ``lease``, or raise where its kind cannot be handed over."""
@@ -206,7 +206,7 @@ class LockHandle:
         try:
             self._disown(leases)
         finally:
-            insist(self._engine.tell, wait.give_up)
+            insist(self._engine.post_if_open, wait.give_up)
 
     def _let_go(self, lease: Lease | None) -> None:
         """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
@@ -309,7 +309,7 @@ class LockHandle:
             return True
         if granted and lease.state <= EXTENDING and lease.group.alive and lease.loss is None:
             lease.see_lapse()  # written down first, so that nobody who looks later sees it held again
-            self._engine.tell(lambda: self._engine.lapse_seen(lease))
+            self._engine.post_if_open(lambda: self._engine.lapse_seen(lease))
         return False
 
     # -- what is known here, without asking --------------------------------------------------------------------------
@@ -398,7 +398,7 @@ class LockHandle:
         leases = [getattr(self, "_lease", None), *(getattr(self, "_others", None) or {}).values()]
         for lease in leases:
             if lease is not None and lease.state <= EXTENDING and lease.group.alive and not sys.is_finalizing():
-                self._engine.tell(partial(self._engine.abandon, lease))
+                self._engine.post_if_open(partial(self._engine.abandon, lease))
 
 
 def checked_callback(on_lost: OnLost | None) -> OnLost | None:

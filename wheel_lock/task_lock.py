@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from wheel_lock.blocks import Block, Guard, enter, left
-from wheel_lock.engine.handover import Handoff, undo_export
+from wheel_lock.engine.handover import Handoff
 from wheel_lock.engine.telling import HandedOn
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.handle import (
@@ -132,14 +132,14 @@ class Lock(LockHandle):
         lease, engine = self._to_change("export"), self._engine
         handoff = self._handoff(lease)
         awaiting: Awaiting[None] = Awaiting(engine)
-        undo = partial(undo_export, engine, lease, awaiting)
+        undo = partial(engine.undo_export, lease, awaiting)
         awaiting.undeliverable = undo
         try:
             engine.submit(partial(engine.export, lease, awaiting))
             await awaiting
             return handoff.to_text()
         except BaseException:
-            engine.tell(undo)
+            engine.post_if_open(undo)
             raise
 
     async def _adopt(self, handoff: Handoff) -> None:
@@ -153,7 +153,7 @@ class Lock(LockHandle):
                 raise LockNotAcquired(f"The lock {quoted(self.name)} was adopted too late", self.name)
             self._take_adopted(request.lease)
         except BaseException:
-            engine.tell(request.give_up)
+            engine.post_if_open(request.give_up)
             raise
 
     async def locked(self) -> bool:

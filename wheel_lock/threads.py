@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from wheel_lock.caller import Waiting, behind_releases, current_owner, wait_for
-from wheel_lock.engine.handover import Handoff, undo_export
+from wheel_lock.engine.handover import Handoff
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.handle import LockHandle, OnLost
 from wheel_lock.interruptions import insist, uninterrupted_start
@@ -156,7 +156,7 @@ class Lock(LockHandle):
             waiting.result()
             return handoff.to_text()
         except BaseException:
-            engine.tell(partial(undo_export, engine, lease, waiting))  # nobody has got the text
+            engine.post_if_open(partial(engine.undo_export, lease, waiting))  # nobody has got the text
             raise
 
     def _adopt(self, handoff: Handoff) -> None:
@@ -169,7 +169,7 @@ class Lock(LockHandle):
                 raise LockNotAcquired(f"The lock {quoted(self.name)} was adopted too late", self.name)
             self._take_adopted(request.lease)
         except BaseException:
-            engine.tell(request.give_up)
+            engine.post_if_open(request.give_up)
             raise
 
     # -- what the server says ----------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def wait_together(rig: WaitingRig, *names: str) -> Wait:
     alone = [rig.waiter(name).acquisition for name in names]
     operation: Operation[Sequence[Lease] | None] = Operation(lambda: None)
     leases = [lease for each in alone for lease in each._template]
-    together = Together(rig.engine, alone[0].options, leases, False, True, None, operation)
+    together = Together(rig.engine.lines, alone[0].options, leases, False, True, None, operation)
     rig.post(together.begin)
     return Wait(names[0], together, operation)
 

@@ -31,7 +31,6 @@ from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.timer import HashedWheelTimer
 
 if TYPE_CHECKING:
-    from wheel_lock.engine.cluster import Cluster
     from wheel_lock.engine.replicas import Replicas
     from wheel_lock.engine.requests import CallerRequest
 
@@ -121,8 +120,10 @@ class Node:
         self.replicas: Replicas | None = None
         # Set by the renewer, too: told when it cannot be reached.
         self.on_trouble: Callable[[], object] = lambda: None
-        # Set by the cluster that it belongs to, if it does.
-        self.cluster: Cluster | None = None
+        # Set by a cluster: the node redirects calls that declare their keys.
+        self.may_redirect = False
+        # Set by a cluster: called when a request has to wait for a connection.
+        self.on_waiting: Callable[[], object] = lambda: None
         self.one_by_one = options.declare_keys  # each call is about one lease, and declares its keys
         self.held_up_s = 0.0  # for how long a healthy server may leave anything unanswered here
         # Set by the engine while it closes: told whenever replies have been read.
@@ -152,7 +153,7 @@ class Node:
     @property
     def declares(self) -> bool:
         """Whether calls about one lease declare their keys."""
-        return self.one_by_one or self.cluster is not None
+        return self.one_by_one or self.may_redirect
 
     @property
     def batch_size(self) -> int:
@@ -226,8 +227,7 @@ class Node:
         if channel is None:
             (self._waiting if request.may_wait else self._own).append(request)
             self.connect()
-            if self.cluster is not None:
-                self.cluster.look_around()
+            self.on_waiting()
         elif request.may_wait and (channel.full(self._most) or (len(self._waiting) and self._waiting)):
             self._waiting.append(request)
             channel.when_room = self._let_in_later

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wheel_lock.engine.acquiring import Acquire
+from wheel_lock.engine.bulk import release_many
+from wheel_lock.engine.interfaces import terms_of
 from wheel_lock.engine.kind import NO_FENCE, Refusal
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.operation import Operation, nobody
-from wheel_lock.engine.requests import batch_call, node_of, terms_of
-from wheel_lock.engine.waiting import Acquisition
+from wheel_lock.engine.requests import batch_call, node_of
+from wheel_lock.engine.waiting import Acquisition, Registry
 from wheel_lock.failures import guarded
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.options import LockOptions
@@ -22,9 +25,6 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
 
 
 class AcquireAll(Acquire):
@@ -37,9 +37,9 @@ class AcquireAll(Acquire):
     __slots__ = ("_instead", "blocker")
 
     def __init__(
-        self, engine: Engine, leases: Sequence[Lease], options: LockOptions, operation: Operation[bool]
+        self, table: LeaseTable, leases: Sequence[Lease], options: LockOptions, operation: Operation[bool]
     ) -> None:
-        super().__init__(engine, leases, options, operation)
+        super().__init__(table, leases, options, operation)
         self.blocker: Lease | None = None
         self._instead: AcquireInParts | None = None
 
@@ -47,10 +47,10 @@ class AcquireAll(Acquire):
         self._ask_for_each()
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is None or error.code != NOT_LOCAL:
+        if self.table.router.stable or error.code != NOT_LOCAL:
             super().error_reply(error)
         elif not self.finished:
-            self.node.cluster.refresh()
+            self.table.router.refresh()
             self._ask_for_each()  # alone: then the node says where it lives
 
     def _ask_for_each(self) -> None:
@@ -58,7 +58,7 @@ class AcquireAll(Acquire):
         self.finish()
         self.finished = False  # in other hands
         told: Operation[bool] = Operation(partial(guarded, self, self._told))
-        self._instead = AcquireInParts(self._engine, self.leases, self._options, told, alone=True)
+        self._instead = AcquireInParts(self.table, self.leases, self._options, told, alone=True)
         self._instead.perhaps_granted = self.tries > 1
         self._instead.caller_until = self.caller_until
         self._instead.begin()
@@ -112,14 +112,14 @@ class AcquireInParts(AcquireAll):
 
     def __init__(
         self,
-        engine: Engine,
+        table: LeaseTable,
         leases: Sequence[Lease],
         options: LockOptions,
         operation: Operation[bool],
         *,
         alone: bool = False,
     ) -> None:
-        super().__init__(engine, leases, options, operation)
+        super().__init__(table, leases, options, operation)
         by_node: dict[str, list[Lease]] = {}
         for lease in leases:
             node = node_of(lease)
@@ -139,7 +139,7 @@ class AcquireInParts(AcquireAll):
             self._complete()
             return
         asked: Operation[bool] = Operation(partial(guarded, self, self._asked))
-        self._part = part = AcquireAll(self._engine, self._parts.pop(), self._options, asked)
+        self._part = part = AcquireAll(self.table, self._parts.pop(), self._options, asked)
         part.caller_until = self.caller_until
         part.begin()
 
@@ -172,11 +172,11 @@ class AcquireInParts(AcquireAll):
         self.finished = True
         self._part = None
         for leases in self._parts:
-            self._engine.turn_down(leases, self.perhaps_granted)
+            self.table.reject(leases, self.perhaps_granted)
         self._parts.clear()
         granted = [lease for lease in self._granted if lease.state <= EXTENDING]
         self._granted.clear()
-        self._engine.release_many(granted, Operation(then))
+        release_many(self.table, granted, Operation(then))
         if self.caller_until is not None and granted:
             # A node that does not answer must not take more time than the caller has.
             self.timer.call_at(max(self.caller_until, self.timer.now), lambda now: then(), self)
@@ -195,8 +195,8 @@ class Together(Acquisition):
 
     __slots__ = ("_callbacks",)
 
-    def __init__(self, engine: Engine, options: LockOptions, leases: Sequence[Lease], *rest: Any) -> None:
-        super().__init__(engine, options, leases, *rest)
+    def __init__(self, queues: Registry, options: LockOptions, leases: Sequence[Lease], *rest: Any) -> None:
+        super().__init__(queues, options, leases, *rest)
         self._callbacks = {lease: lease.on_lost for lease in leases}  # a try in parts takes them off
 
     @property
@@ -212,13 +212,13 @@ class Together(Acquisition):
     def begin(self) -> None:
         """Ask for all of them: what somebody hears who asks for one of them says nothing about the others."""
         if not self.over:
-            self.began_at = self._engine.timer.now
+            self.began_at = self.table.timer.now
             self.try_once(self._tried, waiting=False)
 
     def _new_request(self, leases: Sequence[Lease], operation: Operation[bool], patience_ms: int) -> Acquire:
         if len(leases) > 1 and (len(set(map(node_of, leases))) > 1 or node_of(leases[0]).one_by_one):
-            return AcquireInParts(self._engine, leases, self.options, operation)
-        return AcquireAll(self._engine, leases, self.options, operation)
+            return AcquireInParts(self.table, leases, self.options, operation)
+        return AcquireAll(self.table, leases, self.options, operation)
 
     def refused_by(self, request: Acquire) -> bool:
         """Wait for the name that another holds; return whether it is another name than before."""

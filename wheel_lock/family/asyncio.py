@@ -185,7 +185,7 @@ class MultiLock(MultiHandle[Lock]):
             engine.submit(together.begin)
             return self._take(await awaiting)
         except BaseException:
-            insist(engine.tell, together.give_up)
+            insist(engine.post_if_open, together.give_up)
             raise
 
     @uninterrupted_start

@@ -75,7 +75,7 @@ class MultiHandle(Generic[L]):
         for lock in self.locks.values():
             lock._refuse_again()
         leases = [lock._new_lease(lock_name(name)) for name, lock in self.locks.items()]
-        return Together(engine, options, leases, False, blocking, until, operation)
+        return Together(engine.lines, options, leases, False, blocking, until, operation)
 
     def _take(self, leases: Sequence[Lease] | None) -> bool:
         """Keep what was granted, if it was."""

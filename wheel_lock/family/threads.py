@@ -202,7 +202,7 @@ class MultiLock(MultiHandle[Lock]):
             return self._take(waiting.result())
         except BaseException:
             engine.interrupted = True  # some may have been taken already
-            insist(engine.tell, together.give_up)
+            insist(engine.post_if_open, together.give_up)
             raise
 
     @uninterrupted_start

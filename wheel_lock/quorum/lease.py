@@ -169,7 +169,7 @@ class Vote(Owner):
         lease = self._standing()
         if lease is not None:
             # Not in the middle of a tick in which it may be due, too: what is due is not looked for twice.
-            self.node.tell(partial(self.node.release, lease, Operation(nobody)))
+            self.node.post_if_open(partial(self.node.release, lease, Operation(nobody)))
 
 
 class QuorumLease(Lease):

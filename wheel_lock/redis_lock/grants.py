@@ -65,13 +65,13 @@ class Grant(LockHandle):
     def leave_alone(self) -> None:
         """Renew it no more and do not release it either, without waiting."""
         engine = self._engine
-        engine.tell(partial(engine.export, self.lease, Operation(nobody)))
+        engine.post_if_open(partial(engine.export, self.lease, Operation(nobody)))
 
     def give_back(self) -> None:
         """Nobody will know of it: release it, if it was granted at all, without waiting."""
         engine, lease = self._engine, self._lease
         if lease is not None:
-            engine.tell(partial(engine.release_many, [lease], Operation(nobody)))
+            engine.post_if_open(partial(engine.release_many, [lease], Operation(nobody)))
 
 
 class ThreadGrant(Grant, threads.Lock):
