@@ -7,10 +7,29 @@ either way, so only the former can be trusted with a local deadline. Wall-clock 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from wheel_lock.loop import Loop
+
+class Wakeable(Protocol):
+    """A loop, as a clock that is moved by hand sees it. Each of these may be called from any thread."""
+
+    name: str
+
+    @property
+    def running(self) -> bool: ...
+
+    @property
+    def in_thread(self) -> bool: ...
+
+    @property
+    def busy(self) -> bool: ...
+
+    def next_due_at(self) -> float | None: ...
+
+    def post(self, call: Callable[[], object]) -> None: ...
+
+    def wake(self) -> None: ...
 
 
 class Clock(Protocol):
@@ -24,7 +43,7 @@ class Clock(Protocol):
         """Return how long to sleep, really, when ``remaining_s`` of this clock remain; None is until woken."""
         ...
 
-    def attach(self, loop: Loop) -> None:
+    def attach(self, loop: Wakeable) -> None:
         """Note that ``loop`` lives by this clock and must be woken when the clock is moved by hand."""
         ...
 
@@ -40,7 +59,7 @@ class SystemClock:
         """Return ``remaining_s``: real time is what this clock counts."""
         return remaining_s
 
-    def attach(self, loop: Loop) -> None:
+    def attach(self, loop: Wakeable) -> None:
         """Nothing to do: a system clock is never moved by hand."""
 
 

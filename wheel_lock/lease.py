@@ -16,15 +16,13 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from wheel_lock.errors import LossReason
+from wheel_lock.observe.events import HeldLock, LostEvent
 from wheel_lock.options import DRIFT, MARGIN_S
 from wheel_lock.protocol.resp import name_in, split_fragment
 from wheel_lock.wheel import WheelEntry
-
-if TYPE_CHECKING:
-    from wheel_lock.observe.events import LostEvent
 
 
 class State(enum.IntEnum):
@@ -279,6 +277,18 @@ class Lease(WheelEntry):
         """Write down, from any thread, that somebody has seen the deadline pass. Never overwrites a reason."""
         if self.loss is None and self.state <= EXTENDING:
             self.loss = self.lapse_reason()
+
+
+def held_lock(lease: Lease, now: float, overdue: bool) -> HeldLock:
+    """Return what is to be seen of ``lease`` at ``now``."""
+    return HeldLock(
+        name=lease.name,
+        timeout_s=lease.group.timeout_s,
+        age_s=now - lease.acquired_at,
+        remaining_s=lease.deadline - now,
+        renewals=lease.renewals,
+        overdue=overdue,
+    )
 
 
 def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits: Limits | None) -> bool:

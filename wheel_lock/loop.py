@@ -14,10 +14,12 @@ import selectors
 import socket
 import sys
 import time
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from wheel_lock import native
 from wheel_lock.alarms import Alarm
@@ -25,16 +27,14 @@ from wheel_lock.clock import Clock
 from wheel_lock.failures import FailureDomain, contain_all, guarded, log_failure
 from wheel_lock.greenlets import SystemThread, new_thread
 from wheel_lock.members import Flusher, Member
-from wheel_lock.notifier import NOTIFIER
-from wheel_lock.turning import Asleep, run, warn_unstopped
-from wheel_lock.waker import new_waker
+from wheel_lock.notifier import GIVEN_UP, NOTIFIER, RUNS
+from wheel_lock.waker import EventWaker, SocketWaker, new_waker
 from wheel_lock.weak import WeakRegistry
 from wheel_lock.wheel import TickScale, Wheel
 
 logger = logging.getLogger("wheel_lock")
 
 _numbers = itertools.count(1)
-_RUNS, _GIVEN_UP = "runs", "given up"  # what becomes of a thread that is started; what is said first holds
 _LONGEST_INBOX_S = 0.01
 _INBOX_STEP = 16  # messages between two looks at the clock
 _LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
@@ -46,6 +46,20 @@ def _new_lock() -> Any:  # typeshed calls RLock a function or a class, depending
     Reentrant, because a finaliser may run anywhere, also while its own thread holds the lock, and post or cancel.
     """
     return native.RLock()
+
+
+class _Asleep(NamedTuple):
+    """The resources that an idle loop sleeps on.
+
+    Attributes:
+        selector: The loop's selector.
+        waker: Ends the sleep.
+        inbox: The loop's messages: one that refers to the loop keeps it alive until it has been read.
+    """
+
+    selector: selectors.BaseSelector
+    waker: EventWaker | SocketWaker
+    inbox: deque[Any]
 
 
 class Loop:
@@ -69,7 +83,6 @@ class Loop:
         self._threaded = threaded
         self._members: WeakRegistry[Member] = WeakRegistry()
         self._thread: SystemThread | None = None
-        self._fate: dict[None, str] = {}  # of that thread
         self._lock = _new_lock()
         self._stopped = False
         self._selector: selectors.BaseSelector | None = None
@@ -295,49 +308,47 @@ class Loop:
             return
         self._waker.wake()  # the thread, asleep with nothing to do, closes what it sleeps on when it finds this gone
         if not sys.is_finalizing():
-            NOTIFIER.post(warn_unstopped, self.name)
+            NOTIFIER.post(_warn_unstopped, self.name)
 
     def _start(self) -> None:
         with self._lock:
             if self._stopped or self._thread is not None:
                 return
             fate: dict[None, str] = {}
-            thread = new_thread(partial(run, [self]), self.name)
+            thread = new_thread(partial(_run, [self]), self.name)
             if self._thread is not None:
                 return  # a finaliser, or a signal's handler, has posted meanwhile
             # Noted before it runs: it knows itself at once, and a finaliser which posts from here on starts no other.
-            self._fate = fate
             self._thread = thread
             try:
                 # Not start() here: a KeyboardInterrupt while that waits can keep the thread from ever running its target.
-                native.start_new_thread(self._launch, (thread,))
+                native.start_new_thread(self._launch, (thread, fate))
             except BaseException:
-                if fate.setdefault(None, _GIVEN_UP) is _GIVEN_UP:
+                if fate.setdefault(None, GIVEN_UP) is GIVEN_UP:
                     self._thread = None
                 raise
 
-    def _launch(self, thread: SystemThread) -> None:
+    def _launch(self, thread: SystemThread, fate: dict[None, str]) -> None:
+        # No lock here: the starting thread holds it, and a signal's handler that has interrupted that thread may wait for
+        # what this one is to do.
+        if fate.setdefault(None, RUNS) is not RUNS:
+            return  # given up, and another may have been started
         try:
             thread.start()
         except RuntimeError as error:  # the system has no more threads for us
             native.sleep(0.1)
             self._died(error)
 
-    def _main(self) -> Asleep | None:
+    def _main(self) -> _Asleep | None:
         """Turn until there is nothing more to do; return what to sleep on then, or None when this thread is over."""
         try:
-            # Whoever starts it may have given it up, and there would be two. It must not wait for him: he holds the lock,
-            # and a signal's handler that has interrupted him may wait for what this thread is to do.
-            fate = self._fate  # looked up first: where the next line says that it is the thread, this is its own
-            if not self.in_thread or fate.setdefault(None, _RUNS) is not _RUNS:
-                return None
             self.turn()  # what has come while it slept
             while not self._stopped:
                 if self._idle:
                     self._woken = False
                     self._sleeping = True
                     if not self._inbox and not self._stopped:
-                        return Asleep(self._open(), self._waker, self._inbox)
+                        return _Asleep(self._open(), self._waker, self._inbox)
                 self.turn(block=True)
             self.turn()
             self._close()
@@ -389,6 +400,40 @@ class Loop:
         self._reset()
         for member in self._members:
             member.forked()
+
+
+def _run(handed_over: list[Loop]) -> None:
+    """Turn a loop until it stops or has been collected. While the loop sleeps idle, this thread holds no reference to it.
+
+    So a timer that its owner has dropped without a ``stop()`` is collected once nothing is scheduled on it and no
+    connection is open. The thread then closes what it slept on, and ends.
+
+    Args:
+        handed_over: The loop alone; it is taken out of the list, because a thread object keeps its arguments.
+    """
+    loop: Loop | None = handed_over.pop()
+    reference = weakref.ref(loop)
+    asleep: _Asleep | None = None
+    try:
+        while loop is not None:
+            asleep = loop._main()
+            loop = None
+            if asleep is None:
+                return
+            asleep.selector.select()  # the next turn handles the events
+            loop = reference()
+    except BaseException as error:
+        loop = reference()
+        if loop is not None:
+            loop._died(error)
+            return
+    if asleep is not None:
+        asleep.selector.close()
+
+
+def _warn_unstopped(name: str) -> None:
+    """Warn of a timer that was dropped without ``stop()``. On the notifier thread."""
+    warnings.warn(f"the timer {name} was dropped without stop()", ResourceWarning, stacklevel=1)
 
 
 def _after_fork() -> None:

@@ -24,8 +24,7 @@ from wheel_lock.weak import WeakRegistry
 logger = logging.getLogger("wheel_lock")
 
 _names = itertools.count(1)
-_RUNS = "runs"
-_GIVEN_UP = "given up"
+RUNS, GIVEN_UP = "runs", "given up"  # the two claims to a thread that is being started; the first claim holds
 # What says that the system has no thread for us, or that the interpreter ends. These and no others: what a signal's handler
 # raises may be made of them.
 _NO_THREAD = (RuntimeError, MemoryError, getattr(builtins, "PythonFinalizationError", RuntimeError))
@@ -119,11 +118,11 @@ class Notifier:
     def _give_up(self, attempt: tuple[SystemThread | None, dict[None, str]]) -> None:
         """Whoever was to start the thread has not, or does not know whether he has: unless it runs, it never will."""
         thread, fate = attempt
-        if fate.setdefault(None, _GIVEN_UP) is _GIVEN_UP and self._thread is thread is not None:
+        if fate.setdefault(None, GIVEN_UP) is GIVEN_UP and self._thread is thread is not None:
             self._threads.pop(None, None)
 
     def _launch(self, thread: SystemThread, fate: dict[None, str]) -> None:
-        if fate.setdefault(None, _RUNS) is not _RUNS:
+        if fate.setdefault(None, RUNS) is not RUNS:
             return
         try:
             thread.start()

@@ -22,10 +22,9 @@ from typing import Any
 
 import redis
 
-from wheel_lock.clock import Clock
+from wheel_lock.clock import Clock, Wakeable
 from wheel_lock.context import LockContext
 from wheel_lock.greenlets import new_gate
-from wheel_lock.loop import Loop
 from wheel_lock.timer import HashedWheelTimer
 from wheel_lock.weak import WeakRegistry
 
@@ -44,7 +43,7 @@ class ManualClock:
 
     def __init__(self, now: float = 1000.0) -> None:
         self._now = now
-        self._loops: WeakRegistry[Loop] = WeakRegistry()
+        self._loops: WeakRegistry[Wakeable] = WeakRegistry()
 
     def now(self) -> float:
         """Return the time to which it has been moved."""
@@ -54,7 +53,7 @@ class ManualClock:
         """Return 0 for what is due and None, until woken, for all else."""
         return 0.0 if remaining_s <= 0 else None
 
-    def attach(self, loop: Loop) -> None:
+    def attach(self, loop: Wakeable) -> None:
         """Note a timer that must be woken when the clock is moved."""
         self._loops.add(loop)
 
@@ -103,7 +102,7 @@ def _forward(seconds: float) -> float:
     return seconds
 
 
-def settle(loop: Loop) -> None:
+def settle(loop: Wakeable) -> None:
     """Return when a running timer has turned once more and no request of its engines waits for a reply.
 
     A request that is not answered within a moment is left waiting: the time for it to be given up has not come.

@@ -38,8 +38,8 @@ from wheel_lock.errors import (
     TooManyLocks,
     WheelLockError,
 )
-from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
-from wheel_lock.observe.events import HeldLock, held_lock
+from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, held_lock, latest_grant
+from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.stats import ContextStats, Counters, snapshot
 from wheel_lock.options import ContextOptions, LockOptions, lock_name
 from wheel_lock.protocol.resp import Reply

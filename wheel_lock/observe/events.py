@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from wheel_lock.errors import LossReason
-
-if TYPE_CHECKING:
-    from wheel_lock.lease import Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +47,3 @@ class HeldLock:
     remaining_s: float
     renewals: int
     overdue: bool
-
-
-def held_lock(lease: Lease, now: float, overdue: bool) -> HeldLock:
-    """Return what is to be seen of ``lease`` at ``now``."""
-    return HeldLock(
-        name=lease.name,
-        timeout_s=lease.group.timeout_s,
-        age_s=now - lease.acquired_at,
-        remaining_s=lease.deadline - now,
-        renewals=lease.renewals,
-        overdue=overdue,
-    )
