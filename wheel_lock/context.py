@@ -73,6 +73,8 @@ class LockContext(ThreadLocks, ThreadFace):
         True
     """
 
+    _engine: Engine
+
     def __init__(
         self,
         client: AnyClient,

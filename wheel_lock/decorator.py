@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, ParamSpec, TypeVar, overload
 
 from wheel_lock import caller, tasks
-from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.handle import LockHandle
 from wheel_lock.lease import Owner
@@ -27,10 +27,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # What decorated functions hold, by who runs them. Weak: a lock goes with its call, whatever interrupts that.
-_calls: weakref.WeakValueDictionary[tuple[Owner, Engine, str | bytes], LockHandle] = weakref.WeakValueDictionary()
+_calls: weakref.WeakValueDictionary[tuple[Owner, LockEngine, str | bytes], LockHandle] = weakref.WeakValueDictionary()
 
 
-def _call_of(lock: LockHandle, owner: Owner) -> tuple[Owner, Engine, str | bytes]:
+def _call_of(lock: LockHandle, owner: Owner) -> tuple[Owner, LockEngine, str | bytes]:
     """Return what a call that is to hold ``lock`` is known by; raise LockAlreadyHeld where it is part of another one."""
     call = owner, lock._engine, lock.name
     outer = _calls.get(call)

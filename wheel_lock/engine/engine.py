@@ -6,10 +6,9 @@ Everything here runs on the timer's thread, except :meth:`Engine.submit`, which 
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from wheel_lock.engine.acquiring import Release
 from wheel_lock.engine.batches import RenewalGroup
@@ -19,16 +18,19 @@ from wheel_lock.engine.connect import Connector
 from wheel_lock.engine.ending import Ending
 from wheel_lock.engine.extending import Extend
 from wheel_lock.engine.failover import Failovers
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.lines import Lines
 from wheel_lock.engine.node import Node, start_helper_thread
-from wheel_lock.engine.operation import Operation, end_quietly, nobody
+from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.renewal import Renewer
 from wheel_lock.engine.requests import Query, terms_of
 from wheel_lock.engine.sentinel import SentinelConnector
 from wheel_lock.engine.sharded import wakeups_for
 from wheel_lock.engine.slots import ClusterConnector
+from wheel_lock.engine.state import EngineState, Launch
 from wheel_lock.engine.telling import Teller, log_given_up, log_illegal
+from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.engine.wakeups import WakeUps
 from wheel_lock.errors import (
     ContextClosed,
@@ -40,7 +42,7 @@ from wheel_lock.errors import (
 )
 from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, held_lock, latest_grant
 from wheel_lock.observe.events import HeldLock
-from wheel_lock.observe.stats import ContextStats, Counters, snapshot
+from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions, lock_name
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
@@ -59,7 +61,7 @@ _UNDONE = (
 )
 
 
-class Engine:
+class Engine(EngineState):
     """Acquires, renews and releases on one node, on the timer's thread.
 
     Args:
@@ -69,27 +71,18 @@ class Engine:
         launch: Runs an attempt to connect somewhere it may block.
     """
 
-    above = None  # a failure of one engine is in doubt of nothing else
-    exiting = False  # the interpreter ends
-    interrupted = False  # a caller has stopped waiting: what he has asked for may be still to be begun
-
     def __init__(
         self,
         connector: Connector | ClusterConnector,
         options: ContextOptions,
         timer: HashedWheelTimer,
-        launch: Callable[[Callable[[], None]], None] = start_helper_thread,
+        launch: Launch = start_helper_thread,
     ) -> None:
-        self.options = options
-        self.timer = timer
-        self.launch = launch
+        super().__init__(options, timer, launch)
         self.tell_lost: Callable[[Sequence[Lease]], object] = Teller(timer).tell
-        self.counters = Counters()
         self.held: dict[Lease, None] = {}
         self.swaps: dict[Lease, Swap] = {}  # those in flight, by what is to take the place of a held lease
         self.acquiring = 0
-        self.deaths = 0
-        self.closed = False
         self.connector = connector
         first = connector.to(connector.servers[0]) if isinstance(connector, ClusterConnector) else connector
         self.node = self.new_node(first)
@@ -114,35 +107,29 @@ class Engine:
         """Return what a lease of these terms shares with others on its node. From any thread."""
         return self._renewer_of(key).group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
 
+    def new_wait(
+        self,
+        options: LockOptions,
+        leases: Sequence[Lease],
+        token_given: bool,
+        blocking: bool,
+        until: float | None,
+        operation: Operation[Sequence[Lease] | None],
+    ) -> Acquisition:
+        """Return a caller's wait for a lock, ready to begin. From any thread.
+
+        Args:
+            options: How the lock is acquired and kept.
+            leases: The lease, or leases, that the first try is about.
+            token_given: Whether the caller has chosen the token.
+            blocking: Whether to wait.
+            until: When to stop, in seconds of the timer's clock; None for never.
+            operation: Completed with the leases that are granted; with None where none is.
+        """
+        return Acquisition(self, options, leases, token_given, blocking, until, operation)
+
     def _renewer_of(self, key: bytes) -> Renewer:
         return self.renewer if self.cluster is None else self.cluster.renewer_of(key)
-
-    def submit(self, work: Callable[[], object]) -> None:
-        """Have ``work()`` done on the timer's thread. From any thread.
-
-        Raises:
-            ContextClosed: The context, or its timer, is closed, or the interpreter has ended all threads but this.
-        """
-        if self.exiting:
-            end_quietly(True)  # what a daemon thread would acquire now could be left behind
-            if sys.is_finalizing():
-                raise ContextClosed("The interpreter has ended, and with it the thread that keeps the locks")
-        if self.closed or self.timer.stopped:
-            raise ContextClosed("The context has been closed")
-        self.timer.post(work, self)
-
-    def tell(self, work: Callable[[], object]) -> None:
-        """Like :meth:`submit`, but quiet about a closed context: for finalisers and for giving up."""
-        if not self.over:
-            self.timer.post(work, self)
-
-    @property
-    def over(self) -> bool:
-        """Whether it does nothing for anybody any more. From any thread."""
-        return self.closed or self.timer.stopped or (self.exiting and sys.is_finalizing())
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a context, and what it has made, cannot be pickled: each process makes its own")
 
     @property
     def in_use(self) -> bool:
@@ -153,11 +140,6 @@ class Engine:
     def busy(self) -> bool:
         """Whether a request waits for its reply, or for a connection."""
         return self.wakeups.busy or any(node.busy for node in self.nodes)
-
-    def tell_if_running(self, work: Callable[[], object]) -> None:
-        """Like :meth:`tell`, but never starts the thread: where it does not run there is nothing to do."""
-        if self.timer.running:
-            self.tell(work)
 
     def refusal(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
         """Return why ``wanted`` more locks may not be acquired, or None if they may."""
@@ -257,15 +239,6 @@ class Engine:
             operation.complete(None)
         else:
             operation.fail(error)
-
-    def release_unawaited(self, release: Callable[[Operation[Any]], object]) -> None:
-        """Have ``release(operation)`` begun for a caller who was interrupted, and does not wait for it. From any thread."""
-        self.interrupted = True
-        self.tell(partial(release, Operation(nobody)))
-
-    def come_by(self, operation: Operation[None]) -> None:
-        """Complete it: what was asked for before has been begun by now, such as a release that an interruption left."""
-        operation.complete(None)
 
     def release_many(self, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]) -> None:
         """Release many; the operation completes with the reasons of those that had been lost."""
@@ -440,4 +413,4 @@ class Engine:
         self.counters.reset()
 
 
-ENGINES: WeakRegistry[Engine] = WeakRegistry()
+ENGINES: WeakRegistry[LockEngine] = WeakRegistry()

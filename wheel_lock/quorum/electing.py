@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from wheel_lock.engine.node import JITTER
 from wheel_lock.engine.operation import Operation, nobody
@@ -19,14 +19,26 @@ from wheel_lock.engine.requests import PATIENCE
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import EXTENDING, Event, Lease
 from wheel_lock.protocol.resp import fragment
-from wheel_lock.quorum.lease import QuorumLease
+from wheel_lock.quorum.lease import QuorumLease, VoteListener
 from wheel_lock.wheel import WheelEntry
-
-if TYPE_CHECKING:
-    from wheel_lock.quorum.engine import QuorumEngine
 
 _RETRY_S = 0.05  # on average, where nothing else was said
 _ELECTIONS = 4  # the pause is at least so many times as long as an election took
+
+
+class Quorum(VoteListener, Protocol):
+    """The engine of a quorum, as the waits for its locks see it. Documented at :class:`QuorumEngine`."""
+
+    acquiring: int
+    contests: set[Contest]
+
+    def refusal(self, name: str | bytes | None, wanted: int) -> WheelLockError | None: ...
+    def may_wait(self, contest: Contest) -> WheelLockError | None: ...
+    def asks_for(self, time_s: float) -> None: ...
+    def limit_s(self, timeout_s: float) -> float: ...
+    def begin(self, lease: QuorumLease) -> None: ...
+    def complete(self, lease: QuorumLease) -> None: ...
+    def release(self, lease: Lease, operation: Operation[None]) -> None: ...
 
 
 class Election:
@@ -47,7 +59,7 @@ class Election:
 
     def __init__(
         self,
-        engine: QuorumEngine,
+        engine: Quorum,
         lease: QuorumLease,
         decided: Callable[[], object],
         caller_until: float | None,
@@ -154,7 +166,7 @@ class Contest(WheelEntry):
 
     def __init__(
         self,
-        engine: QuorumEngine,
+        engine: Quorum,
         lease: QuorumLease,
         blocking: bool,
         until: float | None,
@@ -228,7 +240,7 @@ class Contest(WheelEntry):
         self._operation.fail(error)
 
     @property
-    def above(self) -> QuorumEngine:
+    def above(self) -> Quorum:
         """The engine."""
         return self._engine
 

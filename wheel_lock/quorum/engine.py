@@ -11,15 +11,26 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from wheel_lock.engine.engine import ENGINES, Engine
-from wheel_lock.engine.node import Node
+from wheel_lock.engine.engine import ENGINES
+from wheel_lock.engine.kind import Kind
+from wheel_lock.engine.node import start_helper_thread
 from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.telling import Teller, log_given_up, log_illegal
 from wheel_lock.engine.topology import AnyClient
-from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason, TooManyLocks, WheelLockError
+from wheel_lock.errors import (
+    ContextClosed,
+    LockLost,
+    LockNotHeld,
+    LockUnavailable,
+    LossReason,
+    TooManyLocks,
+    WheelLockError,
+)
 from wheel_lock.failures import guarded
-from wheel_lock.lease import EXTENDING, Event, Lease, State
-from wheel_lock.observe.stats import ContextStats, Counters, snapshot
+from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
+from wheel_lock.observe import HeldLock
+from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
@@ -32,7 +43,7 @@ from wheel_lock.timer import HashedWheelTimer
 _WELL_S = 0.5  # a node that is well answers sooner
 
 
-class QuorumEngine(Engine):
+class QuorumEngine(EngineState):
     """Acquires, keeps and releases by a majority of nodes. Its leases are :class:`QuorumLease`.
 
     Args:
@@ -49,6 +60,8 @@ class QuorumEngine(Engine):
         contests: Who waits for a lock, between two tries.
     """
 
+    cluster = None  # a name has the same nodes for ever
+
     def __init__(
         self,
         clients: Sequence[AnyClient],
@@ -58,43 +71,52 @@ class QuorumEngine(Engine):
         longest_s: float,
         trusts_new: bool,
     ) -> None:
-        # Not through super(), which makes the engine of one node: here there are several, and none of one's own.
+        super().__init__(options, timer, start_helper_thread)
         per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # which are counted here
         self.engines = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
         self.quorum = len(self.engines) // 2 + 1
         self.contests: set[Contest] = set()
         self.longest_s = longest_s
-        self.options = options
-        self.timer = timer
         self.tell_lost = Teller(timer).tell
-        self.counters = Counters()
         self.held: dict[Lease, None] = {}
         self.acquiring = 0
-        self.deaths = 0
-        self.closed = False
-        self.renewers = []
-        self.cluster = None
         self._node_timeout_s = node_timeout_s
         self._groups: dict[float, QuorumGroup] = {}
         timer.attach(self)
         ENGINES.add(self)  # behind the engines of its nodes, which the end of the interpreter closes first
 
     @property
-    def in_use(self) -> bool:
-        return bool(self.held or self.acquiring or self.contests)
-
-    @property
     def busy(self) -> bool:
-        """Whether it waits for something: never, but the engines of its nodes may."""
+        """False: it sends nothing itself. The engines of its nodes are members of the loop on their own account."""
         return False
 
     def describe(self) -> str:
         """Return where it connects to, without credentials."""
         return ", ".join(engine.connector.describe() for engine in self.engines)
 
-    def quorum_group(self, timeout_s: float) -> QuorumGroup:
-        """Return what leases of one timeout have in common. From any thread."""
+    def group(self, key: bytes, kind: Kind, options: LockOptions) -> QuorumGroup:
+        """Return what leases of one timeout share. From any thread.
+
+        Raises:
+            ValueError: The engine of a node would refuse these terms.
+        """
+        self.engines[0].group(key, kind, options)
+        timeout_s = options.timeout_s
         return self._groups.get(timeout_s) or self._groups.setdefault(timeout_s, QuorumGroup(self, timeout_s))
+
+    def new_wait(
+        self,
+        options: LockOptions,
+        leases: Sequence[Lease],
+        token_given: bool,
+        blocking: bool,
+        until: float | None,
+        operation: Operation[Sequence[Lease] | None],
+    ) -> Contest:
+        """Return a caller's wait for a lock, ready to begin; see :meth:`LockEngine.new_wait`. From any thread."""
+        (lease,) = leases
+        assert isinstance(lease, QuorumLease)
+        return Contest(self, lease, blocking, until, operation)
 
     def limit_s(self, timeout_s: float) -> float:
         """How long one node may take to answer an acquire of so long a lease, in seconds."""
@@ -103,6 +125,15 @@ class QuorumEngine(Engine):
     def asks_for(self, time_s: float) -> None:
         """Somebody asks for a lease of so many seconds, which a node may forget if it restarts."""
         self.longest_s = max(self.longest_s, time_s)
+
+    def refusal(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
+        """Return why ``wanted`` more locks may not be acquired, or None if they may."""
+        if self.closed:
+            return ContextClosed("The context has been closed", name)
+        most = self.options.max_held
+        if most is not None and len(self.held) + self.acquiring + wanted > most:
+            return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
+        return None
 
     def may_wait(self, contest: Contest) -> WheelLockError | None:
         """Let one more wait, or return why not."""
@@ -191,8 +222,26 @@ class QuorumEngine(Engine):
         if lease in self.timer.wheel:
             self.timer.wheel.cancel(lease)
 
-    def clean_up(self, leases: Iterable[Lease], node: Node | None = None) -> None:
-        """Nothing: what is left of a lease has been withdrawn from each node when it ended."""
+    def not_ours(self, lease: Lease) -> WheelLockError | None:
+        """Return why the holder cannot do anything with ``lease``, or None where it can. A lapsed lease is marked lost."""
+        if not lease.group.alive:
+            return LockLost(lease.name, lease.loss or LossReason.FORKED)
+        if lease.state <= EXTENDING and not lease.believed(self.timer.clock.now()):
+            self.lose([lease])
+        if lease.state is State.LOST or lease.loss is not None:
+            return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
+        if lease.state > EXTENDING:
+            return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
+        return None
+
+    def abandon(self, lease: Lease) -> None:
+        """Stop asking for a lease whose lock object is gone, unless it is being released."""
+        if lease.state <= EXTENDING:
+            self.lose([lease], LossReason.ABANDONED)
+
+    def lapse_seen(self, lease: Lease) -> None:
+        """Mark a lease lost whose holder has seen its deadline pass."""
+        self.lose([lease] if lease.state <= EXTENDING else ())
 
     def release(self, lease: Lease, operation: Operation[None]) -> None:
         """Release it on every node that grants it; completes when a majority has done so."""
@@ -308,6 +357,11 @@ class QuorumEngine(Engine):
             renewal_slack_min_s=min(node.renewal_slack_min_s for node in nodes),
         )
 
+    def held_locks(self) -> list[HeldLock]:
+        """Return what is held now, in order of acquisition. From any thread. O(n)."""
+        now = self.timer.clock.now()
+        return [held_lock(lease, now, False) for lease in self.held.copy() if lease.believed(now)]
+
     # -- the end, and other fates ------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float, operation: Operation[None], *, exiting: bool = False) -> None:
@@ -327,6 +381,13 @@ class QuorumEngine(Engine):
 
         for engine in self.engines:
             engine.close(timeout_s, Operation(closed), exiting=exiting)
+
+    def end(self, timeout_s: float, operation: Operation[None]) -> None:
+        """Close because the interpreter exits, unless that would change nothing."""
+        if self.held or self.acquiring or self.contests:
+            self.close(timeout_s, operation, exiting=True)
+        else:
+            operation.complete(None)
 
     def retire(self) -> None:
         for engine in self.engines:

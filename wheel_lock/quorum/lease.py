@@ -13,32 +13,43 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from wheel_lock.engine.acquiring import Acquire
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.errors import LockUnavailable, LossReason, quoted
-from wheel_lock.failures import guarded
+from wheel_lock.failures import FailureDomain, guarded
 from wheel_lock.lease import EXTENDING, Event, Lease, Owner
 from wheel_lock.locks import EXCLUSIVE
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import fragment
 from wheel_lock.quorum.nodes import NodeEngine
-
-if TYPE_CHECKING:
-    from wheel_lock.quorum.engine import QuorumEngine
+from wheel_lock.timer import HashedWheelTimer
 
 _LEAST_LIMIT_S = 0.05  # a pause of the collector or the scheduler is no failure of a node
 _DOWN_S = 0.25  # for a node that could not be connected to the last time
 _FIRST_CONTACT_S = 1.0  # for connecting and loading the scripts
 
 
+class VoteListener(FailureDomain, Protocol):
+    """The engine of a quorum, as its leases and their votes see it. Documented at :class:`QuorumEngine`."""
+
+    timer: HashedWheelTimer
+    engines: list[NodeEngine]
+    quorum: int
+    longest_s: float
+
+    def vote_lost(self, vote: Vote, reason: LossReason) -> None: ...
+    def heal(self, lease: QuorumLease) -> None: ...
+    def illegal(self, lease: Lease, event: Event) -> None: ...
+
+
 class QuorumGroup:
     """What quorum leases of one timeout have in common: who looks after those that lack votes."""
 
-    def __init__(self, engine: QuorumEngine, timeout_s: float) -> None:
+    def __init__(self, engine: VoteListener, timeout_s: float) -> None:
         self.engine = engine
         self.kind: Kind = EXCLUSIVE
         self.timeout_s = timeout_s
@@ -54,7 +65,7 @@ class QuorumGroup:
         """Give ``lease`` up: its state does not allow what was asked of it."""
         self.engine.illegal(lease, event)
 
-    def domains(self, entries: Sequence[Lease]) -> tuple[QuorumEngine]:
+    def domains(self, entries: Sequence[Lease]) -> tuple[VoteListener]:
         """Return what a failure costs: everything that the engine holds."""
         return (self.engine,)
 
