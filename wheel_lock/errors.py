@@ -158,7 +158,7 @@ class LockServerError(WheelLockError, ResponseError):
     """The server answered with an error.
 
     Attributes:
-        code: The error code, such as ``READONLY`` or ``NOPERM``, also if a script's error wraps it; ``ERR`` if there is none.
+        code: The error code, such as ``READONLY`` or ``NOPERM``, also if a script's error wraps it; ``ERR`` if none.
     """
 
     def __init__(self, message: str, lock_name: str | bytes | None = None, code: str = "ERR") -> None:

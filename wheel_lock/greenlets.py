@@ -131,7 +131,7 @@ class GreenletOwner(Owner):
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
-        """Whether it has ended."""
+        """True if it has ended."""
         greenlet = self._greenlet()
         return greenlet is None or greenlet.dead
 

@@ -98,7 +98,7 @@ class Owner:
 
     @property
     def gone(self) -> bool:
-        """Whether the thread has ended, so that it will not use the lock again."""
+        """True if the thread has ended, so that it will not use the lock again."""
         return self.ended
 
     def lost(self, lease: Lease) -> None:
@@ -257,7 +257,7 @@ class Lease(WheelEntry):
 
     @property
     def at_limit(self) -> bool:
-        """Whether a limit ends its renewal, so that it expires at its deadline."""
+        """True if a limit ends its renewal, so that it expires at its deadline."""
         limits = self.limits
         if limits is None:
             return False

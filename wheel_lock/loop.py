@@ -103,18 +103,18 @@ class Loop:
 
     @property
     def in_thread(self) -> bool:
-        """Whether the caller runs on the timer's thread."""
+        """True if the caller runs on the timer's thread."""
         thread = self._thread
         return thread is not None and thread.ident == native.get_ident()
 
     @property
     def running(self) -> bool:
-        """Whether the thread runs."""
+        """True if the thread runs."""
         return self._thread is not None
 
     @property
     def busy(self) -> bool:
-        """Whether the inbox holds a message, or a member waits for a reply. From any thread; a snapshot, for tests."""
+        """True if the inbox holds a message, or a member waits for a reply. From any thread; a snapshot, for tests."""
         return bool(self._inbox) or any(member.busy for member in self._members)
 
     def next_due_at(self) -> float | None:
@@ -124,7 +124,7 @@ class Loop:
 
     @property
     def stopped(self) -> bool:
-        """Whether :meth:`stop` has been called."""
+        """True if :meth:`stop` has been called."""
         return self._stopped
 
     def post(self, call: Callable[[], object], domain: FailureDomain | None = None) -> None:
@@ -362,7 +362,7 @@ class Loop:
 
     @property
     def _idle(self) -> bool:
-        """Whether nothing is scheduled and no socket but the waker is watched, so that only a message ends the sleep."""
+        """True if nothing is scheduled and no socket but the waker is watched, so that only a message ends the sleep."""
         return self.wheel.next_due_tick() is None and len(self._open().get_map()) == 1
 
     def _died(self, error: BaseException) -> None:

@@ -12,7 +12,7 @@ class Member(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether the part waits for a reply."""
+        """True if the part waits for a reply."""
         ...
 
     def thread_died(self) -> None:

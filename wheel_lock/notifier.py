@@ -81,7 +81,7 @@ class Notifier:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is running or queued. May be read from any thread."""
+        """True if a call is running or queued. May be read from any thread."""
         return self.running is not None or not self._calls.empty()
 
     @uninterrupted_start

@@ -66,12 +66,12 @@ class Timeout(WheelEntry):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the timeout was cancelled before it expired."""
+        """True if the timeout was cancelled before it expired."""
         return self.state is TimeoutState.CANCELLED
 
     @property
     def expired(self) -> bool:
-        """Whether the timeout has expired, and its task has been handed to the notifier thread."""
+        """True if the timeout has expired, and its task has been handed to the notifier thread."""
         return self.state is TimeoutState.EXPIRED
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """The Lua scripts: text, SHA-1, and the encoded head of a call.
 
-A script has two forms. On Redis 7 and newer its text starts with a ``#!lua flags=...`` line, which lets one call use keys of
-all slots of a cluster node, lets renewals run when the server is out of memory, and makes a demoted master answer
+A script has two forms. On Redis 7 and newer its text starts with a ``#!lua flags=...`` line, which lets one call use
+keys of all slots of a cluster node, lets renewals run when the server is out of memory, and makes a demoted master answer
 READONLY. Older servers and fakeredis do not support that line, and get the text without it, and without the lines that use
 ``PEXPIRE ... GT``, which is new in Redis 7, too; the lines behind them do the same work. A connection chooses the form
 once, when it is made.
@@ -23,7 +23,7 @@ COMMANDS = frozenset({
     *("del", "exists", "get", "hexists", "hset", "pexpire", "pttl", "set", "time"),
     *("zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zscore"),
 })  # fmt: skip
-"""All commands that scripts require. PUBLISH, TYPE, HLEN and HKEYS are optional: the user may have no right to call them."""
+"""The commands that scripts require. PUBLISH, TYPE, HLEN and HKEYS are optional: the user may have no right to them."""
 
 
 class ScriptForm:

@@ -75,7 +75,7 @@ class ServerError(Exception):
 
     @property
     def in_script(self) -> bool:
-        """Whether the error arose inside a script, which may have been executed up to there."""
+        """True if the error arose inside a script, which may have been executed up to there."""
         text = str(self)
         return not text.startswith(self.code) or "user_script:" in text
 
@@ -86,7 +86,7 @@ class ServerError(Exception):
 
     @property
     def wants_keys(self) -> bool:
-        """Whether the error, to a script call without keys, says that keys must be declared.
+        """True if the error, to a script call without keys, says that keys must be declared.
 
         The only code for that is CROSSSLOT, so the text is compared with the known texts of services. Other errors are
         raised, and users can set ``declare_keys``.

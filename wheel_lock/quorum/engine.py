@@ -1,7 +1,7 @@
-"""The engine of a quorum, as its callers see it: where a lease of several nodes begins and ends.
+"""The engine of a quorum: the beginning and the end of leases that consist of votes of several nodes.
 
-Below it is an engine for each node, on the same thread, each with a connection and renewals of its own. So nothing here
-waits for one node, and nothing here renews: this only counts.
+Below it is one engine per node, on the same thread, with its own connection and renewals. So this engine neither waits for
+a node nor renews: it counts votes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from wheel_lock.quorum.lease import QuorumGroup, QuorumLease, Vote, node_limit_s
 from wheel_lock.quorum.nodes import NodeEngine
 from wheel_lock.timer import HashedWheelTimer
 
-_WELL_S = 0.5  # a node that is well answers sooner
+_WELL_S = 0.5  # a healthy node answers sooner
 
 
 class QuorumEngine(EngineState):
@@ -49,15 +49,17 @@ class QuorumEngine(EngineState):
     Args:
         clients: A client for each node.
         options: The context's settings.
-        timer: Whose thread it lives on, and the engines of the nodes with it.
-        node_timeout_s: How long one node may take to answer an acquire; None for a tenth of the lock's timeout.
-        longest_s: The longest timeout that anybody uses who shares these nodes, as far as is known beforehand.
-        trusts_new: Whether a node that is seen for the first time counts at once, however young it is.
+        timer: The timer on whose thread the engines run.
+        node_timeout_s: Seconds that a node may take to answer an acquire; None for a tenth of the lock's timeout.
+        longest_s: The longest lock timeout, in seconds, of all users of these nodes, as far as known.
+        trusts_new: Whether a node that is seen for the first time counts at once, whatever its uptime.
 
     Attributes:
-        engines: Those of the nodes.
+        acquiring: The number of elections under way, which ``max_held`` counts, too.
+        contests: The waits that are between two elections.
+        engines: The engines of the nodes.
+        longest_s: As above, including the timeouts of this engine's own locks.
         quorum: How many of them are a majority.
-        contests: Who waits for a lock, between two tries.
     """
 
     cluster = None  # a name has the same nodes for ever
@@ -72,7 +74,7 @@ class QuorumEngine(EngineState):
         trusts_new: bool,
     ) -> None:
         super().__init__(options, timer, start_helper_thread)
-        per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # which are counted here
+        per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
         self.engines = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
         self.quorum = len(self.engines) // 2 + 1
         self.contests: set[Contest] = set()
@@ -83,7 +85,7 @@ class QuorumEngine(EngineState):
         self._node_timeout_s = node_timeout_s
         self._groups: dict[float, QuorumGroup] = {}
         timer.attach(self)
-        ENGINES.add(self)  # behind the engines of its nodes, which the end of the interpreter closes first
+        ENGINES.add(self)  # after the engines of its nodes, which are closed first at the end of the interpreter
 
     @property
     def busy(self) -> bool:
@@ -91,7 +93,7 @@ class QuorumEngine(EngineState):
         return False
 
     def describe(self) -> str:
-        """Return where it connects to, without credentials."""
+        """Return the addresses of the nodes, without credentials."""
         return ", ".join(engine.connector.describe() for engine in self.engines)
 
     def group(self, key: bytes, kind: Kind, options: LockOptions) -> QuorumGroup:
@@ -119,11 +121,11 @@ class QuorumEngine(EngineState):
         return Contest(self, lease, blocking, until, operation)
 
     def limit_s(self, timeout_s: float) -> float:
-        """How long one node may take to answer an acquire of so long a lease, in seconds."""
+        """Return how many seconds a node may take to answer an acquire of a lease of ``timeout_s`` seconds."""
         return node_limit_s(self._node_timeout_s, timeout_s)
 
     def asks_for(self, time_s: float) -> None:
-        """Somebody asks for a lease of so many seconds, which a node may forget if it restarts."""
+        """Note that a lease of ``time_s`` seconds is requested, which a node may forget by restarting."""
         self.longest_s = max(self.longest_s, time_s)
 
     def refusal(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
@@ -136,7 +138,7 @@ class QuorumEngine(EngineState):
         return None
 
     def may_wait(self, contest: Contest) -> WheelLockError | None:
-        """Let one more wait, or return why not."""
+        """Add ``contest`` to the waits; return the error instead if ``max_waiting`` does not allow it."""
         most = self.options.max_waiting
         if contest not in self.contests and most is not None and len(self.contests) >= most:
             return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context")
@@ -146,7 +148,7 @@ class QuorumEngine(EngineState):
     # -- a lease begins, and is kept ---------------------------------------------------------------------------------
 
     def begin(self, lease: QuorumLease) -> None:
-        """A majority has granted it."""
+        """Make a lease held that a majority has granted."""
         lease.acquired_at = min(vote.acquired_at for vote in lease.support(self.timer.clock.now()))
         lease.move(Event.GRANTED)
         self.held[lease] = None
@@ -154,7 +156,7 @@ class QuorumEngine(EngineState):
         self.complete(lease)
 
     def complete(self, lease: QuorumLease) -> None:
-        """Have the nodes asked again, after a while, that do not grant a held lease."""
+        """Schedule :meth:`heal` after a renewal interval if a node does not grant a held lease."""
         every_s = lease.options.renew_every_s
         if lease.state > EXTENDING or every_s is None or all(vote.alive or vote.asking for vote in lease.votes):
             return
@@ -162,7 +164,7 @@ class QuorumEngine(EngineState):
             self.timer.wheel.schedule(lease, self.timer.scale.ceil(self.timer.now + every_s))
 
     def heal(self, lease: QuorumLease) -> None:
-        """Ask those nodes again that do not grant a held lease, as long as there is use in it."""
+        """Ask the nodes again that do not grant a held lease, unless it is not to be renewed any more."""
         terms = self._left(lease)
         if lease.state > EXTENDING or lease.owner.ended or terms is None:
             return
@@ -176,7 +178,7 @@ class QuorumEngine(EngineState):
         self.complete(lease)
 
     def _left(self, lease: QuorumLease) -> LockOptions | None:
-        """The terms of a vote that joins late, which must not outlast the others; None where no time is left."""
+        """Return the terms of a vote that joins late, which must not outlast the others; None if no time is left."""
         options = lease.options
         if options.max_renewals is not None:
             options = dataclasses.replace(options, max_renewals=options.max_renewals - lease.renewals)
@@ -190,7 +192,7 @@ class QuorumEngine(EngineState):
         return options
 
     def vote_lost(self, vote: Vote, reason: LossReason) -> None:
-        """A node grants it no more."""
+        """End the lease if no majority is left, else schedule :meth:`heal`: a node has ended its grant."""
         lease = vote.whole
         if lease.state <= EXTENDING:
             if lease.believed(self.timer.clock.now()) and reason is not LossReason.ABANDONED:
@@ -209,7 +211,7 @@ class QuorumEngine(EngineState):
             self._take_out(lease, Event.LOSE)
             self.counters.lost[why] += 1
             for vote in lease.votes:
-                if vote.asking is not None or why is not LossReason.CONTEXT_CLOSED:  # else they end in bulk
+                if vote.asking is not None or why is not LossReason.CONTEXT_CLOSED:  # else released in bulk
                     vote.withdraw()
             self.tell_lost([lease])
             if not self.exiting:
@@ -244,7 +246,7 @@ class QuorumEngine(EngineState):
         self.lose([lease] if lease.state <= EXTENDING else ())
 
     def release(self, lease: Lease, operation: Operation[None]) -> None:
-        """Release it on every node that grants it; completes when a majority has done so."""
+        """Release the lease on every node that grants it; completes when a majority has released it."""
         assert isinstance(lease, QuorumLease)
         error = self.not_ours(lease)
         if error is not None:
@@ -280,7 +282,7 @@ class QuorumEngine(EngineState):
     # -- in between --------------------------------------------------------------------------------------------------
 
     def extend(self, lease: Lease, time_ms: int, replace: bool, operation: Operation[None]) -> None:
-        """Change the time-to-live on every node that grants it; completes when those that are well have."""
+        """Change the time-to-live on every node that grants it; completes when all healthy nodes have answered."""
         assert isinstance(lease, QuorumLease)
         error = self.not_ours(lease)
         if error is not None:
@@ -288,7 +290,7 @@ class QuorumEngine(EngineState):
             return
         now = self.timer.clock.now()
         self.asks_for(time_ms / 1000 + (0.0 if replace else lease.deadline - now))
-        # All that are well are waited for: a majority may consist of votes that joined late and were shorter before.
+        # All healthy nodes are awaited: a majority may include votes that joined late, and had less time left.
         gathering = Gathering(len(self.engines), self.quorum, partial(self._extended, lease, operation), patient=True)
         self.timer.call_at(now + _WELL_S, lambda now: gathering.hurry(), self)
         for vote in lease.votes:
@@ -312,7 +314,7 @@ class QuorumEngine(EngineState):
             operation.fail(gathering.failure(lease.name))
 
     def query(self, name: str | bytes, call: Call, read: Callable[[Reply], Any], operation: Operation[Any]) -> None:
-        """Ask every node something; completes with whether a majority says yes."""
+        """Send ``call`` to every node; completes with whether a majority agrees."""
         gathering = self._gathering(partial(_counted, name, operation))
         for engine in self.engines:
             answered = gathering.operation(bool)
@@ -320,7 +322,7 @@ class QuorumEngine(EngineState):
             self._unless_silent(engine, answered)
 
     def owned(self, lease: QuorumLease, operation: Operation[Any]) -> None:
-        """Ask every node whether it has what it granted; completes with whether a majority has."""
+        """Ask every node whether it still has its vote's token; completes with whether a majority has."""
         gathering = self._gathering(partial(_counted, lease.name, operation))
         kind = lease.terms.kind
         for vote in lease.votes:
@@ -337,12 +339,12 @@ class QuorumEngine(EngineState):
 
     @staticmethod
     def _unless_silent(engine: NodeEngine, answer: Operation[Any]) -> None:
-        """Do not wait for a node that has been silent for long; should it answer after all, that is ignored."""
+        """Fail ``answer`` at once if the node is suspected to be dead; a later reply is ignored."""
         if engine.is_silent:
             answer.fail(LockUnavailable(f"{engine.connector.describe()} is silent"))
 
     def stats(self) -> ContextStats:
-        """Return a frozen snapshot: locks are counted once, renewals and connections as the sum of all nodes."""
+        """Return a frozen snapshot: locks count once; renewals and connections are sums over all nodes."""
         nodes = [engine.stats() for engine in self.engines]
         return dataclasses.replace(
             snapshot(self.counters, held=len(self.held), overdue=0, waiting=len(self.contests)),
@@ -425,7 +427,7 @@ class QuorumEngine(EngineState):
             if error is None:
                 contest.dissolve()
             else:
-                contest.fail(type(error)(str(error)))  # a traceback belongs to one
+                contest.fail(type(error)(str(error)))  # a copy each: a traceback belongs to one caller
 
     def forked(self) -> None:
         self.deaths += 1
@@ -439,7 +441,7 @@ class QuorumEngine(EngineState):
 
 
 def _counted(name: str | bytes, operation: Operation[Any], gathering: Gathering) -> None:
-    """Tell a caller how the nodes have voted."""
+    """Complete ``operation`` with the outcome of a vote, or with an error if too few nodes answered."""
     if gathering.agreed or gathering.denied:
         operation.complete(gathering.agreed)
     else:

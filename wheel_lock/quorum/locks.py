@@ -1,4 +1,4 @@
-"""The lock objects of a quorum. They are those of one server; only what differs is here."""
+"""The lock objects of a quorum: those of one server, with the differences."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class QuorumHandle(LockHandle):
         )
 
     def _own(self) -> QuorumLease | None:
-        """The lease that the nodes can be asked about."""
+        """Return the lease that the nodes can be asked about, or None."""
         lease = self._seen()
         return lease if isinstance(lease, QuorumLease) and lease.group.alive else None
 
@@ -59,7 +59,7 @@ class _ForThreads(QuorumHandle):
     __slots__ = ()
 
     def owned(self) -> bool:
-        """Ask the nodes whether a majority of them still has this lock's own tokens."""
+        """Ask the nodes; return whether a majority of them still has this lock's tokens."""
         lease = self._own()
         return lease is not None and bool(wait_for(self._engine, partial(self._engine.owned, lease)))
 
@@ -71,7 +71,7 @@ class QuorumLock(_ForThreads, threads.Lock):
 
 
 class QuorumReentrantLock(_ForThreads, thread_family.ReentrantLock):
-    """The same, for a thread that acquires it again; how often is counted in the process."""
+    """A reentrant lock that a majority of masters grants, for threads. Holds are counted in the process."""
 
     __slots__ = ()
 
@@ -80,7 +80,7 @@ class _ForTasks(QuorumHandle):
     __slots__ = ()
 
     async def owned(self) -> bool:
-        """Ask the nodes whether a majority of them still has this lock's own tokens."""
+        """Ask the nodes; return whether a majority of them still has this lock's tokens."""
         lease = self._own()
         return lease is not None and bool(await tasks.wait_for(self._engine, partial(self._engine.owned, lease)))
 
@@ -92,6 +92,6 @@ class QuorumTaskLock(_ForTasks, task_lock.Lock):
 
 
 class QuorumTaskReentrantLock(_ForTasks, task_family.ReentrantLock):
-    """The same, for a task that acquires it again."""
+    """A reentrant lock that a majority of masters grants, for tasks."""
 
     __slots__ = ()

@@ -1,6 +1,6 @@
 -- flags: no-writes,allow-oom,allow-stale,allow-cross-slot-keys
 -- Find the commands that the user has no right to call, without side effects: calls with arguments that fail, or do nothing
--- to a key that does not exist. (redis.acl_check_cmd does not distinguish command and key, and can crash Redis 7.0 without a key.)
+-- to a missing key. (redis.acl_check_cmd does not distinguish command and key, and can crash Redis 7.0 without a key.)
 -- KEYS: none, or one if the service requires it.  ARGV: a key that does not exist, then the commands.
 -- Reply: the list of these commands.
 local key, out = ARGV[1], {}
