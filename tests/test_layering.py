@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lease", "protocol", "observe"),
     (
         *("tokens", "native", "greenlets", "interruptions", "notifier", "failures", "alarms", "slow_calls"),
-        *("clock", "waker", "weak", "members", "turning", "loop", "timer"),
+        *("clock", "waker", "weak", "members", "loop", "timer"),
     ),
     ("engine",),
     ("locks",),

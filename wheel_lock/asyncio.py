@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Unpack
 
+from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.handover import Handoff
 from wheel_lock.errors import WheelLockError
 from wheel_lock.face import TaskFace
@@ -30,6 +31,8 @@ __all__ = ["AsyncContext", "Lock", "MultiLock", "ReadLock", "ReadWriteLock", "Re
 
 class AsyncContext(TaskLocks, TaskFace):
     """A :class:`wheel_lock.LockContext` as asyncio sees it: ``context.asyncio``. Same names, same engine, same locks."""
+
+    _engine: Engine
 
     def lock(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.operation import Operation, end_quietly
 from wheel_lock.errors import LockAlreadyHeld, LockUnavailable
 from wheel_lock.greenlets import greenlet_owner, new_gate
@@ -54,7 +54,7 @@ class Waiting(Operation[T]):
 
     __slots__ = ("_deaths", "_engine", "_gate")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LockEngine) -> None:
         self._gate = gate = new_gate()
         super().__init__(gate.release)
         self._engine = engine
@@ -83,7 +83,7 @@ class Waiting(Operation[T]):
         return super().result()
 
 
-def wait_for(engine: Engine, work: Callable[[Operation[T]], object]) -> T:
+def wait_for(engine: LockEngine, work: Callable[[Operation[T]], object]) -> T:
     """Have work done on the timer's thread and wait for its result.
 
     Args:
@@ -99,7 +99,7 @@ def wait_for(engine: Engine, work: Callable[[Operation[T]], object]) -> T:
     return waiting.result()
 
 
-def behind_releases(engine: Engine, begin: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+def behind_releases(engine: LockEngine, begin: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
     """Return what ``begin`` returns for these arguments, which may begin with a look at what is held.
 
     A release that an interrupted caller has left may be on its way to the timer's thread, and the lock looks held until
@@ -123,7 +123,7 @@ def calling_place() -> str:
 
 
 def time_limit(
-    engine: Engine, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
+    engine: LockEngine, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
 ) -> tuple[bool, float | None]:
     """Return whether to wait, and until when, in seconds of the timer's clock; None for ever."""
     if blocking is None:

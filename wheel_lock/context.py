@@ -73,6 +73,8 @@ class LockContext(ThreadLocks, ThreadFace):
         True
     """
 
+    _engine: Engine
+
     def __init__(
         self,
         client: AnyClient,
@@ -397,7 +399,7 @@ def _at_exit() -> None:
     for engine in engines:
         engine.exiting = True
     for engine in engines:
-        if (engine.leases.held or engine.timer.running) and not engine.closed and not engine.timer.stopped:
+        if (engine.held or engine.timer.running) and not engine.closed and not engine.timer.stopped:
             waiting: Waiting[None] = Waiting(engine)
             engine.post_if_open(partial(engine.end, _EXIT_TIMEOUT_S, waiting))
             closing.append(waiting)

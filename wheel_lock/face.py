@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from wheel_lock import caller, tasks
-from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.errors import WheelLockError
 from wheel_lock.interruptions import insist, uninterrupted_start
@@ -19,7 +19,7 @@ from wheel_lock.timer import HashedWheelTimer
 class Face:
     """One side of an engine."""
 
-    _engine: Engine
+    _engine: LockEngine
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. O(1) in the number of locks."""
@@ -42,7 +42,7 @@ class Face:
     @property
     def _state(self) -> str:
         """A word for ``repr()``."""
-        return "closed" if self._engine.closed else f"{len(self._engine.leases.held)} held"
+        return "closed" if self._engine.closed else f"{len(self._engine.held)} held"
 
     def __reduce__(self) -> NoReturn:
         # Not even a shallow copy: the first of the two to be collected would hang up for both.
@@ -92,7 +92,7 @@ class ThreadFace(Face):
             raise
 
     def __del__(self) -> None:
-        engine: Engine | None = getattr(self, "_engine", None)
+        engine: LockEngine | None = getattr(self, "_engine", None)
         if engine is not None:
             engine.post_if_running(engine.retire)
 
@@ -105,7 +105,7 @@ class TaskFace(Face):
         context: The side that threads see, which hangs up when nobody has it any more.
     """
 
-    def __init__(self, engine: Engine, context: object = None) -> None:
+    def __init__(self, engine: LockEngine, context: object = None) -> None:
         self._engine = engine
         self._context = context
 
@@ -130,6 +130,6 @@ class TaskFace(Face):
         _close_later(self._engine)  # a coroutine that is thrown away in the middle may not await any more
 
 
-def _close_later(engine: Engine) -> None:
+def _close_later(engine: LockEngine) -> None:
     """Close without waiting for it."""
     engine.post_if_running(partial(engine.close, engine.options.close_timeout_s, Operation(nobody)))

@@ -11,16 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, NoReturn, Protocol
+from typing import ClassVar, NoReturn
 
 from wheel_lock.caller import calling_place, time_limit
-from wheel_lock.engine.batches import RenewalGroup
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.handover import Adopt, Handoff
-from wheel_lock.engine.interfaces import terms_of
+from wheel_lock.engine.interfaces import LockEngine, Wait, terms_of
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.operation import Operation, end_quietly
-from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.errors import (
     LockAlreadyHeld,
     LockLost,
@@ -31,7 +29,7 @@ from wheel_lock.errors import (
     quoted,
 )
 from wheel_lock.interruptions import insist, uninterrupted_start
-from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner, State
+from wheel_lock.lease import EXTENDING, NOBODY, Group, Lease, Owner, State
 from wheel_lock.locks import HANDED_OVER
 from wheel_lock.locks.chosen import WITH_CHOSEN_TOKEN
 from wheel_lock.native import RLock
@@ -54,14 +52,6 @@ if hasattr(os, "register_at_fork"):
 OnLost = Callable[[LostEvent], object]
 
 _LOST = (State.LOST, State.REFUSED)  # the latter where it was to take the place of one that was lost
-
-
-class Wait(Protocol):
-    """A caller's wait for a lock, on the timer's thread."""
-
-    def begin(self) -> None: ...
-
-    def give_up(self) -> None: ...
 
 
 class LockHandle:
@@ -88,12 +78,12 @@ class LockHandle:
     )
 
     def __init__(
-        self, engine: Engine, kind: Kind, name: str | bytes, options: LockOptions, on_lost: OnLost | None
+        self, engine: LockEngine, kind: Kind, name: str | bytes, options: LockOptions, on_lost: OnLost | None
     ) -> None:
         self._lease: Lease | None = None
         self._others: dict[Owner, Lease] | None = None
         self._adopted: Lease | None = None
-        self._group: RenewalGroup | None = None
+        self._group: Group | None = None
         self._engine = engine
         self._kind = kind
         self._options = options
@@ -126,7 +116,7 @@ class LockHandle:
         blocking, until = time_limit(engine, options, blocking, blocking_timeout)
         self._refuse_again()
         lease = self._new_lease(lock_name(self.name), token)
-        return Acquisition(engine.lines, options, (lease,), token is not None, blocking, until, operation)
+        return engine.new_wait(options, (lease,), token is not None, blocking, until, operation)
 
     def _refuse_again(self) -> None:
         """Raise LockAlreadyHeld where the caller holds it already."""
@@ -139,7 +129,7 @@ class LockHandle:
     def _new_lease(self, key: bytes, token: str | bytes | None = None) -> Lease:
         """Return a lease for the calling owner, to be acquired."""
         engine, options, group = self._engine, self._options, self._group
-        if token is not None or group is None or not group.alive or not engine.router.stable:
+        if token is not None or group is None or not group.alive or not engine.stable:
             kind = self._kind if token is None else self._kind_with_chosen_token()
             group = engine.group(key, kind, options)
             if token is None:
@@ -157,10 +147,16 @@ class LockHandle:
             raise ValueError(f"a lock of the kind {self._kind.name!r} makes its tokens itself, so token must be None")
         return kind
 
+    @property
+    def _server(self) -> Engine:
+        """The engine of one server, or cluster: a lock of a quorum cannot be handed over."""
+        assert isinstance(self._engine, Engine)
+        return self._engine
+
     def _adoption(self, handoff: Handoff, operation: Operation[bool]) -> Adopt:
         """Return the request that takes an exported lease over, ready to begin."""
         lease = self._new_lease(lock_name(self.name))
-        return Adopt(self._engine.leases, lease, self._options, handoff, operation)
+        return Adopt(self._server.leases, lease, self._options, handoff, operation)
 
     def _handoff(self, lease: Lease) -> Handoff:
         """Return what an adopter must know of ``lease``, or raise where its kind cannot be handed over."""

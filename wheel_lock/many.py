@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from wheel_lock.caller import calling_place
 from wheel_lock.engine.bulk import AcquireMany
 from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.operation import Operation, end_quietly
 from wheel_lock.errors import LockLost, LocksLost, LossReason
 from wheel_lock.handle import LockHandle
@@ -102,7 +103,7 @@ class ManyLocks(Generic[Name, AnyLock]):
         return outcome
 
 
-def raise_if_any(lost: dict[str | bytes, LossReason], engine: Engine) -> None:
+def raise_if_any(lost: dict[str | bytes, LossReason], engine: LockEngine) -> None:
     """Raise LocksLost where some of an engine's locks were lost."""
     if lost:
         end_quietly(engine.exiting)

@@ -129,8 +129,8 @@ class Lock(LockHandle):
 
         A task that is cancelled meanwhile has no text to pass on, so the lock is released.
         """
-        lease, engine = self._to_change("export"), self._engine
-        handoff = self._handoff(lease)
+        lease = self._to_change("export")
+        handoff, engine = self._handoff(lease), self._server
         awaiting: Awaiting[None] = Awaiting(engine)
         undo = partial(engine.undo_export, lease, awaiting)
         awaiting.undeliverable = undo

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import LockAlreadyHeld, LockUnavailable
 from wheel_lock.interruptions import uninterrupted_start
@@ -117,7 +117,7 @@ class Awaiting(Operation[T]):
 
     __slots__ = ("_deaths", "_future", "_mailbox", "engine", "undeliverable")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LockEngine) -> None:
         # Not through super(): what it would be told is a method here, because a bound one would make a cycle.
         self._value = None
         self.done = False
@@ -163,14 +163,14 @@ class Awaiting(Operation[T]):
             self._future.set_exception(LockUnavailable("The thread that keeps the locks ended before it answered"))
 
 
-def wait_for(engine: Engine, work: Callable[[Operation[T]], object]) -> Awaiting[T]:
+def wait_for(engine: LockEngine, work: Callable[[Operation[T]], object]) -> Awaiting[T]:
     """Have work done on the timer's thread; return its result to come, to be awaited. See ``caller.wait_for``."""
     awaiting: Awaiting[T] = Awaiting(engine)
     engine.submit(partial(work, awaiting))
     return awaiting
 
 
-async def behind_releases(engine: Engine, begin: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+async def behind_releases(engine: LockEngine, begin: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
     """Begin what may find a lock held that is being released; see ``caller.behind_releases``."""
     try:
         return begin(*arguments, **options)

@@ -149,7 +149,7 @@ class Lock(LockHandle):
         """
         lease = self._to_change("export")
         handoff = self._handoff(lease)
-        engine = self._engine
+        engine = self._server
         waiting: Waiting[None] = Waiting(engine)
         try:
             engine.submit(partial(engine.export, lease, waiting))

@@ -5,8 +5,7 @@ All of it runs on the timer's thread, but for the methods that say otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from wheel_lock.engine.acquiring import release
@@ -14,18 +13,20 @@ from wheel_lock.engine.batches import RenewalGroup
 from wheel_lock.engine.bulk import release_many
 from wheel_lock.engine.ending import Ending
 from wheel_lock.engine.extending import Extend
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.lines import Lines
 from wheel_lock.engine.node import start_helper_thread
-from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.requests import start_query
 from wheel_lock.engine.routing import AnyConnector, router_for
 from wheel_lock.engine.state import EngineState, Launch
 from wheel_lock.engine.telling import Teller, log_given_up
+from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.errors import LossReason, WheelLockError
-from wheel_lock.lease import EXTENDING, Event, Lease, State
-from wheel_lock.observe.events import HeldLock, held_lock
+from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
+from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -58,6 +59,7 @@ class Engine(EngineState):
         self.lines = self.leases.listener = Lines(self.leases, self.router.wakeups)
         self._ending = Ending(self.leases, self.router, self.lines)
         self.leases.on_ended = self._ending.look
+        self.stable = self.router.stable
         timer.attach(self)
         ENGINES.add(self)
 
@@ -65,6 +67,23 @@ class Engine(EngineState):
         """Return what a lease of these terms shares with others on its node. From any thread."""
         renewer = self.router.shard_of(key)
         return renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+
+    def new_wait(
+        self,
+        options: LockOptions,
+        leases: Sequence[Lease],
+        token_given: bool,
+        blocking: bool,
+        until: float | None,
+        operation: Operation[Sequence[Lease] | None],
+    ) -> Acquisition:
+        """Return a caller's wait for a lock, ready to begin; see :class:`Acquisition`. From any thread."""
+        return Acquisition(self.lines, options, leases, token_given, blocking, until, operation)
+
+    @property
+    def held(self) -> Collection[Lease]:
+        """The held leases, in order of acquisition."""
+        return self.leases.held
 
     @property
     def busy(self) -> bool:
@@ -103,15 +122,6 @@ class Engine(EngineState):
         """
         if operation.done and operation.error is None and lease.state is State.EXPORTED:
             self.leases.clean_up([lease])
-
-    def release_unawaited(self, release: Callable[[Operation[Any]], object]) -> None:
-        """Have ``release(operation)`` begun for a caller that was interrupted and does not wait. From any thread."""
-        self.interrupted = True
-        self.post_if_open(partial(release, Operation(nobody)))
-
-    def come_by(self, operation: Operation[None]) -> None:
-        """Complete ``operation``: what was submitted before, such as an interrupted release, has begun by now."""
-        operation.complete(None)
 
     def release_many(self, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]) -> None:
         """Release many; the operation completes with the reasons of those that had been lost."""
@@ -204,4 +214,4 @@ class Engine(EngineState):
         self.counters.reset()
 
 
-ENGINES: WeakRegistry[Engine] = WeakRegistry()
+ENGINES: WeakRegistry[LockEngine] = WeakRegistry()

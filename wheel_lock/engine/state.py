@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
-from wheel_lock.engine.operation import end_quietly
+from wheel_lock.engine.operation import Operation, end_quietly, nobody
 from wheel_lock.errors import ContextClosed
 from wheel_lock.failures import FailureDomain
 from wheel_lock.observe.stats import Counters
@@ -79,3 +80,12 @@ class EngineState:
     def over(self) -> bool:
         """Whether the engine does nothing any more. From any thread."""
         return self.closed or self.timer.stopped or (self.exiting and sys.is_finalizing())
+
+    def release_unawaited(self, release: Callable[[Operation[Any]], object]) -> None:
+        """Have ``release(operation)`` begun for a caller that was interrupted and does not wait. From any thread."""
+        self.interrupted = True
+        self.post_if_open(partial(release, Operation(nobody)))
+
+    def come_by(self, operation: Operation[None]) -> None:
+        """Complete ``operation``: what was submitted before, such as an interrupted release, has begun by now."""
+        operation.complete(None)

@@ -38,6 +38,7 @@ class WriteHandle(ReentrantHandle):
 
     __slots__ = ()
 
+    _engine: Engine
     _family = "read-write"
     _half = ALONE
 

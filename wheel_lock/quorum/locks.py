@@ -1,24 +1,21 @@
-"""The lock objects of a quorum. They are those of one server; only what differs is here."""
+"""The lock objects of a quorum: those of one server, with the differences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from wheel_lock import task_lock, tasks, threads
-from wheel_lock.caller import calling_place, time_limit, wait_for
+from wheel_lock.caller import calling_place, wait_for
 from wheel_lock.engine.handover import Handoff
-from wheel_lock.engine.operation import Operation
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.family import asyncio as task_family
 from wheel_lock.family import threads as thread_family
 from wheel_lock.handle import LockHandle, OnLost
 from wheel_lock.lease import Lease
 from wheel_lock.locks import EXCLUSIVE
-from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import fragment
-from wheel_lock.quorum.electing import Contest
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
 
@@ -36,26 +33,12 @@ class QuorumHandle(LockHandle):
     ) -> None:
         super().__init__(engine, EXCLUSIVE, name, options, on_lost, **more)
 
-    def _acquisition(
-        self,
-        blocking: bool | None,
-        blocking_timeout: float | None,
-        token: str | bytes | None,
-        operation: Operation[Sequence[Lease] | None],
-    ) -> Contest:
-        engine = self._engine
-        blocking, until = time_limit(engine, self._options, blocking, blocking_timeout)
-        self._refuse_again()
-        return Contest(engine, self._new_lease(lock_name(self.name), token), blocking, until, operation)
-
     def _new_lease(self, key: bytes, token: str | bytes | None = None) -> QuorumLease:
         engine, options = self._engine, self._options
         if token is not None:
             raise ValueError("a lock of several masters makes its tokens itself, so token must be None")
         place = calling_place() if engine.options.track_acquisitions else None
-        # Terms that each master's engine would refuse are refused first.
-        engine.engines[0].group(key, EXCLUSIVE, options)
-        terms = engine.quorum_group(options.timeout_s)
+        terms = engine.group(key, EXCLUSIVE, options)
         wire = fragment(key, self._new_token())
         return QuorumLease(self.name, wire, terms, self._new_owner(), self._told(), place, options)
 
@@ -67,7 +50,7 @@ class QuorumHandle(LockHandle):
         )
 
     def _own(self) -> QuorumLease | None:
-        """The lease that the nodes can be asked about."""
+        """Return the lease that the nodes can be asked about, or None."""
         lease = self._seen()
         return lease if isinstance(lease, QuorumLease) and lease.group.alive else None
 
@@ -76,7 +59,7 @@ class _ForThreads(QuorumHandle):
     __slots__ = ()
 
     def owned(self) -> bool:
-        """Ask the nodes whether a majority of them still has this lock's own tokens."""
+        """Ask the nodes; return whether a majority of them still has this lock's tokens."""
         lease = self._own()
         return lease is not None and bool(wait_for(self._engine, partial(self._engine.owned, lease)))
 
@@ -88,7 +71,7 @@ class QuorumLock(_ForThreads, threads.Lock):
 
 
 class QuorumReentrantLock(_ForThreads, thread_family.ReentrantLock):
-    """The same, for a thread that acquires it again; how often is counted in the process."""
+    """A reentrant lock that a majority of masters grants, for threads. Holds are counted in the process."""
 
     __slots__ = ()
 
@@ -97,7 +80,7 @@ class _ForTasks(QuorumHandle):
     __slots__ = ()
 
     async def owned(self) -> bool:
-        """Ask the nodes whether a majority of them still has this lock's own tokens."""
+        """Ask the nodes; return whether a majority of them still has this lock's tokens."""
         lease = self._own()
         return lease is not None and bool(await tasks.wait_for(self._engine, partial(self._engine.owned, lease)))
 
@@ -109,6 +92,6 @@ class QuorumTaskLock(_ForTasks, task_lock.Lock):
 
 
 class QuorumTaskReentrantLock(_ForTasks, task_family.ReentrantLock):
-    """The same, for a task that acquires it again."""
+    """A reentrant lock that a majority of masters grants, for tasks."""
 
     __slots__ = ()

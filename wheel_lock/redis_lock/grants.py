@@ -13,6 +13,7 @@ from typing import Any
 
 from wheel_lock import caller, task_lock, tasks, threads
 from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.errors import LossReason
 from wheel_lock.handle import LockHandle
@@ -33,6 +34,8 @@ class Grant(LockHandle):
     """One lease that has been granted. Whoever knows its token may change it, as in redis-py."""
 
     __slots__ = ()
+
+    _engine: Engine
 
     def _chosen(self, verb: str) -> Lease | None:
         return self._lease
@@ -117,7 +120,7 @@ class Grants:
     def __init__(self) -> None:
         self._latest: dict[tuple[int, bytes], weakref.ref[Grant]] = {}
 
-    def add(self, engine: Engine, grant: Grant) -> None:
+    def add(self, engine: LockEngine, grant: Grant) -> None:
         """Take note of a new grant."""
         latest, place = self._latest, (id(engine), grant.lease.key)
 
@@ -127,7 +130,7 @@ class Grants:
 
         latest[place] = weakref.ref(grant, gone)
 
-    def find(self, engine: Engine, key: bytes) -> Grant | None:
+    def find(self, engine: LockEngine, key: bytes) -> Grant | None:
         """Return the latest grant of a name, whatever has become of it, as long as its lock object is there."""
         reference = self._latest.get((id(engine), key))
         return None if reference is None else reference()
