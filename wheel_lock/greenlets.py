@@ -225,13 +225,15 @@ def new_thread(target: Callable[[], object], name: str) -> SystemThread:
     return threading.Thread(target=_run, args=(target,), name=name, daemon=True)
 
 
-def start_soon(target: Callable[[], object], name: str) -> None:
-    """Start a daemon thread of the system without waiting until it runs, which takes long where others compute.
+def start_helper_thread(target: Callable[[], object]) -> None:
+    """Run ``target()``, such as one attempt to connect, on a short-lived daemon thread of the system.
+
+    Returns before that thread runs, which may take long where other threads compute.
 
     Raises:
-        RuntimeError: The system has no thread for us.
+        RuntimeError: The system cannot start a thread.
     """
-    start_new_thread(_start, (target, name))  # because threading.Thread.start() waits
+    start_new_thread(_start, (target, "wheel-lock-connect"))  # because threading.Thread.start() waits
 
 
 _with_hubs: set[_UnpatchedThread] = set()  # threads that run for a moment, and wait in the way of gevent meanwhile

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wheel_lock.engine.channel import NodeRequest
 from wheel_lock.engine.kind import Contention, Refusal
 from wheel_lock.engine.operation import Operation, nobody
-from wheel_lock.engine.requests import CallerRequest, acquiring_node_of, least_s, node_of, terms_of
+from wheel_lock.engine.requests import CallerRequest, acquiring_node_of, least_s, node_of, renewer_at, terms_of
 from wheel_lock.engine.rights import Look, needs_of
 from wheel_lock.errors import LockLost, LockServerError, LockTimeout, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Event, Lease, State
@@ -135,7 +135,7 @@ class Acquire(CallerRequest):
         if isinstance(verdict, ServerError):
             self.error_reply(verdict)
             return
-        replicas = self.node.replicas
+        replicas = renewer_at(self.node).replicas
         if isinstance(verdict, Refusal):
             if verdict.is_data:
                 self.error_reply(self._no_lock(verdict))

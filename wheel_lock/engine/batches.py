@@ -129,7 +129,7 @@ class Batch(Request):
 
     def error_reply(self, error: ServerError) -> None:
         self._renewer.heard(not_now=error.code in NOT_NOW)
-        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+        if self.cluster is not None and self.cluster.redirects(self, error):
             if error.code not in ("MOVED", "ASK"):
                 self._renewer.outage.begin(error)
             return

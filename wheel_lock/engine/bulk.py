@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wheel_lock.engine.acquiring import hold_limit_error
 from wheel_lock.engine.chunks import Bulk, Chunk
 from wheel_lock.engine.operation import Operation, nobody
-from wheel_lock.engine.requests import batch_call, least_s, no_answer, refused_by_server, terms_of
+from wheel_lock.engine.requests import batch_call, least_s, no_answer, refused_by_server, renewer_at, terms_of
 from wheel_lock.engine.rights import needs_of
 from wheel_lock.errors import ContextClosed, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
@@ -51,7 +51,7 @@ class AcquireMany(Bulk):
 
     def chunk_done(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
         """Take the outcome of one chunk, when enough replicas have it, and go on."""
-        replicas = chunk.node.replicas
+        replicas = renewer_at(chunk.node).replicas
         if replicas is None or len(odd) == len(chunk.leases):
             super().chunk_done(chunk, odd)
         else:

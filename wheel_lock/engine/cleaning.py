@@ -65,8 +65,8 @@ class CleanUp(Request):
         refused: list[Lease] = []
         for index, verdict in exceptions(reply, len(self._leases)):
             lease = self._leases[index]
-            if self.node.cluster is not None and len(self._leases) > 1 and code_of(verdict) == NOT_LOCAL:
-                node = self.node.cluster.renewer_of(lease.key).node
+            if self.cluster is not None and len(self._leases) > 1 and code_of(verdict) == NOT_LOCAL:
+                node = self.cluster.renewer_of(lease.key).node
                 CleanUp(self.timer, node, self._kind, [lease], self._until).start()
             elif isinstance(verdict, ServerError) and verdict.code != "WRONGTYPE":
                 refused.append(lease)
@@ -86,7 +86,7 @@ class CleanUp(Request):
         return True
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+        if self.cluster is not None and self.cluster.redirects(self, error):
             return
         if self.node.learns(error, self.declared):
             self.finish()

@@ -13,7 +13,7 @@ import re
 import socket
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import redis
 import redis.asyncio
@@ -24,14 +24,13 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from wheel_lock.engine.allowance import Allowance, LimitedSocket, limited
+from wheel_lock.engine.capabilities import Capabilities, prepare, send_and_skip
 from wheel_lock.engine.encryption import disagreement, may_disagree
 from wheel_lock.engine.handshakes import HandshakeParser
 from wheel_lock.engine.ties import ClientGone, Tie, tied
 from wheel_lock.native import without_hub
 from wheel_lock.notifier import NOTIFIER
-from wheel_lock.protocol import scripts
-from wheel_lock.protocol.resp import LONG_TEXT, MalformedReply, Reply, error_text
-from wheel_lock.protocol.server_errors import ServerError, code_of
+from wheel_lock.protocol.resp import LONG_TEXT, error_text
 
 _FATAL = (
     redis.exceptions.AuthenticationError,
@@ -67,8 +66,6 @@ def make_fit(error: BaseException) -> None:
         errors += [one for one in (each.__cause__, each.__context__) if one is not None and one not in errors]
 
 
-PLAIN, FLAGGED, SHARDED = range(3)  # what a server knows: nothing special, #!lua lines, sharded pub/sub besides
-
 Server = tuple[str | None, str]
 """Host and port."""
 
@@ -98,13 +95,6 @@ def as_server(host: object, port: object, asked: Server | None = None) -> Server
     return (name, str(int(number))) if 1 <= int(number) <= _MOST_PORT else None
 
 
-def read_missing(reply: Reply) -> frozenset[str]:
-    """Return those commands of scripts that the user may not call."""
-    if type(reply) is not list or not all(type(command) is bytes for command in reply):
-        raise MalformedReply(f"a {type(reply).__name__} is no list of commands")
-    return frozenset(command.decode("ascii", "backslashreplace") for command in reply) & scripts.COMMANDS
-
-
 class Connection(Protocol):
     """A connected, authenticated socket that nothing is in flight on."""
 
@@ -127,6 +117,7 @@ class Connector(Protocol):
     """
 
     discovers: bool
+    in_cluster: bool
 
     def connect(self, timeout_s: float) -> Connection: ...
 
@@ -149,17 +140,13 @@ class RedisPyConnection:
         self,
         connection: AbstractConnection,
         sock: socket.socket,
-        level: int,
         server: Server,
-        missing_rights: frozenset[str] = frozenset(),
-        keyed: bool = False,
+        capabilities: Capabilities,
     ) -> None:
-        self._ours = [connection]  # emptied by whoever ends it
-        self.keyed = keyed
-        self.missing_rights = missing_rights
+        self._ours = [connection]  # emptied by the thread that closes it
         self.sock = sock
-        self.level = level
         self.server = server
+        self.level, self.keyed, self.missing_rights = capabilities
 
     def close(self) -> None:
         """Close its socket, at once. Harmless when closed already.
@@ -250,6 +237,7 @@ class RedisPyConnector:
     """
 
     discovers = False
+    in_cluster = False
 
     def __init__(self, client: redis.Redis | redis.asyncio.Redis) -> None:
         pool = getattr(client, "connection_pool", None)
@@ -270,10 +258,8 @@ class RedisPyConnector:
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
         self._connection_class: type[AbstractConnection] = connection_class
         self._limited_class = limited(connection_class)
-        self._flagged = False
-        self._keyed = False  # calls without keys are refused
+        self._capabilities = Capabilities()  # of the server that was connected to last
         self._runs_scripts = True
-        self._in_cluster = False
         self._met = False  # whether it has ever connected
         self._asked: tuple[Any, Any] | None = None  # what server was asked last whether it speaks TLS
         self._tls_trouble: str | None = None  # and what came out
@@ -315,7 +301,7 @@ class RedisPyConnector:
         """Return what connects in the same way to a node of the same cluster."""
         other = copy.copy(self)
         other._settings = {**self._settings, "host": server[0], "port": int(server[1])}
-        other._in_cluster = True
+        other.in_cluster = True
         return other
 
     def _made_of(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
@@ -344,48 +330,12 @@ class RedisPyConnector:
     def _check(self, connection: AbstractConnection) -> None:
         """Raise where the server is not the one that was meant."""
 
-    def listener(self) -> RedisPyConnector:
-        """Return a connector to the same server whose connections need no scripts."""
+    def listener(self) -> Self:
+        """Return a connector to the same server whose connections load no scripts."""
         other = copy.copy(self)
         other._runs_scripts = False
+        other._capabilities = Capabilities()
         return other
-
-    def _knows_flags(self, connection: AbstractConnection) -> bool:
-        connection.send_command("EVAL", scripts.FLAG_PROBE, 0)
-        try:
-            self._flagged = bool(connection.read_response() == 1)
-            self._keyed = False
-        except redis.exceptions.NoPermissionError:
-            pass  # that is no answer: what the server said when it still would holds
-        except redis.exceptions.ResponseError as error:
-            if code_of(error) == "BUSY":
-                raise redis.exceptions.ConnectionError(error_text(error)) from None  # nor is that: ask again later
-            self._keyed = _as_said(error).wants_keys
-            self._flagged = self._keyed and self._knows_flags_with_a_key(connection)
-        return self._flagged
-
-    def _knows_flags_with_a_key(self, connection: AbstractConnection) -> bool:
-        """Ask once more where calls without keys are refused."""
-        connection.send_command("EVAL", scripts.KEYED_FLAG_PROBE, 1, "wheel_lock:probe")
-        try:
-            return bool(connection.read_response() == 1)
-        except redis.exceptions.ResponseError:
-            return False
-
-    def _get_scripts_ready(self, connection: AbstractConnection) -> tuple[int, frozenset[str]]:
-        """Load the scripts; return which form of them, and which of their commands the user may not call."""
-        level = FLAGGED if self._knows_flags(connection) else PLAIN
-        if level and self._in_cluster and _has_sharded_pubsub(connection):
-            level = SHARDED
-        if not level and _has_hung_up(connection):
-            # fakeredis's own server does, after an error reply: the question has cost the connection.
-            connection.disconnect()
-            connection.connect()
-        refusal, missing = _load_scripts(connection, level, self._keyed)
-        if refusal is not None and not self._keyed and refusal.wants_keys:
-            self._keyed = True  # the probe, which touches no key, was accepted
-            refusal, missing = _load_scripts(connection, level, self._keyed)
-        return level, refusal.forbidden if refusal is not None else missing
 
     def describe(self) -> str:
         """Return where it connects to, without credentials."""
@@ -409,8 +359,9 @@ class RedisPyConnector:
             introduction = _introduction(connection, settings)
             connection.connect()
             self._check(connection)
-            level, missing = self._get_scripts_ready(connection) if self._runs_scripts else (PLAIN, frozenset())
-            _say(connection, introduction)
+            if self._runs_scripts:
+                self._capabilities = prepare(connection, self._capabilities, in_cluster=self.in_cluster)
+            send_and_skip(connection, introduction)
             sock: Any = connection._sock
             if sock is None:
                 raise redis.exceptions.ConnectionError("the connection was closed while it was being made")
@@ -422,11 +373,9 @@ class RedisPyConnector:
             self._met, self._asked = True, None
             for name, tie in self._ties.items():
                 if tie.loose and name in vars(connection):
-                    setattr(
-                        connection, name, None
-                    )  # it is needed for connecting only, which this one does not do again
+                    setattr(connection, name, None)  # needed only to connect, which this connection does once
             server = settings.get("host"), str(settings.get("port"))
-            return RedisPyConnection(connection, sock, level, server, missing, self._keyed)
+            return RedisPyConnection(connection, sock, server, self._capabilities)
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, redis.exceptions.RedisError):
@@ -458,6 +407,7 @@ class InTurn:
     """
 
     discovers = True
+    in_cluster = False
 
     def __init__(self, choices: Callable[[], Sequence[RedisPyConnector]]) -> None:
         self._choices = choices
@@ -484,33 +434,6 @@ class InTurn:
             raise
 
 
-def _as_said(error: redis.exceptions.ResponseError) -> ServerError:
-    """Return an error with the code that counts here, which redis-py takes out of the text."""
-    crosses = isinstance(error, redis.exceptions.ClusterCrossSlotError)
-    return ServerError(f"CROSSSLOT {error}" if crosses else str(error))
-
-
-def _has_hung_up(connection: AbstractConnection) -> bool:
-    try:
-        connection.send_command("PING")
-        connection.read_response()
-    except redis.exceptions.ResponseError:
-        return False  # not allowed, perhaps
-    except redis.exceptions.ConnectionError:
-        return True
-    return False
-
-
-def _has_sharded_pubsub(connection: AbstractConnection) -> bool:
-    """Whether a node of a cluster can publish to its shard alone; that it sends us elsewhere for it is a yes, too."""
-    connection.send_command("SPUBLISH", "wheel_lock:wake:probe", "0")
-    try:
-        connection.read_response()
-    except redis.exceptions.ResponseError as error:
-        return isinstance(error, redis.exceptions.MovedError)
-    return True
-
-
 def _introduction(connection: AbstractConnection, settings: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the commands that name the connection in CLIENT LIST.
 
@@ -523,36 +446,3 @@ def _introduction(connection: AbstractConnection, settings: dict[str, Any]) -> l
         named = ("LIB-NAME", driver.formatted_name), ("LIB-VER", driver.lib_version)
         said += [("CLIENT", "SETINFO", what, str(value)) for what, value in named if value]
     return said
-
-
-def _say(connection: AbstractConnection, commands: Sequence[tuple[str, ...]]) -> None:
-    """Send commands in one round trip; errors, such as missing rights, are ignored."""
-    for words in commands:
-        connection.send_command(*words)
-    for _ in commands:
-        try:
-            connection.read_response()
-        except redis.exceptions.ResponseError:
-            pass
-
-
-def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> tuple[ServerError | None, frozenset[str]]:
-    """Load the scripts; return why their commands cannot be tried, or None, and which the user may not call."""
-    form, (keys, words) = scripts.RIGHTS.form(level), scripts.rights_arguments(keyed=keyed)
-    for script in scripts.ALL:
-        connection.send_command("SCRIPT", "LOAD", script.form(level).source)
-    connection.send_command("EVALSHA", form.sha1, keys, *words)
-    for _ in scripts.ALL:
-        try:
-            connection.read_response()
-        except redis.exceptions.ResponseError:
-            pass  # not allowed, perhaps: a call that finds no script is answered by sending its text
-    try:
-        try:
-            missing = connection.read_response()
-        except redis.exceptions.NoScriptError:
-            connection.send_command("EVAL", form.source, keys, *words)
-            missing = connection.read_response()
-    except redis.exceptions.ResponseError as error:
-        return _as_said(error), frozenset()  # most errors are reported by the next request
-    return None, read_missing(missing)

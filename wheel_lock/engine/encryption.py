@@ -9,8 +9,9 @@ from __future__ import annotations
 import socket
 import ssl
 
+from wheel_lock.engine.handshakes import HungUp
+
 _PATIENCE_S = 0.5
-_CLOSED = "Connection closed by server"  # so redis-py says
 
 
 def may_disagree(error: Exception, encrypted: bool) -> bool:
@@ -23,7 +24,7 @@ def may_disagree(error: Exception, encrypted: bool) -> bool:
     cause = error.__cause__ or error.__context__
     if encrypted:
         return isinstance(cause, (TimeoutError, ssl.SSLError))
-    return isinstance(cause, (ConnectionResetError, BrokenPipeError)) or str(error).startswith(_CLOSED)
+    return isinstance(error, HungUp) or isinstance(cause, (ConnectionResetError, BrokenPipeError))
 
 
 def disagreement(server: tuple[str, int], encrypted: bool) -> str | None:

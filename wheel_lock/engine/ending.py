@@ -55,7 +55,7 @@ class Ending:
         nodes = engine.nodes
         waited_for = next((node for node in nodes if node.awaits_replies), None)
         if waited_for is not None and engine.timer.now < until:
-            waited_for.on_replied = lambda: self._hang_up(until, operation)
+            waited_for.when_replied = lambda: self._hang_up(until, operation)
             again = until + engine.timer.scale.tick_s
             engine.timer.call_at(again, lambda now: self._hang_up(until, operation), engine)
             return

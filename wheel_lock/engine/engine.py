@@ -21,7 +21,7 @@ from wheel_lock.engine.extending import Extend
 from wheel_lock.engine.failover import Failovers
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.lines import Lines
-from wheel_lock.engine.node import Node, start_helper_thread
+from wheel_lock.engine.node import Node, NodeObserver
 from wheel_lock.engine.operation import Operation, end_quietly, nobody
 from wheel_lock.engine.renewal import Renewer
 from wheel_lock.engine.requests import Query, terms_of
@@ -38,6 +38,7 @@ from wheel_lock.errors import (
     TooManyLocks,
     WheelLockError,
 )
+from wheel_lock.greenlets import start_helper_thread
 from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
 from wheel_lock.observe.events import HeldLock, held_lock
 from wheel_lock.observe.stats import ContextStats, Counters, snapshot
@@ -92,8 +93,8 @@ class Engine:
         self.closed = False
         self.connector = connector
         first = connector.to(connector.servers[0]) if isinstance(connector, ClusterConnector) else connector
-        self.node = self.new_node(first)
-        self.renewer = Renewer(self, self.node)
+        self.renewer = Renewer(self, first)
+        self.node = self.renewer.node
         self.renewers = [self.renewer]  # one for each node
         self.cluster = Cluster(self, connector) if isinstance(connector, ClusterConnector) else None
         self.wakeups = wakeups_for(self, connector)
@@ -104,11 +105,9 @@ class Engine:
         timer.attach(self)
         ENGINES.add(self)
 
-    def new_node(self, connector: Connector) -> Node:
-        """Return a node that is connected to as long as something is held."""
-        node = Node(self.timer, connector, self.options, self.counters, self.launch)
-        node.is_needed = lambda: bool(self.held)
-        return node
+    def new_node(self, observer: NodeObserver, connector: Connector, held_up_s: float = 0.0) -> Node:
+        """Return a node that reports to ``observer``."""
+        return Node(observer, self.timer, connector, self.options, self.counters, self.launch, held_up_s=held_up_s)
 
     def group(self, key: bytes, kind: Kind, options: LockOptions) -> RenewalGroup:
         """Return what a lease of these terms shares with others on its node. From any thread."""

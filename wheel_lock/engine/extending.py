@@ -113,7 +113,7 @@ class Extend(CallerRequest):
             self.refused(error)
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+        if self.cluster is not None and self.cluster.redirects(self, error):
             return
         if not self.goes_to_another_master(error):
             self._unextended()

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wheel_lock.alarms import Alarm
+from wheel_lock.backoff import JITTER
 from wheel_lock.engine.connect import Server
-from wheel_lock.engine.node import JITTER
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.sentinel import SentinelConnector
 from wheel_lock.engine.wakeups import WakeUps

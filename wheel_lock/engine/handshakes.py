@@ -18,6 +18,10 @@ from wheel_lock.protocol.resp import MalformedReply
 _DEEPEST = 8  # lists in lists
 
 
+class HungUp(redis.exceptions.ConnectionError):
+    """The server has closed the connection."""
+
+
 class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
     """A parser for redis-py's connections.
 
@@ -78,7 +82,7 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
                 return reply
             data = sock.recv(self._read_size)
             if not data:
-                raise redis.exceptions.ConnectionError("Connection closed by server.")
+                raise HungUp("Connection closed by server.")
 
 
 def _check_depth(reply: object) -> None:

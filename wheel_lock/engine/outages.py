@@ -50,14 +50,14 @@ class Outage:
             self._refusal = refusal
         if self._since is None:
             self._since = timer.now
-        if self._alarm is None and not self._posted and self._renewer.node.is_needed():
+        if self._alarm is None and not self._posted and self._renewer.is_needed(self._renewer.node):
             self._alarm = timer.call_at(timer.now + _PATIENCE_S + timer.scale.tick_s, self._warn, None)
 
     def _warn(self, now: float) -> None:
         self._alarm = None
         self.look()
         renewer, node = self._renewer, self._renewer.node
-        if self._since is None or not node.is_needed():
+        if self._since is None or not renewer.is_needed(node):
             return
         self._posted = True
         if node.ready and self._refusal is not None:

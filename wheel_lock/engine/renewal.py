@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from wheel_lock.engine.batches import Batch, RenewalGroup
 from wheel_lock.engine.cleaning import CleanUp
+from wheel_lock.engine.connect import Connector
 from wheel_lock.engine.node import Node
 from wheel_lock.engine.replicas import Replicas
 from wheel_lock.engine.requests import terms_of
@@ -45,23 +46,18 @@ _TOGETHER = 8  # leases of a bulk acquire that share a phase: few enough for an 
 class Renewer(OverdueLeases):
     """Keeps the leases of one node alive. Timer's thread only."""
 
-    def __init__(self, engine: Engine, node: Node) -> None:
+    def __init__(self, engine: Engine, connector: Connector) -> None:
         self.engine = engine
-        self.node = node
+        self.node = engine.new_node(self, connector)
         self.timer: HashedWheelTimer = engine.timer
         self._options = engine.options
         self._counters = engine.counters
         self._groups: dict[tuple[Kind, int, int], RenewalGroup] = {}
         # Where acquires go, if that is somewhere else.
-        self.replicas = Replicas(engine, engine.new_node(node.connector)) if engine.options.min_replicas else None
-        self.acquiring_node = node if self.replicas is None else self.replicas.node
+        self.replicas = Replicas(engine, self, connector) if engine.options.min_replicas else None
+        self.acquiring_node = self.node if self.replicas is None else self.replicas.node
         self.every_ticks = 1  # where there are several nodes each has ticks of its own
         self.tick_share = 0
-        for each in self.nodes:
-            each.domain = self
-            each.on_trouble = self.trouble
-        node.on_ready = self.node_ready
-        node.on_connected = self.connected
         self._reset()
 
     def start_empty(self) -> None:

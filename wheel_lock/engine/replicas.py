@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.node import Node
+from wheel_lock.engine.connect import Connector
+from wheel_lock.engine.node import Node, NodeObserver
 from wheel_lock.engine.requests import CallerRequest
 from wheel_lock.errors import LockUnavailable, NotReplicated, WheelLockError, copied
 from wheel_lock.failures import guarded
@@ -63,11 +64,10 @@ class Replicas:
     One WAIT is under way at a time, so nothing waits behind more than one, and the next stands for all that came meanwhile.
     """
 
-    def __init__(self, engine: Engine, node: Node) -> None:
+    def __init__(self, engine: Engine, observer: NodeObserver, connector: Connector) -> None:
         self._engine = engine
-        self.node = node
-        node.replicas = self
-        node.held_up_s = 2 * engine.options.replica_timeout_s  # by a WAIT ahead, and by one of its own
+        held_up_s = 2 * engine.options.replica_timeout_s  # by a WAIT ahead, and by one of its own
+        self.node = engine.new_node(observer, connector, held_up_s)
         self.begin_anew()
 
     def begin_anew(self) -> None:

@@ -25,6 +25,7 @@ from wheel_lock.wheel import WheelEntry
 
 if TYPE_CHECKING:
     from wheel_lock.engine.batches import RenewalGroup
+    from wheel_lock.engine.cluster import Cluster
     from wheel_lock.engine.kind import Kind
     from wheel_lock.engine.renewal import Renewer
 
@@ -169,8 +170,8 @@ class Request(WheelEntry):
     def moved_to(self, renewer: Renewer) -> None:
         """What it is about lives on another node: ask there."""
         for lease in self.subjects:
-            if self.node.cluster is not None:
-                self.node.cluster.take_along(lease, renewer)
+            if self.cluster is not None:
+                self.cluster.take_along(lease, renewer)
         self.asked = False
         self.node = self.road_to(renewer)
         self.resend()
@@ -185,15 +186,20 @@ class Request(WheelEntry):
 
     def send_again(self) -> None:
         """Send it once more, to where its name lives by now."""
-        if self.node.cluster is None:
+        if self.cluster is None:
             self.resend()
         else:
-            self.node.cluster.send_again(self)
+            self.cluster.send_again(self)
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster that its node belongs to, if it does."""
+        return renewer_at(self.node).engine.cluster
 
     @property
     def above(self) -> FailureDomain | None:
         """The engine of its node."""
-        return self.node.domain and self.node.domain.above
+        return self.node.observer.above
 
     def crashed(self, error: Exception) -> None:
         """End it and the leases that it is about: the library's own code has failed in the middle of it."""
@@ -323,7 +329,7 @@ class CallerRequest(Request):
 
     def goes_elsewhere(self, error: ServerError) -> bool:
         """Send it where, or when, it can be carried out if an error tells that; return whether it does."""
-        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+        if self.cluster is not None and self.cluster.redirects(self, error):
             return True
         moves = self.goes_to_another_master(error)
         if moves:
@@ -454,6 +460,11 @@ def node_of(lease: Lease) -> Node:
 def acquiring_node_of(lease: Lease) -> Node:
     """The node that a lease will live on, on the channel for acquires."""
     return terms_of(lease).renewer.acquiring_node
+
+
+def renewer_at(node: Node) -> Renewer:
+    """Return the renewer that a node of an engine reports to."""
+    return node.observer  # type: ignore[return-value]
 
 
 def terms_of(lease: Lease) -> RenewalGroup:

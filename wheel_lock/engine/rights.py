@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.connect import read_missing
+from wheel_lock.engine.capabilities import read_missing
 from wheel_lock.engine.requests import Request
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import Reply

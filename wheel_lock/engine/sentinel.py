@@ -13,7 +13,7 @@ import queue
 import time
 from _thread import LockType
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import redis
 import redis.asyncio
@@ -22,9 +22,9 @@ import redis.sentinel
 from redis.connection import AbstractConnection
 
 from wheel_lock.engine.connect import RedisPyConnection, RedisPyConnector, Server, as_failure, as_server
-from wheel_lock.engine.node import start_helper_thread
 from wheel_lock.engine.opinions import Belief, Opinion, Opinions
 from wheel_lock.engine.ties import Tie
+from wheel_lock.greenlets import start_helper_thread
 from wheel_lock.native import SimpleQueue, allocate_lock
 from wheel_lock.protocol.resp import error_text
 
@@ -124,10 +124,9 @@ class SentinelConnector(RedisPyConnector):
         belief = self.opinions.belief
         return f"the master of {self.service!r} ({':'.join(map(str, belief.servers[0])) if belief else 'not known'})"
 
-    def listener(self) -> SentinelConnector:
-        """Return a connector to the same master whose connections need no scripts."""
-        other = copy.copy(self)
-        other._runs_scripts = False
+    def listener(self) -> Self:
+        """Return a connector to the same master whose connections load no scripts."""
+        other = super().listener()
         other._targets = {}
         return other
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from wheel_lock.engine.connect import SHARDED, Connector, Server
+from wheel_lock.engine.capabilities import SHARDED
+from wheel_lock.engine.connect import Connector, Server
 from wheel_lock.engine.slots import ClusterConnector
 from wheel_lock.engine.wakeups import Listener, WakeUps
 from wheel_lock.failures import guarded

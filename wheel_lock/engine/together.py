@@ -47,10 +47,10 @@ class AcquireAll(Acquire):
         self._ask_for_each()
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is None or error.code != NOT_LOCAL:
+        if self.cluster is None or error.code != NOT_LOCAL:
             super().error_reply(error)
         elif not self.finished:
-            self.node.cluster.refresh()
+            self.cluster.refresh()
             self._ask_for_each()  # alone: then the node says where it lives
 
     def _ask_for_each(self) -> None:

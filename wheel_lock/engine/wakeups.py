@@ -13,7 +13,7 @@ from typing import Protocol
 from wheel_lock.alarms import Alarm
 from wheel_lock.engine.channel import BareCommand, Channel, PushChannel
 from wheel_lock.engine.connect import Connection, Connector, Server
-from wheel_lock.engine.node import Node
+from wheel_lock.engine.node import Node, NodeObserver
 from wheel_lock.failures import FailureDomain, guarded
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.observe.stats import Counters
@@ -52,7 +52,7 @@ def _nothing() -> None:
     """What is done about replies that prove nothing."""
 
 
-class WakeUps:
+class WakeUps(NodeObserver):
     """Subscriptions to the wake-up channels of one node, on one connection. Timer's thread only."""
 
     def __init__(
@@ -70,10 +70,8 @@ class WakeUps:
         self._subscribes = b"SUBSCRIBE" if on_moved is None else b"SSUBSCRIBE"
         self._unsubscribes = b"UNSUBSCRIBE" if on_moved is None else b"SUNSUBSCRIBE"
         self._per_command = _PER_COMMAND if on_moved is None else 1  # they must be of one slot
-        self._node = Node(timer, connector, options, Counters(), launch, self._new_channel)
-        self._node.domain = self._domain = domain
-        self._node.is_needed = lambda: bool(self._listeners) and not self._paused
-        self._node.on_ready = self._subscribe_all
+        self._domain = domain
+        self._node = Node(self, timer, connector, options, Counters(), launch, self._new_channel)
         self._reset()
 
     def _reset(self) -> None:
@@ -94,6 +92,23 @@ class WakeUps:
     def busy(self) -> bool:
         """Whether a subscription, a connection for it, or the answer to a PING is on its way."""
         return bool(self._asked) or self._silent or (bool(self._listeners) and self._node.busy)
+
+    @property
+    def above(self) -> FailureDomain | None:
+        """As for the domain that was given."""
+        return self._domain.above
+
+    def crashed(self, error: Exception) -> None:
+        """Hand a failure in the node's work over to the domain that was given."""
+        self._domain.crashed(error)
+
+    def is_needed(self, node: Node) -> bool:
+        """Return whether there are listeners and the connection is not paused."""
+        return bool(self._listeners) and not self._paused
+
+    def ready(self, node: Node) -> None:
+        """Subscribe to all channels on a new connection."""
+        self._subscribe(list(self._listeners))
 
     @property
     def needed(self) -> bool:
@@ -186,10 +201,6 @@ class WakeUps:
             some = channels[start : start + self._per_command]
             self._asked.update(some)
             self._node.send(BareCommand(self._subscribes, *some))
-
-    def _subscribe_all(self) -> None:
-        """The connection stands, perhaps not for the first time."""
-        self._subscribe(list(self._listeners))
 
     def _heard(self, reply: Reply) -> None:
         self._silent = False

@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from wheel_lock.alarms import Alarm
-from wheel_lock.engine.node import Backoff, Node
+from wheel_lock.backoff import Backoff
+from wheel_lock.engine.node import Node
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.engine.outages import Outage
 from wheel_lock.engine.overdue import Overdue
@@ -66,7 +67,17 @@ class OverdueLeases:
         """Whether the node answers, and nothing is left of what it has not answered, or has refused."""
         return self.node.ready and not (self._sick or self._drained_in_flight or self._resting or self.overdue)
 
-    def trouble(self) -> None:
+    def is_needed(self, node: Node) -> bool:
+        """Return whether leases are held, and some may live here."""
+        cluster = self.engine.cluster
+        return bool(self.engine.held) and (cluster is None or cluster.owns_slots(self))  # type: ignore[arg-type]
+
+    def queued(self, node: Node) -> None:
+        """A request waits for a connection: fetch the slot map meanwhile, unless one has been received."""
+        if self.engine.cluster is not None:
+            self.engine.cluster.look_around()
+
+    def trouble(self, node: Node) -> None:
         """The node has been lost, or is suspected, or could not be connected to."""
         self.outage.begin()
         if self.engine.cluster is not None:
@@ -229,9 +240,15 @@ class OverdueLeases:
         self.outage.look()
         self.go_on_verifying()
 
-    def connected(self) -> None:
+    def ready(self, node: Node) -> None:
+        """A connection answers. The one for acquires renews nothing."""
+        if node is self.node:
+            self.node_ready()
+
+    def connected(self, node: Node) -> None:
         """Verify what is held, for the server may have forgotten it: a connection has been made."""
-        self.verification = Verification(self) if self.engine.held else None  # type: ignore[arg-type]
+        if node is self.node:
+            self.verification = Verification(self) if self.engine.held else None  # type: ignore[arg-type]
 
     def go_on_verifying(self) -> None:
         """Go on with the verification, if one is under way."""
