@@ -1,4 +1,4 @@
-"""The parser for replies that redis-py reads while it connects, with limits as a channel has.
+"""The parser for replies that redis-py reads, with the limits that a channel has.
 
 redis-py sends a few commands before a connection is handed over, and all commands to Sentinels and for slot maps. Its own
 parsers trust every length, and buffer without a limit.

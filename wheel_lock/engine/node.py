@@ -49,7 +49,6 @@ class NodeObserver(FailureDomain, Protocol):
 
     def is_needed(self, node: Node) -> bool:
         """Return whether to reconnect although no request is queued."""
-        ...
 
     def queued(self, node: Node) -> None:
         """Called when a request has been queued because there is no connection."""
@@ -76,7 +75,6 @@ class TimedRequest(Protocol):
 
     def look_later(self) -> None:
         """Put the request on the wheel for its time limit."""
-        ...
 
 
 def _taken(arrived: list[Connection]) -> Connection | None:
