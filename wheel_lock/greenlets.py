@@ -226,9 +226,7 @@ def new_thread(target: Callable[[], object], name: str) -> SystemThread:
 
 
 def start_helper_thread(target: Callable[[], object]) -> None:
-    """Run ``target()``, such as one attempt to connect, on a short-lived daemon thread of the system.
-
-    Returns before that thread runs, which may take long where other threads compute.
+    """Run ``target()``, such as one attempt to connect, on a daemon thread of the system; do not wait until that runs.
 
     Raises:
         RuntimeError: The system cannot start a thread.

@@ -38,7 +38,7 @@ def prepare(connection: AbstractConnection, known: Capabilities, *, in_cluster: 
 
     Args:
         connection: The connection.
-        known: The capabilities that an earlier connection has found. They hold where the user may not ask.
+        known: The result for an earlier connection, which stays valid if the user may not call EVAL any more.
         in_cluster: Whether the server is a node of a cluster.
 
     Raises:
@@ -48,10 +48,12 @@ def prepare(connection: AbstractConnection, known: Capabilities, *, in_cluster: 
     level = FLAGGED if flagged else PLAIN
     if flagged and in_cluster and _has_sharded_pubsub(connection):
         level = SHARDED
-    if not flagged and _has_hung_up(connection):
-        # The server of fakeredis closes a connection after an error reply, so after the probe, too.
-        connection.disconnect()
-        connection.connect()
+    if not flagged:
+        try:
+            send_and_skip(connection, [("PING",)])
+        except redis.exceptions.ConnectionError:  # the server of fakeredis closes a connection after an error reply
+            connection.disconnect()
+            connection.connect()
     refusal, missing = _load_scripts(connection, level, keyed)
     if refusal is not None and not keyed and refusal.wants_keys:
         keyed = True  # the probe, which touches no key, was accepted
@@ -109,14 +111,6 @@ def _runs(connection: AbstractConnection, probe: bytes, *arguments: str | int) -
     return bool(connection.read_response() == 1)
 
 
-def _has_hung_up(connection: AbstractConnection) -> bool:
-    try:
-        send_and_skip(connection, [("PING",)])
-    except redis.exceptions.ConnectionError:
-        return True
-    return False
-
-
 def _has_sharded_pubsub(connection: AbstractConnection) -> bool:
     """Return whether a node of a cluster has SPUBLISH; a MOVED reply to it shows that, too."""
     connection.send_command("SPUBLISH", "wheel_lock:wake:probe", "0")
@@ -130,8 +124,7 @@ def _has_sharded_pubsub(connection: AbstractConnection) -> bool:
 def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> tuple[ServerError | None, frozenset[str]]:
     """Load the scripts and call RIGHTS.
 
-    Returns:
-        The error reply of that call, or None; and the commands of scripts that the user may not call.
+    Returns the error reply of that call, or None, and the commands of scripts that the user may not call.
     """
     form, (keys, words) = scripts.RIGHTS.form(level), scripts.rights_arguments(keyed=keyed)
     for script in scripts.ALL:

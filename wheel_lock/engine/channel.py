@@ -80,9 +80,7 @@ class BareCommand:
         words: Its name and arguments.
     """
 
-    finished = False
-    may_wait = False
-    awaited = False
+    finished = may_wait = awaited = False
     above = None
 
     def __init__(self, *words: bytes) -> None:
@@ -92,19 +90,13 @@ class BareCommand:
         """Return the encoded command."""
         return self._bytes
 
-    def unsent(self) -> None: ...
-
-    def answered(self, reply: Reply) -> None: ...
-
-    def broken(self, error: Exception) -> None: ...
-
-    def refused(self, error: Exception) -> None: ...
-
-    def crashed(self, error: Exception) -> None: ...
-
     def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
         """Return the command itself, which needs no rights of scripts."""
         return self
+
+    def _ignore(self, *_: object) -> None: ...
+
+    unsent = answered = broken = refused = crashed = _ignore
 
 
 class Channel:
@@ -414,24 +406,12 @@ class Channel:
 class PushChannel(Channel):
     """A connection with subscriptions, on which the server sends messages without requests.
 
-    Args:
-        on_push: Called with each reply and message.
-        timer, connection, domain, on_reply, on_lost: As for :class:`Channel`.
+    Attributes:
+        on_push: Called with each reply and message. To be set before the first turn.
     """
 
     most = _PUSHES_A_TURN
-
-    def __init__(
-        self,
-        on_push: Callable[[Reply], object],
-        timer: HashedWheelTimer,
-        connection: Connection,
-        domain: FailureDomain | None,
-        on_reply: Callable[[], object],
-        on_lost: Callable[[Channel, Exception], object],
-    ) -> None:
-        super().__init__(timer, connection, domain, on_reply, on_lost)
-        self._on_push = on_push
+    on_push: Callable[[Reply], object]
 
     @property
     def unanswered(self) -> int:
@@ -444,4 +424,4 @@ class PushChannel(Channel):
         self._requests.clear()
 
     def _take(self, reply: Reply) -> None:
-        self._on_push(reply)
+        self.on_push(reply)

@@ -32,11 +32,7 @@ from wheel_lock.native import without_hub
 from wheel_lock.notifier import NOTIFIER
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 
-_FATAL = (
-    redis.exceptions.AuthenticationError,
-    redis.exceptions.AuthorizationError,
-    redis.exceptions.DataError,
-)
+_FATAL = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.DataError)
 
 
 def is_fatal(error: BaseException) -> bool:
@@ -199,18 +195,6 @@ class _AwaitedCredentials(CredentialProvider):
         return asyncio.run(self._provider.get_credentials_async())
 
 
-def _synchronous(connection_class: type[Any]) -> type[AbstractConnection]:
-    """Return the class that connects like an asyncio connection class.
-
-    Raises:
-        TypeError: There is none.
-    """
-    synchronous: type[AbstractConnection] | None = _SYNCHRONOUS.get(connection_class)
-    if synchronous is None:
-        raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
-    return synchronous
-
-
 def _for_threads(settings: dict[str, Any]) -> None:
     """Adapt the settings of an asyncio client to synchronous connections, in place.
 
@@ -253,10 +237,10 @@ class RedisPyConnector:
             )
         settings: dict[str, Any] = dict(pool.connection_kwargs)
         connection_class = self._made_of(connection_class, settings)
-        if isinstance(client, redis.asyncio.Redis):
-            _for_threads(settings)
         if not issubclass(connection_class, AbstractConnection):
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
+        if isinstance(client, redis.asyncio.Redis):
+            _for_threads(settings)
         self._connection_class: type[AbstractConnection] = connection_class
         self._limited_class = limited(connection_class)
         self._capabilities = Capabilities()  # of the server that was connected to last
@@ -268,7 +252,8 @@ class RedisPyConnector:
             settings.pop(name, None)
         # The client's own objects, shared with all connectors that are copies of this one.
         self._ties: dict[str, Tie] = tied(settings)
-        if isinstance(client, redis.asyncio.Redis) and _only_awaited(provider := self._setting("credential_provider")):
+        provider = self._ties["credential_provider"]() if "credential_provider" in self._ties else None
+        if isinstance(client, redis.asyncio.Redis) and _only_awaited(provider):
             self._ties["credential_provider"] = Tie(provider, _AwaitedCredentials)
         settings.update(
             protocol=2,
@@ -281,10 +266,6 @@ class RedisPyConnector:
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
         self._settings = settings
-
-    def _setting(self, name: str) -> Any:
-        """Return an object among the client's settings, or None."""
-        return self._ties[name]() if name in self._ties else None
 
     def let_go(self, *owners: object) -> bool:
         """Drop strong references that lead to ``owners``, such as the client; return whether there were any."""
@@ -306,12 +287,14 @@ class RedisPyConnector:
         return other
 
     def _made_of(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
-        """Return the synchronous class that connects like a pool's, and remove settings that do not apply to it."""
-        if issubclass(connection_class, redis.asyncio.connection.AbstractConnection):
-            return _synchronous(connection_class)
+        """Return the synchronous class that connects like a pool's, and remove settings that do not apply to it.
+
+        A class without a synchronous counterpart is returned as it is.
+        """
         if hasattr(connection_class, "connect_to"):
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
-        return connection_class
+        synchronous: type[Any] = _SYNCHRONOUS.get(connection_class, connection_class)
+        return synchronous
 
     def client(self, timeout_s: float) -> redis.Redis:
         """Return a synchronous client of the same server, each of whose waits takes at most ``timeout_s``."""
@@ -366,8 +349,7 @@ class RedisPyConnector:
             sock: Any = connection._sock
             if sock is None:
                 raise redis.exceptions.ConnectionError("the connection was closed while it was being made")
-            whole = sock.sock if isinstance(sock, LimitedSocket) else sock
-            connection._sock = sock = without_hub(whole)
+            connection._sock = sock = without_hub(sock.sock if isinstance(sock, LimitedSocket) else sock)
             sock.setblocking(False)
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

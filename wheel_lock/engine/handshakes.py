@@ -33,7 +33,6 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
         self._read_size = max(socket_read_size, 1 << 16)
         self._sock: Any = None
         self._reader: ReplyReader | None = None
-        self._fresh = False
 
     def on_connect(self, connection: Any, **more: Any) -> None:
         """Start reading from a connection."""
@@ -59,30 +58,24 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
         reader, sock = self._reader, self._sock
         if reader is None or sock is None:
             raise redis.exceptions.ConnectionError("the connection is closed")
-        data = b""
-        while True:
-            try:
-                if data:
+        fresh = True  # the reply before this one was complete
+        try:
+            while (reply := reader.gets()) is NOTHING:
+                if not reader.more(fresh):
+                    data = sock.recv(self._read_size)
+                    if not data:
+                        raise HungUp("Connection closed by server.")
                     reader.feed(data)
-                    data = b""
-                reply = reader.gets()
-                if reply is NOTHING and reader.more(self._fresh):
-                    self._fresh = False
-                    continue
-                self._fresh = reply is not NOTHING
-                if self._fresh:
-                    _check_depth(reply)
-            except Exception as error:
-                raise redis.exceptions.InvalidResponse(
-                    f"the server's reply makes no sense: {as_malformed(error)}"
-                ) from None
-            if isinstance(reply, redis.exceptions.ConnectionError):
-                raise reply
-            if reply is not NOTHING:
-                return reply
-            data = sock.recv(self._read_size)
-            if not data:
-                raise HungUp("Connection closed by server.")
+                fresh = False
+            _check_depth(reply)
+        except (OSError, HungUp):
+            raise
+        except Exception as error:
+            text = f"the server's reply makes no sense: {as_malformed(error)}"
+            raise redis.exceptions.InvalidResponse(text) from None
+        if isinstance(reply, redis.exceptions.ConnectionError):
+            raise reply
+        return reply
 
 
 def _check_depth(reply: object) -> None:

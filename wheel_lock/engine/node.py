@@ -40,12 +40,16 @@ _IN_A_TURN = 1000  # requests that are sent in one turn after a wait for room: s
 _FINISHED: Callable[[NodeRequest], bool] = attrgetter("finished")
 
 
-class NodeObserver(FailureDomain, Protocol):
+class NodeObserver(Protocol):
     """The owner of a node: decides whether it is needed, and receives its events. Timer's thread only.
 
-    It is the failure domain of the node's own work. A class that inherits from this one ignores the events for which it
-    defines no method.
+    A class that inherits from this one ignores the events for which it defines no method.
+
+    Attributes:
+        domain: The failure domain of the node's own work.
     """
+
+    domain: FailureDomain
 
     def is_needed(self, node: Node) -> bool:
         """Return whether to reconnect although no request is queued."""
@@ -54,12 +58,8 @@ class NodeObserver(FailureDomain, Protocol):
         """Called when a request has been queued because there is no connection."""
         return
 
-    def connected(self, node: Node) -> None:
-        """Called when a connection has been made, before ``ready``."""
-        return
-
-    def ready(self, node: Node) -> None:
-        """Called when the node has become ready: connected, or no longer suspected."""
+    def ready(self, node: Node, *, new: bool) -> None:
+        """Called when the node has become ready: on a ``new`` connection, or no longer suspected."""
         return
 
     def trouble(self, node: Node) -> None:
@@ -99,9 +99,7 @@ class Node:
         held_up_s: For how many seconds a healthy server may leave requests unanswered on this connection.
 
     Attributes:
-        observer: The owner.
-        connector: Makes the connections.
-        held_up_s: The argument of that name.
+        observer, connector, held_up_s: The arguments of these names.
         one_by_one: Whether each script call is about one lease and declares its keys.
         declares: Whether script calls about one lease declare their keys.
         server: The server of the latest connection; None before the first.
@@ -126,6 +124,7 @@ class Node:
         self.connector = connector
         self.held_up_s = held_up_s
         self.when_replied: Callable[[], object] | None = None
+        self._domain = observer.domain
         self._timer = timer
         self._options = options
         self._counters = counters
@@ -220,11 +219,9 @@ class Node:
     @property
     def in_trouble(self) -> bool:
         """Whether the node is needed and its server does not answer or cannot be connected to."""
-        return self._suspected or (self._channel is None and self.last_error is not None and self._needed)
-
-    @property
-    def _needed(self) -> bool:
-        return self.observer.is_needed(self)
+        return self._suspected or (
+            self._channel is None and self.last_error is not None and self.observer.is_needed(self)
+        )
 
     @property
     def awaits_replies(self) -> bool:
@@ -252,7 +249,7 @@ class Node:
     def tell_room(self, told: Callable[[], object]) -> None:
         """Have ``told()`` called, in another turn, when a clogged connection may have room again."""
         if self._channel is not None:
-            self._channel.when_room = lambda: self._timer.post(told, self.observer)
+            self._channel.when_room = lambda: self._timer.post(told, self._domain)
 
     def withdraw(self, request: NodeRequest) -> bool:
         """Remove ``request`` from the channel if none of its bytes is on the wire; return whether it was removed."""
@@ -264,7 +261,7 @@ class Node:
         return self._own[-1] if self._own else None
 
     def _let_in_later(self) -> None:
-        self._timer.post(self._let_in, self.observer)
+        self._timer.post(self._let_in, self._domain)
 
     def _let_in(self) -> None:
         """Send requests that wait for room, as far as there is room, and a bounded number per turn."""
@@ -287,7 +284,7 @@ class Node:
         Nearly all requests are, so they never cost a place on the wheel.
         """
         if self._look is None or self._look not in self._timer.wheel:
-            self._look = self._timer.call_at(self._timer.now + _SOON_S, self._look_at_expected, self.observer)
+            self._look = self._timer.call_at(self._timer.now + _SOON_S, self._look_at_expected, self._domain)
         self._expected.append(request)
 
     def _look_at_expected(self, now: float) -> None:
@@ -328,22 +325,19 @@ class Node:
         except BaseException as error:
             failure = as_failure(error)  # any kind: without a result the node would never try again
             make_fit(failure)
-            self._timer.post(lambda: self._failed(failure, reset_seen), self.observer)
+            self._timer.post(lambda: self._failed(failure, reset_seen), self._domain)
         else:
             if self._closed or self._timer.stopped:
                 connection.close()  # the message below might never be read
             else:
                 arrived = [connection]  # emptied by the thread that uses or closes the connection
-                self._timer.post(lambda: self._arrived(arrived, reset_seen), self.observer)
+                self._timer.post(lambda: self._arrived(arrived, reset_seen), self._domain)
                 if self._timer.stopped and (left := _taken(arrived)) is not None:
                     left.close()  # it may have been posted behind the last turn
 
     def _arrived(self, arrived: list[Connection], life: Backoff) -> None:
-        connection = _taken(arrived)
-        if connection is not None:
-            self._connected(connection, life)
-
-    def _connected(self, connection: Connection, life: Backoff) -> None:
+        if (connection := _taken(arrived)) is None:
+            return
         if life is not self._backoff or self._closed or self.ready:
             connection.close()  # too late: the suspected channel has answered first, or the node was closed or reset
             if life is self._backoff:
@@ -364,13 +358,12 @@ class Node:
         self._set_mode(self._options.declare_keys or connection.keyed)  # an earlier connection may have found otherwise
         self.missing_rights = connection.missing_rights
         old = self._channel
-        self._channel = channel = self._new_channel(self._timer, connection, self.observer, self._replied, self._lost)
+        self._channel = channel = self._new_channel(self._timer, connection, self._domain, self._replied, self._lost)
         if old is not None:
             old.drop(TimeoutError("silent for too long; another connection has taken over"))
         for request in self._own.take_all():
             self._put(channel, request)
-        self.observer.connected(self)
-        self.observer.ready(self)
+        self.observer.ready(self, new=True)
         self._let_in()
 
     def _failed(self, error: Exception, life: Backoff) -> None:
@@ -394,7 +387,7 @@ class Node:
         as useless only if very many requests are unanswered on it.
         """
         channel = self._channel
-        if channel is None or (self._needed and channel.unanswered <= 2 * MOST_SUSPECTED):
+        if channel is None or (self.observer.is_needed(self) and channel.unanswered <= 2 * MOST_SUSPECTED):
             return False
         return channel.deserted
 
@@ -403,23 +396,19 @@ class Node:
             guarded(request, request.refused, error)
 
     def _try_later(self) -> None:
-        self._drop_finished()
-        if not self._closed and (self._awaited or self._suspected or self._needed):
+        self._own.throw_out()
+        self._waiting.throw_out()
+        if not self._closed and (self._awaited or self._suspected or self.observer.is_needed(self)):
             self._set_retry()
 
     def _set_retry(self) -> None:
         if self._retry is None:
-            self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now, self.observer)
+            self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now, self._domain)
 
     def _try_now(self, now: float) -> None:
         self._retry = None
-        self._drop_finished()
-        if self._awaited or self._suspected or self._needed:
+        if self._awaited or self._suspected or self.observer.is_needed(self):
             self.connect()
-
-    def _drop_finished(self) -> None:
-        self._own.throw_out()
-        self._waiting.throw_out()
 
     def _replied(self) -> None:
         self._backoff.reset()
@@ -430,7 +419,7 @@ class Node:
         if self._suspected:
             self._suspected = False
             self._most = MOST_UNANSWERED
-            self.observer.ready(self)
+            self.observer.ready(self, new=False)
         if len(self._waiting):
             self._let_in()
 
@@ -486,7 +475,7 @@ class Node:
         if self.connector.discovers:
             channel = self._channel
             # After the reply that is being read: a channel cannot be dropped in the middle of it.
-            self._timer.post(lambda: self._leave(channel, error, request), self.observer)
+            self._timer.post(lambda: self._leave(channel, error, request), self._domain)
 
     def _leave(self, channel: Channel | None, error: Exception, request: NodeRequest | None) -> None:
         if channel is not None and channel is self._channel:
@@ -504,10 +493,8 @@ class Node:
 
         Unanswered and queued requests are refused with ``error``.
         """
-        requests: list[NodeRequest] = []
-        if self._channel is not None:
-            requests.extend(self._channel.close())
-        requests.extend(self.take_waiting())
+        unanswered = [] if self._channel is None else self._channel.close()
+        requests = [*unanswered, *self.take_waiting()]
         closed, expected = self._closed, self._expected
         self._timer.cancel(self._retry)
         self._reset()

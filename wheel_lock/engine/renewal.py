@@ -19,6 +19,7 @@ from wheel_lock.engine.requests import terms_of
 from wheel_lock.engine.verifying import Verification
 from wheel_lock.engine.watching import OverdueLeases
 from wheel_lock.errors import LossReason
+from wheel_lock.failures import FailureDomain
 from wheel_lock.lease import (
     HELD,
     OVERDUE,
@@ -48,6 +49,7 @@ class Renewer(OverdueLeases):
 
     def __init__(self, engine: Engine, connector: Connector) -> None:
         self.engine = engine
+        self.domain: FailureDomain = self
         self.node = engine.new_node(self, connector)
         self.timer: HashedWheelTimer = engine.timer
         self._options = engine.options

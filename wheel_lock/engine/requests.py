@@ -199,7 +199,7 @@ class Request(WheelEntry):
     @property
     def above(self) -> FailureDomain | None:
         """The engine of its node."""
-        return self.node.observer.above
+        return self.node.observer.domain.above
 
     def crashed(self, error: Exception) -> None:
         """End it and the leases that it is about: the library's own code has failed in the middle of it."""

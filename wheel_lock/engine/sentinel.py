@@ -13,6 +13,7 @@ import queue
 import time
 from _thread import LockType
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Self
 
 import redis
@@ -38,21 +39,6 @@ _REDIS_PYS: dict[type[Any], type[AbstractConnection]] = {
 _MOST_EPOCH = 2**63 - 1
 _MOST_TARGETS = 16  # remembered servers: Sentinels may name new ones for ever
 _OTHERS_S = 0.25  # after the first answer the other Sentinels are waited for so long
-
-
-class _Answer:
-    """Stands for a Sentinel, for redis-py's ``discover_master``, and returns an answer that has been received already."""
-
-    def __init__(self, masters: dict[str, Any], awaited: bool) -> None:
-        self._masters = masters
-        self._awaited = awaited
-
-    def sentinel_masters(self) -> Any:
-        """Return the answer, in a coroutine if it is to be awaited."""
-        return self._later() if self._awaited else self._masters
-
-    async def _later(self) -> dict[str, Any]:
-        return self._masters
 
 
 class _Found:
@@ -107,11 +93,8 @@ class SentinelConnector(RedisPyConnector):
         del settings["connection_pool"]
         settings.pop("connection_class", None)
         self._asks_the_pool = connection_class not in _REDIS_PYS
-        if not self._asks_the_pool:
-            return _REDIS_PYS[connection_class]
-        if issubclass(connection_class, redis.asyncio.connection.AbstractConnection):
-            return super()._made_of(connection_class, settings)
-        return connection_class
+        synchronous: type[Any] = _REDIS_PYS.get(connection_class, connection_class)
+        return synchronous
 
     def let_go(self, *owners: object) -> bool:
         """Drop strong references that lead to ``owners``, such as the client; return whether there were any."""
@@ -287,7 +270,13 @@ class SentinelConnector(RedisPyConnector):
         """Return the address as mapped by the client's Sentinel object; None if the master is down."""
         judge = copy.copy(self._sentinel())
         awaited = inspect.iscoroutinefunction(judge.discover_master)
-        judge.sentinels = [_Answer({self.service: state}, awaited)]
+        masters = {self.service: state}
+
+        async def answer() -> dict[str, Any]:
+            return masters
+
+        # Stands for a Sentinel, and returns the answer that has been received already.
+        judge.sentinels = [SimpleNamespace(sentinel_masters=answer if awaited else lambda: masters)]
         try:
             found = judge.discover_master(self.service)
             host, port = asyncio.run(found) if awaited else found

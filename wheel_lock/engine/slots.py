@@ -41,13 +41,6 @@ class SlotRange(NamedTuple):
     server: Server
 
 
-class _Answer(NamedTuple):
-    """A slot map that a node has sent."""
-
-    ranges: list[SlotRange]
-    replicas: list[Server]
-
-
 class ClusterConnector:
     """Makes the connectors to the nodes of one cluster.
 
@@ -125,7 +118,7 @@ class ClusterConnector:
         usual = [*masters[self._turn :], *masters[: self._turn], *self._replicas, *self._given]
         places = list(dict.fromkeys([*self._left_out, *usual]))
         self._left_out = []
-        latest, answer = -1.0, _Answer([], [])
+        latest, answer = -1.0, _Map(lambda node: None)
         until = time.monotonic() + timeout_s
         for number, server in enumerate(places):
             if number and time.monotonic() >= until:
@@ -139,10 +132,10 @@ class ClusterConnector:
                 latest, answer = epoch, told
             if latest == inf:
                 break
-        self._replicas = answer.replicas or self._replicas
+        self._replicas = list(answer.replicas) or self._replicas
         return answer.ranges
 
-    def _ask_one(self, server: Server, timeout_s: float) -> tuple[_Answer, float]:
+    def _ask_one(self, server: Server, timeout_s: float) -> tuple[_Map, float]:
         """Return a node's slot map, and its current epoch, or inf if its cluster state is not "fail"."""
         client = self.to(server).client(timeout_s)
         client.set_response_callback("CLUSTER SLOTS", lambda reply, **_: reply)
@@ -157,7 +150,7 @@ class ClusterConnector:
             client.close()
         return told, inf if state is None else int(state[1])
 
-    def _read(self, reply: Any, asked: Server) -> _Answer:
+    def _read(self, reply: Any, asked: Server) -> _Map:
         """Parse a slot map. Malformed entries are skipped, and logged once until the node sends a map without any.
 
         Raises:
@@ -170,14 +163,14 @@ class ClusterConnector:
         read = _Map(lambda node: self._read_node(node, asked))
         for entry in reply[:SLOTS]:  # each entry has at least one slot
             read.add(entry)
-        wrong = read.wrong + len(reply[SLOTS:])
-        if not wrong:
+        read.wrong += len(reply[SLOTS:])
+        if not read.wrong:
             self._complained_of.discard(asked)
         elif asked not in self._complained_of and len(self._complained_of) < MOST_NODES:
             self._complained_of.add(asked)
             text = "the slot map of %s has %d entries that make no sense, and that are passed over"
-            NOTIFIER.post(logger.warning, text, error_text(":".join(map(str, asked))), wrong)
-        return _Answer(read.ranges, list(read.replicas))
+            NOTIFIER.post(logger.warning, text, error_text(":".join(map(str, asked))), read.wrong)
+        return read
 
     def _read_node(self, node: Any, asked: Server) -> Server | None:
         """Return the address of a node in a slot map; None if it is malformed."""
@@ -188,7 +181,7 @@ class ClusterConnector:
 
 
 class _Map:
-    """A slot map that is being parsed.
+    """A slot map that a node has sent.
 
     Args:
         read_node: Returns the address of a node; None if it is malformed.

@@ -40,25 +40,12 @@ class Listener(FailureDomain, Protocol):
         """Called with each message."""
 
 
-def _payload(message: Sequence[Reply]) -> bytes:
-    if len(message) != 3 or not isinstance(message[2], bytes):
-        raise MalformedReply(f"{message!r:.40} is no message")
-    return message[2]
-
-
-def _nothing() -> None:
-    """No-op callback."""
-
-
 class WakeUps(NodeObserver):
     """The subscriptions of one node, on one connection, which exists as long as there are listeners. Timer's thread only.
 
     Args:
-        timer: The timer on whose thread it lives.
-        connector: Makes the connections.
-        options: Time limits and pauses.
-        launch: Runs an attempt to connect on a thread that may block.
-        domain: The failure domain of its work.
+        timer, connector, options, launch: As for :class:`Node`.
+        domain: The failure domain of its work, an attribute, too.
         on_moved: With this, subscriptions are to sharded pub/sub; called when channels have moved to another node.
     """
 
@@ -76,7 +63,7 @@ class WakeUps(NodeObserver):
         self._subscribes = b"SUBSCRIBE" if on_moved is None else b"SSUBSCRIBE"
         self._unsubscribes = b"UNSUBSCRIBE" if on_moved is None else b"SUNSUBSCRIBE"
         self._per_command = _PER_COMMAND if on_moved is None else 1  # the channels of one command must be of one slot
-        self._domain = domain
+        self.domain = domain
         self._node = Node(self, timer, connector, options, Counters(), launch, self._new_channel)
         self._reset()
 
@@ -89,7 +76,7 @@ class WakeUps(NodeObserver):
         # Channels to subscribe to, or to unsubscribe from, when the connection has room: what their listeners need by then.
         self._put_off: set[bytes] = set()
         self._ping: Alarm | None = None
-        self._proved: Callable[[], object] = _nothing
+        self._proved: Callable[[], object] = lambda: None
         self._silent = False
         self._paused = False
         self._refusal_logged = False
@@ -99,20 +86,11 @@ class WakeUps(NodeObserver):
         """Whether a subscription, a connection for it, or the reply to a PING is awaited."""
         return bool(self._asked) or self._silent or (bool(self._listeners) and self._node.busy)
 
-    @property
-    def above(self) -> FailureDomain | None:
-        """The domain above the one that was given."""
-        return self._domain.above
-
-    def crashed(self, error: Exception) -> None:
-        """Hand a failure in the node's work over to the domain that was given."""
-        self._domain.crashed(error)
-
     def is_needed(self, node: Node) -> bool:
         """Return whether there are listeners and the connection is not paused."""
         return bool(self._listeners) and not self._paused
 
-    def ready(self, node: Node) -> None:
+    def ready(self, node: Node, *, new: bool) -> None:
         """Subscribe to all channels on a new connection."""
         self._subscribe(list(self._listeners))
 
@@ -185,7 +163,9 @@ class WakeUps(NodeObserver):
 
         # Only a PONG resets the backoff: a server may cut each connection as soon as it has subscribed.
         self._proved = on_reply
-        return PushChannel(self._heard, timer, connection, domain, _nothing, lost)
+        push_channel = PushChannel(timer, connection, domain, lambda: None, lost)
+        push_channel.on_push = self._heard
+        return push_channel
 
     def _deafen(self) -> None:
         """The connection has ended: all subscriptions have, and the listeners are notified."""
@@ -248,9 +228,10 @@ class WakeUps(NodeObserver):
                 guarded(listener, listener.listening, False)
             self._on_moved()
         elif what in (b"message", b"smessage"):
-            message = _payload(reply)
+            if len(reply) != 3 or not isinstance(reply[2], bytes):
+                raise MalformedReply(f"{reply!r:.40} is no message")
             for listener in listeners:
-                guarded(listener, listener.woken, message)
+                guarded(listener, listener.woken, reply[2])
             if not listeners and channel not in self._put_off and not self._node.clogged:
                 self._stray(channel)
 
@@ -264,7 +245,7 @@ class WakeUps(NodeObserver):
             self._node.send(BareCommand(self._unsubscribes, channel))
 
     def _set_ping(self) -> None:
-        self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive, self._domain)
+        self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive, self.domain)
 
     def _look_alive(self, now: float) -> None:
         self._ping = None

@@ -228,8 +228,15 @@ class OverdueLeases:
         elif self._resting:
             self._retry_later()
 
-    def node_ready(self) -> None:
-        """There is a connection that answers: whatever is overdue goes out at once."""
+    def ready(self, node: Node, *, new: bool) -> None:
+        """Send what is overdue at once on a connection that answers; on the one for acquires there is nothing to do.
+
+        After a ``new`` connection what is held is verified, because the server may have forgotten it.
+        """
+        if node is not self.node:
+            return
+        if new:
+            self.verification = Verification(self) if self.engine.held else None  # type: ignore[arg-type]
         if self.engine.cluster is not None:
             self.engine.cluster.ready()
         self._sick = self._helpless = False
@@ -239,16 +246,6 @@ class OverdueLeases:
         self.drain()
         self.outage.look()
         self.go_on_verifying()
-
-    def ready(self, node: Node) -> None:
-        """A connection answers. The one for acquires renews nothing."""
-        if node is self.node:
-            self.node_ready()
-
-    def connected(self, node: Node) -> None:
-        """Verify what is held, for the server may have forgotten it: a connection has been made."""
-        if node is self.node:
-            self.verification = Verification(self) if self.engine.held else None  # type: ignore[arg-type]
 
     def go_on_verifying(self) -> None:
         """Go on with the verification, if one is under way."""
@@ -298,5 +295,5 @@ class OverdueLeases:
     def server_is_well(self) -> None:
         """It has just granted a lock: if it refused renewals before, there is no need to wait for the next probe."""
         if self._sick:
-            self.node_ready()
+            self.ready(self.node, new=False)
         self.outage.look()
