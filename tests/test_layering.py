@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lease", "protocol", "observe"),
     (
         *("tokens", "native", "greenlets", "interruptions", "notifier", "failures", "alarms", "slow_calls"),
-        *("clock", "waker", "weak", "members", "loop", "timer"),
+        *("clock", "waker", "weak", "members", "loop", "timer", "backoff"),
     ),
     ("engine",),
     ("locks",),
@@ -43,7 +43,10 @@ LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
 PURE = ("wheel", "lease", "protocol")
 IMPURE_MODULES = ("threading", "asyncio", "socket", "time", "selectors", "redis", "logging")
 MAY_IMPORT_REDIS = (
-    *(f"engine/{name}.py" for name in ("allowance", "connect", "handshakes", "sentinel", "slots", "topology")),
+    *(
+        f"engine/{name}.py"
+        for name in ("allowance", "capabilities", "connect", "handshakes", "sentinel", "slots", "topology")
+    ),
     *("context.py", "quorum/nodes.py", "embedded/server.py", "testing.py", "cli.py"),
 )
 FORBIDDEN_NAMES = ("utils", "helpers")

@@ -221,13 +221,13 @@ def new_thread(target: Callable[[], object], name: str) -> SystemThread:
     return threading.Thread(target=_run, args=(target,), name=name, daemon=True)
 
 
-def start_soon(target: Callable[[], object], name: str) -> None:
-    """Start a daemon thread of the system without waiting until it runs, which is slow if other threads compute.
+def start_helper_thread(target: Callable[[], object]) -> None:
+    """Run ``target()``, such as one attempt to connect, on a daemon thread of the system; do not wait until that runs.
 
     Raises:
         RuntimeError: The system cannot start a thread.
     """
-    start_new_thread(_start, (target, name))  # because threading.Thread.start() waits
+    start_new_thread(_start, (target, "wheel-lock-connect"))  # because threading.Thread.start() waits
 
 
 _with_hubs: set[_UnpatchedThread] = set()  # short-lived threads that may wait through gevent

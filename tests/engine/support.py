@@ -255,6 +255,7 @@ class ScriptedConnector:
     """
 
     discovers = False
+    in_cluster = False
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock

@@ -173,7 +173,8 @@ def test_a_flood_of_messages_is_heard_a_part_in_each_turn(rig: Rig, pair: tuple[
     ours, theirs = pair
     ours.setblocking(False)
     heard: list[Reply] = []
-    channel = PushChannel(heard.append, rig.timer, Owned(ours), None, nothing, nothing)
+    channel = PushChannel(rig.timer, Owned(ours), None, nothing, nothing)
+    channel.on_push = heard.append
     theirs.settimeout(0.0)
     count = 0
     try:

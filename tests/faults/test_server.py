@@ -26,8 +26,8 @@ from tests.redis.support import Background
 from tests.support.redis_server import RedisServer, redis_server_version, require_redis_7
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockServerError, LocksLost, LossReason, LostEvent
+from wheel_lock.backoff import Backoff
 from wheel_lock.engine import watching
-from wheel_lock.engine.node import Backoff
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.names import fence_key
 

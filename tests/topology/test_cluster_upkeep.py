@@ -18,10 +18,10 @@ from tests.topology.moving import hung, is_renewed, is_replicated, names_at, nam
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from tests.topology.tellers import Teller
 from wheel_lock import LockContext, LockUnavailable, LostEvent
+from wheel_lock.backoff import Backoff
 from wheel_lock.engine.cluster import ClusterRouter
 from wheel_lock.engine.connect import Server
 from wheel_lock.engine.interfaces import terms_of
-from wheel_lock.engine.node import Backoff
 from wheel_lock.engine.renewal import Renewer
 from wheel_lock.engine.slots import ClusterConnector, SlotRange
 from wheel_lock.protocol.names import SLOTS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.support import in_a_fork
-from wheel_lock.engine.node import JITTER, Backoff
+from wheel_lock.backoff import JITTER, Backoff
 from wheel_lock.tokens import new_token, new_tokens
 
 DRAWS: list[Callable[[], object]] = [

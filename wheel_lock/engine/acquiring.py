@@ -7,7 +7,7 @@ from functools import partial
 
 from wheel_lock.engine.bulk import release_many
 from wheel_lock.engine.channel import NodeRequest
-from wheel_lock.engine.interfaces import Shard, terms_of
+from wheel_lock.engine.interfaces import Shard, shard_at, terms_of
 from wheel_lock.engine.kind import Contention, Kind, Refusal
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.node import Node
@@ -121,7 +121,7 @@ class Acquire(CallerRequest):
         if isinstance(verdict, ServerError):
             self.error_reply(verdict)
             return
-        replicas = self.node.replicas
+        replicas = shard_at(self.node).replicas
         if isinstance(verdict, Refusal):
             if verdict.is_data:
                 self.error_reply(self._no_lock(verdict))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from wheel_lock.engine.chunks import Bulk, Chunk
-from wheel_lock.engine.interfaces import Shard, terms_of
+from wheel_lock.engine.interfaces import Shard, shard_at, terms_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.node import Node
 from wheel_lock.engine.operation import Operation, nobody
@@ -47,7 +47,7 @@ class AcquireMany(Bulk):
 
     def chunk_done(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
         """Take the outcome of one chunk, when enough replicas have it, and go on."""
-        replicas = chunk.node.replicas
+        replicas = shard_at(chunk.node).replicas
         if replicas is None or len(odd) == len(chunk.leases):
             super().chunk_done(chunk, odd)
         else:

@@ -8,17 +8,17 @@ whole map is asked for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from math import inf
 from operator import attrgetter
 
 from wheel_lock.alarms import Alarm
+from wheel_lock.backoff import Backoff
 from wheel_lock.engine.channel import BareCommand
 from wheel_lock.engine.connect import Server, as_server
 from wheel_lock.engine.interfaces import LeaseGroup, RoutedRequest, Shard, terms_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.node import Backoff, Node
+from wheel_lock.engine.node import Node
 from wheel_lock.engine.renewal import Renewer
 from wheel_lock.engine.requests import Request
 from wheel_lock.engine.sharded import ClusterWakeUps
@@ -36,7 +36,6 @@ _TICKS_EACH = 2
 _CALM_S = 5.0  # after which the next question is a new matter
 _GONE_S = 60.0  # after which a node that owns nothing is forgotten
 _PER_TURN = 1000  # leases that move to another home: some 10 ms
-_REDIRECTION = re.compile(r"([0-9]{1,5}) ([!-~]{0,260}):([0-9]{1,5})")  # an address of IPv6 has colons of its own
 _PAUSE_S = 0.05  # before a call is sent again that a node could not carry out for the moment
 
 
@@ -56,7 +55,6 @@ class ClusterRouter(SingleRouter):
         self._masters.add(self.renewer)
         self._moved_at: dict[int, float] = {}  # when a node has last corrected the map, by slot
         self._corrected = False  # since leases were last looked through for those that live elsewhere
-        self._join(self.renewer)
         self._reset()
 
     def _new_wakeups(self) -> ClusterWakeUps:
@@ -91,18 +89,12 @@ class ClusterRouter(SingleRouter):
     def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup:
         return self.shard_of(key).like(group)
 
-    def _join(self, renewer: Renewer) -> None:
-        for node in renewer.nodes:
-            node.may_redirect = True
-            node.on_waiting = self._ensure_slot_map
-
     def _at(self, server: Server) -> Renewer:
         renewer = self._by_server.get(server)
         if renewer is None:
             renewer = Renewer(self.leases, self, self._connector.to(server))
             self._by_server[server] = renewer
             self._connector.servers = [server, *self._connector.servers]  # it was just heard of, so it lives
-            self._join(renewer)
             self.shards = [*self.shards, renewer]  # others may be iterating over it
         return renewer
 
@@ -110,6 +102,9 @@ class ClusterRouter(SingleRouter):
 
     def ready(self) -> None:
         self.wakeups.rearrange()
+        self._ensure_slot_map()
+
+    def queued(self) -> None:
         self._ensure_slot_map()
 
     def _ensure_slot_map(self) -> None:
@@ -120,7 +115,7 @@ class ClusterRouter(SingleRouter):
     def redirect(self, request: RoutedRequest, error: ServerError) -> bool:
         code = error.code
         if code in ("MOVED", "ASK"):
-            slot, server = self._read_redirection(str(error).partition(" ")[2], request)
+            slot, server = self._read_redirection(error, request)
             if server is None or (server not in self._by_server and len(self._by_server) >= 2 * MOST_NODES):
                 self.refresh()
                 return request.try_later(_PAUSE_S)
@@ -174,16 +169,15 @@ class ClusterRouter(SingleRouter):
         node.send(BareCommand(b"ASKING"))
         request.resend()
 
-    def _read_redirection(self, text: str, request: RoutedRequest) -> tuple[int, Server | None]:
-        read = _REDIRECTION.fullmatch(text)
-        slot = SLOTS if read is None else int(read[1])
-        if read is None or slot >= SLOTS:
-            raise MalformedReply(f"{text[:40]!r} is no redirection")
+    def _read_redirection(self, error: ServerError, request: RoutedRequest) -> tuple[int, Server | None]:
+        slot, host, port = error.redirection or (SLOTS, "", "")
+        if slot >= SLOTS:
+            raise MalformedReply(f"{str(error)[:40]!r} is no redirection")
         if not request.declared or (request.key is not None and slot != hash_slot(request.key)):
             raise MalformedReply(f"a redirection of slot {slot}, which the call is not about")
-        server = as_server(read[2].removeprefix("[").removesuffix("]"), read[3], request.node.server)
+        server = as_server(host, port, request.node.server)
         if server is None:
-            raise MalformedReply(f"{text[:40]!r} is no redirection to where a node can be")
+            raise MalformedReply(f"{str(error)[:40]!r} is no redirection to where a node can be")
         return slot, self._connector.known_place(server[0] or "", server[1])
 
     def resend(self, request: RoutedRequest) -> None:

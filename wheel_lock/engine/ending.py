@@ -57,7 +57,7 @@ class Ending:
         timer, nodes = self._timer, self._router.nodes
         waited_for = next((node for node in nodes if node.awaits_replies), None)
         if waited_for is not None and timer.now < until:
-            waited_for.on_replied = lambda: self._hang_up(until, operation)
+            waited_for.when_replied = lambda: self._hang_up(until, operation)
             again = until + timer.scale.tick_s
             timer.call_at(again, lambda now: self._hang_up(until, operation), self._state)
             return

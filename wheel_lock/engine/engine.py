@@ -17,7 +17,6 @@ from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.lines import Lines
-from wheel_lock.engine.node import start_helper_thread
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.requests import start_query
 from wheel_lock.engine.routing import AnyConnector, router_for
@@ -25,6 +24,7 @@ from wheel_lock.engine.state import EngineState, Launch
 from wheel_lock.engine.telling import Teller, log_given_up
 from wheel_lock.engine.waiting import Acquisition
 from wheel_lock.errors import LossReason, WheelLockError
+from wheel_lock.greenlets import start_helper_thread
 from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.stats import ContextStats, snapshot

@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Callable
 
 from wheel_lock.alarms import Alarm
+from wheel_lock.backoff import JITTER
 from wheel_lock.engine.connect import Server
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.node import JITTER
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.sentinel import SentinelConnector
 from wheel_lock.engine.single import SingleRouter

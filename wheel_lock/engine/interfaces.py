@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.node import Node
 from wheel_lock.engine.operation import Operation
+from wheel_lock.errors import WheelLockError
 from wheel_lock.failures import FailureDomain
 from wheel_lock.lease import Group, Lease
 from wheel_lock.observe import ContextStats, HeldLock
@@ -17,6 +18,14 @@ from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.timer import HashedWheelTimer
+
+
+class GrantBarrier(Protocol):
+    """Holds grants back until enough replicas have them."""
+
+    def confirm(self, confirmed: Callable[[WheelLockError | None], object]) -> None:
+        """Have ``confirmed()`` called with None when enough replicas have what was granted, else with the error."""
+        ...
 
 
 class Shard(FailureDomain, Protocol):
@@ -31,8 +40,17 @@ class Shard(FailureDomain, Protocol):
     acquiring_node: Node
 
     @property
+    def replicas(self) -> GrantBarrier | None:
+        """What confirms that replicas have a grant, if they are asked."""
+        ...
+
+    @property
     def nodes(self) -> Sequence[Node]:
         """The node, once for each of its connections."""
+        ...
+
+    def is_needed(self, node: Node) -> bool:
+        """Return whether leases are held, and some may live here."""
         ...
 
     def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
@@ -103,6 +121,11 @@ class LeaseGroup(Group, Protocol):
     def earlier(self) -> int:
         """Return by how many ticks a first renewal comes earlier, where many would come at once."""
         ...
+
+
+def shard_at(node: Node) -> Shard:
+    """Return what keeps the leases of a node alive: the observer of each node of an engine."""
+    return node.observer  # type: ignore[return-value]
 
 
 def terms_of(lease: Lease) -> LeaseGroup:
@@ -198,6 +221,10 @@ class Router(Protocol):
 
     def ready(self) -> None:
         """A node has been connected to."""
+        ...
+
+    def queued(self) -> None:
+        """A request waits for a connection."""
         ...
 
     def migrate(self, lease: Lease, shard: Shard) -> None:

@@ -51,14 +51,14 @@ class Outage:
             self._refusal = refusal
         if self._since is None:
             self._since = timer.now
-        if self._alarm is None and not self._posted and self._shard.node.is_needed():
+        if self._alarm is None and not self._posted and self._shard.is_needed(self._shard.node):
             self._alarm = timer.call_at(timer.now + _PATIENCE_S + timer.scale.tick_s, self._warn, None)
 
     def _warn(self, now: float) -> None:
         self._alarm = None
         self.look()
         node = self._shard.node
-        if self._since is None or not node.is_needed():
+        if self._since is None or not self._shard.is_needed(node):
             return
         self._posted = True
         if node.ready and self._refusal is not None:

@@ -16,10 +16,11 @@ from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, terms_of
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.node import Node
-from wheel_lock.engine.replicas import Replicas
+from wheel_lock.engine.replicas import Replicas, new_node
 from wheel_lock.engine.verifying import Verification
 from wheel_lock.engine.watching import OverdueLeases
 from wheel_lock.errors import LossReason
+from wheel_lock.failures import FailureDomain
 from wheel_lock.lease import (
     HELD,
     OVERDUE,
@@ -55,25 +56,15 @@ class Renewer(OverdueLeases):
         self.timer: HashedWheelTimer = table.timer
         self._options = table.state.options
         self._counters = table.state.counters
-        self.node = node = self._new_node(connector)
+        self.domain: FailureDomain = self
+        self.node = new_node(table, self, connector)
         self._groups: dict[tuple[Kind, int, int], RenewalGroup] = {}
         # Where acquires go, if that is somewhere else.
-        self.replicas = Replicas(table, self._new_node(connector)) if self._options.min_replicas else None
-        self.acquiring_node = node if self.replicas is None else self.replicas.node
+        self.replicas = Replicas(table, self, connector) if self._options.min_replicas else None
+        self.acquiring_node = self.node if self.replicas is None else self.replicas.node
         self.every_ticks = 1  # where there are several nodes each has ticks of its own
         self.tick_share = 0
-        for each in self.nodes:
-            each.domain = self
-            each.on_trouble = self.trouble
-        node.on_ready = self.node_ready
-        node.on_connected = self.connected
         self._reset()
-
-    def _new_node(self, connector: Connector) -> Node:
-        state = self.table.state
-        node = Node(state.timer, connector, state.options, state.counters, state.launch)
-        node.is_needed = lambda: bool(self.table.held) and self.router.owns_names(self)
-        return node
 
     def start_empty(self) -> None:
         """After a fork: hold nothing, and let no lease of the parent look held."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from wheel_lock.engine.connect import Connector
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.node import Node
+from wheel_lock.engine.node import Node, NodeObserver
 from wheel_lock.engine.requests import CallerRequest
 from wheel_lock.errors import LockUnavailable, NotReplicated, WheelLockError, copied
 from wheel_lock.failures import guarded
@@ -55,17 +56,22 @@ class _Wait(CallerRequest):
         self._tell(error)
 
 
+def new_node(table: LeaseTable, observer: NodeObserver, connector: Connector, held_up_s: float = 0.0) -> Node:
+    """Return a node of an engine that reports to ``observer``."""
+    state = table.state
+    return Node(observer, state.timer, connector, state.options, state.counters, state.launch, held_up_s=held_up_s)
+
+
 class Replicas:
     """The channel on which acquires of one node go, and what waits for its replicas. Timer's thread only.
 
     One WAIT is under way at a time, so nothing waits behind more than one, and the next stands for all that came meanwhile.
     """
 
-    def __init__(self, table: LeaseTable, node: Node) -> None:
+    def __init__(self, table: LeaseTable, observer: NodeObserver, connector: Connector) -> None:
         self._table = table
-        self.node = node
-        node.replicas = self
-        node.held_up_s = 2 * table.state.options.replica_timeout_s  # by a WAIT ahead, and by one of its own
+        held_up_s = 2 * table.state.options.replica_timeout_s  # by a WAIT ahead, and by one of its own
+        self.node = new_node(table, observer, connector, held_up_s)
         self.begin_anew()
 
     def begin_anew(self) -> None:

@@ -7,7 +7,7 @@ it has been asked for once more: an administrator may have granted them meanwhil
 
 from __future__ import annotations
 
-from wheel_lock.engine.connect import read_missing
+from wheel_lock.engine.capabilities import read_missing
 from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.requests import CallerRequest, Request
 from wheel_lock.lease import Lease

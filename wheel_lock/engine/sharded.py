@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from wheel_lock.engine.connect import SHARDED, Server
+from wheel_lock.engine.capabilities import SHARDED
+from wheel_lock.engine.connect import Server
 from wheel_lock.engine.renewal import Renewer
 from wheel_lock.engine.single import SingleRouter
 from wheel_lock.engine.slots import ClusterConnector

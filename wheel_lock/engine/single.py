@@ -88,6 +88,9 @@ class SingleRouter:
     def ready(self) -> None:
         """Do nothing when the node is connected."""
 
+    def queued(self) -> None:
+        """Do nothing while a request waits for a connection."""
+
     def migrate(self, lease: Lease, shard: Shard) -> None:
         """Do nothing: there is no other node."""
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Container, Sequence
 from functools import partial
 
 from wheel_lock.alarms import Alarm
+from wheel_lock.backoff import Backoff
 from wheel_lock.engine.batches import Batch
 from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, terms_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.node import Backoff, Node
+from wheel_lock.engine.node import Node
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.engine.outages import Outage
 from wheel_lock.engine.overdue import Overdue
@@ -35,7 +36,7 @@ class OverdueLeases(Shard):
 
     table: LeaseTable
     router: Router
-    replicas: Replicas | None
+    replicas: Replicas | None = None
     timer: HashedWheelTimer
     _options: ContextOptions
 
@@ -65,7 +66,15 @@ class OverdueLeases(Shard):
         """Whether the node answers, and nothing is left of what it has not answered, or has refused."""
         return self.node.ready and not (self._sick or self._drained_in_flight or self._resting or self.overdue)
 
-    def trouble(self) -> None:
+    def is_needed(self, node: Node) -> bool:
+        """Return whether leases are held, and some may live here."""
+        return bool(self.table.held) and self.router.owns_names(self)
+
+    def queued(self, node: Node) -> None:
+        """A request waits for a connection: fetch the slot map meanwhile, unless one has been received."""
+        self.router.queued()
+
+    def trouble(self, node: Node) -> None:
         """The node has been lost, or is suspected, or could not be connected to."""
         self.outage.begin()
         self.router.refresh()
@@ -215,8 +224,15 @@ class OverdueLeases(Shard):
         elif self._resting:
             self._retry_later()
 
-    def node_ready(self) -> None:
-        """There is a connection that answers: whatever is overdue goes out at once."""
+    def ready(self, node: Node, *, new: bool) -> None:
+        """Send what is overdue at once on a connection that answers; on the one for acquires there is nothing to do.
+
+        After a ``new`` connection what is held is verified, because the server may have forgotten it.
+        """
+        if node is not self.node:
+            return
+        if new:
+            self.verification = Verification(self) if self.table.held else None  # type: ignore[arg-type]
         self.router.ready()
         self._sick = self._helpless = False
         self._answers.clear()
@@ -225,10 +241,6 @@ class OverdueLeases(Shard):
         self.drain()
         self.outage.look()
         self.go_on_verifying()
-
-    def connected(self) -> None:
-        """Verify what is held, for the server may have forgotten it: a connection has been made."""
-        self.verification = Verification(self) if self.table.held else None  # type: ignore[arg-type]
 
     def go_on_verifying(self) -> None:
         """Go on with the verification, if one is under way."""
@@ -272,5 +284,5 @@ class OverdueLeases(Shard):
     def server_is_well(self) -> None:
         """It has just granted a lock: if it refused renewals before, there is no need to wait for the next probe."""
         if self._sick:
-            self.node_ready()
+            self.ready(self.node, new=False)
         self.outage.look()

@@ -33,6 +33,7 @@ _WITHOUT_CODE = {  # texts of errors inside scripts, from Redis 6.2 to 8.2 and V
     "do not hash to the same slot": "CROSSSLOT",
 }
 _FORBIDDEN = re.compile(r"no permissions to run the '([\w|-]+)' command")
+_REDIRECTION = re.compile(r"[^ ]* ([0-9]{1,5}) ([!-~]{0,260}):([0-9]{1,5})")  # an IPv6 address has colons of its own
 _LOOKED_AT = 500  # characters
 _WANTS_KEYS = re.compile(
     "|".join(
@@ -78,6 +79,12 @@ class ServerError(Exception):
         """True if the error arose inside a script, which may have been executed up to there."""
         text = str(self)
         return not text.startswith(self.code) or "user_script:" in text
+
+    @property
+    def redirection(self) -> tuple[int, str, str] | None:
+        """The slot, host and port that a MOVED or ASK error names; None where they are malformed."""
+        read = _REDIRECTION.fullmatch(str(self))
+        return None if read is None else (int(read[1]), read[2].removeprefix("[").removesuffix("]"), read[3])
 
     @property
     def forbidden(self) -> frozenset[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from wheel_lock.engine.node import JITTER
+from wheel_lock.backoff import JITTER
 from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.engine.requests import PATIENCE
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted

@@ -13,7 +13,6 @@ from typing import Any
 
 from wheel_lock.engine.engine import ENGINES
 from wheel_lock.engine.kind import Kind
-from wheel_lock.engine.node import start_helper_thread
 from wheel_lock.engine.operation import Operation
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.telling import Teller, log_given_up, log_illegal
@@ -28,6 +27,7 @@ from wheel_lock.errors import (
     WheelLockError,
 )
 from wheel_lock.failures import guarded
+from wheel_lock.greenlets import start_helper_thread
 from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
 from wheel_lock.observe import HeldLock
 from wheel_lock.observe.stats import ContextStats, snapshot
