@@ -14,12 +14,12 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from tests.support.redis_server import RedisServer
 from wheel_lock import HashedWheelTimer
-from wheel_lock.engine.bulk import AcquireMany
-from wheel_lock.engine.connect import RedisPyConnector
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.future import Operation
+from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.lease import NOBODY, Lease
-from wheel_lock.locks import EXCLUSIVE
+from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.options import ContextOptions, lock_options
 from wheel_lock.protocol.resp import fragment
 from wheel_lock.testing import ManualClock

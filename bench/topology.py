@@ -31,7 +31,7 @@ from tests.topology.watched import FAILOVER_S, Watched
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LostEvent
 from wheel_lock.cli.watch import StatusLine
 from wheel_lock.observe.stats import Histogram
-from wheel_lock.protocol.names import SLOTS, hash_slot
+from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 CALLS_TARGET = 1000  # script calls in ten seconds
 RATIO_TARGET = 1.5  # times what a renewal costs with one server

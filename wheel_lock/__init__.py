@@ -26,11 +26,11 @@ from wheel_lock.errors import (
     WheelLockError,
     WrongThread,
 )
-from wheel_lock.family.threads import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 from wheel_lock.observe import ContextStats, HeldLock, LostEvent
 from wheel_lock.quorum.context import QuorumContext
-from wheel_lock.threads import Lock
-from wheel_lock.timer import HashedWheelTimer, Timeout
+from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+from wheel_lock.sync.lock import Lock
+from wheel_lock.sync.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 
 __version__ = "0.1.0"
 

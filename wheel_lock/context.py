@@ -11,24 +11,24 @@ from typing import Any, Unpack
 from redis.exceptions import LockError
 
 from wheel_lock.asyncio import AsyncContext
-from wheel_lock.caller import Waiting
 from wheel_lock.decorator import Locked
 from wheel_lock.engine.engine import ENGINES, Engine
-from wheel_lock.engine.handover import Handoff
-from wheel_lock.engine.topology import AnyClient, client_at, connector_for
 from wheel_lock.errors import LossReason, WheelLockError
-from wheel_lock.face import ThreadFace
-from wheel_lock.family.making import ThreadLocks
-from wheel_lock.handle import OnLost, checked_callback
-from wheel_lock.interruptions import insist, uninterrupted_start
-from wheel_lock.locks import EXCLUSIVE, FENCED
-from wheel_lock.locks.handed_over import adopted_options, handed_over_kind
-from wheel_lock.many import ManyLocks, Name, leases_to_release, let_go_of, raise_if_any, read_all
-from wheel_lock.native import RLock
+from wheel_lock.lock_types import EXCLUSIVE, FENCED
+from wheel_lock.locks.base import OnLost, checked_callback
+from wheel_lock.locks.bulk import ManyLocks, Name, leases_to_release, let_go_of, raise_if_any, read_all
+from wheel_lock.locks.handoff import adopted_options, handed_over_kind
+from wheel_lock.net.clients import AnyClient, client_at, connector_for
 from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
+from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.quorum.context import QuorumContext, QuorumOptions
-from wheel_lock.threads import Lock
-from wheel_lock.timer import HashedWheelTimer
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.runtime.native import RLock
+from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.sync.call import Waiting
+from wheel_lock.sync.context import ThreadFace
+from wheel_lock.sync.factory import ThreadLocks
+from wheel_lock.sync.lock import Lock
 
 _EXIT_TIMEOUT_S = 0.8  # so that a process that holds locks still ends within a second
 

@@ -13,14 +13,15 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, ParamSpec, TypeVar, overload
 
-from wheel_lock import caller, tasks
+from wheel_lock.aio import call as aio_call
+from wheel_lock.aio.lock import Lock as AsyncLock
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockAlreadyHeld, quoted
-from wheel_lock.handle import LockHandle
 from wheel_lock.lease import Owner
+from wheel_lock.locks.base import LockHandle
 from wheel_lock.options import lock_name
-from wheel_lock.task_lock import Lock as AsyncLock
-from wheel_lock.threads import Lock
+from wheel_lock.sync import call as sync_call
+from wheel_lock.sync.lock import Lock
 from wheel_lock.unfinished import is_awaited, refuse_to_decorate, refuse_to_return, title_of
 
 P = ParamSpec("P")
@@ -95,7 +96,7 @@ class Locked:
             @functools.wraps(function)
             async def with_async_lock(*arguments: P.args, **named: P.kwargs) -> Any:
                 lock = self._new_async_lock(filled(*arguments, **named))
-                call = _call_of(lock, tasks.current_owner())
+                call = _call_of(lock, aio_call.current_owner())
                 async with lock:
                     _calls[call] = lock
                     result = await function(*arguments, **named)
@@ -107,7 +108,7 @@ class Locked:
         @functools.wraps(function)
         def with_lock(*arguments: P.args, **named: P.kwargs) -> Any:
             lock = self._new_lock(filled(*arguments, **named))
-            call = _call_of(lock, caller.current_owner())
+            call = _call_of(lock, sync_call.current_owner())
             with lock:
                 _calls[call] = lock
                 result = function(*arguments, **named)

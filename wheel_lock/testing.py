@@ -22,11 +22,11 @@ from typing import Any
 
 import redis
 
-from wheel_lock.clock import Clock, Wakeable
 from wheel_lock.context import LockContext
-from wheel_lock.greenlets import new_gate
-from wheel_lock.timer import HashedWheelTimer
-from wheel_lock.weak import WeakRegistry
+from wheel_lock.runtime.clock import Clock, Wakeable
+from wheel_lock.runtime.greenlets import new_gate
+from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.runtime.weak_registry import WeakRegistry
 
 _TURN_S = 10.0  # real seconds within which a thread must have turned; only a bug takes longer
 

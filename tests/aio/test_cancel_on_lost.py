@@ -13,7 +13,8 @@ import pytest
 
 from tests.aio.scene import TIMEOUT_S, Scene, cancelling, undisturbed
 from tests.aio.support import Run, ended, raising, until
-from wheel_lock import LockLost, LossReason, tasks
+from wheel_lock import LockLost, LossReason
+from wheel_lock.aio import call as aio_call
 from wheel_lock.lease import Lease
 
 # The loss
@@ -117,9 +118,9 @@ def test_a_lock_acquired_without_a_block_cancels_nobody(run: Run, scene: Scene) 
 def test_a_loss_between_the_grant_and_the_block_is_told_there_and_cancels_nobody_later(
     run: Run, scene: Scene, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    guard = tasks.TaskOwner.guard
+    guard = aio_call.TaskOwner.guard
 
-    def losing(owner: tasks.TaskOwner, lease: Lease, alarm: Callable[[], object]) -> None:
+    def losing(owner: aio_call.TaskOwner, lease: Lease, alarm: Callable[[], object]) -> None:
         if not guarded:
             scene.delete()
         guard(owner, lease, alarm)
@@ -127,7 +128,7 @@ def test_a_loss_between_the_grant_and_the_block_is_told_there_and_cancels_nobody
             scene.delete()
 
     async def main() -> None:
-        monkeypatch.setattr(tasks.TaskOwner, "guard", losing)
+        monkeypatch.setattr(aio_call.TaskOwner, "guard", losing)
         async with raising(LockLost), scene.lock():
             pytest.fail("nobody is let in")
         await undisturbed()

@@ -20,7 +20,7 @@ from tests.redis.support import LONG_S, Backend, Losses
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
 from wheel_lock.asyncio import Lock
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.runtime.notifier import NOTIFIER
 
 NAME = "order:42"
 RESPONSE_S = 1.2

@@ -12,7 +12,7 @@ from tests.aio.support import Run, ended, until
 from tests.redis.support import Backend
 from wheel_lock import LockContext, LocksLost, LossReason, TooManyLocks
 from wheel_lock.asyncio import Lock
-from wheel_lock.many import ManyLocks
+from wheel_lock.locks.bulk import ManyLocks
 
 NAMES = [f"shard:{number}" for number in range(4500)]  # more than one part
 

@@ -15,7 +15,8 @@ from tests.aio.support import NewLoop, Run, ended, waiting
 from tests.faults.scene import recorded_warnings
 from tests.redis.support import LONG_S, Backend
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, decorator, tasks
+from wheel_lock import LockContext, decorator
+from wheel_lock.aio import call as aio_call
 from wheel_lock.asyncio import Lock
 
 OURS = ("wheel_lock.", "_asyncio", "asyncio.")
@@ -103,7 +104,7 @@ def test_a_task_and_its_owner_go_with_the_task(run: Run, context: LockContext) -
         await lock.release()
 
     run(main())
-    eventually(lambda: len(tasks._owners) == 0)
+    eventually(lambda: len(aio_call._owners) == 0)
 
 
 @pytest.mark.parametrize("shared", [True, False])

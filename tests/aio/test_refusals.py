@@ -12,7 +12,7 @@ from tests.redis.support import LONG_S
 from tests.support.ports import candidate_port
 from wheel_lock import ContextClosed, LockContext, LockLost, LockNotHeld, LossReason, WheelLockError
 from wheel_lock.asyncio import Lock
-from wheel_lock.locks import EVERLASTING
+from wheel_lock.lock_types import EVERLASTING
 from wheel_lock.options import lock_options
 
 

@@ -13,7 +13,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
-from wheel_lock.protocol.names import queue_keys
+from wheel_lock.protocol.keys import queue_keys
 
 pytestmark = pytest.mark.slow
 

@@ -17,24 +17,24 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import hiredis
 
-from wheel_lock.engine.acquiring import Acquire
-from wheel_lock.engine.bulk import AcquireMany
-from wheel_lock.engine.connect import Connection
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.kind import Kind
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.future import Operation
+from wheel_lock.engine.requests.acquire import Acquire
+from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import NOBODY, Lease, Owner, State
-from wheel_lock.locks import EXCLUSIVE
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.lock_types.base import Kind
+from wheel_lock.net.connector import Connection
 from wheel_lock.observe import ContextStats, LostEvent
 from wheel_lock.observe.stats import snapshot
 from wheel_lock.options import ContextOptions, lock_name, lock_options
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.tokens import new_token
+from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock
-from wheel_lock.timer import HashedWheelTimer
-from wheel_lock.tokens import new_token
 
 T = TypeVar("T")
 

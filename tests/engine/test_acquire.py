@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.support import FINE, NIL, OK, START, TAKEN, Rig, array, error, integer, names
-from wheel_lock.engine.kind import Kind
 from wheel_lock.errors import (
     ContextClosed,
     LockServerError,
@@ -15,7 +14,8 @@ from wheel_lock.errors import (
     WheelLockError,
 )
 from wheel_lock.lease import State
-from wheel_lock.locks import EXCLUSIVE, FAIR, FENCED, READ, REENTRANT, WRITE, Exclusive, semaphore
+from wheel_lock.lock_types import EXCLUSIVE, FAIR, FENCED, READ, REENTRANT, WRITE, Exclusive, semaphore
+from wheel_lock.lock_types.base import Kind
 
 REFUSED = ConnectionRefusedError("nobody listens")
 BUSY = error("BUSY Redis is busy running a script.")

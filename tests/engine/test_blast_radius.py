@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.engine.support import BUG, FINE, OK, TICK_S, Rig
-from wheel_lock.engine.batches import Batch, RenewalGroup
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.renewal import Renewer
+from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
+from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.errors import LockUnavailable, LossReason, WheelLockError
-from wheel_lock.failures import FailureDomain, guarded
 from wheel_lock.lease import Event, Lease, State
-from wheel_lock.locks import EXCLUSIVE
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.options import ContextOptions
+from wheel_lock.runtime.failures import FailureDomain, guarded
+from wheel_lock.runtime.notifier import NOTIFIER
 
 INTERNAL = LossReason.INTERNAL_ERROR
 

@@ -22,7 +22,7 @@ from tests.engine.support import (
 )
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import State
-from wheel_lock.locks import FENCED
+from wheel_lock.lock_types import FENCED
 from wheel_lock.options import MAX_TTL_MS
 from wheel_lock.protocol.resp import command
 

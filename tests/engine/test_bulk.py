@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.support import FINE, START, TAKEN, Rig, array, error, names
-from wheel_lock.engine.chunks import CHUNKS_IN_FLIGHT
+from wheel_lock.engine.requests.bulk import CHUNKS_IN_FLIGHT
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import State
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from wheel_lock.engine.channel import Channel, NodeRequest
+from wheel_lock.net.connection import Channel, NodeRequest
 from wheel_lock.protocol.resp import Reply
 
 PATTERN = bytes(range(251)) * 300  # no two places that are near each other look alike

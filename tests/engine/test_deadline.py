@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.support import FINE, GONE, NIL, OK, START, TICK_S, Rig, array, error
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.future import Operation
 from wheel_lock.errors import LockLost, LossReason
 from wheel_lock.lease import Lease, Owner, State, local_deadline
-from wheel_lock.locks import FENCED
+from wheel_lock.lock_types import FENCED
 
 BELIEF_S = 3.0 * 0.99 - 0.002  # how long a lease with a timeout of 3 s is believed in, from before it was sent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.support import FINE, GONE, OK, START, Rig, array, error, integer, names
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.future import Operation
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.support import BUG, FINE, NIL, OK, START, array, error, integer, runs
 from tests.engine.waiters import Wait, WaitingRig
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.future import Operation
 from wheel_lock.errors import (
     ContextClosed,
     LockServerError,
@@ -18,7 +18,7 @@ from wheel_lock.errors import (
     WheelLockError,
 )
 from wheel_lock.lease import State
-from wheel_lock.locks.chosen import CHOSEN_TOKEN
+from wheel_lock.lock_types.caller_token import CHOSEN_TOKEN
 
 REFUSED = ConnectionRefusedError("nobody listens")
 BUSY = error("BUSY Redis is busy running a script.")

@@ -14,10 +14,10 @@ from tests.engine.support import Rig
 from tests.engine.test_broken import NONSENSE
 from tests.hostile.arena import Listener, wired
 from tests.support.tls import TlsFiles
-from wheel_lock.engine.channel import Channel, PushChannel
-from wheel_lock.engine.connect import RedisPyConnector, is_fatal
 from wheel_lock.engine.engine import Engine
 from wheel_lock.lease import State
+from wheel_lock.net.connection import Channel, PushChannel
+from wheel_lock.net.connector import RedisPyConnector, is_fatal
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import Reply
 

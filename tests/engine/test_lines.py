@@ -10,9 +10,9 @@ import pytest
 
 from tests.engine.support import NIL, OK, START, Command, array, integer, runs
 from tests.engine.waiters import LINGER_S, Wait, WaitingRig
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.future import Operation
 from wheel_lock.lease import State
-from wheel_lock.locks import EXCLUSIVE, FENCED, Exclusive
+from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 
 CHANNEL = "wheel_lock:wake:{a}"
 

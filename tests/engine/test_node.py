@@ -11,11 +11,11 @@ import redis
 
 from tests.engine.support import FINE, OK, START, TICK_S, Rig, error, integer
 from tests.unit.support import PATIENCE_S
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.future import Operation
 from wheel_lock.errors import LockUnavailable
-from wheel_lock.failures import FailureDomain
-from wheel_lock.greenlets import start_helper_thread
 from wheel_lock.lease import State
+from wheel_lock.runtime.failures import FailureDomain
+from wheel_lock.runtime.greenlets import start_helper_thread
 
 REFUSED = ConnectionRefusedError("nobody listens")
 

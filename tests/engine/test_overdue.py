@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.engine.support import Rig
-from wheel_lock.engine.overdue import Overdue
-from wheel_lock.locks import READ
+from wheel_lock.engine.renewal.overdue import Overdue
+from wheel_lock.lock_types import READ
 
 
 def test_its_size_can_be_asked_for_while_the_first_of_another_kind_comes(rig: Rig) -> None:

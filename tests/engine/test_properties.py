@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.engine.support import Attempt
 from tests.engine.world import Client, Network, World
 from wheel_lock.lease import EXTENDING, Lease
-from wheel_lock.locks import EXCLUSIVE, FENCED, Exclusive
+from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 
 NAMES = ("a", "b", "c")
 TIMEOUTS = (0.5, 1.0, 3.0)

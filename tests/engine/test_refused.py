@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection
 import pytest
 
 from tests.engine.support import FINE, START, Command, Rig, array, error, integer, names
-from wheel_lock.engine.kind import Kind
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, Owner, State
-from wheel_lock.locks import READ, REENTRANT
+from wheel_lock.lock_types import READ, REENTRANT
+from wheel_lock.lock_types.base import Kind
 
 VERY_MANY = 12_000
 NO_TIME = "NOPERM User app has no permissions to run the 'time' command"

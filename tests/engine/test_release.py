@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.support import FINE, GONE, NIL, OK, START, Rig, array, error, integer
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.future import Operation
 from wheel_lock.errors import LockLost, LockNotHeld, LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import State
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.engine.support import FINE, START, TICK_S, Command, Rig, agreement, error, names, runs
-from wheel_lock.engine.operation import Operation
-from wheel_lock.engine.together import Together
+from wheel_lock.engine.future import Operation
+from wheel_lock.engine.waiting.multi_lock import Together
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
-from wheel_lock.locks import FENCED
+from wheel_lock.lock_types import FENCED
 from wheel_lock.options import lock_options
 from wheel_lock.protocol import scripts
 

@@ -9,15 +9,15 @@ import pytest
 
 from tests.engine.support import FINE, NIL, OK, START, Attempt, Rig, array, names, runs
 from tests.engine.waiters import WaitingRig
-from wheel_lock.engine import channel, node
-from wheel_lock.engine.acquiring import Acquire
-from wheel_lock.engine.node import MOST_SUSPECTED, MOST_UNANSWERED
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.future import Operation
+from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
-from wheel_lock.locks import EXCLUSIVE, FAIR
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.lock_types import EXCLUSIVE, FAIR
+from wheel_lock.net import connection, node
+from wheel_lock.net.node import MOST_SUSPECTED, MOST_UNANSWERED
 from wheel_lock.options import lock_options
+from wheel_lock.runtime.notifier import NOTIFIER
 
 FEW = 20
 
@@ -151,7 +151,7 @@ def test_a_socket_that_takes_no_more_has_callers_wait_and_unsent_ones_taken_back
     queued = rig.engine.router.renewer.node._channel
     assert queued is not None
     assert queued._writing
-    assert queued._out_bytes < channel.MOST_QUEUED_BYTES
+    assert queued._out_bytes < connection.MOST_QUEUED_BYTES
     sent = sum(attempt.request.sends for attempt in attempts)
     assert sent < len(attempts)
     rig.launch.slow = True
@@ -324,12 +324,12 @@ def test_where_a_write_has_failed_half_way_anything_may_have_been_sent(
 ) -> None:
     rig.hold("warm-up", 30.0)
 
-    def fails(self: channel.Channel) -> None:
+    def fails(self: connection.Channel) -> None:
         self._sock.send(b"".join(self._out.values()))
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(channel.Channel, "_write", fails)
+        patch.setattr(connection.Channel, "_write", fails)
         attempt = rig.acquire("a", 30.0)
     assert attempt.request.tries == 1
     rig.post(attempt.request.give_up)

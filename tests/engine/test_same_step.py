@@ -8,8 +8,8 @@ import pytest
 
 from tests.engine.support import NIL, OK, TICK_S, Rig, array, integer, names
 from tests.engine.waiters import Wait, WaitingRig
-from wheel_lock.engine.operation import Operation
-from wheel_lock.engine.together import Together
+from wheel_lock.engine.future import Operation
+from wheel_lock.engine.waiting.multi_lock import Together
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import Lease, State
 

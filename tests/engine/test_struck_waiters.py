@@ -12,10 +12,16 @@ import pytest
 from tests.engine.model import message
 from tests.engine.waiters import LINGER_S, Wait, WaitingRig
 from wheel_lock.lease import EXTENDING
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.runtime.notifier import NOTIFIER
 
 LONGEST_LOOK_S = 5.1  # after which a waiter that has heard nothing looks by itself
-FILES = ("engine/lines.py", "engine/waiting.py", "engine/wakeups.py", "engine/acquiring.py", "engine/requests.py")
+FILES = (
+    "engine/waiting/registry.py",
+    "engine/waiting/waiter.py",
+    "net/pubsub.py",
+    "engine/requests/acquire.py",
+    "engine/requests/base.py",
+)
 
 
 def _in_a_turn(frame: FrameType | None) -> bool:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.engine.support import BUG, FINE, Rig, error, integer, runs
-from wheel_lock.engine.operation import Operation
-from wheel_lock.engine.swapping import Swap
+from wheel_lock.engine.future import Operation
+from wheel_lock.engine.requests.swap import Swap
 from wheel_lock.errors import LockLost, LockNotHeld, LockServerError, LockTimeout, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
-from wheel_lock.locks import READ, WRITE
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.lock_types import READ, WRITE
 from wheel_lock.options import lock_options
+from wheel_lock.runtime.notifier import NOTIFIER
 
 BUSY = error("BUSY Redis is busy running a script.")
 REASONS = {0: LossReason.KEY_GONE, -1: LossReason.TAKEN}

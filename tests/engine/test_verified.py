@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.support import NIL, Command, Rig, array, error
-from wheel_lock.engine.connect import Connection
 from wheel_lock.errors import LockServerError, LossReason
 from wheel_lock.lease import State
+from wheel_lock.net.connector import Connection
 
 DOWN = "ERR Script attempted to execute a command while the cluster is down"
 

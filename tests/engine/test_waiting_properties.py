@@ -15,7 +15,7 @@ from tests.engine.test_properties import TIMEOUTS, Machine, clients, kinds, name
 from tests.engine.waiters import Wait
 from tests.engine.world import Client
 from wheel_lock.lease import EXTENDING
-from wheel_lock.locks import Exclusive
+from wheel_lock.lock_types import Exclusive
 
 MENDED_S = 4.5  # by then a connection for wake-ups that has silently died is noticed, and replaced
 patience = st.sampled_from([None, None, None, 0.05, 0.3, 2.0])

@@ -10,9 +10,9 @@ import pytest
 from tests.engine.model import message
 from tests.engine.support import BUG, NIL, START, array, error, integer, names
 from tests.engine.waiters import LINGER_S, WaitingRig
-from wheel_lock.engine.node import Node
-from wheel_lock.notifier import NOTIFIER
-from wheel_lock.protocol.names import wake_channel
+from wheel_lock.net.node import Node
+from wheel_lock.protocol.keys import wake_channel
+from wheel_lock.runtime.notifier import NOTIFIER
 
 REFUSED = ConnectionRefusedError("nobody listens")
 CHANNEL = "wheel_lock:wake:{a}"

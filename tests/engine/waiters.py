@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 from tests.engine.model import Subscriptions, message
 from tests.engine.support import NIL, TAKEN, Command, Rig, ScriptedServer, agreement, array, integer
-from wheel_lock.engine.line import AnyLine
-from wheel_lock.engine.operation import Operation
-from wheel_lock.engine.waiting import Acquisition
+from wheel_lock.engine.future import Operation
+from wheel_lock.engine.waiting.wait_queue import AnyLine
+from wheel_lock.engine.waiting.waiter import Acquisition
 from wheel_lock.lease import NOBODY, Lease, Owner
-from wheel_lock.locks import EXCLUSIVE, Exclusive
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.lock_types import EXCLUSIVE, Exclusive
 from wheel_lock.options import lock_name, lock_options
-from wheel_lock.protocol.names import wake_channel
+from wheel_lock.protocol.keys import wake_channel
 from wheel_lock.protocol.resp import fragment
-from wheel_lock.tokens import new_token
+from wheel_lock.protocol.tokens import new_token
+from wheel_lock.runtime.notifier import NOTIFIER
 
 LINGER_S = 2.0  # a line and its subscription outlive their last waiter for so long
 

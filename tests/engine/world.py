@@ -18,10 +18,10 @@ from tests.engine.history import History, Loss
 from tests.engine.model import ModelServer, Subscriptions, message
 from tests.engine.support import START, TICK_S, Attempt, Command, ScriptedServer, error
 from tests.engine.waiters import Wait, WaitingRig
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.future import Operation
 from wheel_lock.errors import LockLost
 from wheel_lock.lease import EXTENDING, Lease
-from wheel_lock.locks import EXCLUSIVE, Exclusive
+from wheel_lock.lock_types import EXCLUSIVE, Exclusive
 from wheel_lock.testing import ManualClock
 
 

@@ -13,9 +13,9 @@ from tests.redis.support import LONG_S, Backend, Background, Losses, interrupted
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockNotHeld
-from wheel_lock.family.holds import Hold
-from wheel_lock.family.read_write import WriteHandle
 from wheel_lock.lease import Lease
+from wheel_lock.locks.read_write import WriteHandle
+from wheel_lock.locks.reentrancy import Hold
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 

@@ -16,9 +16,9 @@ from tests.redis.support import LONG_S, Backend, Background, Losses
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockServerError, LossReason, TooManyLocks
-from wheel_lock.family.holds import ReentrantHandle
-from wheel_lock.handle import LockHandle
 from wheel_lock.lease import Lease
+from wheel_lock.locks.base import LockHandle
+from wheel_lock.locks.reentrancy import ReentrantHandle
 from wheel_lock.testing import settle
 
 PERMITS = f"wheel_lock:permits:{{{NAME}}}"

@@ -13,8 +13,8 @@ from tests.redis.support import LONG_S, Backend, Background, Clock, Losses
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LocksLost, LossReason, TooManyLocks
-from wheel_lock.handle import LockHandle
 from wheel_lock.lease import Lease
+from wheel_lock.locks.base import LockHandle
 from wheel_lock.testing import settle
 
 WAKE_B = "wheel_lock:wake:{b}"

@@ -20,7 +20,7 @@ from wheel_lock import (
     LossReason,
     WrongThread,
 )
-from wheel_lock.family.threads import ReentrantLock
+from wheel_lock.sync.primitives import ReentrantLock
 
 
 def lost(backend: Backend, context: LockContext, times: int = 1, **terms: Any) -> ReentrantLock:

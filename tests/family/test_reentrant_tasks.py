@@ -11,8 +11,8 @@ from tests.aio.support import Run, at_once, until
 from tests.family.support import NAME
 from tests.redis.support import LONG_S, Backend
 from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason, WrongThread
-from wheel_lock.family.asyncio import ReentrantLock
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.aio.primitives import ReentrantLock
+from wheel_lock.runtime.notifier import NOTIFIER
 
 
 def test_it_is_held_until_it_was_released_as_often_as_it_was_acquired(

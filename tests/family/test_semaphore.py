@@ -22,7 +22,7 @@ from wheel_lock import (
     LossReason,
     WrongThread,
 )
-from wheel_lock.family.threads import Semaphore
+from wheel_lock.sync.primitives import Semaphore
 
 
 def permits_of(context: LockContext, number: int, permits: int = 2) -> list[Semaphore]:

@@ -22,8 +22,8 @@ from tests.support.interruptions import Interruption, Struck, at_every_place
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockNotHeld, LockTimeout, LockUnavailable, LossReason
-from wheel_lock.family.read_write import WriteHandle
 from wheel_lock.lease import Lease
+from wheel_lock.locks.read_write import WriteHandle
 
 # An interruption that strikes a finaliser is swallowed by the interpreter: then the program just goes on.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -20,7 +20,7 @@ from tests.faults.scene import LATE_S, Losses, Pulse, now
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LossReason, LostEvent
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.testing import ManualClock
 
 LONG_S = 10.0  # only a bug or a hopelessly busy machine takes longer

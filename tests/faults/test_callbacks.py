@@ -18,14 +18,8 @@ from tests.faults.scene import (
 )
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from wheel_lock import (
-    Lock,
-    LockContext,
-    LockLost,
-    LossReason,
-    LostEvent,
-    native,
-)
+from wheel_lock import Lock, LockContext, LockLost, LossReason, LostEvent
+from wheel_lock.runtime import native
 
 pytestmark = pytest.mark.slow
 

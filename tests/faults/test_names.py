@@ -17,7 +17,7 @@ from wheel_lock import (
     LockContext,
     LockLost,
 )
-from wheel_lock.protocol.names import fence_key
+from wheel_lock.protocol.keys import fence_key
 
 pytestmark = pytest.mark.slow
 

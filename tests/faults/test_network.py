@@ -31,7 +31,7 @@ from tests.support.proxy import Direction
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext, LockLost, LockServerError, LockTimeout, LockUnavailable, LossReason
-from wheel_lock.protocol.names import fence_key
+from wheel_lock.protocol.keys import fence_key
 
 pytestmark = pytest.mark.slow
 

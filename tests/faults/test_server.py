@@ -26,10 +26,10 @@ from tests.redis.support import Background
 from tests.support.redis_server import RedisServer, redis_server_version, require_redis_7
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockServerError, LocksLost, LossReason, LostEvent
-from wheel_lock.backoff import Backoff
-from wheel_lock.engine import watching
+from wheel_lock.engine.renewal import retry
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.names import fence_key
+from wheel_lock.protocol.keys import fence_key
+from wheel_lock.runtime.backoff import Backoff
 
 pytestmark = pytest.mark.slow
 
@@ -461,7 +461,7 @@ def test_a_lock_acquired_just_after_the_refusals_have_ended_is_renewed(
 ) -> None:
     """31. NOREPLICAS until V, then health: the pause after the last refusal is not at the expense of a new lease."""
     # Pauses that are longer than a lease whose key no stop of this process outlasts: it expires in real time.
-    monkeypatch.setattr(watching, "Backoff", lambda first_s, most_s: Backoff(first_s, 20.0))
+    monkeypatch.setattr(retry, "Backoff", lambda first_s, most_s: Backoff(first_s, 20.0))
     context, clock = arena.stepped_context(server)
     held = arena.hold(context, [f"job {number}" for number in range(20)], timeout=120.0, renew_every=1.0)
     with noreplicas(server):

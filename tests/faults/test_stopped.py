@@ -20,9 +20,9 @@ from tests.faults.scene import Pulse, now
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, WheelLockError
-from wheel_lock.engine.channel import MOST_QUEUED_BYTES, Channel
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.node import MOST_SUSPECTED, MOST_UNANSWERED
+from wheel_lock.net.connection import MOST_QUEUED_BYTES, Channel
+from wheel_lock.net.node import MOST_SUSPECTED, MOST_UNANSWERED
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.engine import QuorumEngine
 

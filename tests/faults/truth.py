@@ -18,7 +18,7 @@ from typing import Self
 
 from tests.faults.checker import Tenure
 from tests.support.redis_server import RedisServer
-from wheel_lock.protocol.names import fence_key
+from wheel_lock.protocol.keys import fence_key
 
 _LINE = re.compile(rb"\+(\d+\.\d+) \[\d+ ([^\]]+)\] (.*)")
 _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')

@@ -49,8 +49,9 @@ def _look_at_last() -> None:
 
 
 import wheel_lock
-from wheel_lock import LossReason, LostEvent, native
+from wheel_lock import LossReason, LostEvent
 from wheel_lock.redis_lock import Lock as RedisLock
+from wheel_lock.runtime import native
 from wheel_lock.testing import settle
 
 PATIENCE_S = 20.0
@@ -452,7 +453,7 @@ def the_one_thread_runs_nothing_that_waits() -> None:
     watched.close()
     watched.timer.post(lambda: sys.setprofile(None))
     settle(watched.timer)
-    assert any(file.endswith("renewal.py") for file, _ in seen)
+    assert any(file.endswith("renewal/renewer.py") for file, _ in seen)
     homes = [os.path.dirname(str(module.__file__)) for module in (gevent, logging)]
     homes += [str(module.__file__) for module in (threading, redis.connection)]
     waiting = [place for place in seen if place[0].startswith((*homes, "<frozen importlib"))]

@@ -20,16 +20,16 @@ from redis.sentinel import Sentinel
 from tests.engine.support import NIL, ScriptedConnector, agreement
 from tests.engine.waiters import WaitingRig
 from tests.hostile.replies import Replies
-from wheel_lock.engine.connect import Server
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.sentinel import SentinelConnector
-from wheel_lock.engine.slots import ClusterConnector
 from wheel_lock.lease import Event, Lease
-from wheel_lock.locks import EXCLUSIVE, FENCED
-from wheel_lock.native import allocate_lock
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.lock_types import EXCLUSIVE, FENCED
+from wheel_lock.net.cluster import ClusterConnector
+from wheel_lock.net.connector import Server
+from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.options import ContextOptions
-from wheel_lock.protocol.names import wake_channel
+from wheel_lock.protocol.keys import wake_channel
+from wheel_lock.runtime.native import allocate_lock
+from wheel_lock.runtime.notifier import NOTIFIER
 
 _MOST_GROWTH = 256 << 20
 _FAR = 1e6

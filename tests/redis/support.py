@@ -16,7 +16,7 @@ from tests.support.proxy import TcpProxy
 from tests.support.steady_clock import SteadyClock
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LockTimeout, LockUnavailable, LostEvent
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.testing import ManualClock, settle
 
 T = TypeVar("T")

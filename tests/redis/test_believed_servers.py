@@ -20,10 +20,10 @@ from tests.support.logged import logged
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError, LockTimeout, LockUnavailable
-from wheel_lock.engine.allowance import Allowance, LimitedSocket
-from wheel_lock.engine.connect import RedisPyConnector, as_server
-from wheel_lock.engine.sentinel import SentinelConnector
-from wheel_lock.engine.topology import connector_for
+from wheel_lock.net.clients import connector_for
+from wheel_lock.net.connect_budget import Allowance, LimitedSocket
+from wheel_lock.net.connector import RedisPyConnector, as_server
+from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.protocol.resp import error_text
 
 LONG_S = 30.0
@@ -121,7 +121,7 @@ def test_a_connection_takes_few_round_trips(monkeypatch: pytest.MonkeyPatch, red
                 steps.append("receive")
             return super().recv(*arguments)
 
-    monkeypatch.setattr("wheel_lock.engine.allowance.LimitedSocket", Counted)
+    monkeypatch.setattr("wheel_lock.net.connect_budget.LimitedSocket", Counted)
     with redis_server.client() as admin:
         admin.acl_setuser("some", enabled=True, passwords=["+secret"], keys=["*"], channels=["*"], commands=["+@all"])
         client = redis.Redis(port=redis_server.port, username="some", password="secret", db=3)

@@ -8,7 +8,7 @@ from tests.redis.support import LONG_S, Backend, Background, token_of
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext, LockLost, LockServerError
-from wheel_lock.protocol.names import fence_key
+from wheel_lock.protocol.keys import fence_key
 
 
 class FencedRegister:

@@ -13,12 +13,12 @@ import pytest
 from tests.redis.support import Backend, token_of
 from tests.redis.test_secrets import Listener
 from wheel_lock import InvalidHandoff, Lock, LockContext, LockLost, LockServerError, LossReason, WheelLockError
-from wheel_lock.engine.handover import Handoff
 from wheel_lock.engine.interfaces import terms_of
-from wheel_lock.locks import EVERLASTING
+from wheel_lock.lock_types import EVERLASTING
 from wheel_lock.options import lock_options
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.names import fence_key
+from wheel_lock.protocol.handoff import Handoff
+from wheel_lock.protocol.keys import fence_key
 from wheel_lock.protocol.resp import split_bulks
 
 NAME = "import:2026"

@@ -14,7 +14,7 @@ from redis.lock import Lock as RedisPyLock
 from tests.redis.support import LONG_S, REFUSED_S, Backend, Background
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.runtime.notifier import NOTIFIER
 
 DATA: dict[str, Callable[[redis.Redis], Any]] = {
     "string": lambda view: view.set("a", "value"),

@@ -11,7 +11,7 @@ import redis
 from tests.redis.support import LONG_S, Backend
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
-from wheel_lock.protocol.names import fence_key, permits_key, queue_keys
+from wheel_lock.protocol.keys import fence_key, permits_key, queue_keys
 
 NAME = "order"
 FENCE, PERMITS = fence_key(NAME.encode()), permits_key(NAME.encode())

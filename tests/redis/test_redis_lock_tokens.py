@@ -17,7 +17,7 @@ from tests.redis.support import LONG_S, REFUSED_S, Backend, Background, in_threa
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, context
 from wheel_lock.lease import Event, Lease
-from wheel_lock.locks.chosen import CHOSEN_TOKEN, EVERLASTING_CHOSEN_TOKEN
+from wheel_lock.lock_types.caller_token import CHOSEN_TOKEN, EVERLASTING_CHOSEN_TOKEN
 from wheel_lock.protocol.resp import fragment
 from wheel_lock.redis_lock import Lock
 

@@ -11,8 +11,8 @@ from tests.redis.support import LONG_S, Backend, Clock, Losses, believes_no_long
 from tests.support.redis_server import redis_server_version
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, LockContext, LockLost, LossReason, LostEvent
-from wheel_lock.notifier import NOTIFIER
 from wheel_lock.protocol import scripts
+from wheel_lock.runtime.notifier import NOTIFIER
 
 # A timeout of 3 s, 10 s of work, renewal at half the timeout: six renewals, and the release cancels the seventh
 

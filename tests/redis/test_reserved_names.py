@@ -16,9 +16,9 @@ import redis.asyncio
 from tests.redis.support import Backend
 from tests.support.ids import case_id
 from wheel_lock import InvalidHandoff, LockContext
-from wheel_lock.engine.handover import Handoff
 from wheel_lock.options import RESERVED, lock_token
-from wheel_lock.protocol import names
+from wheel_lock.protocol import keys
+from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.redis_lock import AsyncLock
 from wheel_lock.redis_lock import Lock as RedisLock
 
@@ -160,5 +160,5 @@ def test_a_token_may_begin_so() -> None:
 
 
 def test_all_keys_and_channels_of_the_librarys_own_begin_so() -> None:
-    made = [names.fence_key(b"a"), names.permits_key(b"a"), *names.queue_keys(b"a"), names.wake_channel(b"a", b"read:")]
+    made = [keys.fence_key(b"a"), keys.permits_key(b"a"), *keys.queue_keys(b"a"), keys.wake_channel(b"a", b"read:")]
     assert all(key.startswith(RESERVED.encode()) for key in made)

@@ -14,7 +14,7 @@ from tests.redis.support import LONG_S, Backend, Losses, connected, in_thread, t
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, WheelLockError
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.runtime.notifier import NOTIFIER
 
 
 class Listener:

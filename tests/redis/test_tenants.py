@@ -18,16 +18,16 @@ from tests.redis.support import LONG_S, REFUSED_S, Backend, Background
 from tests.support.redis_server import RedisServer, redis_server_version
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
-from wheel_lock.protocol import names, scripts
+from wheel_lock.protocol import keys, scripts
 
 PASSWORD = "secret"
 DATABASE = 1
 UNTOLD_BEFORE_7 = {"client|setname"}  # by MONITOR
 COMPANIONS: list[Callable[[bytes], bytes]] = [
-    names.fence_key,
-    names.permits_key,
-    lambda name: names.queue_keys(name)[0],
-    lambda name: names.queue_keys(name)[1],
+    keys.fence_key,
+    keys.permits_key,
+    lambda name: keys.queue_keys(name)[0],
+    lambda name: keys.queue_keys(name)[1],
 ]
 WHOM = [b"", b"read:", b"write:", b"permit:", b"fair:"]
 FORMS = ["order:42", "{user}:1", "or{user}der"]
@@ -67,7 +67,7 @@ def use_every_kind(context: LockContext, prefix: str, view: redis.Redis) -> None
         with context.lock(name, timeout=3.0, fencing=True, renew_every=0.05) as lock:
             waiter = context.lock(name, timeout=3.0, thread_local=False, fencing=True)
             waiting = Background(waiter.acquire)
-            channel = names.wake_channel(name.encode())
+            channel = keys.wake_channel(name.encode())
             eventually(lambda channel=channel: view.pubsub_numsub(channel)[0][1], LONG_S)  # type: ignore[misc]
             assert lock.locked()
             eventually(lambda lock=lock: lock.renewals, LONG_S)  # type: ignore[misc]
@@ -205,7 +205,7 @@ def test_a_tenant_can_do_nothing_to_what_is_anothers(fresh: Backend) -> None:
                     a.execute_command(*words)
                 with pytest.raises(redis.exceptions.ResponseError, match=r"(?i)key|permission"):
                     a.eval("return redis.call(unpack(ARGV))", 0, *words)
-        for channel in [*[names.wake_channel(name, whom) for whom in WHOM], names.redisson_channel(name)]:
+        for channel in [*[keys.wake_channel(name, whom) for whom in WHOM], keys.redisson_channel(name)]:
             for words in (["PUBLISH", channel, "0"], ["SUBSCRIBE", channel]):
                 with pytest.raises(redis.exceptions.NoPermissionError):
                     a.execute_command(*words)
@@ -223,7 +223,7 @@ def test_no_name_of_another_tenants_looks_like_ones_own(fresh: Backend, name: st
             a.execute_command("SET", key, "1")
     for whom in WHOM:
         with pytest.raises(redis.exceptions.NoPermissionError):
-            a.execute_command("PUBLISH", names.wake_channel(name.encode(), whom), "0")
+            a.execute_command("PUBLISH", keys.wake_channel(name.encode(), whom), "0")
     a.close()
 
 

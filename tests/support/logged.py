@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.runtime.notifier import NOTIFIER
 
 _PATIENCE_S = 10.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from wheel_lock.clock import Wakeable
+from wheel_lock.runtime.clock import Wakeable
 
 _GLANCE_S = 0.005  # as often somebody who runs looks at it
 _MOST_S = 0.02  # between two looks: more has passed while nobody ran

@@ -10,7 +10,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from wheel_lock import Lock, LockContext, LockTimeout, LockUnavailable
-from wheel_lock.protocol.names import SLOTS, hash_slot
+from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 
 def patient(nodes: Nodes) -> Nodes:

@@ -9,7 +9,7 @@ import redis
 
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from wheel_lock.protocol.names import SLOTS
+from wheel_lock.protocol.keys import SLOTS
 
 MASTERS = 3
 CLIENTS: list[dict[str, Any]] = [

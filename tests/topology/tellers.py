@@ -9,7 +9,7 @@ from typing import Self
 
 import hiredis
 
-from wheel_lock.protocol.names import SLOTS
+from wheel_lock.protocol.keys import SLOTS
 
 
 class Teller:

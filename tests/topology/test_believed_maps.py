@@ -18,11 +18,11 @@ from tests.support.logged import logged
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, WheelLockError
-from wheel_lock.engine import allowance
-from wheel_lock.engine import cluster as cluster_module
-from wheel_lock.engine.cluster import ClusterRouter
-from wheel_lock.engine.slots import MOST_NODES, ClusterConnector
-from wheel_lock.protocol.names import SLOTS, hash_slot
+from wheel_lock.engine.topology import cluster as cluster_module
+from wheel_lock.engine.topology.cluster import ClusterRouter
+from wheel_lock.net import connect_budget
+from wheel_lock.net.cluster import MOST_NODES, ClusterConnector
+from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 NAME = "order:42"
 SLOT = hash_slot(NAME.encode())
@@ -166,7 +166,7 @@ def test_of_a_map_with_very_many_nodes_a_thousand_are_kept(liar: Cluster) -> Non
 def test_a_map_with_very_many_ranges_is_bounded_too(
     liar: Cluster, most_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allowance, "_MOST_BYTES", most_bytes)
+    monkeypatch.setattr(connect_budget, "_MOST_BYTES", most_bytes)
     entry = slots(number(0), number(0), liar.itself)
     liar.map = array(*[entry] * 50_000)
     # What is longer than anything that a cluster can say is not even read.

@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 from tests.topology.moving import granted, is_renewed, is_replicated
 from tests.topology.nodes import CLIENTS, LONG_S, Nodes
 from wheel_lock import Lock, LockContext, LossReason, LostEvent
-from wheel_lock.protocol.names import SLOTS, hash_slot
+from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 pytestmark = pytest.mark.slow
 

@@ -30,9 +30,9 @@ from tests.topology.moving import granted, is_connected, is_renewed
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from tests.topology.watched import Watched
 from wheel_lock import HashedWheelTimer, LockContext, LockLost, LockTimeout, LockUnavailable, LossReason, LostEvent
-from wheel_lock.engine.cluster import ClusterRouter
-from wheel_lock.engine.slots import ClusterConnector
-from wheel_lock.protocol.names import SLOTS, hash_slot
+from wheel_lock.engine.topology.cluster import ClusterRouter
+from wheel_lock.net.cluster import ClusterConnector
+from wheel_lock.protocol.keys import SLOTS, hash_slot
 from wheel_lock.testing import ManualClock
 
 pytestmark = pytest.mark.slow

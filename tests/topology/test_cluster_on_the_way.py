@@ -21,7 +21,7 @@ from wheel_lock import (
     NotReplicated,
     WheelLockError,
 )
-from wheel_lock.engine.cluster import ClusterRouter
+from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.testing import ManualClock
 
 pytestmark = pytest.mark.slow

@@ -18,13 +18,13 @@ from tests.topology.moving import hung, is_renewed, is_replicated, names_at, nam
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from tests.topology.tellers import Teller
 from wheel_lock import LockContext, LockUnavailable, LostEvent
-from wheel_lock.backoff import Backoff
-from wheel_lock.engine.cluster import ClusterRouter
-from wheel_lock.engine.connect import Server
 from wheel_lock.engine.interfaces import terms_of
-from wheel_lock.engine.renewal import Renewer
-from wheel_lock.engine.slots import ClusterConnector, SlotRange
-from wheel_lock.protocol.names import SLOTS
+from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.topology.cluster import ClusterRouter
+from wheel_lock.net.cluster import ClusterConnector, SlotRange
+from wheel_lock.net.connector import Server
+from wheel_lock.protocol.keys import SLOTS
+from wheel_lock.runtime.backoff import Backoff
 
 pytestmark = pytest.mark.slow
 
@@ -339,7 +339,7 @@ def listeners(server: RedisServer, channel: str) -> int:
 def test_nodes_that_own_nothing_any_more_are_forgotten(
     nodes: Nodes, context: LockContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wheel_lock.engine.cluster._GONE_S", -1.0, raising=False)
+    monkeypatch.setattr("wheel_lock.engine.topology.cluster._GONE_S", -1.0, raising=False)
     with context.lock("order:42"):
         pass
     cluster, engine, connector = cluster_of(context), context._engine, connector_of(context)
@@ -380,7 +380,7 @@ def test_a_waiter_listens_where_acquires_are_replicated_as_well(nodes: Nodes) ->
 def test_bulk_work_that_waits_for_the_first_map_ends_with_the_context(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wheel_lock.engine.cluster._PATIENCE_S", LONG_S)
+    monkeypatch.setattr("wheel_lock.engine.topology.cluster._PATIENCE_S", LONG_S)
     context = LockContext(nodes.client(), close_timeout=0.5)
     with hung(*nodes.servers):
         acquiring = Background(lambda: context.acquire_many([f"order:{n}" for n in range(30)]))

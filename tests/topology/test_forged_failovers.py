@@ -14,7 +14,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.watched import SERVICE
 from wheel_lock import HashedWheelTimer, LockContext
-from wheel_lock.engine.failover import SentinelRouter
+from wheel_lock.engine.topology.sentinel import SentinelRouter
 
 pytestmark = pytest.mark.slow
 

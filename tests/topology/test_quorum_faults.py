@@ -26,7 +26,7 @@ from wheel_lock import (
     LostEvent,
 )
 from wheel_lock.quorum.context import QuorumContext
-from wheel_lock.quorum.nodes import History, NodeConnector
+from wheel_lock.quorum.node import History, NodeConnector
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from tests.redis.support import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockTimeout, LockUnavailable, NotReplicated
-from wheel_lock.engine.replicas import Replicas
+from wheel_lock.engine.requests.replication import Replicas
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,9 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.watched import FAILOVER_S, SERVICE, Watched
 from wheel_lock import LockContext, LockLost
-from wheel_lock.engine import failover, wakeups
-from wheel_lock.engine.failover import SentinelRouter
+from wheel_lock.engine.topology import sentinel as failover
+from wheel_lock.engine.topology.sentinel import SentinelRouter
+from wheel_lock.net import pubsub
 
 pytestmark = pytest.mark.slow
 
@@ -107,7 +108,7 @@ def test_locks_come_and_go_at_the_new_master_while_the_failover_lasts(lasting: W
 @pytest.mark.parametrize("leader", range(3))
 def test_each_sentinel_is_listened_to(lasting: Watched, monkeypatch: pytest.MonkeyPatch, leader: int) -> None:
     monkeypatch.setattr(failover, "_LOOK_EVERY_S", NEVER_S)
-    monkeypatch.setattr(wakeups, "_PING_EVERY_S", NEVER_S)
+    monkeypatch.setattr(pubsub, "_PING_EVERY_S", NEVER_S)
     with LockContext(lasting.client()) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
         eventually(lambda: replicated(lasting))
         failovers = context._engine.router
@@ -131,7 +132,7 @@ def test_a_failover_that_no_event_told_of_is_seen_by_looking(lasting: Watched, m
 
 def test_the_sentinels_are_left_alone_while_nothing_is_held(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failover, "_LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(wakeups, "_PING_EVERY_S", 0.05)
+    monkeypatch.setattr(pubsub, "_PING_EVERY_S", 0.05)
     observer = watched.sentinels[0].client()
 
     def connections() -> int:

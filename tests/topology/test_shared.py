@@ -25,7 +25,7 @@ from tests.support.tls import TlsFiles
 from tests.support.waiting import eventually
 from tests.topology.nodes import Nodes
 from wheel_lock import LockContext
-from wheel_lock.engine import ties
+from wheel_lock.net import client_references
 from wheel_lock.redis_lock import AsyncLock, Lock
 
 HOST = "127.0.0.1"
@@ -371,13 +371,13 @@ def test_a_large_program_behind_a_setting_is_not_searched(place: Place) -> None:
     provider.program = [[number] for number in range(100_000)]
     client = redis.Redis(credential_provider=provider, **place.tcp)
     looked_at: list[object] = []
-    parts = ties._parts
+    parts = client_references._parts
 
     def counted(one: object) -> Any:
         looked_at.append(one)
         return parts(one)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ties, "_parts", counted)
+        patched.setattr(client_references, "_parts", counted)
         LockContext.shared(client).close()
     assert 1 <= len(looked_at) < 5000

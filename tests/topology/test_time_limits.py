@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 from tests.topology.masters import Masters
 from tests.topology.nodes import MASTERS, Nodes
 from wheel_lock import LockContext, LockTimeout, LockUnavailable
-from wheel_lock.protocol.names import SLOTS, hash_slot
+from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 pytestmark = pytest.mark.slow
 

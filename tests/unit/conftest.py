@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock
-from wheel_lock.timer import HashedWheelTimer
 
 NewTimer = Callable[..., HashedWheelTimer]
 

@@ -19,8 +19,8 @@ from typing import Generic, TypeVar
 
 import pytest
 
-from wheel_lock.notifier import NOTIFIER
-from wheel_lock.timer import HashedWheelTimer
+from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.timer import HashedWheelTimer
 
 T = TypeVar("T")
 

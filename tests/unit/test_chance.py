@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.support import in_a_fork
-from wheel_lock.backoff import JITTER, Backoff
-from wheel_lock.tokens import new_token, new_tokens
+from wheel_lock.protocol.tokens import new_token, new_tokens
+from wheel_lock.runtime.backoff import JITTER, Backoff
 
 DRAWS: list[Callable[[], object]] = [
     lambda: [JITTER.uniform(0.5, 1.5) for _ in range(3)],

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from wheel_lock.clock import SystemClock
-from wheel_lock.timer import HashedWheelTimer
+from wheel_lock.runtime.clock import SystemClock
+from wheel_lock.runtime.timer import HashedWheelTimer
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no CLOCK_BOOTTIME")

@@ -20,9 +20,9 @@ import pytest
 from tests.support.waiting import eventually
 from tests.unit.conftest import NewTimer
 from tests.unit.support import PATIENCE_S, Background, Gate, Member, fall_asleep, messages, timer_thread
+from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.runtime.waker import EventWaker, SocketWaker, new_waker
 from wheel_lock.testing import ManualClock, settle
-from wheel_lock.timer import HashedWheelTimer
-from wheel_lock.waker import EventWaker, SocketWaker, new_waker
 
 
 def ask(timer: HashedWheelTimer) -> None:

@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.redis_server import RedisServer
-from wheel_lock.locks import FAIR, READ, WRITE, semaphore
-from wheel_lock.locks.reentrant import REENTRANT
-from wheel_lock.protocol.names import (
+from wheel_lock.lock_types import FAIR, READ, WRITE, semaphore
+from wheel_lock.lock_types.reentrant import REENTRANT
+from wheel_lock.protocol.keys import (
     SLOTS,
     companion,
     fence_key,

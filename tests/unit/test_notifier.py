@@ -26,8 +26,8 @@ from tests.unit.support import (
     messages,
     with_garbage_at_every_allocation,
 )
-from wheel_lock import native
-from wheel_lock.notifier import NOTIFIER, Notifier
+from wheel_lock.runtime import native
+from wheel_lock.runtime.notifier import NOTIFIER, Notifier
 
 
 class Fails:
@@ -97,7 +97,7 @@ def test_the_thread_ends_when_there_is_nothing_more_to_tell_and_the_next_call_st
 
 
 def test_a_call_that_is_posted_while_the_thread_ends_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wheel_lock.notifier._LINGER_S", 0.0)  # so that it is about to end all the time
+    monkeypatch.setattr("wheel_lock.runtime.notifier._LINGER_S", 0.0)  # so that it is about to end all the time
     notifier = Notifier()
     seen: list[object] = []
     for number in range(2000):
@@ -107,7 +107,7 @@ def test_a_call_that_is_posted_while_the_thread_ends_is_run(monkeypatch: pytest.
 
 
 def test_posts_of_several_threads_are_all_run_while_the_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wheel_lock.notifier._LINGER_S", 0.0)
+    monkeypatch.setattr("wheel_lock.runtime.notifier._LINGER_S", 0.0)
     notifier = Notifier()
     seen: list[tuple[int, int]] = []
 
@@ -301,7 +301,7 @@ def test_who_gets_no_thread_leaves_the_one_that_another_has_started_meanwhile(mo
         refused.append(True)
         raise MemoryError
 
-    monkeypatch.setattr("wheel_lock.notifier.new_thread", no_thread)
+    monkeypatch.setattr("wheel_lock.runtime.notifier.new_thread", no_thread)
     notifier.post(lambda: seen.append(threading.current_thread()))
     assert meanwhile
     assert notifier._thread is seen[0]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from wheel_lock.engine.connect import Server
-from wheel_lock.engine.opinions import Belief, Opinion, Opinions
+from wheel_lock.net.connector import Server
+from wheel_lock.net.sentinel_reports import Belief, Opinion, Opinions
 
 A: Server = ("10.0.0.1", "6379")
 A_BY_NAME: Server = ("redis-a", "6379")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wheel_lock.protocol import reading
-from wheel_lock.protocol.reading import NOTHING, TO_REQUESTS, TOO_LONG, Limits, ReplyReader, as_malformed
+from wheel_lock.protocol import reply_reader
+from wheel_lock.protocol.reply_reader import NOTHING, TO_REQUESTS, TOO_LONG, Limits, ReplyReader, as_malformed
 from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.server_errors import ServerError
 
@@ -103,7 +103,7 @@ def test_no_list_is_longer_than_the_limits(stream: bytes, sizes: list[int], few:
     places = [0, *itertools.accumulate(sizes)]
     chunks = [chunk for start, end in itertools.pairwise([*places, len(stream)]) if (chunk := stream[start:end])]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_FEW", few)
+        patch.setattr(reply_reader, "_FEW", few)
         try:
             replies = read(chunks, limits)
         except Exception:

@@ -12,9 +12,9 @@ import pytest
 from tests.support.waiting import eventually
 from tests.unit.conftest import NewTimer
 from tests.unit.support import PATIENCE_S
-from wheel_lock.notifier import NOTIFIER, Notifier
-from wheel_lock.slow_calls import SLOW_S, SlowCalls
-from wheel_lock.timer import Timeout
+from wheel_lock.runtime.notifier import NOTIFIER, Notifier
+from wheel_lock.runtime.slow_calls import SLOW_S, SlowCalls
+from wheel_lock.runtime.timer import Timeout
 
 
 class SlowTask:

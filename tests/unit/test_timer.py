@@ -29,10 +29,10 @@ from tests.unit.support import (
     with_garbage_at_every_allocation,
 )
 from wheel_lock.errors import TimerStopped, TooManyTimeouts
-from wheel_lock.loop import LOOPS
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.runtime.loop import LOOPS
+from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.timer import MANY_TIMERS, HashedWheelTimer, Timeout
 from wheel_lock.testing import ManualClock, settle
-from wheel_lock.timer import MANY_TIMERS, HashedWheelTimer, Timeout
 
 TICK_S = 0.01
 

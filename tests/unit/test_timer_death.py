@@ -11,8 +11,8 @@ import pytest
 from tests.support.waiting import eventually
 from tests.unit.conftest import NewTimer
 from tests.unit.support import PATIENCE_S, Background, Member, drain, kill, messages, timer_thread
+from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 from wheel_lock.testing import ManualClock, settle
-from wheel_lock.timer import HashedWheelTimer, Timeout
 
 
 def nothing(timeout: Timeout) -> None:

@@ -11,9 +11,9 @@ import pytest
 from tests.support.waiting import eventually
 from tests.unit.conftest import NewTimer
 from tests.unit.support import PATIENCE_S, Background, Gate, Member, drain, fall_asleep, in_a_fork
-from wheel_lock.loop import LOOPS
+from wheel_lock.runtime.loop import LOOPS
+from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 from wheel_lock.testing import ManualClock, settle
-from wheel_lock.timer import HashedWheelTimer, Timeout
 
 
 def nothing(timeout: Timeout) -> None:

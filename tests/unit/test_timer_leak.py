@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.waiting import eventually
 from tests.unit.support import PATIENCE_S, drain
-from wheel_lock.timer import HashedWheelTimer, Timeout
+from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 
 
 def descriptors() -> int:

@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from wheel_lock.tokens import TOKEN_CHARACTERS, new_token, new_tokens
+from wheel_lock.protocol.tokens import TOKEN_CHARACTERS, new_token, new_tokens
 
 MANY = 5000
 BITS = 128

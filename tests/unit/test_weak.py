@@ -7,7 +7,7 @@ import sys
 import threading
 
 from tests.unit.support import Background
-from wheel_lock.weak import WeakRegistry
+from wheel_lock.runtime.weak_registry import WeakRegistry
 
 
 class Item:

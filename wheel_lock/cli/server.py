@@ -14,7 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from wheel_lock.engine.topology import client_at
+from wheel_lock.net.clients import client_at
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # raised by redis-py for malformed replies

@@ -16,7 +16,7 @@ from typing import TextIO
 from wheel_lock import ContextStats, LossReason
 from wheel_lock.cli.report import duration, number
 from wheel_lock.cli.run import Run, Watch
-from wheel_lock.notifier import NOTIFIER
+from wheel_lock.runtime.notifier import NOTIFIER
 
 _RATE_OVER_S = 1.0
 _MESSAGES = 20  # a server that loses a million keys causes a million messages

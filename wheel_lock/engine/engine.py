@@ -8,31 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from wheel_lock.engine.acquiring import release
-from wheel_lock.engine.batches import RenewalGroup
-from wheel_lock.engine.bulk import release_many
-from wheel_lock.engine.ending import Ending
-from wheel_lock.engine.extending import Extend
+from wheel_lock.engine.future import Operation
 from wheel_lock.engine.interfaces import LockEngine
-from wheel_lock.engine.kind import Kind
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.lines import Lines
-from wheel_lock.engine.operation import Operation
-from wheel_lock.engine.requests import start_query
-from wheel_lock.engine.routing import AnyConnector, router_for
+from wheel_lock.engine.loss_events import Teller, log_given_up
+from wheel_lock.engine.renewal.batch import RenewalGroup
+from wheel_lock.engine.requests.acquire import release
+from wheel_lock.engine.requests.base import start_query
+from wheel_lock.engine.requests.bulk_operations import release_many
+from wheel_lock.engine.requests.extend import Extend
+from wheel_lock.engine.shutdown import Ending
 from wheel_lock.engine.state import EngineState, Launch
-from wheel_lock.engine.telling import Teller, log_given_up
-from wheel_lock.engine.waiting import Acquisition
+from wheel_lock.engine.topology.routing import AnyConnector, router_for
+from wheel_lock.engine.waiting.registry import Lines
+from wheel_lock.engine.waiting.waiter import Acquisition
 from wheel_lock.errors import LossReason, WheelLockError
-from wheel_lock.greenlets import start_helper_thread
 from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
+from wheel_lock.lock_types.base import Kind
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
-from wheel_lock.timer import HashedWheelTimer
-from wheel_lock.weak import WeakRegistry
+from wheel_lock.runtime.greenlets import start_helper_thread
+from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.runtime.weak_registry import WeakRegistry
 
 
 class Engine(EngineState):

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, terms_of
-from wheel_lock.engine.node import Node
+from wheel_lock.engine.loss_events import log_illegal
 from wheel_lock.engine.state import EngineState
-from wheel_lock.engine.telling import log_illegal
 from wheel_lock.errors import ContextClosed, LockLost, LockNotHeld, LossReason, TooManyLocks, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
+from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 
 # The server may still have what was lost for these reasons.

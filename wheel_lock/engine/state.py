@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from wheel_lock.engine.operation import Operation, end_quietly, nobody
+from wheel_lock.engine.future import Operation, end_quietly, nobody
 from wheel_lock.errors import ContextClosed
-from wheel_lock.failures import FailureDomain
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
-from wheel_lock.timer import HashedWheelTimer
+from wheel_lock.runtime.failures import FailureDomain
+from wheel_lock.runtime.timer import HashedWheelTimer
 
 Launch = Callable[[Callable[[], None]], None]
 

@@ -1,96 +1,156 @@
-"""The read-write lock: any number of readers, or one writer.
-
-A writer that waits leaves word of it, which holds back new readers until it has had its turn, gives up, or is not heard of
-any more. When a writer leaves while readers wait, the turn is theirs: so neither side can starve the other (they alternate,
-as in the phase-fair locks of Brandenburg and Anderson, 2010).
-"""
+"""What the two halves of a read-write lock are without waiting. One hold of an owner counts both."""
 
 from __future__ import annotations
 
-from wheel_lock.engine.kind import Contention, Refusal
+from typing import Any, ClassVar, Generic, TypeVar
+
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.requests.swap import Swap
+from wheel_lock.errors import ContextClosed, LockAlreadyHeld, WheelLockError, quoted
 from wheel_lock.lease import Lease
-from wheel_lock.locks import replies
-from wheel_lock.locks.exclusive import FENCE_TTL_MS
-from wheel_lock.locks.holders import Holders, read_look
-from wheel_lock.protocol import scripts
-from wheel_lock.protocol.names import fence_key, wake_channel
-from wheel_lock.protocol.resp import Reply, bulk, number
-from wheel_lock.protocol.scripts import Call
-from wheel_lock.protocol.server_errors import ServerError
-from wheel_lock.tokens import TOKEN_CHARACTERS, new_token
+from wheel_lock.lock_types import FENCED_WRITE, READ, WRITE
+from wheel_lock.lock_types.base import Kind
+from wheel_lock.locks.base import LockHandle, OnLost
+from wheel_lock.locks.reentrancy import ALONE, SHARED, Hold, ReentrantHandle
+from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.protocol.resp import fragment
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+
+R = TypeVar("R", bound=LockHandle)
+W = TypeVar("W", bound=LockHandle)
 
 
-class _ReadWrite(Holders):
-    """What both halves have in common."""
+class ReadHandle(ReentrantHandle):
+    """The half that is shared. Who holds the lock for writing may acquire it for reading, too."""
 
-    announces = True
+    __slots__ = ()
 
-    def token(self) -> bytes:
-        """The waiter's name, by which it leaves word, and a secret."""
-        return super().token() + new_token()
+    _family = "read-write"
+    _half = SHARED
 
-    def next_token(self, first: bytes) -> bytes:
-        """The waiter's name, and another secret."""
-        return first[: len(self.prefix) + TOKEN_CHARACTERS] + new_token()
-
-    def channels(self, key: bytes) -> tuple[bytes, bytes]:
-        """The readers' and the writers'."""
-        return wake_channel(key, b"read:"), wake_channel(key, b"write:")
+    def _new_token(self) -> bytes:
+        return self._kind.token()  # a member of a sorted set, whose form the scripts know
 
 
-class Read(_ReadWrite):
-    """The half that is shared."""
-
-    name = "read"
-    prefix = b"r:"
-
-    def wake_channel(self, key: bytes) -> bytes:
-        """The readers'."""
-        return self.channels(key)[0]
-
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
-        """A script that looks out for writers."""
-        return Call(scripts.ACQUIRE_READ, 1, 4, lease.fragment + number(ttl_ms) + number(patience_ms))
-
-    def read_locked(self, reply: Reply) -> bool:
-        """Whether there are readers."""
-        return read_look(reply)[0] > 0
-
-
-class Write(_ReadWrite):
+class WriteHandle(ReentrantHandle):
     """The half that is not."""
 
-    name = "write"
-    prefix = b"w:"
-    contention = Contention.ONE
+    __slots__ = ()
 
-    def wake_channel(self, key: bytes) -> bytes:
-        """The writers'."""
-        return self.channels(key)[1]
+    _engine: Engine
+    _family = "read-write"
+    _half = ALONE
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
-        """A script that looks out for everybody."""
-        key = lease.key
-        keys = [key, fence_key(key)] if self.fenced else [key]
-        body = b"".join(map(bulk, keys)) + bulk(lease.token) + number(ttl_ms) + number(patience_ms)
-        return Call(scripts.ACQUIRE_WRITE, len(keys), len(keys) + 4, body + number(FENCE_TTL_MS))
+    def _new_token(self) -> bytes:
+        return self._kind.token()
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
-        """The fence or 0, or a list of the time after which to ask again."""
-        return replies.acquired(reply, fenced=self.fenced)
+    @property
+    def _keeps_reading(self) -> bool:
+        """Whether the next release ends the writing, and the caller goes on reading."""
+        hold = self._hold(self._caller())
+        return hold is not None and hold.alone == 1 and hold.shared > 0 and self._believed(hold.lease)
 
-    def read_locked(self, reply: Reply) -> bool:
-        """Whether there is a writer."""
-        return read_look(reply)[1] > 0
+    def _check_downgrade(self) -> None:
+        self._to_change("downgrade")
+        if self.count > 1:
+            raise LockAlreadyHeld(
+                f"The lock {quoted(self.name)} is held for writing {self.count} times, not only by who downgrades it",
+                self.name,
+            )
+
+    def _new_swap(self, operation: Operation[None]) -> tuple[Hold, Swap]:
+        """Return what the caller holds, and how a reader's lease takes the place of the writer's, on the same terms."""
+        writer = self._to_change("downgrade")
+        hold = self._hold(self._caller())
+        assert hold is not None
+        key, options = lock_name(self.name), hold.options
+        group = self._engine.group(key, READ, options)
+        reader = Lease(self.name, fragment(key, READ.token()), group, writer.owner, writer.on_lost, writer.place)
+        hold.swap = swap = Swap(self._engine.leases, writer, reader, options, operation)
+        return hold, swap
+
+    @uninterrupted_start
+    def _stop_writing(self, hold: Hold, swap: Swap) -> None:
+        """Begin to go on as a reader: from here on its lease is what is held, whatever interrupts the caller."""
+        try:
+            self._engine.submit(swap.begin)
+            self._downgraded(hold, swap.new, 0)
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._only_read, hold)
+            raise
+
+    def _only_read(self, hold: Hold) -> None:
+        """The caller was interrupted while he stopped writing: have it done, or the rest of it, without waiting."""
+        swap = hold.swap
+        assert swap is not None
+        lease = swap.new
+        try:
+            self._engine.submit(swap.begin)
+        except ContextClosed:
+            if not swap.begun:
+                lease = swap.lease  # which is lost, and says why
+        self._downgraded(hold, lease, 0)
+
+    def _let_go(self, lease: Lease | None) -> None:
+        if lease is None and self._keeps_reading:
+            hold, _ = self._new_swap(Operation(nobody))
+            insist(self._only_read, hold)
+        else:
+            super()._let_go(lease)
+
+    def _undo_downgrade(self, hold: Hold) -> None:
+        """The caller was interrupted, and has not got the new reader: only what he read before is held on."""
+        if hold.shared:
+            self._only_read(hold)
+        elif hold.swap is not None:
+            self._engine.post_if_open(hold.swap.give_up)
+
+    @staticmethod
+    def _downgraded(hold: Hold, lease: Lease, reads: int) -> None:
+        """Its owner writes no more, and reads so many times more, by another lease."""
+        hold.lease, hold.alone, hold.downgraded = lease, 0, True
+        hold.shared += reads
+
+    def _read_on(self, hold: Hold, lease: Lease, reader: ReadHandle) -> None:
+        """Its owner only reads, and will release that through ``reader``. Whoever is interrupted in here has neither."""
+        reader._look_at(hold)
+        reader._lease = lease
+        self._downgraded(hold, lease, 1)
+
+    def _as_reader(self) -> tuple[Any, ...]:
+        """What the object for the other half is made of."""
+        return self._engine, READ, self.name, self._options, self._on_lost
 
 
-class FencedWrite(Write):
-    """The same, and each grant draws a number that only grows."""
+class Halves(Generic[R, W]):
+    """A read-write lock: two lock objects of one name."""
 
-    name = "fenced write"
-    fenced = True
+    __slots__ = ("_engine", "_on_lost", "_options", "name")
 
+    _read_class: ClassVar[Any]
+    _write_class: ClassVar[Any]
 
-READ = Read()
-WRITE = Write()
-FENCED_WRITE = FencedWrite()
+    def __init__(self, engine: Engine, name: str | bytes, options: LockOptions, on_lost: OnLost | None) -> None:
+        self._engine = engine
+        self._options = options
+        self._on_lost = on_lost
+        self.name = name
+
+    def _make(self, half: type[Any], kind: Kind) -> Any:
+        return half(self._engine, kind, self.name, self._options, self._on_lost)
+
+    def read(self) -> R:
+        """Return the half that is shared: held together with other readers, and never with a writer."""
+        lock: R = self._make(self._read_class, READ)
+        return lock
+
+    def write(self) -> W:
+        """Return the half that is not: held by one, while nobody reads."""
+        lock: W = self._make(self._write_class, FENCED_WRITE if self._options.fencing else WRITE)
+        return lock
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {quoted(self.name)}>"

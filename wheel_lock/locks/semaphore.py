@@ -1,70 +1,40 @@
-"""The semaphore: at most so many holders at a time, each with a lease of its own that is renewed.
-
-(The permits of Redisson's RPermitExpirableSemaphore expire, and are not.) How many there are is what each who acquires
-says, unless somebody has set it for all of them.
-"""
+"""What a semaphore's object is without waiting."""
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
+from collections.abc import Callable
 
+from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.lease import Lease
-from wheel_lock.locks.holders import Holders, read_look
-from wheel_lock.protocol import scripts
-from wheel_lock.protocol.names import permits_key, wake_channel
-from wheel_lock.protocol.resp import Reply, bulk, number
+from wheel_lock.lock_types import Permit
+from wheel_lock.lock_types.replies import count as read_count
+from wheel_lock.locks.base import LockHandle
+from wheel_lock.options import count, lock_name
+from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
 
 
-@dataclass(frozen=True, slots=True)
-class Permit(Holders):
-    """One of several permits.
+class SemaphoreHandle(LockHandle):
+    """A permit, and the number of all of them."""
 
-    Attributes:
-        permits: How many there are.
-    """
+    __slots__ = ()
 
-    permits: int
+    @property
+    def permits(self) -> int:
+        """How many permits there are as far as this object is concerned, where nobody has set another number."""
+        assert isinstance(self._kind, Permit)
+        return self._kind.permits
 
-    name = "permit"
-    prefix = b"p:"
+    def _keep(self, lease: Lease) -> None:
+        old = self._lease
+        if old is not None and not self._options.thread_local and self._believed(old):
+            # Whoever was granted it at the same time has it; nothing here could tell the two apart.
+            raise LockAlreadyHeld(f"A permit of {quoted(self.name)} is held already through this object", self.name)
+        super()._keep(lease)
 
-    def wake_channel(self, key: bytes) -> bytes:
-        """One of its own."""
-        return wake_channel(key, b"permit:")
-
-    def line(self, key: bytes) -> bytes:
-        """One for each number: who goes by more permits must not stand behind who goes by fewer."""
-        return self.wake_channel(key) + b":%d" % self.permits
-
-    def channels(self, key: bytes) -> tuple[bytes, bytes]:
-        """The same for all."""
-        channel = self.wake_channel(key)
-        return channel, channel
-
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
-        """A script that counts."""
-        key, token = lease.key, lease.token
-        body = bulk(key) + bulk(permits_key(key)) + bulk(token) + number(ttl_ms) + number(self.permits)
-        return Call(scripts.ACQUIRE_PERMIT, 2, 5, body)
-
-    def locked(self, key: bytes) -> Call:
-        """Who is there, and how many may be."""
-        return Call(scripts.LOOK_HOLDERS, 2, 3, bulk(key) + bulk(permits_key(key)) + bulk(b""))
-
-    def read_locked(self, reply: Reply) -> bool:
-        """Whether no permit is left."""
-        held, _, _, permits = read_look(reply)
-        return held >= (self.permits if permits < 0 else permits)
-
-    def set_permits(self, key: bytes, permits: int | None) -> Call:
-        """The command that sets the number for all, or for nobody."""
-        value = b"" if permits is None else b"%d" % permits
-        return Call(scripts.SET_PERMITS, 1, 3, bulk(permits_key(key)) + bulk(value) + bulk(self.wake_channel(key)))
-
-
-@functools.lru_cache(maxsize=1024)
-def semaphore(permits: int) -> Permit:
-    """Return the kind of a semaphore with so many permits; the same one each time, so that its leases share calls."""
-    return Permit(permits)
+    def _setting(self, permits: int | None) -> tuple[Call, Callable[[Reply], bool]]:
+        """Return the command that sets the number, and what its reply means."""
+        assert isinstance(self._kind, Permit)
+        if permits is not None:
+            count("permits", permits, least=1)
+        return self._kind.set_permits(lock_name(self.name), permits), lambda reply: read_count(reply) == 1

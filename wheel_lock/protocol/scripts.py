@@ -134,7 +134,7 @@ _LUA = resources.files(__package__).joinpath("lua")
 
 def _part(found: re.Match[bytes]) -> bytes:
     """Return the text of the included file that replaces an ``include`` line."""
-    return _INCLUDE.sub(_part, _LUA.joinpath("parts", f"{found[1].decode()}.lua").read_bytes().rstrip())
+    return _INCLUDE.sub(_part, _LUA.joinpath("include", f"{found[1].decode()}.lua").read_bytes().rstrip())
 
 
 def _load(name: str) -> Script:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypedDict, Unpack
 
+from wheel_lock.aio.context import TaskFace
+from wheel_lock.aio.lock import task_callback
 from wheel_lock.decorator import Locked
-from wheel_lock.engine.connect import RedisPyConnector
-from wheel_lock.engine.topology import AnyClient
 from wheel_lock.errors import WheelLockError
-from wheel_lock.face import Face, TaskFace, ThreadFace
-from wheel_lock.handle import OnLost, checked_callback
+from wheel_lock.locks.base import OnLost, checked_callback
+from wheel_lock.locks.context import Face
+from wheel_lock.net.clients import AnyClient
+from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.observe import ContextStats
 from wheel_lock.options import ContextOptions, LockOptions, LockTerms, OwnedTerms, lock_name, lock_options, seconds
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.locks import QuorumLock, QuorumReentrantLock, QuorumTaskLock, QuorumTaskReentrantLock
-from wheel_lock.task_lock import task_callback
-from wheel_lock.timer import HashedWheelTimer
+from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.sync.context import ThreadFace
 
 LEAST_NODES = 3
 

@@ -12,11 +12,9 @@ from functools import partial
 from typing import Any
 
 from wheel_lock.engine.engine import ENGINES
-from wheel_lock.engine.kind import Kind
-from wheel_lock.engine.operation import Operation
+from wheel_lock.engine.future import Operation
+from wheel_lock.engine.loss_events import Teller, log_given_up, log_illegal
 from wheel_lock.engine.state import EngineState
-from wheel_lock.engine.telling import Teller, log_given_up, log_illegal
-from wheel_lock.engine.topology import AnyClient
 from wheel_lock.errors import (
     ContextClosed,
     LockLost,
@@ -26,19 +24,21 @@ from wheel_lock.errors import (
     TooManyLocks,
     WheelLockError,
 )
-from wheel_lock.failures import guarded
-from wheel_lock.greenlets import start_helper_thread
 from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
+from wheel_lock.lock_types.base import Kind
+from wheel_lock.net.clients import AnyClient
 from wheel_lock.observe import HeldLock
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
-from wheel_lock.quorum.electing import Contest
-from wheel_lock.quorum.gathering import Gathering
+from wheel_lock.quorum.acquire import Contest
 from wheel_lock.quorum.lease import QuorumGroup, QuorumLease, Vote, node_limit_s
-from wheel_lock.quorum.nodes import NodeEngine
-from wheel_lock.timer import HashedWheelTimer
+from wheel_lock.quorum.node import NodeEngine
+from wheel_lock.quorum.tally import Gathering
+from wheel_lock.runtime.failures import guarded
+from wheel_lock.runtime.greenlets import start_helper_thread
+from wheel_lock.runtime.timer import HashedWheelTimer
 
 _WELL_S = 0.5  # a healthy node answers sooner
 

@@ -15,18 +15,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from wheel_lock.engine.acquiring import Acquire
-from wheel_lock.engine.kind import Kind
-from wheel_lock.engine.operation import Operation, nobody
+from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.errors import LockUnavailable, LossReason, quoted
-from wheel_lock.failures import FailureDomain, guarded
 from wheel_lock.lease import EXTENDING, Event, Lease, Owner
-from wheel_lock.locks import EXCLUSIVE
+from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.lock_types.base import Kind
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import fragment
-from wheel_lock.quorum.nodes import NodeEngine
-from wheel_lock.timer import HashedWheelTimer
+from wheel_lock.quorum.node import NodeEngine
+from wheel_lock.runtime.failures import FailureDomain, guarded
+from wheel_lock.runtime.timer import HashedWheelTimer
 
 _LEAST_LIMIT_S = 0.05  # longer than a pause of the garbage collector or the scheduler
 _DOWN_S = 0.25  # for a node whose last attempt to connect failed

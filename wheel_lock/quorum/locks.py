@@ -5,19 +5,21 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from wheel_lock import task_lock, tasks, threads
-from wheel_lock.caller import calling_place, wait_for
-from wheel_lock.engine.handover import Handoff
+from wheel_lock.aio import call as aio_call
+from wheel_lock.aio import lock as aio_lock
+from wheel_lock.aio import primitives as aio_primitives
 from wheel_lock.errors import WheelLockError, quoted
-from wheel_lock.family import asyncio as task_family
-from wheel_lock.family import threads as thread_family
-from wheel_lock.handle import LockHandle, OnLost
 from wheel_lock.lease import Lease
-from wheel_lock.locks import EXCLUSIVE
+from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.locks.base import LockHandle, OnLost, calling_place
 from wheel_lock.options import LockOptions
+from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import fragment
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
+from wheel_lock.sync import lock as sync_lock
+from wheel_lock.sync import primitives as sync_primitives
+from wheel_lock.sync.call import wait_for
 
 
 class QuorumHandle(LockHandle):
@@ -64,13 +66,13 @@ class _ForThreads(QuorumHandle):
         return lease is not None and bool(wait_for(self._engine, partial(self._engine.owned, lease)))
 
 
-class QuorumLock(_ForThreads, threads.Lock):
+class QuorumLock(_ForThreads, sync_lock.Lock):
     """An exclusive lock that a majority of masters grants, for threads. Made by ``LockContext.quorum(...).lock``."""
 
     __slots__ = ()
 
 
-class QuorumReentrantLock(_ForThreads, thread_family.ReentrantLock):
+class QuorumReentrantLock(_ForThreads, sync_primitives.ReentrantLock):
     """A reentrant lock that a majority of masters grants, for threads. Holds are counted in the process."""
 
     __slots__ = ()
@@ -82,16 +84,16 @@ class _ForTasks(QuorumHandle):
     async def owned(self) -> bool:
         """Ask the nodes; return whether a majority of them still has this lock's tokens."""
         lease = self._own()
-        return lease is not None and bool(await tasks.wait_for(self._engine, partial(self._engine.owned, lease)))
+        return lease is not None and bool(await aio_call.wait_for(self._engine, partial(self._engine.owned, lease)))
 
 
-class QuorumTaskLock(_ForTasks, task_lock.Lock):
+class QuorumTaskLock(_ForTasks, aio_lock.Lock):
     """An exclusive lock that a majority of masters grants, for tasks. Made by ``LockContext.quorum(...).asyncio.lock``."""
 
     __slots__ = ()
 
 
-class QuorumTaskReentrantLock(_ForTasks, task_family.ReentrantLock):
+class QuorumTaskReentrantLock(_ForTasks, aio_primitives.ReentrantLock):
     """A reentrant lock that a majority of masters grants, for tasks."""
 
     __slots__ = ()

@@ -9,7 +9,7 @@ import atexit
 
 from wheel_lock.redis_lock.asyncio import AsyncLock
 from wheel_lock.redis_lock.grants import GRANTS
-from wheel_lock.redis_lock.threads import Lock
+from wheel_lock.redis_lock.sync import Lock
 
 __all__ = ["AsyncLock", "Lock"]
 

@@ -9,10 +9,10 @@ import redis.asyncio.lock
 from redis import exceptions
 
 from wheel_lock.errors import LockNotHeld
-from wheel_lock.interruptions import insist, uninterrupted_copy, uninterrupted_start
+from wheel_lock.protocol.tokens import new_token
+from wheel_lock.redis_lock.base import FOR_EVER, Renewed, already_held, extension, redis_pys_errors
 from wheel_lock.redis_lock.grants import AsyncGrant
-from wheel_lock.redis_lock.renewed import FOR_EVER, Renewed, already_held, extension, redis_pys_errors
-from wheel_lock.tokens import new_token
+from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
 
 _LOOK_AGAIN_S = 0.01
 

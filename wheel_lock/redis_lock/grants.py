@@ -11,15 +11,18 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from wheel_lock import caller, task_lock, tasks, threads
+from wheel_lock.aio import call as aio_call
+from wheel_lock.aio import lock as aio_lock
 from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.future import Operation, nobody
 from wheel_lock.engine.interfaces import LockEngine
-from wheel_lock.engine.operation import Operation, nobody
 from wheel_lock.errors import LossReason
-from wheel_lock.handle import LockHandle
 from wheel_lock.lease import Lease, State
-from wheel_lock.locks import EVERLASTING
-from wheel_lock.locks.chosen import EVERLASTING_CHOSEN_TOKEN
+from wheel_lock.lock_types import EVERLASTING
+from wheel_lock.lock_types.caller_token import EVERLASTING_CHOSEN_TOKEN
+from wheel_lock.locks.base import LockHandle
+from wheel_lock.sync import call as sync_call
+from wheel_lock.sync import lock as sync_lock
 
 # After these losses nobody here cares for the key any more, but it may well be there still, with our token.
 _KEY_MAY_BE_LEFT = (
@@ -77,7 +80,7 @@ class Grant(LockHandle):
             engine.post_if_open(partial(engine.release_many, [lease], Operation(nobody)))
 
 
-class ThreadGrant(Grant, threads.Lock):
+class ThreadGrant(Grant, sync_lock.Lock):
     """A grant to a thread."""
 
     __slots__ = ()
@@ -85,10 +88,10 @@ class ThreadGrant(Grant, threads.Lock):
     def let_go(self) -> None:
         """Renew it no more: somebody else releases it."""
         engine, lease = self._engine, self._to_change("release")
-        caller.wait_for(engine, partial(engine.export, lease))
+        sync_call.wait_for(engine, partial(engine.export, lease))
 
 
-class AsyncGrant(Grant, task_lock.Lock):
+class AsyncGrant(Grant, aio_lock.Lock):
     """A grant to a task.
 
     Attributes:
@@ -111,7 +114,7 @@ class AsyncGrant(Grant, task_lock.Lock):
     async def let_go(self) -> None:
         """Renew it no more: somebody else releases it."""
         engine, lease = self._engine, self._to_change("release")
-        await tasks.wait_for(engine, partial(engine.export, lease))
+        await aio_call.wait_for(engine, partial(engine.export, lease))
 
 
 class Grants:

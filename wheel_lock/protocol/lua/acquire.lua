@@ -1,7 +1,7 @@
 -- flags:
 -- Acquire one exclusive lock, or return the remaining time of its holder: for waiters, and for locks that never expire.
 -- KEYS: name.  ARGV: token, ttl in ms or 0 for none.
--- Reply: 0 (granted), or a list: the holder's remaining time in ms, -1 if it does not expire, and a type; see parts/held.
+-- Reply: 0 (granted), or a list: the holder's remaining time in ms, -1 if it does not expire, and a type; see include/held.
 -- include: expiry
 -- include: held
 local ttl = ARGV[2]

@@ -2,7 +2,7 @@
 -- Acquire several exclusive locks, all of them or none.
 -- KEYS: none.  ARGV: ttl in ms, then name and token of each lease.
 -- Reply: 0 (granted), or a list: the 1-based index of the first that is held, its remaining time in ms, -1 if it does not
--- expire, and a type; see parts/held.
+-- expire, and a type; see include/held.
 -- include: held
 -- One lease: ARGV[1], KEYS[1], ARGV[2]
 -- include: expiry

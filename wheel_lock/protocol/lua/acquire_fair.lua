@@ -4,7 +4,7 @@
 -- ARGV: token, ttl in ms, the waiter's ttl in the queue in ms (0: it does not wait), wake-up channel, ttl of the fence key
 -- in ms.
 -- Reply: the fence or 0 (granted), or a list: the holder's remaining time in ms for the head of the queue, -1 for other
--- waiters; or that time for all, -1 if it does not expire, and a type; see parts/held.
+-- waiters; or that time for all, -1 if it does not expire, and a type; see include/held.
 -- include: expiry
 -- include: held
 -- include: number

@@ -1,7 +1,7 @@
 -- flags:
 -- Acquire one exclusive lock and draw its fence: a number that grows with every grant of the name.
 -- KEYS: name, fence key.  ARGV: token, ttl in ms, ttl of the fence key in ms, '1' if no other owner has this token.
--- Reply: the fence, or a list: the holder's remaining time in ms, -1 if it does not expire, and a type; see parts/held.
+-- Reply: the fence, or a list: the holder's remaining time in ms, -1 if it does not expire, and a type; see include/held.
 -- include: expiry
 -- include: held
 -- include: number

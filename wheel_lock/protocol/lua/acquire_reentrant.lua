@@ -2,7 +2,7 @@
 -- Acquire one lock in the layout of Redisson's RLock: a hash with one field, the holder, whose value is the hold count.
 -- KEYS: name, and a fence key if a fence is requested.  ARGV: field, ttl in ms, ttl of the fence key in ms.
 -- Reply: the fence or 0 (granted), or a list: the holder's remaining time in ms, -1 if it does not expire, and a type;
--- see parts/held.
+-- see include/held.
 -- include: expiry
 -- include: held
 -- include: number

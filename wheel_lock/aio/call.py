@@ -1,0 +1,277 @@
+"""A calling task: who it is, and how it waits for the one thread to do its work. What sync/call.py is for threads.
+
+A result travels from the timer's thread to the event loop through ``call_soon_threadsafe``, many at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from wheel_lock.engine.future import Operation
+from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.errors import LockAlreadyHeld, LockUnavailable
+from wheel_lock.lease import Lease, Owner
+from wheel_lock.runtime.interruptions import uninterrupted_start
+from wheel_lock.runtime.notifier import NOTIFIER
+
+logger = logging.getLogger("wheel_lock")
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_LOOK_AROUND_S = 1.0  # so often waiting tasks make sure that the thread they wait for is still there
+
+
+class _Mailbox:
+    """Completions on their way to one event loop. One wake-up of the loop serves all that come before it runs."""
+
+    __slots__ = ("__weakref__", "_arrived", "_called", "_look", "expected", "in_daemon", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.in_daemon = threading.current_thread().daemon
+        self.expected: set[Awaiting[Any]] = set()
+        self._arrived: deque[asyncio.Future[None]] = deque()
+        self._called = False
+        self._look: asyncio.TimerHandle | None = None
+
+    def put(self, future: asyncio.Future[None]) -> None:
+        """Wake who waits for ``future``. From any thread.
+
+        Raises:
+            RuntimeError: The loop is closed.
+        """
+        self._arrived.append(future)
+        if not self._called:
+            self._called = True
+            self.loop.call_soon_threadsafe(self._hand_out)
+        elif self.loop.is_closed():  # and what was called for before will never be handed out
+            raise RuntimeError("Event loop is closed")
+
+    @uninterrupted_start
+    def _hand_out(self) -> None:
+        self._called = False  # first, so that what arrives from here on is sure to be called for
+        try:
+            arrived = self._arrived
+            while arrived:
+                if not arrived[0].done():
+                    arrived[0].set_result(None)
+                arrived.popleft()
+        except BaseException:
+            self.loop.call_soon(self._hand_out)  # an interruption must not leave a task waiting
+            raise
+
+    def look_later(self) -> None:
+        """Look after those who wait: a result might never come."""
+        if self._look is None:
+            self._look = self.loop.call_later(_LOOK_AROUND_S, self._look_around)
+
+    @uninterrupted_start
+    def _look_around(self) -> None:
+        self._look = None
+        try:
+            expected = tuple(self.expected)
+            for awaiting in expected:
+                awaiting.give_up_if_alone()
+            for timer in {awaiting.engine.timer for awaiting in expected}:
+                timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came
+        finally:
+            if self.expected:
+                self.look_later()
+
+
+class _Here(threading.local):
+    mailbox: weakref.ref[_Mailbox] | None = None  # weak, so that a closed loop and its tasks can go
+
+
+_here = _Here()
+
+
+def _mailbox() -> _Mailbox:
+    loop = asyncio.get_running_loop()
+    known = _here.mailbox
+    mailbox = None if known is None else known()
+    if mailbox is None or mailbox.loop is not loop:
+        mailbox = _Mailbox(loop)
+        _here.mailbox = weakref.ref(mailbox)
+    return mailbox
+
+
+class Awaiting(Operation[T]):
+    """An operation that a task awaits.
+
+    Args:
+        engine: Whose operation.
+
+    Attributes:
+        engine: As above.
+        undeliverable: Called, on the timer's thread, when the result comes and the event loop is closed.
+    """
+
+    __slots__ = ("_deaths", "_future", "_mailbox", "engine", "undeliverable")
+
+    def __init__(self, engine: LockEngine) -> None:
+        # Not through super(): what it would be told is a method here, because a bound one would make a cycle.
+        self._value = None
+        self.done = False
+        self.error = None
+        self.engine = engine
+        self._deaths = engine.deaths
+        self._mailbox = mailbox = _mailbox()
+        self._future: asyncio.Future[None] = mailbox.loop.create_future()
+        self.undeliverable: Callable[[], object] | None = None
+
+    def _tell(self) -> None:
+        if self.error is not None and self.engine.exiting and self._mailbox.in_daemon:
+            return  # its loop's thread, a daemon, could only print it
+        try:
+            self._mailbox.put(self._future)
+        except RuntimeError:
+            NOTIFIER.post(logger.info, "an event loop was closed before the result of its task arrived")
+            if self.undeliverable is not None:
+                self.undeliverable()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait, and return the result or raise its exception.
+
+        Raises:
+            LockUnavailable: The thread that was to complete it died meanwhile, or was stopped.
+        """
+        mailbox = self._mailbox
+        mailbox.expected.add(self)
+        mailbox.look_later()
+        try:
+            yield from self._future
+        except BaseException:
+            self.engine.interrupted = True
+            raise
+        finally:
+            mailbox.expected.discard(self)
+        return self.result()
+
+    def give_up_if_alone(self) -> None:
+        """Wait no more if the thread that was to complete it is not there any more. On the event loop."""
+        ended = self.engine.deaths != self._deaths or self.engine.timer.stopped
+        if ended and not self.done and not self._future.done():
+            self._future.set_exception(LockUnavailable("The thread that keeps the locks ended before it answered"))
+
+
+def wait_for(engine: LockEngine, work: Callable[[Operation[T]], object]) -> Awaiting[T]:
+    """Have work done on the timer's thread; return its result to come, to be awaited. See ``caller.wait_for``."""
+    awaiting: Awaiting[T] = Awaiting(engine)
+    engine.submit(partial(work, awaiting))
+    return awaiting
+
+
+async def behind_releases(engine: LockEngine, begin: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Begin what may find a lock held that is being released; see ``caller.behind_releases``."""
+    try:
+        return begin(*arguments, **options)
+    except LockAlreadyHeld:
+        if not engine.interrupted:
+            raise
+    await wait_for(engine, engine.come_by)
+    return begin(*arguments, **options)
+
+
+class TaskOwner(Owner):
+    """A task as the owner of leases. They end with its event loop, not with the task: locks are handed on in asyncio.
+
+    Args:
+        task: The task.
+        outlived: The leases outlive the event loop, too.
+    """
+
+    __slots__ = ("_alarms", "_loop", "_outlived", "_task")
+
+    def __init__(self, task: asyncio.Task[Any], *, outlived: bool = False) -> None:
+        # Weak, because a held lease keeps its owner, and must not keep what nobody else wants any more.
+        self._task = weakref.ref(task)
+        self._loop = weakref.ref(task.get_loop())
+        self._outlived = outlived
+        self.holds = None
+        self._alarms: dict[Lease, Callable[[], object]] = {}
+
+    @property
+    def ended(self) -> bool:  # type: ignore[override]
+        """Whether its event loop is closed."""
+        if self._outlived:
+            return False
+        loop = self._loop()
+        return loop is None or loop.is_closed()
+
+    @property
+    def gone(self) -> bool:
+        """Whether the task has ended, so that it will never ask again."""
+        task = self._task()
+        return task is None or task.done()
+
+    def lost(self, lease: Lease) -> None:
+        alarm = self._alarms.get(lease)
+        if alarm is not None:
+            alarm()
+
+    def guard(self, lease: Lease, alarm: Callable[[], object]) -> None:
+        """Have ``alarm()`` called, on the timer's thread, when ``lease`` is lost; it must be quick and not raise."""
+        self._alarms[lease] = alarm
+
+    def guarded(self, lease: Lease) -> bool:
+        """Whether something is called when ``lease`` is lost."""
+        return lease in self._alarms
+
+    def unguard(self, lease: Lease) -> None:
+        """Have nothing called any more."""
+        self._alarms.pop(lease, None)
+
+
+class TaskItself(TaskOwner):
+    """A task as the owner of leases that nobody else may release: they end with the task."""
+
+    __slots__ = ()
+
+    @property
+    def ended(self) -> bool:  # type: ignore[override]
+        """Whether the task has ended, or its event loop is closed, so that it never will."""
+        return self.gone or super().ended
+
+
+AnyTaskOwner = TypeVar("AnyTaskOwner", bound=TaskOwner)
+
+_themselves: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskItself] = weakref.WeakKeyDictionary()
+_owners: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskOwner] = weakref.WeakKeyDictionary()
+_outside = Owner()  # whoever looks from outside of any task
+
+
+def current_task() -> asyncio.Task[Any] | None:
+    """Return the current task; None outside of any, and of any event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def current_owner() -> Owner:
+    """Return the owner that stands for the current task, or for all who are no task."""
+    return _owner_among(_owners, TaskOwner)
+
+
+def current_task_itself() -> Owner:
+    """Return the owner that stands for the current task and ends with it, or for all who are no task."""
+    return _owner_among(_themselves, TaskItself)
+
+
+def _owner_among(owners: weakref.WeakKeyDictionary[asyncio.Task[Any], AnyTaskOwner], new: type[AnyTaskOwner]) -> Owner:
+    task = current_task()
+    if task is None:
+        return _outside
+    owner = owners.get(task)
+    if owner is None:
+        owner = owners[task] = new(task)
+    return owner

@@ -1,0 +1,289 @@
+"""A lock object for tasks: what sync/lock.py is for threads. It posts work to the engine and awaits; nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from wheel_lock.aio.call import Awaiting, TaskOwner, behind_releases, current_owner, wait_for
+from wheel_lock.aio.cancellation import Block, Guard, enter, left
+from wheel_lock.engine.loss_events import HandedOn
+from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
+from wheel_lock.lease import EXTENDING, Lease, Owner
+from wheel_lock.locks.base import (
+    LockHandle,
+    OnLost,
+    checked_callback,
+)
+from wheel_lock.observe.events import LostEvent
+from wheel_lock.options import lock_name
+from wheel_lock.protocol.handoff import Handoff
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.scripts import Call
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.runtime.notifier import NOTIFIER
+
+logger = logging.getLogger("wheel_lock")
+
+
+class Lock(LockHandle):
+    """One lock, for asyncio. Made by ``context.asyncio.lock``; an asynchronous context manager.
+
+    It means what :class:`wheel_lock.Lock` means, with ``await``. A task that acquires it holds it; tasks that share one
+    object contend like strangers, and any task may release what another has acquired. A lease ends with the event loop
+    that acquired it, unless ``thread_local=False``.
+    """
+
+    __slots__ = ("_blocks", "_cancel_on_lost")
+
+    def __init__(self, *arguments: Any, cancel_on_lost: bool = False) -> None:
+        super().__init__(*arguments)
+        self._cancel_on_lost = cancel_on_lost
+        self._blocks: list[Block] | None = None  # most locks in bulk are never used in one
+
+    def _caller(self) -> Owner:
+        return current_owner()
+
+    def _new_owner(self) -> Owner:
+        task = asyncio.current_task()
+        if self._cancel_on_lost and task is not None and not self._options.thread_local:
+            return TaskOwner(task, outlived=True)
+        return super()._new_owner()
+
+    def _told(self) -> OnLost | None:
+        if self._on_lost is None:
+            return None
+        return HandedOn(_tell_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
+
+    def _seen(self) -> Lease | None:
+        return self._lease if self._others is None else super()._seen()
+
+    def _at_hand(self) -> Lease | None:
+        return self._seen()
+
+    def _chosen(self, verb: str) -> Lease | None:
+        return self._seen()  # any task may release what another has acquired
+
+    async def acquire(
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Acquire the lock; see :meth:`wheel_lock.Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
+        engine = self._engine
+        awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
+        acquisition = await behind_releases(engine, self._acquisition, blocking, blocking_timeout, token, awaiting)
+        awaiting.undeliverable = acquisition.give_up
+        leases = None
+        try:
+            engine.submit(acquisition.begin)
+            leases = await awaiting
+            if leases is not None:
+                self._take(leases[0])
+            return leases is not None
+        except BaseException:
+            self._give_up(acquisition, leases)
+            raise
+
+    @uninterrupted_start
+    async def release(self) -> bool:
+        """Release the lock; see :meth:`wheel_lock.Lock.release`. A cancelled task's release is carried out all the same."""
+        lease = None
+        try:
+            lease = self._to_release()
+            if lease is None:
+                return False
+            released = self._begin_release(lease)
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._let_go, lease)
+            raise
+        await released
+        return True
+
+    def _begin_release(self, lease: Lease) -> Awaiting[None]:
+        released: Awaiting[None] = wait_for(self._engine, partial(self._engine.release, lease))
+        self._released(lease)
+        return released
+
+    async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
+        """Change the time-to-live once; see :meth:`wheel_lock.Lock.extend`."""
+        lease, time_ms = self._to_extend(additional_time, replace_ttl)
+        await wait_for(self._engine, partial(self._engine.extend, lease, time_ms, bool(replace_ttl)))
+        return True
+
+    async def reacquire(self) -> bool:
+        """Set the time-to-live back to the timeout, now."""
+        return await self.extend(self._options.timeout_s, replace_ttl=True)
+
+    async def export(self) -> str:
+        """Let go of the lock for somebody else to adopt; see :meth:`wheel_lock.Lock.export`.
+
+        A task that is cancelled meanwhile has no text to pass on, so the lock is released.
+        """
+        lease = self._to_change("export")
+        handoff, engine = self._handoff(lease), self._server
+        awaiting: Awaiting[None] = Awaiting(engine)
+        undo = partial(engine.undo_export, lease, awaiting)
+        awaiting.undeliverable = undo
+        try:
+            engine.submit(partial(engine.export, lease, awaiting))
+            await awaiting
+            return handoff.to_text()
+        except BaseException:
+            engine.post_if_open(undo)
+            raise
+
+    async def _adopt(self, handoff: Handoff) -> None:
+        engine = self._engine
+        awaiting: Awaiting[bool] = Awaiting(engine)
+        request = self._adoption(handoff, awaiting)
+        awaiting.undeliverable = request.give_up
+        try:
+            engine.submit(request.begin)
+            if not await awaiting:
+                raise LockNotAcquired(f"The lock {quoted(self.name)} was adopted too late", self.name)
+            self._take_adopted(request.lease)
+        except BaseException:
+            engine.post_if_open(request.give_up)
+            raise
+
+    async def locked(self) -> bool:
+        """Ask the server whether anybody holds the lock."""
+        return await self._ask(self._kind.locked(lock_name(self.name)), self._kind.read_locked)
+
+    async def owned(self) -> bool:
+        """Ask the server whether this lock's own token is stored there."""
+        lease = self._seen()
+        if lease is None or not lease.group.alive:
+            return False
+        return await self._ask(self._kind.owned(lease), lambda reply: self._kind.read_owned(reply, lease))
+
+    async def _ask(self, call: Call, read: Callable[[Reply], bool]) -> bool:
+        return bool(await wait_for(self._engine, partial(self._engine.query, self.name, call, read)))
+
+    async def __aenter__(self) -> Self:
+        if not (self._enters_adopted() or await self.acquire()):
+            raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
+        try:
+            self._enter()
+            return self
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._let_go, None)
+            raise
+
+    def _enter(self) -> None:
+        """Note the block that begins."""
+        lease = self._lease
+        assert lease is not None
+        guard = None
+        if self._cancel_on_lost and isinstance(lease.owner, TaskOwner) and not lease.owner.guarded(lease):
+            guard = Guard(lease, lease.owner)
+            if lease.state > EXTENDING:  # lost between the grant and this line
+                guard.close(None)
+                self._left_lost(lease)
+                raise self._lost(lease)
+        if self._blocks is None:
+            self._blocks = []
+        enter(self._blocks, lease, guard)
+
+    @uninterrupted_start
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        lease = None
+        try:
+            thrown_away = exc_type is GeneratorExit
+            mine, block = self._left(thrown_away)
+            lease = mine or (self._lease if block is None else block.lease)
+            if block is not None and self._blocks is not None:
+                self._blocks.remove(block)
+            if block is not None and block.guard is not None and block.guard.close(exc_type):
+                self._left_lost(block.lease)
+                raise self._lost(block.lease) from exc_value
+            if thrown_away:
+                # A coroutine that is thrown away in the middle may not await any more.
+                given_up = self._lease if block is None else block.lease
+                if given_up is not None:
+                    self._throw_away(given_up)
+                return
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._let_go_left, lease)
+            raise
+        try:
+            # Not whatever the object holds by now: another task may have acquired the lock through it since.
+            await self._leave(lease)
+        except WheelLockError as error:
+            if exc_value is None:
+                raise
+            exc_value.add_note(f"and the lock could not be released: {error}")  # the first error is the one to see
+
+    def _left(self, thrown_away: bool) -> tuple[Lease | None, Block | None]:
+        """The lease that the current task has acquired, where that is its own, and the block that it leaves."""
+        mine = self._mine() if self._options.thread_local else None
+        by_hand = mine is not None and self._believed(mine)
+        return mine, left(self._blocks or [], thrown_away=thrown_away, by_hand=by_hand)
+
+    def _let_go_left(self, lease: Lease | None) -> None:
+        """The task was interrupted while it left a block: release what it would have; None where that was not known yet."""
+        if lease is None:
+            mine, block = self._left(thrown_away=False)
+            lease = mine or (self._lease if block is None else block.lease)
+        if lease is not None:
+            self._let_go(lease)
+
+    @uninterrupted_start
+    async def _leave(self, lease: Lease | None) -> None:
+        """Release the lease with which a block was entered."""
+        try:
+            released = self._begin_release(self._usable(lease, "release"))
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._let_go, lease)
+            raise
+        await released
+
+    def _left_lost(self, lease: Lease) -> None:
+        """The block that was entered with it has been left because it was lost."""
+
+    def _throw_away(self, lease: Lease) -> None:
+        """Release it without waiting."""
+        self._engine.release_unawaited(partial(self._engine.release, lease))
+
+
+def task_callback(on_lost: OnLost | None) -> OnLost | None:
+    """Return ``on_lost``, or raise ValueError where it cannot be called, or only be awaited."""
+    if inspect.iscoroutinefunction(on_lost):
+        raise ValueError(f"on_lost must be a plain function, not {on_lost!r}: nobody would await what it returns")
+    return checked_callback(on_lost)
+
+
+def _tell_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost, event: LostEvent) -> None:
+    """On the notifier thread: have a callback called where its author expects it, on the event loop."""
+    try:
+        running = loop()
+        if running is None:
+            raise RuntimeError
+        running.call_soon_threadsafe(on_lost, event)
+    except RuntimeError:
+        NOTIFIER.post(_log_closed, event.name)
+
+
+def _log_closed(name: str | bytes) -> None:
+    logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(name))

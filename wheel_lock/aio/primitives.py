@@ -1,0 +1,232 @@
+"""The locks beyond the plain one, for asyncio: what :mod:`wheel_lock.sync.primitives` has, with ``await``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from wheel_lock.aio.call import Awaiting, behind_releases, current_task, current_task_itself, wait_for
+from wheel_lock.aio.lock import Lock, task_callback
+from wheel_lock.engine.engine import Engine
+from wheel_lock.errors import LockNotAcquired, WheelLockError
+from wheel_lock.lease import Lease, Owner
+from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.locks.base import OnLost
+from wheel_lock.locks.bulk import raise_if_any
+from wheel_lock.locks.multi import MultiHandle
+from wheel_lock.locks.read_write import Halves, ReadHandle, WriteHandle
+from wheel_lock.locks.reentrancy import ReentrantHandle
+from wheel_lock.locks.semaphore import SemaphoreHandle
+from wheel_lock.options import LockOptions
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+
+_OTHERS = "another task holds it"
+
+
+class ReentrantLock(ReentrantHandle, Lock):
+    """A lock that the task which holds it may acquire again. Made by ``context.asyncio.reentrant_lock``.
+
+    It belongs to its task: no other may release it, and it is renewed no more when that ends. (On Python 3.11
+    ``asyncio.wait_for`` runs what it is given in a task of its own: limit the time with ``blocking_timeout``.)
+    """
+
+    __slots__ = ()
+
+    def _caller(self) -> Owner:
+        return current_task_itself()
+
+    def _number(self) -> int:
+        return id(current_task())
+
+    def _chosen(self, verb: str) -> Lease | None:
+        return self._only_mine(verb, _OTHERS)
+
+    def _seen(self) -> Lease | None:
+        return self._mine() or self._latest()
+
+    async def acquire(
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Acquire the lock, once more where this task holds it already; see the method for threads."""
+        if token is None and self._again():
+            return True
+        return await super().acquire(blocking, blocking_timeout, token)
+
+    @uninterrupted_start
+    async def release(self) -> bool:
+        """Release the lock once; True where it is fully released, False where this task still holds it."""
+        return await Lock.release(self)  # not by super(), which an interruption could strike
+
+    @uninterrupted_start
+    async def _leave(self, lease: Lease | None) -> None:
+        await self.release()
+
+    def _left_lost(self, lease: Lease) -> None:
+        self._count_off(lease)
+
+    def _let_go_left(self, lease: Lease | None) -> None:
+        self._let_go(None)  # which is counted
+
+    def _throw_away(self, lease: Lease) -> None:
+        if self._count_off(lease):
+            super()._throw_away(lease)
+
+
+class ReadLock(ReadHandle, ReentrantLock):
+    """The half of a read-write lock that is shared. Made by :meth:`ReadWriteLock.read`."""
+
+    __slots__ = ()
+
+
+class WriteLock(WriteHandle, ReentrantLock):
+    """The half of a read-write lock that is not. Made by :meth:`ReadWriteLock.write`."""
+
+    __slots__ = ()
+
+    @uninterrupted_start
+    async def release(self) -> bool:
+        """Release it once; where this task has acquired it for reading, too, it is held on for that, without a gap."""
+        swap = None
+        try:
+            if self._keeps_reading:
+                awaiting: Awaiting[None] = Awaiting(self._engine)
+                hold, swap = self._new_swap(awaiting)
+                self._stop_writing(hold, swap)
+        except WheelLockError:
+            raise
+        except BaseException:
+            if swap is None:
+                insist(self._let_go, None)
+            raise
+        if swap is None:
+            return await ReentrantLock.release(self)
+        await awaiting
+        return True
+
+    @uninterrupted_start
+    async def _leave(self, lease: Lease | None) -> None:
+        last = self._last
+        if last is None or last.alone or not last.downgraded:  # else it has nothing to release any more
+            await ReentrantLock._leave(self, lease)
+
+    async def downgrade(self) -> ReadLock:
+        """Hold it for reading instead, without a gap; see the method for threads."""
+        self._check_downgrade()
+        engine = self._engine
+        awaiting: Awaiting[None] = Awaiting(engine)
+        hold, swap = self._new_swap(awaiting)
+        awaiting.undeliverable = swap.give_up
+        reader = ReadLock(*self._as_reader())
+        try:
+            engine.submit(swap.begin)
+            await awaiting
+            self._read_on(hold, swap.new, reader)
+            return reader
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._undo_downgrade, hold)
+            raise
+
+
+class ReadWriteLock(Halves[ReadLock, WriteLock]):
+    """A lock that any number of tasks hold for reading, or one for writing. Made by ``context.asyncio.rw_lock``."""
+
+    __slots__ = ()
+
+    _read_class = ReadLock
+    _write_class = WriteLock
+
+
+class Semaphore(SemaphoreHandle, Lock):
+    """A number of permits, of which each task holds one. Made by ``context.asyncio.semaphore``.
+
+    A permit belongs to its task: no other may release it, and it ends with that. With ``thread_local=False`` any task may,
+    and it outlives them all.
+    """
+
+    __slots__ = ()
+
+    def _caller(self) -> Owner:
+        return current_task_itself()
+
+    def _chosen(self, verb: str) -> Lease | None:
+        return self._only_mine(verb, _OTHERS) if self._options.thread_local else self._seen()
+
+    async def set_permits(self, permits: int | None) -> None:
+        """Set how many permits there are, for all who use this name; see the method for threads."""
+        await self._ask(*self._setting(permits))
+
+
+class MultiLock(MultiHandle[Lock]):
+    """Several exclusive locks as one: all of them are held, or none. Made by ``context.asyncio.multi_lock``."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, engine: Engine, names: Iterable[str | bytes], options: LockOptions, on_lost: OnLost | None
+    ) -> None:
+        super().__init__(
+            engine, names, options, lambda name: Lock(engine, EXCLUSIVE, name, options, task_callback(on_lost))
+        )
+
+    async def acquire(self, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
+        """Acquire all of them, or none. Nothing is held while it waits; a task that is cancelled leaves nothing."""
+        engine = self._engine
+        awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
+        together = await behind_releases(engine, self._together, blocking, blocking_timeout, awaiting)
+        awaiting.undeliverable = together.give_up
+        try:
+            engine.submit(together.begin)
+            return self._take(await awaiting)
+        except BaseException:
+            insist(engine.post_if_open, together.give_up)
+            raise
+
+    @uninterrupted_start
+    async def release(self) -> None:
+        """Release all of them; see the method for threads."""
+        leases, released = None, None
+        try:
+            leases, lost, missing = self._to_release()
+            if leases:
+                released = wait_for(self._engine, partial(self._engine.release_many, leases))
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(self._let_go, leases)
+            raise
+        if released is not None:
+            lost.update(await released)
+        raise_if_any(lost, self._engine)
+        if missing is not None:
+            raise missing
+
+    async def __aenter__(self) -> Self:
+        if not await self.acquire():
+            raise LockNotAcquired(self._not_acquired())
+        return self
+
+    @uninterrupted_start
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc_type is GeneratorExit:
+            # A coroutine that is thrown away in the middle may not await any more.
+            leases, _, _ = self._to_release()
+            self._let_go(leases)
+            return
+        try:
+            await self.release()
+        except WheelLockError as error:
+            if exc_value is None:
+                raise
+            exc_value.add_note(f"and the locks could not be released: {error}")  # the first error is the one to see

@@ -1,0 +1,446 @@
+"""Renewal: due leases become batches, batches become outcomes, and what is not confirmed is tried again in time.
+
+A lease that is held is in exactly one place: on the wheel (HELD), in an unanswered batch (RENEWING), or in the overdue
+set (OVERDUE, and whatever else has to be watched until its deadline). The renewer moves it between them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, terms_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
+from wheel_lock.engine.renewal.retry import OverdueLeases
+from wheel_lock.engine.renewal.verification import Verification
+from wheel_lock.engine.requests.cleanup import CleanUp
+from wheel_lock.engine.requests.replication import Replicas, new_node
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import (
+    HELD,
+    OVERDUE,
+    RENEWING,
+    Event,
+    Lease,
+    State,
+    confirm_all,
+    local_deadline,
+    mark_sent,
+)
+from wheel_lock.lock_types.base import Kind
+from wheel_lock.net.connector import Connector
+from wheel_lock.net.node import Node
+from wheel_lock.options import latest_renewal_s, shortest_timeout_s
+from wheel_lock.protocol.resp import GONE, TAKEN
+from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
+from wheel_lock.runtime.failures import FailureDomain
+from wheel_lock.runtime.timer import HashedWheelTimer
+
+CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
+_TOGETHER = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
+
+
+class Renewer(OverdueLeases):
+    """Keeps the leases of one node alive. Timer's thread only.
+
+    Args:
+        table: The leases of the engine.
+        router: Which node a name lives on.
+        connector: What connects to the node.
+    """
+
+    def __init__(self, table: LeaseTable, router: Router, connector: Connector) -> None:
+        self.table = table
+        self.router = router
+        self.timer: HashedWheelTimer = table.timer
+        self._options = table.state.options
+        self._counters = table.state.counters
+        self.domain: FailureDomain = self
+        self.node = new_node(table, self, connector)
+        self._groups: dict[tuple[Kind, int, int], RenewalGroup] = {}
+        # Where acquires go, if that is somewhere else.
+        self.replicas = Replicas(table, self, connector) if self._options.min_replicas else None
+        self.acquiring_node = self.node if self.replicas is None else self.replicas.node
+        self.every_ticks = 1  # where there are several nodes each has ticks of its own
+        self.tick_share = 0
+        self._reset()
+
+    def start_empty(self) -> None:
+        """After a fork: hold nothing, and let no lease of the parent look held."""
+        groups, self._groups = self._groups, {}
+        for group in groups.values():
+            group.alive = False
+        self._reset()
+
+    def group(self, kind: Kind, timeout_s: float, timeout_ms: int, renew_every_s: float | None) -> RenewalGroup:
+        """Return the group for these terms. From any thread.
+
+        Raises:
+            ValueError: The timer's ticks are too long for this timeout.
+        """
+        scale = self.timer.scale
+        if renew_every_s is None:
+            return self._group_of(kind, timeout_s, timeout_ms, scale.span(timeout_s))
+        after = scale.span(renew_every_s)
+        if renew_every_s * 2 > timeout_s or after < 10:  # else enough is left by far, and every acquire passes here
+            after = min(after, scale.most(latest_renewal_s(timeout_s, scale.tick_s)))
+        if after < 1:
+            raise ValueError(
+                f"timeout must be at least {shortest_timeout_s(scale.tick_s):.3g} seconds on a timer with ticks of "
+                f"{scale.tick_s:g} s, not {timeout_s:.10g}, if it is to be renewed"
+            )
+        return self._group_of(kind, timeout_s, timeout_ms, after)
+
+    def like(self, group: LeaseGroup) -> RenewalGroup:
+        """Return the group of the same terms as another renewer's. From any thread."""
+        return self._group_of(group.kind, group.timeout_s, group.timeout_ms, group.after)
+
+    def _group_of(self, kind: Kind, timeout_s: float, timeout_ms: int, after: int) -> RenewalGroup:
+        key = (kind, timeout_ms, after)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups.setdefault(key, RenewalGroup(self, kind, timeout_s, timeout_ms, after))
+        return group
+
+    # -- onto the wheel ----------------------------------------------------------------------------------------------
+
+    def schedule(self, lease: Lease, sent_at: float) -> None:
+        """Put a lease that was granted or confirmed at ``sent_at`` on the wheel for what comes next."""
+        group = terms_of(lease)
+        wheel, floor = self.timer.wheel, self.timer.scale.floor
+        last = floor(lease.deadline) - 1  # a tick early: the loss must be told by the deadline
+        if lease.at_limit:
+            wheel.schedule(lease, last)
+            return
+        # A time-to-live that the caller has extended is not renewed before that prolongs it.
+        # One that the caller has shortened is renewed at the same share of what it is.
+        extended = floor(lease.deadline - group.timeout_s)
+        believed_s = local_deadline(0.0, group.timeout_s)
+        share = min((lease.deadline - sent_at) / believed_s, 1.0)
+        tick = max(floor(sent_at) + int(group.after * share + 1e-6), extended + group.after)
+        if wheel.load(tick) >= CROWD:
+            tick = self._spread(group, tick)
+        if max(tick, wheel.now + 1) < last:
+            wheel.schedule(lease, tick)
+        else:
+            self._hurry([lease])
+
+    def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
+        """Put leases of one group, granted together, on the wheel for the first time."""
+        if leases[0].limits is not None:
+            for lease in leases:
+                self.schedule(lease, sent_at)
+            return
+        group = terms_of(leases[0])
+        wheel = self.timer.wheel
+        tick = self.timer.scale.floor(sent_at) + group.after
+        if max(tick, wheel.now + 1) >= self.timer.scale.floor(leases[0].deadline) - 1:
+            self._hurry(leases)
+            return
+        start = max(CROWD - wheel.load(tick), 0)
+        if len(leases) == 1:
+            wheel.schedule(leases[0], tick if start else self._spread(group, tick))
+            return
+        wheel.schedule_many(leases[:start], tick)
+        for first in range(start, len(leases), _TOGETHER):
+            wheel.schedule_many(leases[first : first + _TOGETHER], self._spread(group, tick))
+
+    def _hurry(self, leases: Sequence[Lease]) -> None:
+        """Renew leases at once that have hardly any time left.
+
+        The group's interval leaves more time than that, so the reply took nearly all of it, or the caller has shortened
+        it: a renewal that is answered soon is never followed directly by another.
+        """
+        self.watch_overdue(leases)
+        self.drain()
+
+    def _spread(self, group: LeaseGroup, tick: int) -> int:
+        """Return an earlier tick than ``tick``, one of this node's own."""
+        tick -= group.earlier()
+        return tick - (tick - self.tick_share) % self.every_ticks
+
+    def _go_on(self, kept: list[Lease], batch: Batch) -> None:
+        """Put confirmed leases on the wheel again, each one interval after it was due."""
+        after = batch.terms.after
+        # Those that were due long ago would be due again at once: their next renewal counts from this one.
+        verified = batch.verification is not None
+        punctual = not verified and self.timer.wheel.now - kept[0].tick <= max(after // 4, 1)
+        if (punctual or verified) and kept[0].limits is None:
+            self.timer.wheel.rearm(kept, after)
+        else:
+            seconds = self.timer.scale.seconds
+            for lease in kept:
+                self.schedule(lease, seconds(lease.tick) if punctual else batch.sent_at)
+
+    # -- what is due -------------------------------------------------------------------------------------------------
+
+    def sort_out(self, odd: Iterable[Lease], now: float) -> list[Lease]:
+        """Deal with due leases that have limits, an owner that has ended, or no time left; return those to renew."""
+        live: list[Lease] = []
+        tick = self.timer.wheel.now
+        for lease in odd:
+            if lease.state is not HELD or lease in self.timer.wheel:
+                continue  # what was called before it in this step has ended it, or put it on the wheel again
+            lapsing = lease.at_limit and self.timer.scale.floor(lease.deadline) - 1 <= tick
+            if lapsing or lease.loss is not None or now >= lease.deadline:
+                self.table.mark_lost([lease])
+            elif lease.owner.ended:
+                self.table.mark_lost([lease], LossReason.ABANDONED)
+            elif not lease.at_limit:
+                live.append(lease)
+            else:
+                self.schedule(lease, now)
+        return live
+
+    def renew(self, group: LeaseGroup, leases: list[Lease]) -> None:
+        """Send renewals for HELD leases that are due, as far as the node can take them; the rest is overdue."""
+        size = self.node.batch_size
+        if self.node.ready and not self._sick and group.kind.renew not in self._refused:
+            room = max(self._options.max_calls_in_flight - self._in_flight, 0) * size
+            now_sent, leases = leases[:room], leases[room:]
+            for start in range(0, len(now_sent), size):
+                self._send(group, now_sent[start : start + size])
+        if leases:
+            self.watch_overdue(leases)
+            self.node.connect()
+            self.drain()
+            self.router.rehome(leases)
+
+    def verify(self, group: LeaseGroup, leases: list[Lease], verification: Verification) -> None:
+        """Renew HELD leases, taken off the wheel, ahead of their time; see there."""
+        self._send(group, leases, verification=verification)
+
+    def _send(
+        self,
+        group: LeaseGroup,
+        leases: list[Lease],
+        *,
+        drained: bool = False,
+        verification: Verification | None = None,
+    ) -> None:
+        if leases[0].state is not HELD and leases[0].state is not OVERDUE:
+            return  # a failure in the call before this one has ended all that is held at this node
+        nearest = min([lease.deadline for lease in leases])
+        mark_sent(leases)
+        batch = Batch(self, group, leases, drained, verification)
+        self._in_flight += 1
+        self._drained_in_flight += drained
+        self._counters.batches += 1
+        # Silent for a sixth of the timeout is suspicious; where less than that is left, half of what is left.
+        now, floor, wheel = self.timer.now, self.timer.scale.floor, self.timer.wheel
+        tick = max(floor(now + min(group.timeout_s / 6, (nearest - now) / 2)), wheel.now + 1)
+        wheel.schedule(batch, tick)
+        if tick >= floor(nearest) - 2:
+            batch.overdue = True  # too near for a second look: its deadlines are watched from the start
+            self.watch_overdue(leases)
+        self.node.send(batch)
+
+    # -- outcomes ----------------------------------------------------------------------------------------------------
+
+    def settled(self, batch: Batch) -> None:
+        """The batch is answered, or never will be: its leases are where it is not."""
+        self._in_flight -= 1
+        self._drained_in_flight -= batch.drained
+        self._silent.discard(batch)
+        self.timer.wheel.cancel(batch)
+        if batch.overdue:
+            for lease in batch.leases:
+                if lease.state is RENEWING:  # others are there on an account of their own
+                    self.overdue.discard(lease)
+        if batch.verification is not None:
+            batch.verification.answered()
+
+    def vanished(self, batch: Batch) -> None:
+        """All leases of the batch have ended before it could be sent again."""
+        self.settled(batch)
+        self._go_on_probing()
+
+    def _go_on_probing(self) -> None:
+        """What has ended without a word about the node may have been its probe."""
+        if self._sick or self._helpless:
+            self._retry_later()
+
+    def confirmed(self, batch: Batch, odd: Sequence[tuple[int, int | ServerError]]) -> None:
+        """The server has answered: all is well but for ``odd``."""
+        now = self.timer.clock.now()  # after the reply: a thread that was stopped must not read its own past
+        self.settled(batch)
+        leases = batch.leases
+        if self._sick:
+            self._sick = False
+            self._resting.clear()
+        self._refused.pop(batch.terms.kind.renew, None)
+        if odd:
+            exceptional = dict(odd)
+            self._due_now(batch, [leases[index] for index in exceptional])
+            self._some_failed(batch, [(leases[index], verdict) for index, verdict in odd])
+            leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
+        if not self.router.stable:
+            leases = [lease for lease in leases if terms_of(lease).renewer is self]  # others have been let go meanwhile
+        if leases:
+            self._take_confirmation(batch, leases, now)
+        if self.overdue:
+            self.drain()
+        else:
+            self._backoff.reset()
+            self.outage.look()
+        self.go_on_verifying()
+
+    def _take_confirmation(self, batch: Batch, leases: Sequence[Lease], now: float) -> None:
+        result = confirm_all(leases, batch.sent_at, now, batch.terms.timeout_s)
+        counters, seconds = self._counters, self.timer.scale.seconds
+        for kept in (result.kept, result.limited):
+            if not kept:
+                continue
+            counters.renewed += len(kept)
+            if batch.verification is not None:
+                pass  # they were not due
+            elif kept[0].tick == kept[-1].tick and not batch.drained:
+                counters.lag.add(now - seconds(kept[0].tick), len(kept))
+            else:
+                for tick, times in Counter([lease.tick for lease in kept]).items():
+                    if tick >= 0:  # else it was taken off the wheel, and never came due
+                        counters.lag.add(now - seconds(tick), times)
+        counters.slack_min_s = min(counters.slack_min_s, result.slack_s)
+        for kept in (result.kept, result.limited):
+            if kept:
+                self._go_on(kept, batch)
+        self._too_late(result.other)
+
+    def _too_late(self, leases: Sequence[Lease]) -> None:
+        """A confirmation that came after the loss: the key is ours and alive, and nobody believes in it."""
+        self.table.mark_lost([lease for lease in leases if lease.state is RENEWING])
+        lost = [lease for lease in leases if lease.state is State.LOST]
+        if lost:
+            self.clean_up(lost)
+
+    def clean_up(self, leases: Sequence[Lease], node: Node | None = None) -> None:
+        """Release, owner-checked, leases of one group that nobody holds any more.
+
+        Args:
+            leases: The leases.
+            node: On which channel, where it must come after something that was sent there.
+        """
+        group = terms_of(leases[0])
+        if not group.alive:
+            return  # in a forked child: they are the parent's
+        until = max(self.timer.now + group.timeout_s, *[lease.may_last for lease in leases])
+        CleanUp(self.table, node or self.node, group.kind, leases, until).start()
+
+    def _some_failed(self, batch: Batch, odd: Sequence[tuple[Lease, int | ServerError]]) -> None:
+        """Deal with the entries of a batch that were not renewed; those that ended meanwhile are none of our business."""
+        # A node answers a call that declares its keys with MOVED, and without a cluster there is no other node.
+        may_stray = not self.router.stable and not batch.declared
+        gone: list[Lease] = []
+        taken: list[Lease] = []
+        unknown: list[Lease] = []
+        strays: list[Lease] = []
+        errors: list[ServerError] = []
+        for lease, verdict in odd:
+            if lease.state is not RENEWING or terms_of(lease).renewer is not self:
+                continue
+            if verdict == GONE:
+                gone.append(lease)
+            elif may_stray and code_of(verdict) == NOT_LOCAL:
+                lease.move(Event.UNKNOWN)
+                strays.append(lease)
+            elif verdict == TAKEN or code_of(verdict) == "WRONGTYPE":
+                taken.append(lease)
+            else:
+                lease.move(Event.UNKNOWN)
+                unknown.append(lease)
+                if isinstance(verdict, ServerError):
+                    errors.append(verdict)
+        self.table.mark_lost(gone, LossReason.KEY_GONE)
+        self.table.mark_lost(taken, LossReason.TAKEN)
+        if strays:
+            self._ask_alone(strays)
+        if unknown:
+            self.router.refused(self.node, errors)
+            self.outage.begin(errors[0] if errors else None)
+            self._counters.unknown += len(unknown)
+            self.watch_overdue(unknown)
+            self._rest(unknown)
+
+    def _ask_alone(self, strays: Sequence[Lease]) -> None:
+        """Ask about OVERDUE leases that the node does not own, each alone: then it says who does."""
+        self.router.refresh()
+        for lease in self.router.rehome(strays):
+            self._send(terms_of(lease), [lease], drained=True)
+
+    def failed(self, batch: Batch, error: ServerError) -> None:
+        """The server refused the whole call (BUSY, LOADING, READONLY, ...): that proves nothing about any lease."""
+        self.interrupted(batch)
+        script = batch.terms.kind.renew
+        if script in self._refused:  # others have been carried out since, or it is known already
+            del self._refused[script]  # to come last
+        else:
+            self._sick = True
+        self._refused[script] = None
+        self._retry_later()
+        self.router.refused(self.node, [error])
+        self.outage.begin(error)
+
+    def refused_alone(self, batch: Batch, error: ServerError) -> None:
+        """The call about one lease was refused where each has its own: behind a proxy that says nothing of the others."""
+        self.turned_away(batch)
+        self.router.refused(self.node, [error])
+        self.outage.begin(error)
+
+    def let_strays_go(self) -> None:
+        """Do not wait for a silent node's answer about leases that live elsewhere by now."""
+        for batch in tuple(self._silent):
+            for lease in batch.leases:
+                if lease.state is RENEWING and terms_of(lease).renewer is self:
+                    home = self.router.shard_of(lease.key)
+                    if home is not self:
+                        self.overdue.discard(lease)
+                        lease.move(Event.UNKNOWN)
+                        self.router.migrate(lease, home)
+
+    def moved(self, batch: Batch, home: Shard) -> None:
+        """A batch of one lease, which lives on another node, as that node has said."""
+        self.interrupted(batch)
+        for lease in batch.leases:
+            if lease.state is OVERDUE:
+                self.router.migrate(lease, home)
+        self._go_on_probing()
+
+    def turned_away(self, batch: Batch) -> None:
+        """A batch of one lease could not be carried out for the moment, for a reason that concerns its slot alone."""
+        self.interrupted(batch)
+        self._rest([lease for lease in batch.leases if lease.state is OVERDUE and terms_of(lease).renewer is self])
+
+    def _rest(self, leases: Iterable[Lease]) -> None:
+        """Do not ask about OVERDUE leases again before a while."""
+        self._resting.update(leases)
+        self._retry_later()
+
+    def interrupted(self, batch: Batch) -> None:
+        """There will be no reply: try again."""
+        self.settled(batch)
+        # A lease that has been let go meanwhile is being renewed by another node, and that renewal is not in doubt.
+        unknown = [lease for lease in batch.leases if lease.state is RENEWING and terms_of(lease).renewer is self]
+        self._due_now(batch, unknown)
+        self._counters.unknown += 0 if batch.silent else len(unknown)
+        for lease in unknown:
+            lease.move(Event.UNKNOWN)
+        self.watch_overdue(unknown)
+        self.router.rehome(unknown)
+
+    def _due_now(self, batch: Batch, leases: Iterable[Lease]) -> None:
+        """Have the lag of leases whose verification has failed count from now: they were not due before."""
+        if batch.verification is not None:
+            for lease in leases:
+                lease.tick = self.timer.wheel.now
+
+    def silent(self, batch: Batch) -> None:
+        """No reply for too long: watch the deadlines of its leases, and suspect the connection."""
+        waiting = [lease for lease in batch.leases if lease.state is RENEWING]
+        self._counters.unknown += len(waiting)
+        if not batch.overdue:
+            batch.overdue = True
+            self.watch_overdue(waiting)
+        batch.silent = True
+        self._silent.add(batch)
+        batch.node.suspect()

@@ -1,0 +1,278 @@
+"""Work on many leases at once: acquire, release, and the sweep when a context is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.interfaces import Shard, shard_at, terms_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.base import batch_call, hold_limit_error, least_s, no_answer, refused_by_server
+from wheel_lock.engine.requests.bulk import Bulk, Chunk
+from wheel_lock.engine.requests.permissions import needs_of
+from wheel_lock.errors import ContextClosed, LockLost, LockServerError, LossReason, WheelLockError
+from wheel_lock.lease import Lease, State
+from wheel_lock.net.node import Node
+from wheel_lock.options import LockOptions
+from wheel_lock.protocol.resp import GONE, TAKEN
+from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
+
+
+class AcquireMany(Bulk):
+    """Acquire many locks, each on its own. A failure undoes all of it: a caller gets a whole answer or an error.
+
+    With ``all_or_nothing`` one lock that another holds undoes all of it, too. The caller hands over leases while it still
+    makes others, and seals it when it has made the last.
+    """
+
+    may_wait = True
+
+    def __init__(
+        self, table: LeaseTable, options: LockOptions, operation: Operation[None], all_or_nothing: bool = False
+    ) -> None:
+        super().__init__(table, ())
+        self._sealed = False
+        self._all_or_nothing = all_or_nothing
+        self._places = 0
+        self._options = options
+        self._operation = operation
+        self._granted: list[Lease] = []
+        self._undoing = False
+        self._error: WheelLockError | None = None
+
+    def road_to(self, shard: Shard) -> Node:
+        return shard.acquiring_node
+
+    def chunk_done(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
+        """Take the outcome of one chunk, when enough replicas have it, and go on."""
+        replicas = shard_at(chunk.node).replicas
+        if replicas is None or len(odd) == len(chunk.leases):
+            super().chunk_done(chunk, odd)
+        else:
+            replicas.confirm(partial(self._replicated, chunk, odd))
+
+    def _replicated(self, chunk: Chunk, odd: dict[int, int | ServerError], error: WheelLockError | None) -> None:
+        if chunk not in self._under_way:
+            return  # given up meanwhile, and cleaned up
+        if error is None:
+            super().chunk_done(chunk, odd)
+        else:
+            self.chunk_failed(chunk, error)
+
+    def call(self, leases: Sequence[Lease]) -> Call:
+        terms = terms_of(leases[0])
+        assert terms.kind.acquire_many is not None
+        return batch_call(terms.kind.acquire_many, terms.kind, leases, terms.ttl)
+
+    def needs(self, leases: Sequence[Lease]) -> frozenset[str]:
+        return needs_of(terms_of(leases[0]).kind, leases[0], renewed=self._options.renew_every_s is not None)
+
+    def take(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
+        self._give_places_back(len(chunk.leases))
+        for index, verdict in odd.items():
+            lease = chunk.leases[index]
+            self.table.reject([lease], isinstance(verdict, ServerError) and chunk.tries > 1)
+            if isinstance(verdict, ServerError):
+                self._stop(refused_by_server(verdict, lease.name))
+        granted = [lease for index, lease in enumerate(chunk.leases) if index not in odd] if odd else chunk.leases
+        if granted and self.table.grant(granted, self._options, chunk.sent_at):
+            self._granted.extend(granted)
+        elif granted:
+            self.table.reject(granted, True)
+            granted = []
+            late = hold_limit_error(chunk.name, self._options, self.table.timer.clock.now() - chunk.sent_at)
+            if self.table.state.closed:
+                self._stop(ContextClosed("The context has been closed"))
+            elif late is not None:
+                self._stop(late)
+        if self._all_or_nothing and len(granted) < len(chunk.leases):
+            self._stopped = True
+
+    def miss(self, chunk: Chunk, error: WheelLockError) -> None:
+        chunk.withdraw()
+        self._give_places_back(len(chunk.leases))
+        self.table.reject(chunk.leases, chunk.tries > 0, chunk.node)
+        self._stop(error)
+
+    def _stop(self, error: WheelLockError) -> None:
+        self._stopped = True
+        self._error = self._error or error
+
+    def finished(self) -> None:
+        self.table.reject(self.take_rest(), False)
+        self._give_places_back(self._places)
+        if self._error is not None:
+            self._undo()
+            self._operation.fail(self._error)
+        elif not self._stopped:
+            self._operation.complete(None)
+        elif not self._undoing:
+            self._undoing = True
+            # Not before all is undone: the caller must not meet its own grants on the server.
+            self._undo(lambda: self._operation.complete(None))
+
+    def begin(self, expected: int, limit_s: float | None = None) -> None:
+        """Get ready for ``expected`` leases, unless the context takes no more.
+
+        Args:
+            expected: How many.
+            limit_s: How many seconds all of it may take; None for as long as it takes, each chunk within its own limit.
+        """
+        if limit_s is not None:
+            timer = self.table.timer
+            limit_s = max(limit_s, max(map(least_s, self.table.router.nodes)))
+            timer.call_at(
+                timer.now + limit_s + timer.scale.tick_s, lambda now: self._time_is_up(limit_s), self.table.state
+            )
+        refusal = self.table.admission_error(None, expected)
+        if refusal is not None:
+            self._stop(refusal)
+        else:
+            self.table.router.watch_master()
+            self._places = expected
+            self.table.acquiring += expected
+
+    def _give_places_back(self, places: int) -> None:
+        """Of those that ``max_held`` counts as being acquired, ``places`` are acquired now, or will not be."""
+        places = min(places, self._places)
+        self._places -= places
+        self.table.acquiring = max(self.table.acquiring - places, 0)  # a thread that died has forgotten them
+
+    def add(self, leases: Sequence[Lease]) -> None:
+        """Take more leases, and send what may be sent."""
+        self.put(leases)
+        self.pump()
+
+    def _time_is_up(self, limit_s: float) -> None:
+        """The caller is told at once; what has been granted, or may have been, is undone."""
+        if self._operation.done:
+            return
+        if self._undoing:
+            self._operation.complete(None)  # it is known that another holds one of them
+            return
+        under_way, self._under_way = self._under_way, set()
+        slow = next(iter(under_way), None)
+        error = no_answer(slow.node if slow else self.table.router.shards[0].node, slow.name if slow else None, limit_s)
+        for chunk in under_way:
+            chunk.finish()
+            self.miss(chunk, error)
+        self._stop(error)
+        self.finished()
+
+    def seal(self) -> None:
+        """There are no more to come."""
+        self._sealed = True
+        self.pump()
+
+    def give_up(self) -> None:
+        """The caller waits no more: undo what was granted and what may have been."""
+        self._stopped = True
+        for chunk in list(self._under_way):
+            chunk.finish()
+            self.miss(chunk, WheelLockError("given up"))
+        self._under_way.clear()
+        self.finished()
+        self._undo()
+
+    def _undo(self, then: Callable[[], object] = nobody) -> None:
+        granted = [lease for lease in self._granted if lease.state <= State.EXTENDING]
+        self._granted.clear()
+        release_many(self.table, granted, Operation(then))
+
+
+class ReleaseMany(Bulk):
+    """Release many leases. Completes with the reasons of those that had been lost."""
+
+    releases = True
+
+    def __init__(
+        self, table: LeaseTable, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]
+    ) -> None:
+        super().__init__(table, leases)
+        self._operation = operation
+        self.losses: dict[str | bytes, LossReason] = {}
+        self._error: WheelLockError | None = None
+
+    def call(self, leases: Sequence[Lease]) -> Call:
+        return terms_of(leases[0]).kind.release_many(leases)
+
+    def take(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
+        if chunk.tries > 1:  # what is gone, or another's, is what an earlier try has achieved whose reply was lost
+            odd = {index: verdict for index, verdict in odd.items() if verdict not in (GONE, TAKEN)}
+        if not odd:
+            self._freed(chunk.leases)
+            return
+        self._freed([lease for index, lease in enumerate(chunk.leases) if index not in odd])
+        for index, verdict in odd.items():
+            lease = chunk.leases[index]
+            if isinstance(verdict, ServerError) and verdict.code != "WRONGTYPE":
+                self.table.release_unknown([lease])
+                self._error = refused_by_server(verdict, lease.name)
+                continue
+            reason = LossReason.KEY_GONE if verdict == GONE else LossReason.TAKEN
+            self.losses[lease.name] = reason
+            self.table.mark_lost([lease], reason)
+
+    def _freed(self, leases: Sequence[Lease]) -> None:
+        self.table.release_done(leases)
+        if self.table.listener:
+            for lease in leases:
+                self.table.listener.ended(lease)
+
+    def miss(self, chunk: Chunk, error: WheelLockError) -> None:
+        self.table.release_unknown(chunk.leases)
+        self._error = error
+        if not isinstance(error, LockServerError):
+            chunk.backlog.stopped = True  # a server that does not answer is not asked chunk by chunk
+
+    def finished(self) -> None:
+        self.table.release_unknown(self.take_rest())
+        if self._error is not None:
+            self._operation.fail(self._error)
+        else:
+            self._operation.complete(self.losses)
+
+
+def release_many(
+    table: LeaseTable, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]
+) -> None:
+    """Release many leases; the operation completes with the reasons of those that had been lost."""
+    ends = [(lease, table.begin_release(lease)) for lease in leases]
+    bulk = ReleaseMany(table, [lease for lease, error in ends if error is None], operation)
+    bulk.losses = {lease.name: error.reason for lease, error in ends if isinstance(error, LockLost)}
+    bulk.pump()
+
+
+class Sweep(Bulk):
+    """The end of everything when a context is closed: chunk by chunk, leases are lost and released at the server."""
+
+    def __init__(self, table: LeaseTable, leases: Iterable[Lease], operation: Operation[None]) -> None:
+        super().__init__(table, leases)
+        self._operation = operation
+
+    def call(self, leases: Sequence[Lease]) -> Call:
+        return terms_of(leases[0]).kind.release_many(leases)
+
+    def begin_chunk(self, leases: Sequence[Lease]) -> None:
+        self._lose(leases)
+
+    def _lose(self, leases: Iterable[Lease]) -> None:
+        # Not those that their holders are releasing: theirs is the answer that is under way.
+        self.table.mark_lost([lease for lease in leases if lease.state <= State.EXTENDING], LossReason.CONTEXT_CLOSED)
+
+    def take(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
+        pass
+
+    def miss(self, chunk: Chunk, error: WheelLockError) -> None:
+        chunk.backlog.stopped = True  # what is left there expires by itself
+
+    def stop(self) -> None:
+        """Take no more chunks: the time is up."""
+        self._stopped = True
+        self.finished()
+
+    def finished(self) -> None:
+        self._lose(self.take_rest())
+        self._operation.complete(None)

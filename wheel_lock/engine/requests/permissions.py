@@ -1,0 +1,76 @@
+"""Rights: a kind of lock whose renewals or releases the user may not carry out is refused before anything is granted.
+
+Which of the scripts' commands the user may not call is asked for whenever a connection is made, as the scripts are loaded.
+There are none, as a rule, and then nothing more is done. Else a request that needs one of those is not sent before
+it has been asked for once more: an administrator may have granted them meanwhile.
+"""
+
+from __future__ import annotations
+
+from wheel_lock.engine.requests.base import CallerRequest, Request
+from wheel_lock.lease import Lease
+from wheel_lock.lock_types.base import Kind
+from wheel_lock.net.capabilities import read_missing
+from wheel_lock.protocol import scripts
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.server_errors import ServerError
+
+TO_CALL_SCRIPTS = frozenset({"eval", "evalsha"})
+
+
+def needs_of(kind: Kind, lease: Lease, *, renewed: bool) -> frozenset[str]:
+    """Return the commands that are called to renew and release a lease; what its acquire calls shows at once.
+
+    Args:
+        kind: Its kind of lock.
+        lease: The lease.
+        renewed: Whether it is renewed.
+    """
+    used = [kind.release(lease).script, kind.release_many([lease]).script, kind.renew if renewed else None]
+    return TO_CALL_SCRIPTS.union(*[script.commands for script in used if script is not None])
+
+
+class Look(Request):
+    """The question which commands the user may not call, ahead of a request that needs some which he could not."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: CallerRequest) -> None:
+        super().__init__(request.table, request.node)
+        self._request = request
+
+    def call(self) -> Call:
+        return scripts.rights_call(keyed=self.node.one_by_one)
+
+    @property
+    def awaited(self) -> bool:
+        return not self._request.finished
+
+    def _go_on(self, missing: frozenset[str]) -> None:
+        self.finished = True
+        self.node.missing_rights = missing
+        if missing & self._request.needs:
+            self._request.forbidden(missing & self._request.needs)
+        elif not self._request.finished:
+            self.node.send(self._request)
+
+    def value_reply(self, reply: Reply) -> None:
+        self._go_on(read_missing(reply))
+
+    def error_reply(self, error: ServerError) -> None:
+        known = self.node.missing_rights
+        self._go_on(error.forbidden & TO_CALL_SCRIPTS)  # whatever else is wrong, the request itself will be told
+        self.node.missing_rights = known  # nothing has been learnt of the others
+
+    def crashed(self, error: Exception) -> None:
+        super().crashed(error)
+        self._request.crashed(error)
+
+    def broken(self, error: Exception) -> None:
+        self.finished = True
+        self._request.broken(error)
+
+    def refused(self, error: Exception) -> None:
+        self.finished = True
+        self._request.refused(error)

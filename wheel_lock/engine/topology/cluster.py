@@ -1,0 +1,356 @@
+"""A cluster: one node and one renewer for each master, and the map of hash slots that says which lease lives where.
+
+The map is a guess that the nodes correct. A call about one lease declares its keys, so a node that does not own them says
+who does (MOVED), or who does for the moment (ASK). A call about many leases declares none and works on whatever the node
+owns; an entry that it does not own fails alone, and is asked about once more, alone. Whenever something does not fit the
+whole map is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from math import inf
+from operator import attrgetter
+
+from wheel_lock.engine.interfaces import LeaseGroup, RoutedRequest, Shard, terms_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.requests.base import Request
+from wheel_lock.engine.topology.sharded_pubsub import ClusterWakeUps
+from wheel_lock.engine.topology.single import SingleRouter
+from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
+from wheel_lock.net.cluster import MOST_NODES, ClusterConnector, SlotRange
+from wheel_lock.net.connection import BareCommand
+from wheel_lock.net.connector import Server, as_server
+from wheel_lock.net.node import Node
+from wheel_lock.net.pubsub import WakeUps
+from wheel_lock.protocol.keys import SLOTS, hash_slot
+from wheel_lock.protocol.resp import MalformedReply
+from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
+from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.backoff import Backoff
+
+_NOT_NOW = ("TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", NOT_LOCAL, "READONLY")  # the last one of a demoted master
+_PATIENCE_S = 1.0  # with which bulk work waits for the first map
+_TICKS_EACH = 2
+_CALM_S = 5.0  # after which the next question is a new matter
+_GONE_S = 60.0  # after which a node that owns nothing is forgotten
+_PER_TURN = 1000  # leases that move to another home: some 10 ms
+_PAUSE_S = 0.05  # before a call is sent again that a node could not carry out for the moment
+
+
+class ClusterRouter(SingleRouter):
+    """The router of a cluster. Timer's thread only, but for :meth:`shard_of` and :meth:`group_of`."""
+
+    stable = False
+    known = False  # until a node has sent its slot map
+
+    def __init__(self, leases: LeaseTable, connector: ClusterConnector) -> None:
+        self._connector = connector
+        self._masters: set[Renewer] = set()
+        super().__init__(leases, connector.to(connector.servers[0]))
+        self._state = leases.state
+        self._by_server: dict[Server, Renewer] = {connector.servers[0]: self.renewer}
+        self._owners: list[Renewer] = [self.renewer] * SLOTS
+        self._masters.add(self.renewer)
+        self._moved_at: dict[int, float] = {}  # when a node has last corrected the map, by slot
+        self._corrected = False  # since leases were last looked through for those that live elsewhere
+        self._reset()
+
+    def _new_wakeups(self) -> ClusterWakeUps:
+        return ClusterWakeUps(self, self._connector)
+
+    def begin_anew(self, begin: Callable[[WakeUps], object]) -> None:
+        super().begin_anew(begin)
+        waiting = self._for_known
+        self._reset()
+        for each in waiting:
+            each()
+
+    def forget(self) -> None:
+        self._reset()
+        super().forget()
+
+    def _reset(self) -> None:
+        self._asking = False
+        self._asked_at = -inf
+        self._look: Alarm | None = None
+        self._for_known: list[Callable[[], object]] = []
+        self._idle_since: dict[Renewer, float] = {}  # nodes that own nothing
+        self._visited: list[Renewer] = []  # by leases that have come to another home
+        self._backoff = Backoff(self._state.options.backoff_first_s, self._state.options.backoff_max_s)
+
+    def shard_of(self, key: bytes) -> Renewer:
+        return self._owners[hash_slot(key)]
+
+    def owns_names(self, shard: Shard) -> bool:
+        return shard in self._masters
+
+    def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup:
+        return self.shard_of(key).like(group)
+
+    def _at(self, server: Server) -> Renewer:
+        renewer = self._by_server.get(server)
+        if renewer is None:
+            renewer = Renewer(self.leases, self, self._connector.to(server))
+            self._by_server[server] = renewer
+            self._connector.servers = [server, *self._connector.servers]  # it was just heard of, so it lives
+            self.shards = [*self.shards, renewer]  # others may be iterating over it
+        return renewer
+
+    # -- what a node says --------------------------------------------------------------------------------------------
+
+    def ready(self) -> None:
+        self.wakeups.rearrange()
+        self._ensure_slot_map()
+
+    def queued(self) -> None:
+        self._ensure_slot_map()
+
+    def _ensure_slot_map(self) -> None:
+        """Fetch the slot map unless one has been received."""
+        if not self.known:
+            self.refresh()
+
+    def redirect(self, request: RoutedRequest, error: ServerError) -> bool:
+        code = error.code
+        if code in ("MOVED", "ASK"):
+            slot, server = self._read_redirection(error, request)
+            if server is None or (server not in self._by_server and len(self._by_server) >= 2 * MOST_NODES):
+                self.refresh()
+                return request.try_later(_PAUSE_S)
+            if code == "MOVED":
+                self._moved(request, slot, self._at(server))
+            elif request.wanted:
+                self._ask_there(request, self._at(server))
+            else:
+                request.resend()
+            return True
+        if code in _NOT_NOW:
+            self.refresh()
+            # A script may have removed the last of a key in a slot that is on its way: then the key is at home no more.
+            return request.try_later(_PAUSE_S, perhaps_done=error.in_script and code != "READONLY")
+        return False
+
+    def _moved(self, request: RoutedRequest, slot: int, target: Renewer) -> None:
+        """A slot is another node's, as its former owner says, or a node that its owner has sent us to."""
+        self.refresh()
+        now = self.timer.now
+        changes = self._owners[slot] is not target
+        # Nodes that are not of one mind yet send us to and fro: with pauses, or we would do nothing else.
+        # So does a node that redirects to itself.
+        if changes:
+            to_and_fro = now - self._moved_at.get(slot, -inf) < _PAUSE_S
+        else:
+            to_and_fro = request.asked or request.node in target.nodes
+        if to_and_fro and request.try_later(_PAUSE_S):
+            return
+        if changes:
+            self._corrected = True
+            self._moved_at[slot] = now
+            self._owners[slot] = target
+            self._masters.add(target)
+        request.sends -= 1  # it was not carried out
+        request.moved_to(target)
+
+    def _ask_there(self, request: RoutedRequest, target: Renewer) -> None:
+        """A slot is on its way, and what a request is about is there already, as the owner says."""
+        node = request.road_to(target)
+        if request.asked or not node.ready:
+            request.asked = False  # if that node redirects again, begin with the owner
+            node.connect()
+            if request.try_later(_PAUSE_S):
+                return
+        # In full, because that node may not know the script, and would say so instead of carrying it out.
+        request.sends -= request.in_full
+        request.in_full = True
+        request.asked = True
+        request.node = node
+        node.send(BareCommand(b"ASKING"))
+        request.resend()
+
+    def _read_redirection(self, error: ServerError, request: RoutedRequest) -> tuple[int, Server | None]:
+        slot, host, port = error.redirection or (SLOTS, "", "")
+        if slot >= SLOTS:
+            raise MalformedReply(f"{str(error)[:40]!r} is no redirection")
+        if not request.declared or (request.key is not None and slot != hash_slot(request.key)):
+            raise MalformedReply(f"a redirection of slot {slot}, which the call is not about")
+        server = as_server(host, port, request.node.server)
+        if server is None:
+            raise MalformedReply(f"{str(error)[:40]!r} is no redirection to where a node can be")
+        return slot, self._connector.known_place(server[0] or "", server[1])
+
+    def resend(self, request: RoutedRequest) -> None:
+        home = None if request.key is None else self.shard_of(request.key)
+        if request.finished or home is None or request.node in home.nodes:
+            request.resend()
+        else:
+            request.moved_to(home)
+
+    def refused(self, node: Node, errors: Iterable[ServerError]) -> None:
+        self.refresh()
+
+    def rehome(self, leases: Iterable[Lease]) -> list[Lease]:
+        return [lease for lease in leases if not self._rehome(lease)]
+
+    def when_known(self, begin: Callable[[], object]) -> None:
+        if not self._for_known:
+            self.timer.call_at(self.timer.now + _PATIENCE_S, lambda now: self._tell_known(), self._state)
+        self._for_known.append(begin)
+        self._ensure_slot_map()
+
+    def _tell_known(self) -> None:
+        waiting, self._for_known = self._for_known, []
+        for begin in waiting:
+            begin()
+
+    def assign(self, lease: Lease) -> None:
+        if lease.state is State.PENDING:
+            lease.group = self.group_of(terms_of(lease), lease.key)
+
+    # -- whose is what -----------------------------------------------------------------------------------------------
+
+    def _rehome(self, lease: Lease) -> bool:
+        """Have a lease renewed where it lives; return False if it is, or while a call about it is in flight."""
+        home, old = self.shard_of(lease.key), terms_of(lease).renewer
+        if home is old or lease.state not in (HELD, OVERDUE, EXTENDING):
+            return False
+        self._migrate(lease, home)
+        return True
+
+    def migrate(self, lease: Lease, shard: Shard) -> None:
+        assert isinstance(shard, Renewer)
+        self._migrate(lease, shard)
+
+    def _migrate(self, lease: Lease, home: Renewer) -> None:
+        group = terms_of(lease)
+        if group.renewer is home:
+            return
+        watched = lease.state in (HELD, OVERDUE, EXTENDING)
+        if watched:
+            group.renewer.untrack(lease)
+        lease.group = home.like(group)
+        if lease.state is HELD and home.needs_none(lease):
+            home.schedule(lease, self.timer.now)
+            home.look_at(lease)
+        elif watched:
+            home.watch_overdue([lease])
+            if home not in self._visited:
+                if not self._visited:
+                    self.timer.post(self._receive, self._state)  # all that come at once, together
+                self._visited.append(home)
+
+    def _receive(self) -> None:
+        """Renew those that have come to another home."""
+        visited, self._visited = self._visited, []
+        for home in visited:
+            home.node.connect()
+            home.drain()
+
+    def refresh(self) -> None:
+        """Ask who owns which slots, soon."""
+        if self._asking or self._look is not None or self._state.closed:
+            return
+        timer = self.timer
+        if timer.now - self._asked_at > _CALM_S:
+            self._backoff.reset()
+        self._look = timer.call_at(timer.now + self._backoff.pause(), self._ask_now, self._state)
+
+    def _ask_now(self, now: float) -> None:
+        self._look = None
+        self._asking = True
+        self._asked_at = now
+        try:
+            self._state.launch(self._ask)
+        except RuntimeError:  # no thread can be started
+            self._asking = False
+            self.refresh()
+
+    def _ask(self) -> None:
+        """On a helper thread."""
+        life = self._backoff
+        found = self._connector.ask(self._state.options.connect_timeout_s)
+        self._state.post_if_open(lambda: self._answered(found, life))
+
+    def _answered(self, found: Sequence[SlotRange], life: Backoff) -> None:
+        if life is not self._backoff:
+            return
+        self._asking = False
+        if not found:
+            if self.leases.held or self.busy:
+                self.refresh()
+            return
+        self.known = True
+        owners = list(self._owners)
+        for first, last, server in found:
+            owners[first : last + 1] = [self._at(server)] * (last + 1 - first)
+        if owners != self._owners:
+            self._corrected = True
+            self._backoff.reset()
+        left, self._owners = self._masters, owners
+        self._masters = set(owners)
+        left = left - self._masters
+        self._connector.servers = [server for server, renewer in self._by_server.items() if renewer in self._masters]
+        self._leave(left)
+        self._tell_known()
+        for renewer in self.shards:
+            self._send_on(renewer)
+        self._forget_gone()
+        self._share_ticks()
+        self.wakeups.rearrange()
+        corrected, self._corrected = self._corrected, False
+        for renewer in self.shards:
+            renewer.let_strays_go()
+            if corrected:
+                self._rehome_all(renewer.overdue.snapshot(), 0)
+        if any(node.in_trouble for renewer in self._masters for node in renewer.nodes):
+            self.refresh()  # until another one has taken over, or it is well again
+
+    def _leave(self, left: Set[Renewer]) -> None:
+        """Move the leases of nodes that own no slots any more, and close their connections."""
+        if left:
+            leases = [lease for lease in self.leases.held if terms_of(lease).renewer in left]
+            leases.sort(key=attrgetter("deadline"))
+            self._rehome_all(leases, 0)
+        for renewer in left:
+            for node in renewer.nodes:
+                node.drop(ConnectionAbortedError("this node owns no hash slots any more"))
+
+    def _rehome_all(self, leases: Sequence[Lease], start: int) -> None:
+        """A part in each turn: those who live on other nodes do not wait for very many."""
+        for lease in leases[start : start + _PER_TURN]:
+            self._rehome(lease)
+        if start + _PER_TURN < len(leases):
+            self.timer.post(lambda: self._rehome_all(leases, start + _PER_TURN), self._state)
+
+    def _forget_gone(self) -> None:
+        """Forget unused nodes that have owned no slot for ``_GONE_S``; if more than ``MOST_NODES`` are known, all unused
+        nodes that own none now."""
+        now = self.timer.now
+        long_s = _GONE_S if len(self._by_server) <= MOST_NODES else -1.0
+        gone: set[Renewer] = set()
+        for renewer in self.shards:
+            if renewer in self._masters or not renewer.idle:
+                self._idle_since.pop(renewer, None)
+            elif now - self._idle_since.setdefault(renewer, now) > long_s and renewer is not self.renewer:
+                del self._idle_since[renewer]
+                gone.add(renewer)
+        if gone:
+            self.shards = [renewer for renewer in self.shards if renewer not in gone]
+            self._by_server = {server: other for server, other in self._by_server.items() if other not in gone}
+
+    def _send_on(self, renewer: Renewer) -> None:
+        """What waits for a connection to a node may live elsewhere."""
+        for node in renewer.nodes:
+            for request in node.take_waiting():
+                if isinstance(request, Request) and request.key is not None:
+                    self.resend(request)
+                else:
+                    node.send(request)
+
+    def _share_ticks(self) -> None:
+        """Give each master ticks of its own for what is spread, so that each tick has work for one of them only."""
+        masters = [renewer for renewer in self.shards if renewer in self._masters]
+        for number, renewer in enumerate(masters):
+            renewer.every_ticks = _TICKS_EACH * len(masters)
+            renewer.tick_share = _TICKS_EACH * number

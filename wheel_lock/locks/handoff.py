@@ -1,0 +1,34 @@
+"""What a lock that is handed over goes on as: its kind, and the terms of the lease that takes its place."""
+
+from __future__ import annotations
+
+import time
+
+from wheel_lock.errors import InvalidHandoff, quoted
+from wheel_lock.lock_types import HANDED_OVER
+from wheel_lock.lock_types.base import Kind
+from wheel_lock.options import LockOptions
+from wheel_lock.protocol.handoff import Handoff
+
+
+def handed_over_kind(handoff: Handoff) -> Kind:
+    """Return the kind of lock that is to be taken over."""
+    kind = HANDED_OVER.get(handoff.kind)
+    if kind is None:
+        raise InvalidHandoff(f"Locks of the kind {handoff.kind!r:.40} cannot be handed over", handoff.name)
+    if kind.fenced != (handoff.fence is not None):
+        raise InvalidHandoff(
+            f"A lock of the kind {handoff.kind!r} that is handed over has {'a' if kind.fenced else 'no'} fence",
+            handoff.name,
+        )
+    return kind
+
+
+def adopted_options(handoff: Handoff, thread_local: bool) -> LockOptions:
+    """Return the terms of a lease that is to be taken over; raise InvalidHandoff where its time is up."""
+    if handoff.hold_until is None:
+        return handoff.options(thread_local=thread_local)
+    left_s = handoff.hold_until - time.time()
+    if left_s <= 0:
+        raise InvalidHandoff(f"The lock {quoted(handoff.name)} may not be held any longer", handoff.name)
+    return handoff.options(max_hold=left_s, thread_local=thread_local)

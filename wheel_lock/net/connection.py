@@ -1,0 +1,427 @@
+"""One non-blocking, pipelined connection to a server: requests out, replies in, matched by their order.
+
+A channel never blocks and knows nothing of locks. On any error - closed, reset, an unexpected or malformed reply - it is
+dropped as a whole, and ``broken`` is called on every request without a reply.
+
+A request is *on the wire* as soon as its first byte has been sent; from then on it keeps its place in the order of the
+replies. Before that it can be removed without a trace.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import ssl
+import struct
+from collections import deque
+from collections.abc import Callable
+from itertools import chain, islice
+from typing import Protocol
+
+import hiredis
+
+from wheel_lock.net.connector import Connection
+from wheel_lock.protocol.reply_reader import NOTHING, TO_REQUESTS, ReplyReader, as_malformed
+from wheel_lock.protocol.resp import MalformedReply, Reply, command
+from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.runtime.failures import FailureDomain, contain, guarded
+from wheel_lock.runtime.timer import HashedWheelTimer
+
+READ_BYTES = 1 << 18
+_BYTES_A_TURN = 1 << 20  # so that a flood of replies does not delay timers
+_REPLIES_A_TURN = 1 << 13
+_PUSHES_A_TURN = 1 << 8  # the server alone decides how many come, and each may wake a waiter
+MOST_QUEUED_BYTES = 1 << 20  # encoded and not on the wire; beyond it callers' requests wait
+_JOINED_BYTES = 1 << 16  # of small parts that are joined for one write, which is faster than a write each
+_LARGE_BYTES = 1 << 12  # parts from this size on are not copied
+_PARTS = 64  # of one write: well below every system's IOV_MAX
+_AT_ONCE = struct.pack("ii", 1, 0)  # linger for no time: the connection is reset
+_BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class NodeRequest(FailureDomain, Protocol):
+    """A command with one reply."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has been given up or completed: while it is queued it is dropped."""
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it waits for room in a full connection."""
+
+    @property
+    def awaited(self) -> bool:
+        """Whether its reply is awaited."""
+
+    def encode(self, level: int) -> bytes:
+        """Return the bytes for a server of that capability level. Called when it is queued at a connection."""
+
+    def unsent(self) -> None:
+        """Called, before ``broken``, if it was encoded and none of its bytes was sent."""
+
+    def answered(self, reply: Reply) -> None:
+        """Take the reply. Raises MalformedReply, with nothing changed, if the reply is malformed."""
+
+    def broken(self, error: Exception) -> None:
+        """Called when the connection was lost before the reply."""
+
+    def refused(self, error: Exception) -> None:
+        """Called when it will not be sent (again)."""
+
+    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
+        """Return the request to send where the user lacks rights: itself, or one that checks them first."""
+
+
+class BareCommand:
+    """A command whose reply is ignored, or arrives as a push message.
+
+    Args:
+        words: Its name and arguments.
+    """
+
+    finished = may_wait = awaited = False
+    above = None
+
+    def __init__(self, *words: bytes) -> None:
+        self._bytes = command(*words)
+
+    def encode(self, level: int) -> bytes:
+        """Return the encoded command."""
+        return self._bytes
+
+    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
+        """Return the command itself, which needs no rights of scripts."""
+        return self
+
+    def _ignore(self, *_: object) -> None: ...
+
+    unsent = answered = broken = refused = crashed = _ignore
+
+
+class Channel:
+    """A pipelined connection. Timer's thread only.
+
+    Args:
+        timer: The timer whose thread and selector it uses.
+        connection: The connection, which it owns from now on.
+        domain: The failure domain of what concerns more than one request.
+        on_reply: Called after each batch of replies.
+        on_lost: Called once, with the channel and the error, when it is dropped, before ``broken`` of the requests.
+
+    Attributes:
+        most: Maximum number of replies per turn.
+        open: Whether it has been neither closed nor dropped.
+        when_room: Called once, when all queued requests are on the wire, if not None.
+    """
+
+    most = _REPLIES_A_TURN
+
+    def __init__(
+        self,
+        timer: HashedWheelTimer,
+        connection: Connection,
+        domain: FailureDomain | None,
+        on_reply: Callable[[], object],
+        on_lost: Callable[[Channel, Exception], object],
+    ) -> None:
+        self._timer = timer
+        self._domain = domain
+        self._connection = connection
+        self._sock = connection.sock
+        self._level = connection.level
+        self._on_reply = on_reply
+        self._on_lost = on_lost
+        parser = hiredis.Reader(replyError=ServerError, protocolError=MalformedReply, notEnoughData=NOTHING)
+        self._reader = ReplyReader(parser, TO_REQUESTS)
+        self._fresh = False  # a reply was complete since the last feed, in a turn that left replies
+        self._unfinished = False  # received replies are left for a later turn
+        self._requests: deque[NodeRequest] = deque()  # on the wire, in the order of their replies
+        self._out: dict[NodeRequest, bytes] = {}  # none of their bytes is on the wire
+        self._out_bytes = 0
+        self._rest = memoryview(b"")  # unsent part of a request that is on the wire
+        # The selector does not see data that TLS has buffered. TLS takes one buffer per write, and must get the same buffer
+        # again if it could not send all of it.
+        self._secure = hasattr(self._sock, "pending")
+        self._gathers = not self._secure and hasattr(self._sock, "sendmsg")
+        self._flush_wanted = False
+        self._writing = False
+        self.when_room: Callable[[], object] | None = None
+        self.open = True
+        timer.watch(self._sock, selectors.EVENT_READ, self._ready, domain)
+
+    @property
+    def unanswered(self) -> int:
+        """The number of requests without a reply."""
+        return len(self._requests) + len(self._out)
+
+    @property
+    def deserted(self) -> bool:
+        """Whether no request awaits its reply. O(n)."""
+        return not any(request.awaited for request in chain(self._requests, self._out))
+
+    def full(self, most: int) -> bool:
+        """Return whether the socket blocks, the limit of queued bytes is reached, or ``most`` requests are unanswered."""
+        return self._writing or self._out_bytes >= MOST_QUEUED_BYTES or len(self._requests) + len(self._out) >= most
+
+    def send(self, request: NodeRequest) -> None:
+        """Encode and queue ``request``; all queued requests are written together at the end of this turn."""
+        try:
+            data = request.encode(self._level)
+        except Exception as error:
+            contain(request, request.encode, error)
+            return
+        self._out[request] = data
+        self._out_bytes += len(data)
+        if not self._flush_wanted:
+            self._flush_wanted = True
+            self._timer.flush_later(self)
+
+    def withdraw(self, request: NodeRequest) -> bool:
+        """Remove ``request`` if none of its bytes is on the wire; return whether it was removed."""
+        data = self._out.pop(request, None)
+        if data is None:
+            return False
+        self._out_bytes -= len(data)
+        return True
+
+    def flush(self) -> None:
+        """Write as much as the socket takes now, and the rest when the socket is writable again."""
+        self._flush_wanted = False
+        if not self.open:
+            return
+        try:
+            while self._rest or self._out:
+                self._write()
+        except _BLOCKED:
+            pass
+        except OSError as error:
+            self.drop(error)
+            return
+        unsent = bool(self._rest or self._out)
+        if self._writing is not unsent:
+            self._writing = unsent
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
+            self._timer.watch(self._sock, events, self._ready, self._domain)
+        if self.when_room is not None and not unsent:
+            told, self.when_room = self.when_room, None
+            told()
+
+    def _write(self) -> None:
+        """Write once: the rest of a partly sent request, or else queued requests, with small ones joined."""
+        if self._rest:
+            self._rest = self._rest[self._sock.send(self._rest) :]
+            return
+        out = self._out
+        if self._out_bytes <= _JOINED_BYTES:
+            data = b"".join(out.values())
+        elif self._gathers and len(next(iter(out.values()))) >= _LARGE_BYTES:
+            self._begun(self._sock.sendmsg(list(islice(out.values(), _PARTS))))
+            return
+        else:
+            data = b"".join(self._few())
+        if self._secure:
+            # After an incomplete write it is unknown how much TLS has put on the wire.
+            self._begun(len(data))
+            self._rest = memoryview(data)
+        elif (sent := self._sock.send(data)) == self._out_bytes:
+            self._requests.extend(out)
+            out.clear()
+            self._out_bytes = 0
+        else:
+            self._begun(sent)
+
+    def _few(self) -> list[bytes]:
+        """Return the first queued part, and the following ones as long as they may be joined with it."""
+        parts: list[bytes] = []
+        total = 0
+        for part in self._out.values():
+            total += len(part)
+            if parts and total > _JOINED_BYTES:
+                break
+            parts.append(part)
+        return parts
+
+    def _begun(self, sent: int) -> None:
+        """Move the requests of which the first ``sent`` queued bytes are now on the wire."""
+        begun: list[NodeRequest] = []
+        for request, data in self._out.items():
+            if sent <= 0:
+                break
+            begun.append(request)
+            self._out_bytes -= len(data)
+            if sent < len(data):
+                self._rest = memoryview(data)[sent:]
+            sent -= len(data)
+        for request in begun:
+            del self._out[request]
+        self._requests.extend(begun)
+
+    def _ready(self, events: int) -> None:
+        if self.open and events & selectors.EVENT_WRITE:
+            self.flush()
+        if self.open and events & selectors.EVENT_READ:
+            self._read()
+
+    def _read(self) -> None:
+        left = _BYTES_A_TURN
+        while self.open and not self._unfinished:
+            try:
+                data = self._sock.recv(READ_BYTES)
+            except _BLOCKED:
+                return
+            except OSError as error:
+                self.drop(error)
+                return
+            if not data:
+                self.drop(ConnectionResetError("the server closed the connection"))
+                return
+            self._answer(data)
+            left -= len(data)
+            # The selector does not see data that TLS has buffered, so TLS is read until it would block.
+            if len(data) < READ_BYTES and not self._secure:
+                return
+            if left <= 0:
+                if self._secure and self.open and not self._unfinished:
+                    self._go_on_later()
+                return
+
+    def _go_on_later(self) -> None:
+        self._unfinished = True
+        self._timer.post(self._go_on, self._domain)
+
+    def _go_on(self) -> None:
+        """In the next turn: handle the remaining replies, and read what TLS has buffered."""
+        self._unfinished = False
+        if self.open:
+            self._answer(b"")
+        if self._secure:
+            self._read()
+
+    def _take(self, reply: Reply) -> None:
+        if not self._requests:
+            raise MalformedReply("a reply that nothing was asked for")
+        # Removed only after it has taken the reply: with a malformed reply the request counts as unanswered.
+        self._requests[0].answered(reply)
+        self._requests.popleft()
+
+    def _answer(self, data: bytes) -> None:
+        reader, gets = self._reader, self._reader.gets
+        answered, fresh = False, self._fresh
+        try:
+            for _ in range(self.most):
+                try:
+                    if data:
+                        reader.feed(data)
+                        data = b""
+                    reply = gets()
+                    if reply is NOTHING:
+                        if reader.more(fresh):
+                            fresh = False
+                            continue
+                        self._fresh = False
+                        break
+                except Exception as error:
+                    # Every exception of a parser is caused by the server's bytes.
+                    raise as_malformed(error) from error
+                answered = fresh = True
+                self._take(reply)
+                if not self.open:
+                    return
+            else:
+                self._fresh = fresh
+                self._go_on_later()
+        except MalformedReply as error:
+            self.drop(error)
+            return
+        except Exception as error:
+            # A bug in this library: dropped, so that no reply goes to the wrong request; this request's state is unknown.
+            request = self._requests.popleft() if self._requests else None
+            self.drop(error)
+            contain(request or self._domain, self._take, error)
+            return
+        if self.open and answered:
+            self._on_reply()
+
+    def drop(self, error: Exception) -> None:
+        """Close the channel and call ``broken(error)`` on every request without a reply. No effect if not open."""
+        if self.open:
+            if self._requests or self._rest or self._out:
+                self._reset()
+            unsent = list(self._out)
+            requests = self.close()
+            self._on_lost(self, error)
+            for request in unsent:
+                guarded(request, request.unsent)
+            for request in requests:
+                guarded(request, request.broken, error)
+
+    @property
+    def above(self) -> FailureDomain | None:
+        """The failure domain that was given."""
+        return self._domain
+
+    def crashed(self, error: Exception) -> None:
+        """Drop the channel after a failure of the library's own code in a write: any queued byte may have been sent."""
+        self._requests.extend(self._out)
+        self._out.clear()
+        self.drop(error)
+
+    def _reset(self) -> None:
+        """Have the system discard the bytes that it has not delivered yet.
+
+        After an orderly close it would go on trying to deliver them. A request could then arrive long after the same
+        request, and later ones, had arrived on the next connection.
+        """
+        try:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        except OSError:
+            pass  # the socket is closed already
+
+    def close(self) -> list[NodeRequest]:
+        """Close the channel and return the requests without a reply, none of which is notified. No effect if not open."""
+        if not self.open:
+            return []
+        self.open = False
+        self._timer.unwatch(self._sock)
+        self._connection.close()
+        requests = [*self._requests, *self._out]
+        self._let_go()
+        return requests
+
+    def _let_go(self) -> None:
+        self._requests = deque()
+        self._out = {}
+        self._out_bytes = 0
+        self._rest = memoryview(b"")
+        self.when_room = None
+
+    def forget(self) -> None:
+        """In a forked child: release the connection without touching what the parent shares."""
+        self.open = False
+        self._connection.forget()
+        self._let_go()
+
+
+class PushChannel(Channel):
+    """A connection with subscriptions, on which the server sends messages without requests.
+
+    Attributes:
+        on_push: Called with each reply and message. To be set before the first turn.
+    """
+
+    most = _PUSHES_A_TURN
+    on_push: Callable[[Reply], object]
+
+    @property
+    def unanswered(self) -> int:
+        """Always 0, because replies are not matched with requests."""
+        return 0
+
+    def flush(self) -> None:
+        """Write as much as the socket takes now, and forget the requests that are on the wire."""
+        super().flush()
+        self._requests.clear()
+
+    def _take(self, reply: Reply) -> None:
+        self.on_push(reply)

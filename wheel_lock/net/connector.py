@@ -1,0 +1,431 @@
+"""Connecting: redis-py makes the connection, then its socket is handed over to a channel.
+
+The client's own connection class does this on a short-lived helper thread, so the whole configuration of the client is
+used: TCP or unix socket, TLS, user and password, credential provider, database. Maintenance notifications, retries and
+RESP3 are switched off, because the channel reads the socket itself and expects RESP2 replies only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import re
+import socket
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self
+
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection
+from redis.credentials import CredentialProvider
+from redis.maint_notifications import MaintNotificationsConfig
+from redis.retry import Retry
+
+from wheel_lock.net.capabilities import Capabilities, prepare, send_and_skip
+from wheel_lock.net.client_references import ClientGone, Tie, tied
+from wheel_lock.net.connect_budget import Allowance, LimitedSocket, limited
+from wheel_lock.net.handshake import HandshakeParser
+from wheel_lock.net.tls_mismatch import disagreement, may_disagree
+from wheel_lock.protocol.resp import LONG_TEXT, error_text
+from wheel_lock.runtime.native import without_hub
+from wheel_lock.runtime.notifier import NOTIFIER
+
+_FATAL = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.DataError)
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Return whether another attempt to connect is useless as long as the settings stay as they are."""
+    if isinstance(error, redis.exceptions.BusyLoadingError):
+        return False
+    # redis-py wraps a refused database number as a bare ConnectionError, and a TLS failure likewise: those are retried.
+    return isinstance(error, (*_FATAL, redis.exceptions.ResponseError, TypeError, ValueError))
+
+
+def as_failure(error: BaseException) -> Exception:
+    """Return the error of an attempt to connect as an Exception: users' code that runs in it may raise any exception."""
+    return error if isinstance(error, Exception) else ConnectionAbortedError(f"it was ended by {error!r}")
+
+
+def make_fit(error: BaseException) -> None:
+    """Clear the frames of an error and of its causes, and escape their texts.
+
+    Objects in the frames would be collected on the timer's thread, and the finaliser of a connection may be a user's code.
+    The texts may come from the server, and are shown with the error that this becomes the cause of.
+    """
+    errors = [error]
+    for each in errors:
+        traceback.clear_frames(each.__traceback__)
+        if isinstance(each, redis.exceptions.RedisError):
+            each.args = tuple(error_text(part, LONG_TEXT) if isinstance(part, str) else part for part in each.args)
+        errors += [one for one in (each.__cause__, each.__context__) if one is not None and one not in errors]
+
+
+Server = tuple[str | None, str]
+"""Host and port."""
+
+_HOST = re.compile(r"(?=.{1,255}\Z)[!-\-/-~]{1,63}(?:\.[!-\-/-~]{1,63})*\.?")  # a name or an address, also of IPv6
+_UNKNOWN_HOSTS = ("", "?")  # sent by a node of a cluster that does not know its own address, or name
+_MOST_PORT = 65535
+
+
+def as_server(host: object, port: object, asked: Server | None = None) -> Server | None:
+    """Return an address received from a server; None if it is not valid.
+
+    Args:
+        host, port: The address, as text or bytes.
+        asked: The node that sent it, whose host replaces an unknown one; None if the host must be given.
+    """
+    try:
+        name = host.decode("ascii") if isinstance(host, bytes) else host
+        number = port.decode("ascii") if isinstance(port, bytes) else str(port) if type(port) is int else port
+    except ValueError:  # no ASCII, or an integer of more than 4,300 digits
+        return None
+    if asked is not None and name in _UNKNOWN_HOSTS:
+        name = asked[0] or ""
+    elif not isinstance(name, str) or _HOST.fullmatch(name) is None:
+        return None
+    if not isinstance(number, str) or re.fullmatch("[0-9]{1,5}", number) is None:
+        return None
+    return (name, str(int(number))) if 1 <= int(number) <= _MOST_PORT else None
+
+
+class Connection(Protocol):
+    """A connected, authenticated socket with nothing in flight; for the rest see :class:`Capabilities`."""
+
+    sock: socket.socket
+    level: int
+    keyed: bool
+    missing_rights: frozenset[str]
+    server: Server  # host and port, which differ where connections lead to different servers
+
+    def close(self) -> None: ...
+
+    def forget(self) -> None: ...
+
+
+class Connector(Protocol):
+    """Makes connections to one node.
+
+    Attributes:
+        discovers: Whether each attempt to connect finds out anew which server that is.
+        in_cluster: Whether it is a node of a cluster, which redirects calls if they declare their keys.
+    """
+
+    discovers: bool
+    in_cluster: bool
+
+    def connect(self, timeout_s: float) -> Connection: ...
+
+    def listener(self) -> Connector:
+        """Return a connector to the same node for connections with subscriptions only."""
+        ...
+
+    def describe(self) -> str: ...
+
+
+def _disconnect(connections: list[AbstractConnection]) -> None:
+    """Disconnect the connection in the list, and have it collected on this thread: its finaliser disconnects, too."""
+    connections.pop().disconnect()
+
+
+class RedisPyConnection:
+    """A redis-py connection whose socket belongs to a channel."""
+
+    def __init__(
+        self,
+        connection: AbstractConnection,
+        sock: socket.socket,
+        server: Server,
+        capabilities: Capabilities,
+    ) -> None:
+        self._ours = [connection]  # emptied by the thread that closes it
+        self.sock = sock
+        self.server = server
+        self.level, self.keyed, self.missing_rights = capabilities
+
+    def close(self) -> None:
+        """Close the socket at once. No effect if it is closed already.
+
+        The rest of redis-py's disconnect may wait for locks, because it may collect metrics and the class may be a user's.
+        So it runs on the notifier thread.
+        """
+        ours, self._ours = self._ours, []
+        if ours:
+            try:
+                self.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the server has closed it already
+            self.sock.close()
+            NOTIFIER.post(_disconnect, ours)
+
+    def forget(self) -> None:
+        """In a forked child: close the child's copy of the descriptor without sending anything to the server."""
+        fd = self.sock.detach()
+        if fd >= 0:
+            socket.close(fd)
+
+
+# The classes that connect like those of asyncio clients.
+_SYNCHRONOUS: dict[type[Any], Any] = {
+    redis.asyncio.Connection: redis.Connection,
+    redis.asyncio.SSLConnection: redis.SSLConnection,
+    redis.asyncio.UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
+}
+# Settings that are replaced or dropped.
+_REPLACED = (
+    "event_dispatcher",
+    "maint_notifications_config",
+    "maint_notifications_pool_handler",
+    "oss_cluster_maint_notifications_handler",
+    "parser_class",
+    "retry",
+)
+_ONLY_FOR_ASYNCIO = ("encoder_class", "parser_class", "himport_registry")
+
+
+class _AwaitedCredentials(CredentialProvider):
+    """Runs a provider that can only be awaited in an event loop on the helper thread that connects."""
+
+    def __init__(self, provider: CredentialProvider) -> None:
+        self._provider = provider
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        return asyncio.run(self._provider.get_credentials_async())
+
+
+def _for_threads(settings: dict[str, Any]) -> None:
+    """Adapt the settings of an asyncio client to synchronous connections, in place.
+
+    Raises:
+        TypeError: They cannot be adapted.
+    """
+    if settings.get("redis_connect_func") is not None:
+        raise TypeError("a redis_connect_func of an asyncio client cannot be called from the engine's thread")
+    for name in _ONLY_FOR_ASYNCIO:
+        settings.pop(name, None)
+
+
+def _only_awaited(provider: object) -> bool:
+    missing = CredentialProvider.get_credentials
+    return provider is not None and getattr(type(provider), "get_credentials", missing) is missing
+
+
+class RedisPyConnector:
+    """Connects like ``client``, with the connection class and settings of its pool, but never through its pool.
+
+    So an exhausted pool does not keep a lock from being renewed.
+
+    Raises:
+        TypeError: ``client`` is not a client of one server, synchronous or for asyncio.
+    """
+
+    discovers = False
+    in_cluster = False
+
+    def __init__(self, client: redis.Redis | redis.asyncio.Redis) -> None:
+        pool = getattr(client, "connection_pool", None)
+        connection_class = getattr(pool, "connection_class", None)
+        if not isinstance(client, (redis.Redis, redis.asyncio.Redis)) or pool is None or connection_class is None:
+            got = f"{type(client).__module__}.{type(client).__qualname__}"
+            raise TypeError(f"expected a redis.Redis or redis.asyncio.Redis client of one server, not a {got}")
+        if connection_class.__module__.partition(".")[0] == "fakeredis":
+            raise TypeError(
+                "this fakeredis client has no socket, and the engine needs one: "
+                "wheel_lock.testing.fake_context() starts fakeredis as a server and returns a context for it"
+            )
+        settings: dict[str, Any] = dict(pool.connection_kwargs)
+        connection_class = self._made_of(connection_class, settings)
+        if not issubclass(connection_class, AbstractConnection):
+            raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
+        if isinstance(client, redis.asyncio.Redis):
+            _for_threads(settings)
+        self._connection_class: type[AbstractConnection] = connection_class
+        self._limited_class = limited(connection_class)
+        self._capabilities = Capabilities()  # of the server that was connected to last
+        self._runs_scripts = True
+        self._met = False  # whether it has ever connected
+        self._asked: tuple[Any, Any] | None = None  # the server that was probed for TLS last
+        self._tls_trouble: str | None = None  # the result of that probe
+        for name in _REPLACED:
+            settings.pop(name, None)
+        # The client's own objects, shared with all connectors that are copies of this one.
+        self._ties: dict[str, Tie] = tied(settings)
+        provider = self._ties["credential_provider"]() if "credential_provider" in self._ties else None
+        if isinstance(client, redis.asyncio.Redis) and _only_awaited(provider):
+            self._ties["credential_provider"] = Tie(provider, _AwaitedCredentials)
+        settings.update(
+            protocol=2,
+            parser_class=HandshakeParser,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+            retry_on_timeout=False,
+            decode_responses=False,
+            health_check_interval=0,
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),
+        )
+        self._settings = settings
+
+    def let_go(self, *owners: object) -> bool:
+        """Drop strong references that lead to ``owners``, such as the client; return whether there were any."""
+        for tie in self._ties.values():
+            tie.loosen(owners)
+        return any(tie.loose for tie in self._ties.values())
+
+    def greet_with(self, greeting: Tie | None) -> None:
+        """Use ``greeting``, or nothing, as the ``redis_connect_func`` of each connection instead of the client's."""
+        self._ties.pop("redis_connect_func", None)
+        if greeting is not None:
+            self._ties["redis_connect_func"] = greeting
+
+    def at(self, server: Server) -> RedisPyConnector:
+        """Return a connector with the same settings to a node of the same cluster."""
+        other = copy.copy(self)
+        other._settings = {**self._settings, "host": server[0], "port": int(server[1])}
+        other.in_cluster = True
+        return other
+
+    def _made_of(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
+        """Return the synchronous class that connects like a pool's, and remove settings that do not apply to it.
+
+        A class without a synchronous counterpart is returned as it is.
+        """
+        if hasattr(connection_class, "connect_to"):
+            raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
+        synchronous: type[Any] = _SYNCHRONOUS.get(connection_class, connection_class)
+        return synchronous
+
+    def client(self, timeout_s: float) -> redis.Redis:
+        """Return a synchronous client of the same server, each of whose waits takes at most ``timeout_s``."""
+        pool = redis.ConnectionPool(self._limited_class, **self._limited(timeout_s))
+        return redis.Redis.from_pool(pool)  # closing the client disconnects, on the thread that has connected
+
+    def _limited(self, timeout_s: float) -> dict[str, Any]:
+        try:
+            settings = {**self._settings, **{name: tie() for name, tie in self._ties.items()}}
+        except ClientGone as error:
+            raise redis.exceptions.ConnectionError(str(error)) from None
+        for what in ("socket_timeout", "socket_connect_timeout"):
+            settings[what] = min(settings.get(what) or timeout_s, timeout_s)
+        settings["wheel_lock_allowance"] = Allowance(timeout_s)
+        return settings
+
+    def _check(self, connection: AbstractConnection) -> None:
+        """Raise redis.exceptions.ConnectionError if it is not the wanted server."""
+
+    def listener(self) -> Self:
+        """Return a connector to the same server whose connections load no scripts."""
+        other = copy.copy(self)
+        other._runs_scripts = False
+        other._capabilities = Capabilities()
+        return other
+
+    def describe(self) -> str:
+        """Return the server's address or socket path, without credentials."""
+        if "path" in self._settings:
+            return error_text(self._settings["path"])
+        return error_text(f"{self._settings.get('host', 'localhost')}:{self._settings.get('port', 6379)}")
+
+    def connect(self, timeout_s: float) -> RedisPyConnection:
+        """Connect, authenticate, load the scripts.
+
+        Args:
+            timeout_s: The limit of each step, unless the client's own is smaller. All steps together may take four times as
+                long, not counting silent addresses of the host name and the user's own code.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: The attempt failed.
+        """
+        settings = self._limited(timeout_s)
+        connection = self._limited_class(**settings)
+        try:
+            introduction = _introduction(connection, settings)
+            connection.connect()
+            self._check(connection)
+            if self._runs_scripts:
+                self._capabilities = prepare(connection, self._capabilities, in_cluster=self.in_cluster)
+            send_and_skip(connection, introduction)
+            sock: Any = connection._sock
+            if sock is None:
+                raise redis.exceptions.ConnectionError("the connection was closed while it was being made")
+            connection._sock = sock = without_hub(sock.sock if isinstance(sock, LimitedSocket) else sock)
+            sock.setblocking(False)
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._met, self._asked = True, None
+            for name, tie in self._ties.items():
+                if tie.loose and name in vars(connection):
+                    setattr(connection, name, None)  # needed only to connect, which this connection does once
+            server = settings.get("host"), str(settings.get("port"))
+            return RedisPyConnection(connection, sock, server, self._capabilities)
+        except BaseException as error:
+            connection.disconnect()
+            if isinstance(error, redis.exceptions.RedisError):
+                self._blame_tls(error)
+            raise
+
+    def _blame_tls(self, error: redis.exceptions.RedisError) -> None:
+        """Raise an error that says so if only one side speaks TLS. Probed once in a row of failures for the same server."""
+        if self._connection_class not in (redis.Connection, redis.SSLConnection):
+            return  # a user's class may connect through a tunnel, which must not be bypassed
+        encrypted = self._connection_class is redis.SSLConnection
+        if not may_disagree(error, encrypted):
+            return
+        if self._met and not encrypted:
+            return  # plain text has worked before, and the probe would delay the next attempt
+        server = self._settings.get("host", "localhost"), self._settings.get("port", 6379)
+        if self._asked != server:
+            self._asked = server
+            self._tls_trouble = disagreement(server, encrypted)
+        if self._tls_trouble is not None:
+            raise redis.exceptions.ConnectionError(f"{error}: {self._tls_trouble}") from error
+
+
+class InTurn:
+    """Connects to one of several servers: the same one until an attempt fails, then the next one.
+
+    Args:
+        choices: Returns the connectors to the servers.
+    """
+
+    discovers = True
+    in_cluster = False
+
+    def __init__(self, choices: Callable[[], Sequence[RedisPyConnector]]) -> None:
+        self._choices = choices
+        self._turn = 0
+
+    def _current(self) -> RedisPyConnector:
+        choices = self._choices()
+        return choices[self._turn % len(choices)]
+
+    def listener(self) -> InTurn:
+        """Return this connector."""
+        return self
+
+    def describe(self) -> str:
+        """Return the address of the server whose turn it is."""
+        return self._current().describe()
+
+    def connect(self, timeout_s: float) -> RedisPyConnection:
+        """Connect to the server whose turn it is."""
+        try:
+            return self._current().connect(timeout_s)
+        except BaseException:
+            self._turn += 1
+            raise
+
+
+def _introduction(connection: AbstractConnection, settings: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the commands that name the connection in CLIENT LIST, and keep redis-py from sending its own.
+
+    That would take two more round trips.
+    """
+    said: list[tuple[str, ...]] = [] if settings.get("client_name") else [("CLIENT", "SETNAME", "wheel_lock")]
+    driver: Any = getattr(connection, "driver_info", None)
+    if driver is not None:
+        connection.driver_info = None
+        named = ("LIB-NAME", driver.formatted_name), ("LIB-VER", driver.lib_version)
+        said += [("CLIENT", "SETINFO", what, str(value)) for what, value in named if value]
+    return said

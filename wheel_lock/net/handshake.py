@@ -1,0 +1,88 @@
+"""The parser for replies that redis-py reads, with the limits that a channel has.
+
+redis-py sends a few commands before a connection is handed over, and all commands to Sentinels and for slot maps. Its own
+parsers trust every length, and buffer without a limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hiredis
+import redis
+from redis._parsers import BaseParser
+
+from wheel_lock.protocol.reply_reader import NOTHING, TO_QUESTIONS, ReplyReader, as_malformed
+from wheel_lock.protocol.resp import MalformedReply
+
+_DEEPEST = 8  # lists in lists
+
+
+class HungUp(redis.exceptions.ConnectionError):
+    """The server has closed the connection."""
+
+
+class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
+    """A parser for redis-py's connections.
+
+    Args:
+        socket_read_size: How many bytes are read at once.
+    """
+
+    def __init__(self, socket_read_size: int) -> None:
+        self._read_size = max(socket_read_size, 1 << 16)
+        self._sock: Any = None
+        self._reader: ReplyReader | None = None
+
+    def on_connect(self, connection: Any, **more: Any) -> None:
+        """Start reading from a connection."""
+        parser = hiredis.Reader(replyError=self.parse_error, protocolError=MalformedReply, notEnoughData=NOTHING)
+        self._sock = connection._sock
+        self._reader = ReplyReader(parser, TO_QUESTIONS)
+
+    def on_disconnect(self) -> None:
+        """Stop reading."""
+        self._sock = self._reader = None
+
+    def can_read(self, timeout: float = 0) -> bool:
+        """Return False: an unexpected reply is found when the next one is read."""
+        return False
+
+    def read_response(self, disable_decoding: bool = False, **more: Any) -> Any:
+        """Return the next reply.
+
+        Raises:
+            redis.exceptions.InvalidResponse: It is malformed.
+            redis.exceptions.ConnectionError, OSError: The connection has ended.
+        """
+        reader, sock = self._reader, self._sock
+        if reader is None or sock is None:
+            raise redis.exceptions.ConnectionError("the connection is closed")
+        fresh = True  # the reply before this one was complete
+        try:
+            while (reply := reader.gets()) is NOTHING:
+                if not reader.more(fresh):
+                    data = sock.recv(self._read_size)
+                    if not data:
+                        raise HungUp("Connection closed by server.")
+                    reader.feed(data)
+                fresh = False
+            _check_depth(reply)
+        except (OSError, HungUp):
+            raise
+        except Exception as error:
+            text = f"the server's reply makes no sense: {as_malformed(error)}"
+            raise redis.exceptions.InvalidResponse(text) from None
+        if isinstance(reply, redis.exceptions.ConnectionError):
+            raise reply
+        return reply
+
+
+def _check_depth(reply: object) -> None:
+    """Raise MalformedReply if lists are nested deeper than in any answer: redis-py reads them recursively."""
+    level = [reply]
+    for _ in range(_DEEPEST):
+        level = [item for each in level if type(each) is list for item in each]
+        if not level:
+            return
+    raise MalformedReply(f"lists in lists, more than {_DEEPEST} deep")

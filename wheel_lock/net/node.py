@@ -1,0 +1,512 @@
+"""One server: keeps one connection to it as long as there is need, and reports to one observer.
+
+A node is *ready* when its channel is open and answers. A channel that has been silent for too long is suspected, not
+dropped: a second connection is tried as a probe, and the one that answers first is used. So a server that was only paused
+loses nothing that was in flight, and a server that has vanished is replaced within one attempt to connect.
+
+Requests that may wait (those of callers) are sent while the channel has room. Otherwise they are queued here unencoded, in
+the order of their calls, so a server that stops reading or answering costs a bounded amount of memory. All other requests
+never wait for room; their number is bounded by that of the leases.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from operator import attrgetter
+from typing import Protocol
+
+from wheel_lock.net.capabilities import PLAIN
+from wheel_lock.net.connection import Channel, NodeRequest
+from wheel_lock.net.connector import Connection, Connector, Server, as_failure, is_fatal, make_fit
+from wheel_lock.net.request_queue import Parking
+from wheel_lock.observe.stats import Counters
+from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.resp import error_text
+from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.backoff import Backoff
+from wheel_lock.runtime.failures import FailureDomain, guarded
+from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.timer import HashedWheelTimer
+
+logger = logging.getLogger("wheel_lock")
+
+
+MOST_UNANSWERED = 1 << 14  # requests; beyond it those of callers wait; a healthy server rarely has as many
+MOST_SUSPECTED = 1 << 10  # the same for a suspected channel
+_SOON_S = 0.02
+_IN_A_TURN = 1000  # requests that are sent in one turn after a wait for room: some 10 ms
+_FINISHED: Callable[[NodeRequest], bool] = attrgetter("finished")
+
+
+class NodeObserver(Protocol):
+    """The owner of a node: decides whether it is needed, and receives its events. Timer's thread only.
+
+    A class that inherits from this one ignores the events for which it defines no method.
+
+    Attributes:
+        domain: The failure domain of the node's own work.
+    """
+
+    domain: FailureDomain
+
+    def is_needed(self, node: Node) -> bool:
+        """Return whether to reconnect although no request is queued."""
+
+    def queued(self, node: Node) -> None:
+        """Called when a request has been queued because there is no connection."""
+        return
+
+    def ready(self, node: Node, *, new: bool) -> None:
+        """Called when the node has become ready: on a ``new`` connection, or no longer suspected."""
+        return
+
+    def trouble(self, node: Node) -> None:
+        """Called when the connection was lost, is suspected, or could not be made."""
+        return
+
+
+class TimedRequest(Protocol):
+    """A request whose reply is expected soon."""
+
+    @property
+    def finished(self) -> bool: ...
+
+    def look_later(self) -> None:
+        """Put the request on the wheel for its time limit."""
+
+
+def _taken(arrived: list[Connection]) -> Connection | None:
+    """Remove and return the connection in the list; None if another thread has removed it. Atomic."""
+    try:
+        return arrived.pop()
+    except IndexError:
+        return None
+
+
+class Node:
+    """Sends requests to one server, connecting on demand. Timer's thread only.
+
+    Args:
+        observer: The owner.
+        timer: The timer on whose thread the node lives.
+        connector: Makes the connections.
+        options: Time limits and pauses.
+        counters: Counts the connections.
+        launch: Runs an attempt to connect on a thread that may block. Raises RuntimeError if it cannot.
+        channel: Makes a channel of a connection.
+        held_up_s: For how many seconds a healthy server may leave requests unanswered on this connection.
+
+    Attributes:
+        observer, connector, held_up_s: The arguments of these names.
+        one_by_one: Whether each script call is about one lease and declares its keys.
+        declares: Whether script calls about one lease declare their keys.
+        server: The server of the latest connection; None before the first.
+        level: The capability level of that server.
+        missing_rights: The commands of scripts that the user may not call there.
+        last_error: Why there is no connection; None while there is one.
+        when_replied: Called once, after the next replies have been handled, if not None.
+    """
+
+    def __init__(
+        self,
+        observer: NodeObserver,
+        timer: HashedWheelTimer,
+        connector: Connector,
+        options: ContextOptions,
+        counters: Counters,
+        launch: Callable[[Callable[[], None]], None],
+        channel: Callable[..., Channel] = Channel,
+        held_up_s: float = 0.0,
+    ) -> None:
+        self.observer = observer
+        self.connector = connector
+        self.held_up_s = held_up_s
+        self.when_replied: Callable[[], object] | None = None
+        self._domain = observer.domain
+        self._timer = timer
+        self._options = options
+        self._counters = counters
+        self._launch = launch
+        self._new_channel = channel
+        self._masters: Collection[Server] = ()  # where connections may lead; anywhere, if empty
+        self._set_mode(options.declare_keys)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._channel: Channel | None = None
+        # The engine's own requests wait for a connection; those of callers for a connection, or for room in it.
+        self._own: Parking[NodeRequest] = Parking(_FINISHED)
+        self._waiting: Parking[NodeRequest] = Parking(_FINISHED)
+        self._most = MOST_UNANSWERED
+        self._expected: list[TimedRequest] = []
+        self._look: Alarm | None = None
+        self._suspected = False
+        self._heard = False  # whether the channel has answered anything
+        self._connecting = False
+        self._closed = False
+        self._retry: Alarm | None = None
+        self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
+        self.server: Server | None = None
+        self.level = PLAIN
+        self.missing_rights: frozenset[str] = frozenset()
+        self.last_error: Exception | None = None
+
+    def _set_mode(self, one_by_one: bool) -> None:
+        self.one_by_one = one_by_one
+        self.declares = one_by_one or self.connector.in_cluster
+
+    @property
+    def batch_size(self) -> int:
+        """The number of leases that one call may be about."""
+        return 1 if self.one_by_one else self._options.batch_size
+
+    @property
+    def calls_for_a_batch(self) -> int:
+        """The number of calls for as many leases as usually share one."""
+        return self._options.batch_size if self.one_by_one else 1
+
+    def learns(self, error: ServerError, declared: bool) -> bool:
+        """Switch to one lease per call if ``error`` says that keys must be declared.
+
+        Several calls may be in flight by then; the error replies to the others mean the same.
+
+        Args:
+            error: The error reply to a call.
+            declared: Whether that call had declared its keys, or was not a script call.
+
+        Returns:
+            Whether the error says so, and the call is to be repeated with its keys declared.
+        """
+        if declared or not error.wants_keys:
+            return False
+        if not self.one_by_one:
+            self._set_mode(True)
+            NOTIFIER.post(logger.info, "%s wants keys to be declared: %s", self.connector.describe(), error_text(error))
+        return True
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a channel, and it is not suspected."""
+        return self._channel is not None and not self._suspected
+
+    @property
+    def channel(self) -> object:
+        """The identity of the connection, for comparison; None if there is none."""
+        return self._channel
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a channel, suspected or not."""
+        return self._channel is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits for a reply or for a connection, or an attempt to connect is running."""
+        return self._connecting or self._awaited or self.awaits_replies
+
+    @property
+    def _awaited(self) -> bool:
+        """Whether requests wait for a connection, or for room in it."""
+        return bool(self._own or self._waiting)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether requests of callers wait for room in a connection."""
+        return self._channel is not None and bool(self._waiting)
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether the node is needed and its server does not answer or cannot be connected to."""
+        return self._suspected or (
+            self._channel is None and self.last_error is not None and self.observer.is_needed(self)
+        )
+
+    @property
+    def awaits_replies(self) -> bool:
+        """Whether there is a connection with unanswered requests on it."""
+        return self._channel is not None and self._channel.unanswered > 0
+
+    def send(self, request: NodeRequest) -> None:
+        """Send ``request`` now if there is a channel with room; otherwise queue it, in the order of the calls."""
+        channel = self._channel
+        if channel is None:
+            (self._waiting if request.may_wait else self._own).append(request)
+            self.connect()
+            self.observer.queued(self)
+        elif request.may_wait and (channel.full(self._most) or (len(self._waiting) and self._waiting)):
+            self._waiting.append(request)
+            channel.when_room = self._let_in_later
+        else:
+            self._put(channel, request)
+
+    @property
+    def clogged(self) -> bool:
+        """Whether there is a connection without room."""
+        return self._channel is not None and self._channel.full(self._most)
+
+    def tell_room(self, told: Callable[[], object]) -> None:
+        """Have ``told()`` called, in another turn, when a clogged connection may have room again."""
+        if self._channel is not None:
+            self._channel.when_room = lambda: self._timer.post(told, self._domain)
+
+    def withdraw(self, request: NodeRequest) -> bool:
+        """Remove ``request`` from the channel if none of its bytes is on the wire; return whether it was removed."""
+        return self._channel is not None and self._channel.withdraw(request)
+
+    @property
+    def last_own(self) -> NodeRequest | None:
+        """The last of the engine's own requests that wait for a connection; None if there is none."""
+        return self._own[-1] if self._own else None
+
+    def _let_in_later(self) -> None:
+        self._timer.post(self._let_in, self._domain)
+
+    def _let_in(self) -> None:
+        """Send requests that wait for room, as far as there is room, and a bounded number per turn."""
+        channel = self._channel
+        left = _IN_A_TURN
+        while left and channel is not None and channel is self._channel and self._waiting:
+            if channel.full(self._most):
+                break
+            self._put(channel, self._waiting.popleft())
+            left -= 1
+        if self._waiting and self._channel is not None:
+            self._channel.when_room = self._let_in_later
+
+    def _put(self, channel: Channel, request: NodeRequest) -> None:
+        channel.send(request.ahead(self.missing_rights) if self.missing_rights else request)
+
+    def expect(self, request: TimedRequest) -> None:
+        """Have ``request.look_later()`` called in 20 to 40 ms unless the request is finished by then.
+
+        Nearly all requests are, so they never cost a place on the wheel.
+        """
+        if self._look is None or self._look not in self._timer.wheel:
+            self._look = self._timer.call_at(self._timer.now + _SOON_S, self._look_at_expected, self._domain)
+        self._expected.append(request)
+
+    def _look_at_expected(self, now: float) -> None:
+        expected, self._expected = self._expected, []
+        for request in expected:
+            if not request.finished:
+                request.look_later()
+
+    def connect(self) -> None:
+        """Begin to connect unless the node is ready or closed, or an attempt is running or scheduled."""
+        if self._connecting or self._closed or self._retry is not None or self.ready:
+            return
+        self._connecting = True
+        try:
+            self._launch(self._attempt)
+        except RuntimeError as error:  # no thread can be started
+            self._failed(error, self._backoff)
+
+    def suspect(self) -> None:
+        """Suspect the channel, on which a request has been unanswered for too long, and try a second connection.
+
+        The first reply on the channel ends the suspicion.
+        """
+        if self._channel is not None and not self._suspected:
+            self._suspected = True
+            self._most = MOST_SUSPECTED
+            self.observer.trouble(self)
+            if self._heard:
+                self.connect()
+            else:
+                self._try_later()  # a server that accepts connections and never answers is not probed in a tight loop
+
+    def _attempt(self) -> None:
+        """Connect, and post the result to the timer's thread. On a helper thread."""
+        reset_seen = self._backoff  # replaced by a reset, so a late result from before the reset is recognised
+        try:
+            connection = self.connector.connect(self._options.connect_timeout_s)
+        except BaseException as error:
+            failure = as_failure(error)  # any kind: without a result the node would never try again
+            make_fit(failure)
+            self._timer.post(lambda: self._failed(failure, reset_seen), self._domain)
+        else:
+            if self._closed or self._timer.stopped:
+                connection.close()  # the message below might never be read
+            else:
+                arrived = [connection]  # emptied by the thread that uses or closes the connection
+                self._timer.post(lambda: self._arrived(arrived, reset_seen), self._domain)
+                if self._timer.stopped and (left := _taken(arrived)) is not None:
+                    left.close()  # it may have been posted behind the last turn
+
+    def _arrived(self, arrived: list[Connection], life: Backoff) -> None:
+        if (connection := _taken(arrived)) is None:
+            return
+        if life is not self._backoff or self._closed or self.ready:
+            connection.close()  # too late: the suspected channel has answered first, or the node was closed or reset
+            if life is self._backoff:
+                self._connecting = False
+            return
+        if self._masters and connection.server not in self._masters:
+            connection.close()  # another server has become the master meanwhile
+            self._failed(ConnectionAbortedError("that server is not the master any more"), life)
+            return
+        self._connecting = False
+        self._suspected = False
+        self._most = MOST_UNANSWERED
+        self._heard = False
+        self.last_error = None
+        self._counters.connects += 1
+        self.server = connection.server
+        self.level = connection.level
+        self._set_mode(self._options.declare_keys or connection.keyed)  # an earlier connection may have found otherwise
+        self.missing_rights = connection.missing_rights
+        old = self._channel
+        self._channel = channel = self._new_channel(self._timer, connection, self._domain, self._replied, self._lost)
+        if old is not None:
+            old.drop(TimeoutError("silent for too long; another connection has taken over"))
+        for request in self._own.take_all():
+            self._put(channel, request)
+        self.observer.ready(self, new=True)
+        self._let_in()
+
+    def _failed(self, error: Exception, life: Backoff) -> None:
+        if life is not self._backoff:
+            return
+        self._connecting = False
+        self.last_error = error
+        self.observer.trouble(self)
+        NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error_text(error))
+        if self._channel is None and is_fatal(error):
+            self._refuse_all(error)
+        elif self._suspected and self._useless:
+            self.drop(error)
+        self._try_later()
+
+    @property
+    def _useless(self) -> bool:
+        """Whether no reply on the suspected channel is awaited. O(n).
+
+        While the node is needed the first reply on the old connection is the quickest sign of life. Then the channel counts
+        as useless only if very many requests are unanswered on it.
+        """
+        channel = self._channel
+        if channel is None or (self.observer.is_needed(self) and channel.unanswered <= 2 * MOST_SUSPECTED):
+            return False
+        return channel.deserted
+
+    def _refuse_all(self, error: Exception) -> None:
+        for request in self.take_waiting():
+            guarded(request, request.refused, error)
+
+    def _try_later(self) -> None:
+        self._own.throw_out()
+        self._waiting.throw_out()
+        if not self._closed and (self._awaited or self._suspected or self.observer.is_needed(self)):
+            self._set_retry()
+
+    def _set_retry(self) -> None:
+        if self._retry is None:
+            self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now, self._domain)
+
+    def _try_now(self, now: float) -> None:
+        self._retry = None
+        if self._awaited or self._suspected or self.observer.is_needed(self):
+            self.connect()
+
+    def _replied(self) -> None:
+        self._backoff.reset()
+        self._heard = True
+        if self.when_replied is not None:
+            told, self.when_replied = self.when_replied, None
+            told()
+        if self._suspected:
+            self._suspected = False
+            self._most = MOST_UNANSWERED
+            self.observer.ready(self, new=False)
+        if len(self._waiting):
+            self._let_in()
+
+    def _lost(self, channel: Channel, error: Exception) -> None:
+        if channel is not self._channel:
+            return  # replaced on purpose
+        self._channel = None
+        self._suspected = False
+        self.last_error = error
+        if not self._closed:
+            self.observer.trouble(self)
+            NOTIFIER.post(logger.debug, "lost the connection to %s: %s", self.connector.describe(), error_text(error))
+            self._set_retry()  # a pause even before the first try: a server may hang up right after each accept
+
+    def close(self, error: Exception) -> None:
+        """Drop the channel for good; unanswered and queued requests are refused with ``error``."""
+        self._closed = True
+        self._timer.cancel(self._retry)
+        self._retry = None
+        self._hang_up(error)
+        self._refuse_all(error)
+
+    def _hang_up(self, error: Exception) -> None:
+        """Close the channel, if there is one; its unanswered requests are refused with ``error``."""
+        if self._channel is not None:
+            unanswered = self._channel.close()
+            self._channel = None
+            for request in unanswered:
+                guarded(request, request.refused, error)
+
+    def take_waiting(self) -> list[NodeRequest]:
+        """Remove and return the requests that wait for a connection, or for room in it."""
+        return [*self._own.take_all(), *self._waiting.take_all()]
+
+    def drop(self, error: Exception) -> None:
+        """Drop the channel because of ``error``; another one is made if there is need."""
+        if self._channel is not None:
+            self._channel.drop(error)
+
+    def leave_for(self, masters: Collection[Server], error: Exception) -> None:
+        """Use only the master, which has the addresses ``masters``; drop a connection to another server with ``error``."""
+        self._masters = masters
+        if self.server not in masters:
+            self.drop(error)
+
+    def demoted(self, error: Exception, request: NodeRequest | None = None) -> None:
+        """Leave a server that is not the master (any more) if the connector can find out which one is.
+
+        Args:
+            error: The error reply that says so.
+            request: The request that it refuses; it is sent to the new master.
+        """
+        if self.connector.discovers:
+            channel = self._channel
+            # After the reply that is being read: a channel cannot be dropped in the middle of it.
+            self._timer.post(lambda: self._leave(channel, error, request), self._domain)
+
+    def _leave(self, channel: Channel | None, error: Exception, request: NodeRequest | None) -> None:
+        if channel is not None and channel is self._channel:
+            channel.drop(error)
+        if request is not None and not request.finished:
+            self.send(request)
+
+    def retire(self) -> None:
+        """Close the channel unless requests are queued; the next request connects again."""
+        if not self._awaited:
+            self._hang_up(ConnectionAbortedError("nothing is held any more"))
+
+    def restart(self, error: Exception) -> None:
+        """Start again after the death of the timer's thread, whose alarms and selector are gone.
+
+        Unanswered and queued requests are refused with ``error``.
+        """
+        unanswered = [] if self._channel is None else self._channel.close()
+        requests = [*unanswered, *self.take_waiting()]
+        closed, expected = self._closed, self._expected
+        self._timer.cancel(self._retry)
+        self._reset()
+        self._closed = closed
+        for request in requests:
+            guarded(request, request.refused, error)
+        for timed in expected:  # some wait for something else than the channel: their time goes on running
+            if not timed.finished:
+                timed.look_later()
+
+    def forget(self) -> None:
+        """In a forked child: drop the parent's socket and requests without touching what the parent shares."""
+        if self._channel is not None:
+            self._channel.forget()
+        self._reset()

@@ -1,0 +1,306 @@
+"""The pub/sub subscriptions of one node, on a connection of their own.
+
+Pub/sub is unreliable: messages that are published while there is no connection are lost. So each listener also polls, at
+intervals and whenever its subscription has been confirmed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+from wheel_lock.net.connection import BareCommand, Channel, PushChannel
+from wheel_lock.net.connector import Connection, Connector, Server
+from wheel_lock.net.node import Node, NodeObserver
+from wheel_lock.observe.stats import Counters
+from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
+from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.failures import FailureDomain, guarded
+from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.timer import HashedWheelTimer
+
+logger = logging.getLogger("wheel_lock")
+
+_PING_EVERY_S = 2.0  # a half-open connection is noticed after two of these
+_PER_COMMAND = 500  # channels
+_MOST_STRAYS = 16  # repeated UNSUBSCRIBE commands between two PINGs
+_LONGEST_CHANNEL = 1024  # bytes; longer than any name that is subscribed to
+
+
+class Listener(FailureDomain, Protocol):
+    """A receiver of the messages of one pub/sub channel."""
+
+    def listening(self, holds: bool) -> None:
+        """Called when the subscription has been confirmed (``holds``), or has ended."""
+
+    def woken(self, message: bytes) -> None:
+        """Called with each message."""
+
+
+class WakeUps(NodeObserver):
+    """The subscriptions of one node, on one connection, which exists as long as there are listeners. Timer's thread only.
+
+    Args:
+        timer, connector, options, launch: As for :class:`Node`.
+        domain: The failure domain of its work, an attribute, too.
+        on_moved: With this, subscriptions are to sharded pub/sub; called when channels have moved to another node.
+    """
+
+    def __init__(
+        self,
+        timer: HashedWheelTimer,
+        connector: Connector,
+        options: ContextOptions,
+        launch: Callable[[Callable[[], None]], None],
+        domain: FailureDomain,
+        on_moved: Callable[[], object] | None = None,
+    ) -> None:
+        self._timer = timer
+        self._on_moved = on_moved
+        self._subscribes = b"SUBSCRIBE" if on_moved is None else b"SSUBSCRIBE"
+        self._unsubscribes = b"UNSUBSCRIBE" if on_moved is None else b"SUNSUBSCRIBE"
+        self._per_command = _PER_COMMAND if on_moved is None else 1  # the channels of one command must be of one slot
+        self.domain = domain
+        self._node = Node(self, timer, connector, options, Counters(), launch, self._new_channel)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._listeners: dict[bytes, list[Listener]] = {}  # by channel
+        self._holding: set[bytes] = set()  # confirmed subscriptions
+        self._asked: set[bytes] = set()  # not confirmed yet
+        self._refused: set[bytes] = set()  # to be subscribed to again after the next PING
+        self._strays: set[bytes] = set()  # channels of repeated UNSUBSCRIBE commands since the last PING
+        # Channels to subscribe to, or to unsubscribe from, when the connection has room: what their listeners need by then.
+        self._put_off: set[bytes] = set()
+        self._ping: Alarm | None = None
+        self._proved: Callable[[], object] = lambda: None
+        self._silent = False
+        self._paused = False
+        self._refusal_logged = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a subscription, a connection for it, or the reply to a PING is awaited."""
+        return bool(self._asked) or self._silent or (bool(self._listeners) and self._node.busy)
+
+    def is_needed(self, node: Node) -> bool:
+        """Return whether there are listeners and the connection is not paused."""
+        return bool(self._listeners) and not self._paused
+
+    def ready(self, node: Node, *, new: bool) -> None:
+        """Subscribe to all channels on a new connection."""
+        self._subscribe(list(self._listeners))
+
+    @property
+    def needed(self) -> bool:
+        """Whether there are listeners."""
+        return bool(self._listeners)
+
+    def listen(self, channel: bytes, listener: Listener) -> None:
+        """Subscribe to ``channel``, and call ``listener.listening(True)`` when the subscription is confirmed."""
+        listeners = self._listeners.setdefault(channel, [])
+        listeners.append(listener)
+        known = len(listeners) == 1 and channel in self._put_off
+        if known:
+            self._put_off.discard(channel)  # an UNSUBSCRIBE that was put off
+        if channel in self._holding:
+            guarded(listener, listener.listening, True)
+        elif len(listeners) > 1 or known:
+            pass  # the subscription is in progress
+        elif self._node.connected:
+            self._subscribe((channel,))
+        else:
+            self._node.connect()
+        if self._ping is None:
+            self._set_ping()
+
+    def ignore(self, channel: bytes, listener: Listener) -> None:
+        """Remove ``listener`` from ``channel``; unsubscribe if it was the last one."""
+        listeners = self._listeners.get(channel, [])
+        if listener in listeners:
+            listeners.remove(listener)
+        if not listeners and self._listeners.pop(channel, None) is not None:
+            if channel in self._put_off:
+                self._put_off.discard(channel)  # a SUBSCRIBE that was put off
+            else:
+                self._unsubscribe(channel)
+
+    def _unsubscribe(self, channel: bytes) -> None:
+        if self._node.clogged:
+            self._put_it_off((channel,))
+            return
+        self._asked.discard(channel)
+        self._refused.discard(channel)
+        self._holding.discard(channel)
+        if self._node.connected:
+            self._node.send(BareCommand(self._unsubscribes, channel))
+
+    def _put_it_off(self, channels: Iterable[bytes]) -> None:
+        self._put_off.update(channels)
+        self._node.tell_room(self._catch_up)
+
+    def _catch_up(self) -> None:
+        """The connection has room: send those of the commands put off that are still needed."""
+        put_off, self._put_off = self._put_off, set()
+        for channel in put_off.difference(self._listeners):
+            self._unsubscribe(channel)
+        self._subscribe([channel for channel in put_off if channel in self._listeners])
+
+    def _new_channel(
+        self,
+        timer: HashedWheelTimer,
+        connection: Connection,
+        domain: FailureDomain | None,
+        on_reply: Callable[[], object],
+        on_lost: Callable[[Channel, Exception], object],
+    ) -> Channel:
+        def lost(channel: Channel, error: Exception) -> None:
+            on_lost(channel, error)
+            self._deafen()
+
+        # Only a PONG resets the backoff: a server may cut each connection as soon as it has subscribed.
+        self._proved = on_reply
+        push_channel = PushChannel(timer, connection, domain, lambda: None, lost)
+        push_channel.on_push = self._heard
+        return push_channel
+
+    def _deafen(self) -> None:
+        """The connection has ended: all subscriptions have, and the listeners are notified."""
+        self._asked.clear()
+        self._refused.clear()
+        self._holding.clear()
+        self._strays.clear()
+        self._put_off.clear()
+        self._silent = False
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                guarded(listener, listener.listening, False)
+
+    def _subscribe(self, channels: Sequence[bytes]) -> None:
+        for start in range(0, len(channels), self._per_command):
+            if self._node.clogged:
+                self._put_it_off(channels[start:])
+                break
+            some = channels[start : start + self._per_command]
+            self._asked.update(some)
+            self._node.send(BareCommand(self._subscribes, *some))
+
+    def _heard(self, reply: Reply) -> None:
+        self._silent = False
+        if isinstance(reply, ServerError):
+            # The error does not name a channel. Those that are confirmed after all are removed again.
+            self._refused |= self._asked
+            self._asked.clear()
+            if self._on_moved is not None and reply.code == "MOVED":
+                self._on_moved()
+                return
+            if self._refused and not self._refusal_logged:
+                self._refusal_logged = True
+                NOTIFIER.post(
+                    logger.warning,
+                    "the server refuses to send wake-ups, so waiters have to look by themselves: %s",
+                    error_text(reply),
+                )
+            return
+        if reply == b"PONG":  # not a push message if there are no subscriptions, all of which were refused
+            self._proved()
+            return
+        if type(reply) is not list or len(reply) < 2 or not isinstance(reply[1], bytes):
+            raise MalformedReply(f"{reply!r:.40} is nothing that a subscriber is told")
+        what, channel = reply[0], reply[1]
+        listeners = list(self._listeners.get(channel, ()))
+        if what in (b"subscribe", b"ssubscribe"):
+            self._asked.discard(channel)
+            self._refused.discard(channel)
+            if listeners or channel in self._put_off:
+                self._holding.add(channel)
+            for listener in listeners:
+                guarded(listener, listener.listening, True)
+        elif what == b"pong":
+            self._proved()
+        elif what == b"sunsubscribe" and channel in self._holding and self._on_moved is not None:
+            self._holding.discard(channel)
+            self._refused.add(channel)  # to be subscribed to again, unless its slot has moved
+            for listener in listeners:
+                guarded(listener, listener.listening, False)
+            self._on_moved()
+        elif what in (b"message", b"smessage"):
+            if len(reply) != 3 or not isinstance(reply[2], bytes):
+                raise MalformedReply(f"{reply!r:.40} is no message")
+            for listener in listeners:
+                guarded(listener, listener.woken, reply[2])
+            if not listeners and channel not in self._put_off and not self._node.clogged:
+                self._stray(channel)
+
+    def _stray(self, channel: bytes) -> None:
+        """Unsubscribe again from a channel without listeners: the first UNSUBSCRIBE was refused, or the server is hostile.
+
+        The number of these commands is bounded, so that they do not pile up if the server stops reading.
+        """
+        if len(channel) <= _LONGEST_CHANNEL and len(self._strays) < _MOST_STRAYS and channel not in self._strays:
+            self._strays.add(channel)
+            self._node.send(BareCommand(self._unsubscribes, channel))
+
+    def _set_ping(self) -> None:
+        self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive, self.domain)
+
+    def _look_alive(self, now: float) -> None:
+        self._ping = None
+        if not self._listeners:
+            return
+        self._strays.clear()
+        if self._node.connected:
+            if self._silent:
+                self._node.drop(TimeoutError("the connection for wake-ups has been silent for too long"))
+            else:
+                self._silent = True
+                self._node.send(BareCommand(b"PING"))
+                again, self._refused = self._refused, set()
+                self._subscribe([channel for channel in again if channel in self._listeners])
+        self._set_ping()
+
+    def rearrange(self) -> None:
+        """Move subscriptions to the nodes that own their channels. No effect with one node."""
+
+    def leave_for(self, masters: Collection[Server], error: Exception) -> None:
+        """Subscribe only at the master, which has the addresses ``masters``; drop another connection with ``error``."""
+        self._node.leave_for(masters, error)
+
+    def pause(self) -> None:
+        """Send no PINGs and do not reconnect until :meth:`resume`."""
+        self._timer.cancel(self._ping)
+        self._ping = None
+        self._silent = False
+        self._paused = True
+
+    def resume(self) -> None:
+        """Undo :meth:`pause`."""
+        if self._paused:
+            self._paused = False
+            self._node.connect()
+            self._set_ping()
+
+    def close(self, error: Exception) -> None:
+        """Close the connection for good; all listeners are removed."""
+        self._listeners.clear()
+        self._deafen()
+        self._node.close(error)
+
+    def retire(self) -> None:
+        """Close the connection until the next :meth:`listen`."""
+        self._deafen()
+        self._node.retire()
+
+    def restart(self, error: Exception) -> None:
+        """Start again, without listeners, after the death of the timer's thread."""
+        self._timer.cancel(self._ping)
+        self._reset()
+        self._node.restart(error)
+
+    def forget(self) -> None:
+        """In a forked child: drop the parent's connection and listeners."""
+        self._reset()
+        self._node.forget()

@@ -1,0 +1,129 @@
+"""The text of an exported lock, which carries its lease from one process to another."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from wheel_lock.errors import InvalidHandoff
+from wheel_lock.options import MAX_SECONDS, LockOptions, count, lock_name, lock_options, lock_token
+
+_PREFIX = "wheel_lock-handoff-1:"
+
+
+_SUM_CHARACTERS = 16
+
+
+_MAX_CHARACTERS = 4096  # a name and a token of 512 bytes each, encoded twice, make 1,900 of them
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """What an adopter must know of a lease.
+
+    Attributes:
+        name: The lock's name as its first holder gave it.
+        token: The exporter's token.
+        kind: Its kind of lock.
+        fence: Its fence, or None.
+        timeout: Its time-to-live in seconds.
+        renew_every: Seconds between renewals; None for no renewal.
+        max_renewals: How many more renewals at most, or None.
+        hold_until: Until when it may be held, in seconds of the wall clock, which is all that two machines share; or None.
+    """
+
+    name: str | bytes
+    token: bytes = field(repr=False)
+    kind: str
+    fence: int | None
+    timeout: float
+    renew_every: float | None
+    max_renewals: int | None
+    hold_until: float | None
+
+    def to_text(self) -> str:
+        """Return it as one line of ASCII. Whoever has it can take the lock, so it is as secret as a token."""
+        name = self.name
+        values: dict[str, Any] = {
+            "bytes": isinstance(name, bytes),
+            "name": _encode(lock_name(name)),
+            "token": _encode(self.token),
+            "kind": self.kind,
+            "fence": self.fence,
+            "timeout": self.timeout,
+            "renew_every": self.renew_every,
+            "max_renewals": self.max_renewals,
+            "hold_until": self.hold_until,
+        }
+        body = _encode(json.dumps(values, separators=(",", ":")).encode())
+        return f"{_PREFIX}{body}.{_sum(body)}"
+
+    @classmethod
+    def from_text(cls, text: object) -> Self:
+        """Read what :meth:`to_text` returned.
+
+        Raises:
+            InvalidHandoff: It is something else, or has been changed on its way.
+        """
+        if not isinstance(text, str) or not text.startswith(_PREFIX):
+            raise InvalidHandoff("This is not the text of an exported lock")
+        if len(text) > _MAX_CHARACTERS:
+            raise InvalidHandoff(
+                f"The text of an exported lock has at most {_MAX_CHARACTERS} characters, not {len(text)}"
+            )
+        body, _, checksum = text.removeprefix(_PREFIX).strip().partition(".")
+        if checksum != _sum(body):
+            raise InvalidHandoff("The text of this exported lock has been cut off or changed")
+        try:
+            values = json.loads(_decode(body))
+            key = lock_name(_decode(values["name"]))
+            handoff = cls(
+                name=key if values["bytes"] else key.decode(),
+                token=lock_token(_decode(values["token"])),
+                kind=values["kind"],
+                fence=values["fence"],
+                timeout=values["timeout"],
+                renew_every=values["renew_every"],
+                max_renewals=values["max_renewals"],
+                hold_until=values["hold_until"],
+            )
+            handoff.options()
+            if handoff.fence is not None:
+                count("the fence", handoff.fence, least=1)
+            if handoff.hold_until is not None and not (
+                type(handoff.hold_until) is float and math.isfinite(handoff.hold_until)
+            ):
+                raise ValueError("the hold limit is no number")
+            if type(handoff.kind) is not str:
+                raise ValueError("the kind is no text")
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            raise InvalidHandoff(f"The text of this exported lock makes no sense: {error}") from None
+        return handoff
+
+    def options(self, *, max_hold: float | None = None, thread_local: bool = True) -> LockOptions:
+        """Return the terms on which it is to be kept."""
+        return lock_options(
+            self.timeout,
+            renew=self.renew_every is not None,
+            renew_every=self.renew_every,
+            max_renewals=self.max_renewals,
+            max_hold=None if max_hold is None else min(max_hold, MAX_SECONDS),
+            fencing=self.fence is not None,
+            thread_local=thread_local,
+        )
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode()
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text, altchars=b"-_", validate=True)
+
+
+def _sum(body: str) -> str:
+    return hashlib.sha256(body.encode("utf-8", "backslashreplace")).hexdigest()[:_SUM_CHARACTERS]

@@ -1,0 +1,268 @@
+"""Acquiring: elections are repeated until a majority of the nodes grants the lock, or the wait ends.
+
+An election asks all nodes at once, and is decided as soon as its outcome is certain, so a slow node does not delay it. Two
+concurrent elections may split the votes. Then both return their votes, and pause for a random time, longer than an election
+takes, before the next try.
+
+Source: "Distributed Locks with Redis" on redis.io, section "Retry on failure".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.requests.base import PATIENCE
+from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
+from wheel_lock.lease import EXTENDING, Event, Lease
+from wheel_lock.protocol.resp import fragment
+from wheel_lock.quorum.lease import QuorumLease, VoteListener
+from wheel_lock.runtime.backoff import JITTER
+from wheel_lock.wheel import WheelEntry
+
+_RETRY_S = 0.05  # the default pause, on average
+_ELECTIONS = 4  # the least pause, in durations of the last election
+
+
+class Quorum(VoteListener, Protocol):
+    """The engine of a quorum, as the waits for its locks see it. Documented at :class:`QuorumEngine`."""
+
+    acquiring: int
+    contests: set[Contest]
+
+    def refusal(self, name: str | bytes | None, wanted: int) -> WheelLockError | None: ...
+    def may_wait(self, contest: Contest) -> WheelLockError | None: ...
+    def asks_for(self, time_s: float) -> None: ...
+    def limit_s(self, timeout_s: float) -> float: ...
+    def begin(self, lease: QuorumLease) -> None: ...
+    def complete(self, lease: QuorumLease) -> None: ...
+    def release(self, lease: Lease, operation: Operation[None]) -> None: ...
+
+
+class Election:
+    """One try. Timer's thread only.
+
+    Args:
+        engine: The engine.
+        lease: The lease to acquire.
+        decided: Called when the election is decided.
+        caller_until: The caller's time limit, in seconds of the timer's clock; None if there is none.
+        by_script: Acquire by the script, whose reply contains the type of a key of another type.
+
+    Attributes:
+        lease: As above.
+        granted: Whether a majority granted it.
+        failure: The error if too few nodes answered, or the context admits no more locks; None otherwise.
+    """
+
+    def __init__(
+        self,
+        engine: Quorum,
+        lease: QuorumLease,
+        decided: Callable[[], object],
+        caller_until: float | None,
+        *,
+        by_script: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._caller_until = caller_until
+        self._by_script = by_script
+        self._decided = decided
+        self._to_ask = len(lease.votes)
+        self._over = False
+        self.lease = lease
+        self.granted = False
+        self.failure: WheelLockError | None = None
+
+    def begin(self) -> None:
+        """Ask all nodes, unless the context admits no more locks."""
+        engine, lease = self._engine, self.lease
+        self.failure = engine.refusal(lease.name, 1)
+        if self.failure is not None:
+            self._end()
+            return
+        engine.acquiring += 1
+        limit_s = engine.limit_s(lease.options.timeout_s)
+        for vote in lease.votes:
+            self._to_ask -= 1
+            if not self._over:
+                vote.ask(lease.token, lease.options, limit_s, self._look, self._caller_until, by_script=self._by_script)
+
+    def _look(self) -> None:
+        """Check whether the election is decided: a node has answered, or exceeded its time limit."""
+        lease, now = self.lease, self._engine.timer.clock.now()
+        if self._over:
+            self._engine.complete(lease)  # the lease may be held by now, with one more vote
+            return
+        open_votes = self._to_ask + sum(vote.asking is not None for vote in lease.votes)
+        support = lease.support(now)
+        if len(support) >= lease.quorum and now < support[lease.quorum - 1].deadline:
+            self.granted = True
+        elif len(support) + open_votes >= lease.quorum:
+            return
+        else:
+            failures = [vote.failure for vote in lease.votes if vote.failure is not None]
+            if len(failures) > len(lease.votes) - lease.quorum:
+                self.failure = self._failure(failures, open_votes)
+            elif len(lease.votes) - len(failures) - open_votes < lease.quorum:
+                return  # it will not be granted; whether by refusals or failures is not certain yet
+        self._engine.acquiring = max(self._engine.acquiring - 1, 0)  # reset to 0 after a failure of the engine
+        self._end()
+
+    def _failure(self, failures: Sequence[Exception], open_votes: int) -> WheelLockError:
+        name, nodes = self.lease.name, len(self.lease.votes)
+        kind: type[WheelLockError] = LockUnavailable
+        if all(isinstance(failure, LockServerError) for failure in failures):
+            kind = LockServerError
+        elif any(isinstance(failure, LockTimeout) for failure in failures):
+            kind = LockTimeout
+        answered = nodes - len(failures) - open_votes
+        error = kind(
+            f"Only {answered} of {nodes} nodes answered, and it takes {self.lease.quorum}: {failures[0]}"
+            f" (lock {quoted(name)})",
+            name,
+        )
+        if isinstance(error, LockServerError) and isinstance(failures[0], LockServerError):
+            error.code = failures[0].code
+        error.__cause__ = failures[0]
+        return error
+
+    def _end(self) -> None:
+        self._over = True
+        if not self.granted:
+            self._take_back()
+        self._decided()
+
+    def _take_back(self) -> None:
+        for vote in self.lease.votes:
+            vote.withdraw()
+        self.lease.move(Event.TURNED_DOWN)
+
+    def give_up(self) -> None:
+        """Withdraw all votes, unless the election is decided: the wait has ended."""
+        if not self._over:
+            self._over = True
+            self._engine.acquiring = max(self._engine.acquiring - 1, 0)  # reset to 0 after a failure of the engine
+            self._take_back()
+
+
+class Contest(WheelEntry):
+    """One caller's wait, from the first election to the grant, the refusal, or the time limit.
+
+    Its wheel entry is the next try. Timer's thread only, except the constructor.
+
+    Args:
+        engine: The engine.
+        lease: The lease of the first election; each later election has another one, with a new token.
+        blocking: Whether to wait.
+        until: The time limit, in seconds of the timer's clock; None if there is none.
+        operation: Completed with the lease, in a sequence of one, or with None if it was not granted.
+    """
+
+    __slots__ = ("_blocking", "_election", "_engine", "_lease", "_operation", "_over", "_tries", "_until", "group")
+
+    def __init__(
+        self,
+        engine: Quorum,
+        lease: QuorumLease,
+        blocking: bool,
+        until: float | None,
+        operation: Operation[Sequence[Lease] | None],
+    ) -> None:
+        self.tick = -1
+        self.group = PATIENCE
+        self._engine = engine
+        self._lease = lease
+        self._blocking = blocking
+        self._until = until
+        self._operation = operation
+        self._election: Election | None = None
+        self._tries = 0
+        self._over = False
+
+    def begin(self) -> None:
+        """Start an election."""
+        if self._over:
+            return
+        if self._tries:
+            self._lease = self._another(self._lease)
+        self._tries += 1
+        self._engine.asks_for(self._lease.options.timeout_s)
+        began_at = self._engine.timer.now
+        decided = partial(self._decided, began_at)
+        self._election = Election(self._engine, self._lease, decided, self._until, by_script=self._tries == 2)
+        self._election.begin()
+
+    def late(self, now: float) -> None:
+        """Start the next election after a pause. Called by the wheel."""
+        self.begin()
+
+    def _another(self, last: QuorumLease) -> QuorumLease:
+        wire = fragment(last.key, last.another_token())
+        return QuorumLease(last.name, wire, last.terms, last.owner, last.on_lost, last.place, last.options)
+
+    def _decided(self, began_at: float) -> None:
+        election = self._election
+        if self._over or election is None:
+            return
+        if election.granted:
+            self._end()
+            self._engine.begin(election.lease)
+            self._operation.complete((election.lease,))
+        elif election.failure is not None:
+            self.fail(election.failure)
+        else:
+            self._try_later(began_at)
+
+    def _try_later(self, began_at: float) -> None:
+        engine, options = self._engine, self._lease.options
+        now = engine.timer.clock.now()
+        out_of_time = self._until is not None and now >= self._until
+        if not self._blocking or self._tries == options.max_attempts or out_of_time:
+            self._end()
+            self._operation.complete(None)
+            return
+        refusal = engine.may_wait(self)
+        if refusal is not None:
+            self.fail(refusal)
+            return
+        pause_s = max(options.retry_every_s or _RETRY_S, _ELECTIONS * (now - began_at)) * JITTER.uniform(0.5, 1.5)
+        # The pause is shortened such that the last try is made at the time limit.
+        at = now + pause_s if self._until is None else min(now + pause_s, self._until)
+        engine.timer.wheel.schedule(self, engine.timer.scale.ceil(at))
+
+    def fail(self, error: Exception) -> None:
+        """End the wait with ``error``."""
+        self._end()
+        self._operation.fail(error)
+
+    @property
+    def above(self) -> Quorum:
+        """The failure domain above: the engine."""
+        return self._engine
+
+    def crashed(self, error: Exception) -> None:
+        """End the wait after a failure of the library's own code, and withdraw votes that may have been granted."""
+        self.give_up()
+        self._operation.fail(internal_error(error, self._lease.name))
+
+    def dissolve(self) -> None:
+        """End the wait without completing its operation (interpreter shutdown)."""
+        self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        self._engine.contests.discard(self)
+        if self.tick >= 0:
+            self._engine.timer.wheel.cancel(self)
+        if self._election is not None:
+            self._election.give_up()
+
+    def give_up(self) -> None:
+        """End the wait, and release what was or may have been granted: the caller does not wait any more."""
+        if not self._over:
+            self._end()
+        elif self._lease.state <= EXTENDING:
+            self._engine.release(self._lease, Operation(nobody))

@@ -1,0 +1,135 @@
+"""One of the independent masters: its engine, and the history of its restarts.
+
+A master that restarts without its data has lost its grants, so a second holder could get a majority with its vote. Redlock
+therefore ignores its votes until all leases that it may have lost have expired. A restart changes the ``run_id`` of INFO,
+which is read for each new connection, before anything is granted on it.
+
+Source: "Distributed Locks with Redis" on redis.io, section "Performance, crash recovery and fsync".
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from redis.connection import AbstractConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from wheel_lock.engine.engine import Engine
+from wheel_lock.errors import LossReason, counted, quoted
+from wheel_lock.lease import Lease
+from wheel_lock.net.clients import AnyClient
+from wheel_lock.net.connector import RedisPyConnector
+from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.resp import error_text
+from wheel_lock.protocol.server_errors import code_of
+from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.timer import HashedWheelTimer
+
+logger = logging.getLogger("wheel_lock")
+
+_SECONDS = re.compile("[0-9]{1,12}")
+_MOST_INFO = 100_000
+
+
+class History:
+    """The restarts of a master. Written on the threads that connect, read on the timer's thread.
+
+    Args:
+        now: Returns the time of the timer's clock.
+        trusts_new: Whether a master that is seen for the first time counts at once, whatever its uptime.
+
+    Attributes:
+        empty_since: When it may last have started empty, in seconds of the timer's clock; minus infinity if no restart
+            is known.
+    """
+
+    def __init__(self, now: Callable[[], float], trusts_new: bool) -> None:
+        self._now = now
+        self._trusts_new = trusts_new
+        self._run_id: str | None = None
+        self._met = False
+        self.empty_since = -math.inf
+
+    def seen(self, run_id: str | None, up_s: int) -> bool:
+        """Note the server behind a new connection; return whether it may have restarted and lost its grants.
+
+        Args:
+            run_id: The server's run_id; None if it reports none, so that each connection may mean a restart.
+            up_s: The uptime that it reports, in seconds: the difference of two clock readings that are rounded down, so
+                up to one second too much.
+        """
+        first, self._met = not self._met, True
+        before, self._run_id = self._run_id, run_id
+        anew = run_id is None or not (first or run_id == before)
+        if anew:
+            self.empty_since = self._now()
+        elif first and not self._trusts_new:
+            self.empty_since = max(self.empty_since, self._now() - max(up_s - 1, 0))
+        return anew
+
+    def counts_from(self, longest_s: float) -> float:
+        """Return when its grants begin to count, if no lease that it may have lost is longer than ``longest_s`` seconds."""
+        return self.empty_since + longest_s
+
+
+class NodeConnector(RedisPyConnector):
+    """Connects to one master as its client does, and notes its run_id and uptime.
+
+    Raises:
+        TypeError: ``client`` is not a client of one server.
+    """
+
+    def __init__(self, client: AnyClient, history: History) -> None:
+        super().__init__(client)  # type: ignore[arg-type]  # which refuses the others itself
+        self._history = history
+
+    def _check(self, connection: AbstractConnection) -> None:
+        connection.send_command("INFO", "server")
+        try:
+            fields = _fields(connection.read_response())
+        except ResponseError as error:
+            if code_of(error) == "BUSY":
+                # This does not indicate a restart: ask again later.
+                raise RedisConnectionError(error_text(error)) from None
+            fields = {}  # INFO is not allowed or not supported, so restarts cannot be detected
+        up = fields.get("uptime_in_seconds", "")
+        if self._history.seen(fields.get("run_id"), int(up) if _SECONDS.fullmatch(up) else 0):
+            NOTIFIER.post(
+                logger.warning,
+                "%s has restarted, or does not tell: it does not count until what it may have forgotten has expired",
+                self.describe(),
+            )
+
+
+def _fields(text: object) -> dict[str, str]:
+    """Return the fields of an INFO reply by name."""
+    lines = text[:_MOST_INFO].decode("utf-8", "replace").splitlines() if isinstance(text, bytes) else []
+    return {name: value for name, colon, value in (line.partition(":") for line in lines) if colon}
+
+
+class NodeEngine(Engine):
+    """The engine of one master. Its leases are votes; ``on_lost`` is called only when the majority is lost."""
+
+    def __init__(self, client: AnyClient, options: ContextOptions, timer: HashedWheelTimer, trusts_new: bool) -> None:
+        self.history = History(timer.clock.now, trusts_new)
+        super().__init__(NodeConnector(client, self.history), options, timer)
+        self.node = self.router.renewer.node
+        self.leases.tell_lost = partial(NOTIFIER.post, _log_lost)
+
+    @property
+    def is_silent(self) -> bool:
+        """True if the connected node is suspected to be dead: further requests would only pile up."""
+        return self.node.connected and not self.node.ready
+
+
+def _log_lost(leases: Sequence[Lease]) -> None:
+    """Log lost votes. On the notifier thread."""
+    closing = all(lease.loss is LossReason.CONTEXT_CLOSED for lease in leases)
+    level = logging.DEBUG if closing else logging.INFO
+    name, reason = quoted(leases[0].name), leases[0].loss
+    logger.log(level, "a node no longer grants %s, among them %s: %s", counted(len(leases)), name, reason)

@@ -1,0 +1,233 @@
+"""What the locks for threads and for asyncio have in common: all that needs no waiting."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import redis.asyncio
+from redis import exceptions
+
+from wheel_lock.context import LockContext
+from wheel_lock.errors import (
+    LockAlreadyHeld,
+    LockLost,
+    LockNotHeld,
+    LockServerError,
+    LockTimeout,
+    LockUnavailable,
+    quoted,
+)
+from wheel_lock.lease import Owner
+from wheel_lock.lock_types import EVERLASTING, EXCLUSIVE
+from wheel_lock.lock_types.caller_token import CHOSEN_TOKEN, EVERLASTING_CHOSEN_TOKEN
+from wheel_lock.options import MAX_SECONDS, lock_options
+from wheel_lock.redis_lock.grants import GRANTS, Grant
+from wheel_lock.sync.call import current_owner
+
+if TYPE_CHECKING:
+    from wheel_lock.engine.engine import Engine
+    from wheel_lock.lock_types.base import Kind
+    from wheel_lock.options import LockOptions
+
+RENEWED_FROM_S = 0.2  # shorter timeouts are over within 20 ticks: whoever asks for them wants the lock to run out
+FOR_EVER = (True, None)  # how long to wait, where there is no limit
+_SHORTEST_SLEEP_S = 0.01
+_CONNECTION_ERRORS = (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.BusyLoadingError)
+_SERVER_ERRORS: dict[str, type[exceptions.ResponseError]] = {
+    "READONLY": exceptions.ReadOnlyError,
+    "NOPERM": exceptions.NoPermissionError,
+    "OOM": exceptions.OutOfMemoryError,
+}
+
+
+class _Local:
+    """A token for each thread, or greenlet; None where redis-py's would have no such attribute."""
+
+    def __init__(self) -> None:
+        self._tokens: weakref.WeakKeyDictionary[Owner, Any] = weakref.WeakKeyDictionary()
+
+    @property
+    def token(self) -> Any:
+        """That of the caller."""
+        return self._tokens.get(current_owner())
+
+    @token.setter
+    def token(self, token: Any) -> None:
+        self._tokens[current_owner()] = token
+
+
+class Renewed:
+    """What both locks have in common: all that needs no waiting."""
+
+    polls: ClassVar[bool] = False
+    """Whether to wait as redis-py does: ask, sleep, ask again. For subclasses, and for tests that patch its clock."""
+
+    _for_asyncio: ClassVar[bool]
+
+    # redis-py's
+    redis: Any
+    name: Any
+    timeout: Any
+    sleep: Any
+    blocking: bool
+    blocking_timeout: Any
+    thread_local: bool
+    local: Any
+    lua_release: Any
+    lua_extend: Any
+    lua_reacquire: Any
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._kept: dict[Grant, None] = {}
+        if self.thread_local:
+            self.local = _Local()
+
+    def register_scripts(self) -> None:
+        """Refuse a client that cannot work, before its scripts become those of the whole class."""
+        if isinstance(self.redis, (redis.asyncio.Redis, redis.asyncio.RedisCluster)) is not self._for_asyncio:
+            wanted = "an asyncio" if self._for_asyncio else "a synchronous"
+            raise TypeError(
+                f"{type(self).__name__} is for {wanted} client, not for a {type(self.redis).__module__} one"
+            )
+        LockContext.shared(self.redis)
+        super().register_scripts()  # type: ignore[misc]  # redis-py's class comes after this one
+        for script in (self.lua_release, self.lua_extend, self.lua_reacquire):
+            # The scripts belong to the class, and would keep its first client alive. A call that names no client of its own
+            # uses the latest lock's.
+            registered = getattr(script, "registered_client", None)
+            if registered is self.redis or type(registered) in weakref.ProxyTypes:
+                script.registered_client = weakref.proxy(self.redis)
+
+    # -- what an acquire asks for ------------------------------------------------------------------------------------
+
+    @property
+    def _engine(self) -> Engine:
+        return LockContext.shared(self.redis)._engine  # not kept: a shared context that was closed is made anew
+
+    def _encoded(self, value: Any) -> bytes:
+        encoder = getattr(self.redis, "connection_pool", self.redis).get_encoder()
+        return bytes(encoder.encode(value))
+
+    def _key(self) -> bytes:
+        """The name as redis-py would send it, so that plain locks contend for the same key."""
+        return self._encoded(self.name)
+
+    def _engines_name(self) -> str | bytes:
+        """The name as it reads in logs."""
+        key = self._key()
+        try:
+            return key.decode()
+        except UnicodeDecodeError:
+            return key
+
+    def _terms(self, sleep: Any, token_given: bool, limit_s: float | None) -> tuple[Kind, LockOptions]:
+        """The kind of lock, and how to acquire it."""
+        timeout = _as_float(self.timeout or MAX_SECONDS)
+        renew = bool(self.timeout) and timeout >= RENEWED_FROM_S
+        fallback = min(max(_as_float(sleep), _SHORTEST_SLEEP_S), MAX_SECONDS)
+        # As in redis-py: a wait that could not hold one sleep is not begun.
+        once = 1 if limit_s is not None and sleep > limit_s else None
+        options = lock_options(
+            timeout, renew=renew, fallback=fallback, max_attempts=once, thread_local=self.thread_local
+        )
+        if token_given:
+            return CHOSEN_TOKEN if self.timeout else EVERLASTING_CHOSEN_TOKEN, options
+        return EXCLUSIVE if self.timeout else EVERLASTING, options
+
+    def _patience(self, blocking: bool | None, blocking_timeout: Any) -> tuple[bool, float | None]:
+        """Whether to wait, and how long the whole call may take, in seconds; None where there is no limit."""
+        if blocking_timeout is None:
+            blocking_timeout = self.blocking_timeout
+        if not (self.blocking if blocking is None else blocking):
+            return False, None
+        if blocking_timeout is None or blocking_timeout > MAX_SECONDS:
+            return FOR_EVER
+        return True, max(_as_float(blocking_timeout), 0.0)
+
+    def _held_by_caller(self, candidates: Iterable[Grant | None]) -> Any:
+        """The grant for which a caller who waits without limit would wait in vain, because only he would release it."""
+        for grant in candidates:
+            if grant is not None and grant.held_by_caller and grant.timeout >= RENEWED_FROM_S:
+                return grant
+        return None
+
+    def _keep(self, grant: Grant, engine: Engine) -> bytes:
+        """Keep a new grant, and none that has come to its end; return its token."""
+        for kept in self._kept.copy():  # several threads may be here at once
+            if not kept.is_held:
+                self._kept.pop(kept, None)
+        self._kept[grant] = None
+        GRANTS.add(engine, grant)
+        return grant.lease.token
+
+    # -- whose grant a token is --------------------------------------------------------------------------------------
+
+    def _own(self, token: Any) -> Grant | None:
+        """The grant that was acquired with this token through this object."""
+        secret = self._encoded(token)
+        return next((grant for grant in reversed(self._kept.copy()) if grant.lease.token == secret), None)
+
+    def _latest(self) -> Grant | None:
+        """The latest grant of this name through any object of this process."""
+        return GRANTS.find(self._engine, self._key())
+
+    def _find(self, token: Any) -> Any:
+        """The grant of this process that a token stands for, where the engine has a say in it; or None."""
+        grant = self._own(token)
+        if grant is None and (grant := self._latest()) is not None and grant.lease.token != self._encoded(token):
+            return None
+        return None if grant is None or grant.out_of_hands else grant
+
+    def _to_use(self, verb: str, token: Any, script: Any, text: str) -> Any:
+        """The grant through which the engine is to do it; None where redis-py's way is the right one.
+
+        That is: for tokens from elsewhere, and where somebody has put a script of his own in the place of redis-py's.
+        """
+        grant = self._find(token)
+        if grant is not None and getattr(script, "script", None) != text:
+            with redis_pys_errors(verb, self.name):
+                grant.raise_if_lost()
+            return None
+        return grant
+
+
+def _as_float(value: Any) -> float:
+    """Return a time of any numeric type as a float: redis-py accepts all that can be multiplied."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def extension(additional_time: Any, replace_ttl: bool) -> float:
+    """Return the seconds to extend by: adding nothing, which is a way to ask, is allowed."""
+    time_s = _as_float(additional_time)
+    return 0.001 if time_s == 0 and not replace_ttl else time_s
+
+
+@contextmanager
+def redis_pys_errors(verb: str, name: Any) -> Iterator[None]:
+    """Turn our errors into redis-py's. A failure to ask is no LockError there, so it must not look like a refusal."""
+    try:
+        yield
+    except (LockLost, LockNotHeld) as error:
+        raise exceptions.LockNotOwnedError(f"Cannot {verb} a lock that's no longer owned", lock_name=name) from error
+    except LockTimeout as error:
+        raise exceptions.TimeoutError(str(error)) from error
+    except LockUnavailable as error:
+        kind = type(error.__cause__)
+        raise (kind if kind in _CONNECTION_ERRORS else exceptions.ConnectionError)(str(error)) from error
+    except LockServerError as error:
+        raise _SERVER_ERRORS.get(error.code, exceptions.ResponseError)(str(error)) from error
+
+
+def already_held(name: Any) -> LockAlreadyHeld:
+    """Return the error for who would wait for himself."""
+    return LockAlreadyHeld(
+        f"The lock {quoted(name)} is held by this very caller, who would wait for ever (see thread_local)", name
+    )

@@ -1,0 +1,131 @@
+"""redis-py's Lock, renewed: for threads."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import redis.lock
+from redis.exceptions import RedisError
+from redis.utils import HIREDIS_AVAILABLE
+
+from wheel_lock.protocol.tokens import new_token
+from wheel_lock.redis_lock.base import FOR_EVER, Renewed, already_held, extension, redis_pys_errors
+from wheel_lock.redis_lock.grants import ThreadGrant
+from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
+
+
+class Lock(Renewed, redis.lock.Lock):
+    """redis-py's Lock, renewed: ``redis.Redis().lock(name, timeout=30, lock_class=Lock)``.
+
+    Arguments, methods and exceptions are those of :class:`redis.lock.Lock`; docs/redis_py.md lists what differs. With a
+    timeout (of 0.2 s or more) it is renewed every third of it; without, it does not expire, so there is nothing to renew.
+    """
+
+    _for_asyncio = False
+
+    def _key(self) -> bytes:
+        # hiredis packs a synchronous client's commands, and knows UTF-8 only, whatever the client's encoding.
+        return self.name.encode() if HIREDIS_AVAILABLE and isinstance(self.name, str) else super()._key()
+
+    def acquire(
+        self,
+        sleep: Any = None,
+        blocking: bool | None = None,
+        blocking_timeout: Any = None,
+        token: Any = None,
+    ) -> bool:
+        """Acquire the lock; return whether it was granted.
+
+        Args:
+            sleep: Seconds after which a waiter that was not woken looks by itself.
+            blocking: Whether to wait while another holds it.
+            blocking_timeout: Longest wait in seconds.
+            token: The owner's value to store; by default 128 fresh random bits.
+
+        Raises:
+            LockAlreadyHeld: This thread holds it already, and would wait for itself without limit.
+        """
+        sleep = self.sleep if sleep is None else sleep
+        patience = self._patience(blocking, blocking_timeout)
+        if patience == FOR_EVER and (mine := self._held_by_caller((*self._kept.copy(), self._latest()))) is not None:
+            with redis_pys_errors("acquire", self.name):
+                if mine.owned():
+                    raise already_held(self.name)
+        if self.polls:
+            token = new_token() if token is None else token
+            return bool(super().acquire(sleep, blocking, blocking_timeout, token))
+        return self._attempt(sleep, patience, token)
+
+    def _attempt(self, sleep: Any, patience: tuple[bool, float | None], token: Any) -> bool:
+        engine, (kind, options) = self._engine, self._terms(sleep, token is not None, patience[1])
+        grant = ThreadGrant(engine, kind, self._engines_name(), options, None)
+        try:
+            with redis_pys_errors("acquire", self.name):
+                if not grant.acquire(*patience, None if token is None else self._encoded(token)):
+                    return False
+            self.local.token = self._keep(grant, engine)
+            return True
+        except BaseException:
+            grant.give_back()  # an interruption on the way back must not leave a key that perhaps never expires
+            raise
+
+    @uninterrupted_start
+    def release(self) -> None:
+        """Release the lock. Interrupted (by KeyboardInterrupt, say) it is released all the same, without waiting."""
+        token = None
+        try:
+            token = self.local.token
+            super().release()
+        except RedisError:
+            raise
+        except BaseException:
+            insist(self._let_go, token)
+            raise
+
+    # redis-py's own, but for the interruption at its start.
+    __exit__: Any = uninterrupted_copy(redis.lock.Lock.__exit__)
+
+    def _let_go(self, token: Any) -> None:
+        """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
+        token = self.local.token if token is None else token
+        grant = None if token is None else self._own(token)
+        if grant is not None:
+            grant.give_back()
+            self._kept.pop(grant, None)
+        if self.local.token == token:  # and not yet that of the next grant through this object
+            self.local.token = None
+
+    def do_acquire(self, token: Any) -> bool:
+        """Try once, with a token that may be anybody's."""
+        return self._attempt(self.sleep, (False, None), token)
+
+    def do_release(self, expected_token: Any) -> None:
+        """Release the lease of a token."""
+        grant = self._to_use("release", expected_token, self.lua_release, redis.lock.Lock.LUA_RELEASE_SCRIPT)
+        with redis_pys_errors("release", self.name):
+            if grant is not None:
+                grant.release()
+            else:
+                grant = self._find(expected_token)
+                if grant is not None:
+                    grant.let_go()
+                super().do_release(expected_token)
+        self._kept.pop(grant, None)
+
+    def do_extend(self, additional_time: Any, replace_ttl: bool) -> Literal[True]:
+        """Change the time-to-live of the calling thread's lease."""
+        grant = self._to_use("extend", self.local.token, self.lua_extend, redis.lock.Lock.LUA_EXTEND_SCRIPT)
+        if grant is None or grant.everlasting:
+            return super().do_extend(additional_time, replace_ttl)
+        with redis_pys_errors("extend", self.name):
+            grant.extend(extension(additional_time, replace_ttl), replace_ttl)
+        return True
+
+    def do_reacquire(self) -> Literal[True]:
+        """Set the time-to-live of the calling thread's lease back to the timeout."""
+        grant = self._to_use("reacquire", self.local.token, self.lua_reacquire, redis.lock.Lock.LUA_REACQUIRE_SCRIPT)
+        if grant is None or grant.everlasting:
+            return super().do_reacquire()
+        with redis_pys_errors("reacquire", self.name):
+            grant.extend(float(self.timeout), replace_ttl=True)
+        return True

@@ -1,0 +1,44 @@
+"""Alarms: the library's own timed actions on the wheel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from wheel_lock.runtime.failures import FailureDomain, guarded
+from wheel_lock.wheel import WheelEntry
+
+
+class Alarm(WheelEntry):
+    """A timed action, called with the current time on the loop's thread, up to a tick early."""
+
+    __slots__ = ("action", "domain", "group")
+
+    def __init__(self, action: Callable[[float], object], domain: FailureDomain | None) -> None:
+        self.tick = -1
+        self.group = _ALARMS
+        self.action = action
+        self.domain = domain
+
+    def disarm(self) -> None:
+        """Have the alarm do nothing when it rings: a cancelled alarm may have come due in the same step."""
+        self.action = _nothing
+
+
+def _nothing(now: float) -> None:
+    """Do nothing: the action of a cancelled alarm."""
+
+
+class AlarmGroup:
+    """Calls the actions of due alarms."""
+
+    def due(self, entries: list[Alarm], now: float) -> None:
+        """Call the action of each of ``entries``, also if another one fails."""
+        for alarm in entries:
+            guarded(alarm.domain, alarm.action, now)
+
+    def domains(self, entries: list[Alarm]) -> Iterable[FailureDomain | None]:
+        """Return the failure domains of ``entries``."""
+        return [alarm.domain for alarm in entries]
+
+
+_ALARMS = AlarmGroup()

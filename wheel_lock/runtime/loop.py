@@ -1,0 +1,450 @@
+"""The event loop: one thread with a wheel, a selector, an inbox for other threads, and a clock.
+
+One iteration is a *turn*: sleep until the next due tick, I/O or message; handle I/O; advance the wheel over all ticks that
+have passed, in one step; run the inbox; call the flushers. With nothing scheduled the thread sleeps without a limit. Its
+public face is :class:`wheel_lock.HashedWheelTimer`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import selectors
+import socket
+import sys
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from wheel_lock.runtime import native
+from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.clock import Clock
+from wheel_lock.runtime.failures import FailureDomain, contain_all, guarded, log_failure
+from wheel_lock.runtime.greenlets import SystemThread, new_thread
+from wheel_lock.runtime.members import Flusher, Member
+from wheel_lock.runtime.notifier import GIVEN_UP, NOTIFIER, RUNS
+from wheel_lock.runtime.waker import EventWaker, SocketWaker, new_waker
+from wheel_lock.runtime.weak_registry import WeakRegistry
+from wheel_lock.wheel import TickScale, Wheel
+
+logger = logging.getLogger("wheel_lock")
+
+_numbers = itertools.count(1)
+_LONGEST_INBOX_S = 0.01
+_INBOX_STEP = 16  # messages between two readings of the clock
+_LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
+
+
+def _new_lock() -> Any:  # typeshed calls RLock a function or a class, depending on its age
+    """Return the lock that guards the start of the thread. The thread itself never waits for it.
+
+    Reentrant, because a finaliser may run while its own thread holds the lock, and post or cancel.
+    """
+    return native.RLock()
+
+
+class _Asleep(NamedTuple):
+    """The resources that an idle loop sleeps on.
+
+    Attributes:
+        selector: The loop's selector.
+        waker: Ends the sleep.
+        inbox: The loop's messages: one that refers to the loop keeps it alive until it has been read.
+    """
+
+    selector: selectors.BaseSelector
+    waker: EventWaker | SocketWaker
+    inbox: deque[Any]
+
+
+class Loop:
+    """The event loop.
+
+    Args:
+        tick_ms: Length of a tick in milliseconds.
+        slots: Slots of the wheel.
+        clock: The source of time.
+        threaded: If False there is no thread, and the caller calls :meth:`turn`.
+    """
+
+    def __init__(self, tick_ms: int, slots: int, clock: Clock, threaded: bool) -> None:
+        self.clock = clock
+        self.now = clock.now()
+        self.scale = TickScale(tick_ms, self.now)
+        self.name = f"wheel-lock-timer-{next(_numbers)}"
+        self.turns = 0
+        self.deaths = 0
+        self._slots = slots
+        self._threaded = threaded
+        self._members: WeakRegistry[Member] = WeakRegistry()
+        self._thread: SystemThread | None = None
+        self._lock = _new_lock()
+        self._stopped = False
+        self._selector: selectors.BaseSelector | None = None
+        self._waker = new_waker()
+        self._inbox: deque[tuple[Callable[[], object], FailureDomain | None]] = deque()
+        self._reset()
+        clock.attach(self)
+        LOOPS.add(self)
+
+    def _reset(self) -> None:
+        """Discard everything but unread messages: at first, in a forked child, after the thread has died."""
+        self.wheel: Wheel[Any] = Wheel(self._slots, now=self.scale.floor(self.clock.now()))
+        self._flushers: list[Flusher] = []
+        self._next_tick_at = float("-inf")
+        self._sleeping = False
+        self._woken = False
+        self._wake = self._waker.wake
+
+    @property
+    def in_thread(self) -> bool:
+        """True if the caller runs on the timer's thread."""
+        thread = self._thread
+        return thread is not None and thread.ident == native.get_ident()
+
+    @property
+    def running(self) -> bool:
+        """True if the thread runs."""
+        return self._thread is not None
+
+    @property
+    def busy(self) -> bool:
+        """True if the inbox holds a message, or a member waits for a reply. From any thread; a snapshot, for tests."""
+        return bool(self._inbox) or any(member.busy for member in self._members)
+
+    def next_due_at(self) -> float | None:
+        """Return when the next entry is due, in seconds of the clock. From any thread; a snapshot, for tests."""
+        tick = self.wheel.next_due_tick()
+        return None if tick is None else self.scale.seconds(tick)
+
+    @property
+    def stopped(self) -> bool:
+        """True if :meth:`stop` has been called."""
+        return self._stopped
+
+    def post(self, call: Callable[[], object], domain: FailureDomain | None = None) -> None:
+        """Call ``call()`` soon on the timer's thread, which is started if necessary. From any thread, at any time.
+
+        It takes no lock once the thread runs, so it is safe in a finaliser that interrupts another post.
+
+        Args:
+            call: The callback.
+            domain: The failure domain of the call; None if a failure leaves nothing in doubt.
+        """
+        message = (call, domain)  # before the inbox is looked up: an allocation may run a finaliser, which posts
+        self._inbox.append(message)
+        if self._thread is None and self._threaded:
+            self._start()
+        if self._sleeping and not self._woken:
+            # Set before the wake: after it the thread could have woken, turned and gone to sleep again, and the next
+            # message would not wake it. One wake is enough: of 64 threads, 63 save a system call.
+            self._woken = True
+            self._wake()
+
+    def wake(self) -> None:
+        """Wake the thread if it sleeps."""
+        self._wake()
+
+    def attach(self, member: Member) -> None:
+        """Register ``member`` (held weakly) for the death of the thread, a fork, and ``stop()``."""
+        self._members.add(member)
+
+    def call_at(self, when: float, action: Callable[[float], object], domain: FailureDomain | None = None) -> Alarm:
+        """Call ``action(now)`` at the tick that contains ``when``. Timer's thread only.
+
+        Args:
+            when: Seconds of the clock.
+            action: The callback.
+            domain: Its failure domain; None if a failure leaves nothing in doubt.
+
+        Returns:
+            The alarm, for :meth:`cancel`.
+        """
+        alarm = Alarm(action, domain)
+        self.wheel.schedule(alarm, self.scale.floor(when))
+        return alarm
+
+    def cancel(self, alarm: Alarm | None) -> None:
+        """Cancel an alarm unless it is None or has rung. Timer's thread only."""
+        if alarm is not None:
+            alarm.disarm()
+            self.wheel.cancel(alarm)
+
+    def watch(
+        self,
+        sock: socket.socket,
+        events: int,
+        handler: Callable[[int], object],
+        domain: FailureDomain | None = None,
+    ) -> None:
+        """Call ``handler(events)`` when ``sock`` is ready; a second call replaces the first. Timer's thread only.
+
+        Args:
+            sock: A socket.
+            events: The events to wait for, as in :mod:`selectors`.
+            handler: The callback.
+            domain: Its failure domain; None if a failure leaves nothing in doubt.
+        """
+        selector = self._open()
+        if sock.fileno() in selector.get_map():
+            selector.modify(sock, events, (handler, domain))
+        else:
+            selector.register(sock, events, (handler, domain))
+
+    def unwatch(self, sock: socket.socket) -> None:
+        """Stop watching ``sock``, if it is watched; to be called before it is closed. Timer's thread only."""
+        if self._selector is not None and sock.fileno() in self._selector.get_map():
+            self._selector.unregister(sock)
+
+    def flush_later(self, flusher: Flusher) -> None:
+        """Call ``flusher.flush()`` at the end of this turn. Timer's thread only."""
+        self._flushers.append(flusher)
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of the thread; 0 if it does not run, or the system does not report them."""
+        thread = self._thread
+        if thread is None or thread.ident is None or not (thread.is_alive() and hasattr(time, "pthread_getcpuclockid")):
+            return 0.0
+        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def turn(self, *, block: bool = False) -> None:
+        """Run one iteration of the loop; ``block`` allows it to sleep first."""
+        selector = self._open()
+        sleep_s: float | None = 0.0
+        if block:
+            sleep_s = self._sleep_s()
+            if sleep_s != 0.0:
+                self._woken = False
+                self._sleeping = True
+                if self._inbox or self._stopped:  # posted before _sleeping was visible to other threads
+                    sleep_s = 0.0
+        events = selector.select(sleep_s)
+        self._sleeping = False
+        self.turns += 1
+        self.now = now = self.clock.now()
+        self._handle(events)
+        if now >= self._next_tick_at:
+            # A stopped process wakes after its time limits have passed: replies that arrived by `now` are read before `now`
+            # is compared with the limits.
+            handled = {key.fd for key, _ in events}
+            if late := [event for event in selector.select(0.0) if event[0].fd not in handled]:
+                self.now = self.clock.now()
+                self._handle(late)
+            self._advance(now)
+        inbox = self._inbox
+        until = time.monotonic() + _LONGEST_INBOX_S
+        for number in range(1, len(inbox) + 1):
+            call, domain = inbox.popleft()
+            guarded(domain, call)
+            # The rest of a flood of messages waits for the next turn, so that replies and renewals do not wait for it. Not
+            # in the last turn, whose messages include those that end everything.
+            if number % _INBOX_STEP == 0 and not self._stopped and time.monotonic() > until:
+                break
+        while self._flushers:
+            flushers, self._flushers = self._flushers, []
+            for flusher in flushers:
+                guarded(flusher, flusher.flush)
+
+    def _handle(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
+        watched = self._open().get_map() if len(events) > 1 else None
+        for key, ready in events:
+            # An earlier handler may have unwatched this socket, or replaced it.
+            if watched is None or watched.get(key.fd) == key:
+                handler, domain = key.data
+                guarded(domain, handler, ready)
+
+    def _advance(self, now: float) -> None:
+        """Advance the wheel over all ticks that have passed, and dispatch the due entries."""
+        tick = max(self.scale.floor(now), self.wheel.now)
+        self._next_tick_at = self.scale.seconds(tick + 1)
+        due = self.wheel.advance(tick)
+        if due:
+            self._dispatch(due, now)
+
+    def _sleep_s(self) -> float | None:
+        tick = self.wheel.next_due_tick()
+        if tick is None:
+            return None
+        remaining_s = self.scale.seconds(tick) - self.clock.now()
+        return self.clock.sleep_s(min(max(remaining_s, 0.0), _LONGEST_SLEEP_S))
+
+    def _dispatch(self, due: list[Any], now: float) -> None:
+        groups: dict[Any, list[Any]] = {}
+        last: object = None
+        append: Callable[[Any], None] = due.append  # always replaced by the first entry
+        for entry in due:
+            group = entry.group
+            if group is not last:
+                last = group
+                bucket = groups.get(group)
+                if bucket is None:
+                    groups[group] = bucket = []
+                append = bucket.append
+            append(entry)
+        for group, entries in groups.items():
+            try:
+                group.due(entries, now)
+            except Exception as error:
+                contain_all(group.domains(entries), group.due, error)
+
+    def _open(self) -> selectors.BaseSelector:
+        if self._selector is None:
+            self._selector = native.DefaultSelector()
+            waker = self._waker  # not self: the selector must not keep the loop alive
+            self._selector.register(waker, selectors.EVENT_READ, (lambda ready: waker.clear(), None))
+        return self._selector
+
+    def _close(self) -> None:
+        selector, self._selector = self._selector, None
+        if selector is not None:
+            selector.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_thread", None) is None:
+            return
+        self._waker.wake()  # the idle thread closes its selector when it finds the loop collected
+        if not sys.is_finalizing():
+            NOTIFIER.post(_warn_unstopped, self.name)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._stopped or self._thread is not None:
+                return
+            fate: dict[None, str] = {}
+            thread = new_thread(partial(_run, [self]), self.name)
+            if self._thread is not None:
+                return  # a finaliser, or a signal's handler, has started it meanwhile
+            # Set before it runs, so that a finaliser that posts from here on starts no second thread.
+            self._thread = thread
+            try:
+                # Not start() here: a KeyboardInterrupt while that waits can keep the thread from ever running its target.
+                native.start_new_thread(self._launch, (thread, fate))
+            except BaseException:
+                if fate.setdefault(None, GIVEN_UP) is GIVEN_UP:
+                    self._thread = None
+                raise
+
+    def _launch(self, thread: SystemThread, fate: dict[None, str]) -> None:
+        # No lock here: the starting thread holds it, and a signal's handler that has interrupted that thread may wait for
+        # what this one is to do.
+        if fate.setdefault(None, RUNS) is not RUNS:
+            return  # given up, and another may have been started
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system cannot start another thread
+            native.sleep(0.1)
+            self._died(error)
+
+    def _main(self) -> _Asleep | None:
+        """Turn until the loop is idle; return the resources to sleep on, or None if the thread is to end."""
+        try:
+            self.turn()  # handles what arrived while it slept
+            while not self._stopped:
+                if self._idle:
+                    self._woken = False
+                    self._sleeping = True
+                    if not self._inbox and not self._stopped:
+                        return _Asleep(self._open(), self._waker, self._inbox)
+                self.turn(block=True)
+            self.turn()
+            self._close()
+            self._thread = None
+        except BaseException as error:
+            self._died(error)
+        return None
+
+    @property
+    def _idle(self) -> bool:
+        """True if nothing is scheduled and no socket but the waker is watched, so that only a message ends the sleep."""
+        return self.wheel.next_due_tick() is None and len(self._open().get_map()) == 1
+
+    def _died(self, error: BaseException) -> None:
+        """Log the death of the thread, reset all but unread messages, and tell the members."""
+        self.deaths += 1
+        self._close()
+        self.wheel.clear()  # so that no entry looks scheduled on the next wheel
+        self._reset()
+        log = partial(
+            logger.critical,
+            "the thread %s died of %r: every lock that it kept is lost; the next call starts it again",
+            self.name,
+            error,
+        )
+        # The log first: a caller whose lock is lost finds the cause there.
+        calls: Iterator[Callable[[], object]] = itertools.chain(
+            [partial(NOTIFIER.post, log)], (member.thread_died for member in self._members)
+        )
+        try:
+            for call in calls:
+                try:
+                    call()
+                except BaseException as another:  # it may be killed once more while it dies
+                    NOTIFIER.post(log_failure, call, another)
+        finally:
+            self._thread = None  # not earlier: until here no other thread may be started
+            if self._inbox:
+                self._start()
+
+    def _forked(self) -> None:
+        """Start empty in a forked child: threads, timeouts and sockets belong to the parent."""
+        self._close()  # closes the child's copies only; what the parent watches stays watched
+        self._waker.close()
+        self._waker = new_waker()
+        self._thread = None
+        self._lock = _new_lock()
+        self._inbox = deque()
+        self._reset()
+        for member in self._members:
+            member.forked()
+
+
+def _run(handed_over: list[Loop]) -> None:
+    """Turn a loop until it stops or has been collected. While the loop sleeps idle, this thread holds no reference to it.
+
+    So a timer that its owner has dropped without a ``stop()`` is collected once nothing is scheduled on it and no
+    connection is open. The thread then closes what it slept on, and ends.
+
+    Args:
+        handed_over: The loop alone; it is taken out of the list, because a thread object keeps its arguments.
+    """
+    loop: Loop | None = handed_over.pop()
+    reference = weakref.ref(loop)
+    asleep: _Asleep | None = None
+    try:
+        while loop is not None:
+            asleep = loop._main()
+            loop = None
+            if asleep is None:
+                return
+            asleep.selector.select()  # the next turn handles the events
+            loop = reference()
+    except BaseException as error:
+        loop = reference()
+        if loop is not None:
+            loop._died(error)
+            return
+    if asleep is not None:
+        asleep.selector.close()
+
+
+def _warn_unstopped(name: str) -> None:
+    """Warn of a timer that was dropped without ``stop()``. On the notifier thread."""
+    warnings.warn(f"the timer {name} was dropped without stop()", ResourceWarning, stacklevel=1)
+
+
+def _after_fork() -> None:
+    for loop in LOOPS:
+        loop._forked()
+
+
+LOOPS: WeakRegistry[Loop] = WeakRegistry()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

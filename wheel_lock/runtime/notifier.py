@@ -1,0 +1,210 @@
+"""Notifiers: threads for users' code, warnings and log handlers, so that none of them can delay a tick.
+
+Each is a daemon thread that starts with the first call, and ends a second after the last. It survives any exception of a
+callback, SystemExit included. Calls run one after the other, in the order in which they were posted. The process has one
+notifier for the log, warnings and the tasks of timers; every context has its own for callbacks.
+"""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import logging
+import os
+import queue
+import time
+from collections.abc import Callable
+from functools import partial
+
+from wheel_lock.runtime import native
+from wheel_lock.runtime.greenlets import SystemThread, new_gate, new_thread, run_among_greenlets
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.runtime.weak_registry import WeakRegistry
+
+logger = logging.getLogger("wheel_lock")
+
+_names = itertools.count(1)
+RUNS, GIVEN_UP = "runs", "given up"  # the two claims to a thread that is being started; the first claim holds
+# Raised when the system cannot start a thread, or the interpreter ends. Compared by identity: exceptions that a signal's
+# handler raises may be subclasses of these.
+_NO_THREAD = (RuntimeError, MemoryError, getattr(builtins, "PythonFinalizationError", RuntimeError))
+_LINGER_S = 1.0  # the time for which an idle thread is kept: losses come in bursts
+
+
+class Running:
+    """A call that is running on a notifier's thread.
+
+    Attributes:
+        call: The callback.
+        arguments: Its arguments.
+        since: When it began, in seconds of ``time.monotonic``.
+        reported: Whether it has been logged as slow.
+    """
+
+    __slots__ = ("arguments", "call", "reported", "since")
+
+    def __init__(self, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        self.call = call
+        self.arguments = arguments
+        self.since = time.monotonic()
+        self.reported = False
+
+
+def _log_failure(call: object) -> None:
+    try:
+        logger.exception("a callback on the notifier thread failed: %r", call)
+    except BaseException:
+        pass  # a log handler that raises, or a __repr__: no other place is left to report it
+
+
+class Notifier:
+    """Runs calls, in order, on a thread of its own.
+
+    Attributes:
+        running: The call that is running, or None. May be read from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._reset()
+        NOTIFIERS.add(self)
+
+    def _reset(self) -> None:
+        # SimpleQueue.put is reentrant, so a post from a finaliser that interrupts another post cannot deadlock.
+        self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]] = native.SimpleQueue()
+        self._threads: dict[None, SystemThread] = {}  # at most one: a dict, whose setdefault is atomic
+        self._refused: str | None = None  # why the last attempt to start a thread failed
+        self.running: Running | None = None
+
+    @property
+    def _thread(self) -> SystemThread | None:
+        return self._threads.get(None)
+
+    @property
+    def busy(self) -> bool:
+        """True if a call is running or queued. May be read from any thread."""
+        return self.running is not None or not self._calls.empty()
+
+    @uninterrupted_start
+    def post(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call ``call(*arguments)`` soon on the notifier thread, also if this method is interrupted. Never blocks."""
+        try:
+            self._calls.put((call, arguments))
+            self.start_if_need_be()
+        except BaseException:
+            insist(Notifier.start_if_need_be, self)
+            raise
+
+    def start_if_need_be(self) -> None:
+        """Start the thread if calls are queued and an earlier start failed."""
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
+        if self._thread is not None or self._calls.empty():
+            return
+        thread, fate = None, dict[None, str]()
+        try:
+            thread = new_thread(self._run, f"wheel-lock-notifier-{next(_names)}")
+            # An atomic operation decides between this, other threads, and a finaliser that has posted meanwhile.
+            if self._threads.setdefault(None, thread) is thread:
+                # Not start() here: it waits until the new thread runs, which would delay the timer's thread.
+                native.start_new_thread(self._launch, (thread, fate))
+        except BaseException as error:
+            insist(self._give_up, (thread, fate))
+            if type(error) not in _NO_THREAD:
+                raise  # by a signal's handler: passed on to the caller, which starts another thread
+            self._refused = repr(error)  # logged later: this may be the timer's thread, and log handlers take locks
+
+    def _give_up(self, attempt: tuple[SystemThread | None, dict[None, str]]) -> None:
+        """Forget a thread whose start failed or was interrupted, unless it runs; it will never run then."""
+        thread, fate = attempt
+        if fate.setdefault(None, GIVEN_UP) is GIVEN_UP and self._thread is thread is not None:
+            self._threads.pop(None, None)
+
+    def _launch(self, thread: SystemThread, fate: dict[None, str]) -> None:
+        if fate.setdefault(None, RUNS) is not RUNS:
+            return
+        try:
+            thread.start()
+        except BaseException as error:  # the system cannot start it: the next post tries again
+            self._refused = repr(error)
+            if self._thread is thread:
+                self._threads.pop(None, None)
+
+    def _run(self) -> None:
+        me = self._thread  # set before it was started
+        try:
+            while self._thread is me:  # False in a child that a callback has forked
+                try:
+                    call, arguments = self._calls.get(timeout=_LINGER_S)
+                except queue.Empty:
+                    return
+                run_among_greenlets(partial(self.run, call, *arguments))
+                self._say_why_late()
+                # Deleted before the next, possibly long wait: a callback may hold the last reference to a lock.
+                del call, arguments
+        finally:
+            if self._thread is me:
+                # From here on a post starts the next thread; for calls that were queued before it is started here.
+                self._threads.pop(None, None)
+                self._start()
+
+    def _say_why_late(self) -> None:
+        """Log why calls were delayed by the lack of a thread. On the notifier's thread."""
+        why, self._refused = self._refused, None
+        if why is not None:
+            run_among_greenlets(partial(self.run, logger.debug, "notifications had to wait for a thread: %s", why))
+
+    def run(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call ``call(*arguments)``, and log an exception. On the notifier's thread."""
+        before, self.running = self.running, Running(call, arguments)
+        try:
+            call(*arguments)
+        except BaseException:
+            # SystemExit too: a callback must not prevent the ones after it.
+            _log_failure(call)
+        finally:
+            self.running = before
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until all calls that were posted before have run.
+
+        Args:
+            timeout_s: The longest time to wait, in seconds.
+
+        Returns:
+            Whether they have run. False at once on the notifier thread, which cannot wait for itself.
+        """
+        thread = self._thread
+        if thread is not None and thread.ident == native.get_ident():
+            return False
+        if thread is None and self._calls.empty():
+            return True
+        done = new_gate()
+        self.post(done.release)
+        return done.acquire(timeout=timeout_s)
+
+
+class ProcessNotifier(Notifier):
+    """The notifier of the process."""
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until all calls that were posted before, to this or any other notifier, have run."""
+        until = time.monotonic() + timeout_s
+        others = [notifier for notifier in NOTIFIERS if notifier is not self]
+        drained = [notifier.drain(max(until - time.monotonic(), 0.0)) for notifier in others]
+        return super().drain(max(until - time.monotonic(), 0.0)) and all(drained)
+
+
+def _after_fork() -> None:
+    for notifier in NOTIFIERS:
+        notifier._reset()
+
+
+NOTIFIERS: WeakRegistry[Notifier] = WeakRegistry()
+
+NOTIFIER = ProcessNotifier()
+"""The notifier of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,65 @@
+"""Slow callbacks: a warning names a callback that delays others, while it still runs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.loop import Loop
+from wheel_lock.runtime.notifier import Notifier
+
+logger = logging.getLogger("wheel_lock")
+
+SLOW_S = 1.0
+_REPORTS = Notifier()  # a separate one: the notifier of the process may be the one that is blocked
+
+
+class SlowCalls:
+    """Checks one notifier periodically while it is busy. Timer's thread only.
+
+    Args:
+        loop: The loop on whose wheel the checks are scheduled.
+        notifier: The notifier.
+    """
+
+    def __init__(self, loop: Loop, notifier: Notifier) -> None:
+        self._loop = loop
+        self._notifier = notifier
+        self._alarm: Alarm | None = None
+
+    def look_later(self) -> None:
+        """Schedule a check, unless one is scheduled: a call has been posted."""
+        if self._alarm is None or self._alarm not in self._loop.wheel:
+            self._alarm = self._loop.call_at(self._loop.now + SLOW_S, self._look)
+
+    def _look(self, now: float) -> None:
+        if not self._notifier.busy:
+            return
+        next_s, running = SLOW_S, self._notifier.running
+        if running is None:
+            self._notifier.start_if_need_be()
+        if running is not None and not running.reported:
+            took_s = time.monotonic() - running.since  # real time, whatever the timer's clock
+            if took_s >= SLOW_S:
+                running.reported = True
+                _REPORTS.post(_report, running.call, running.arguments, took_s)
+            else:
+                next_s -= took_s
+        # A tick later, because an alarm may ring up to a tick early.
+        self._alarm = self._loop.call_at(now + next_s + self._loop.scale.tick_s, self._look)
+
+
+def _described(call: Callable[..., object]) -> str:
+    """Return the qualified name of a callback, or its ``repr()``."""
+    name = getattr(call, "__qualname__", None)
+    return repr(call) if name is None else f"{getattr(call, '__module__', None)}.{name}"
+
+
+def _report(call: Callable[..., object], arguments: tuple[object, ...], took_s: float) -> None:
+    """Log a slow callback. On the notifier thread."""
+    shown = ", ".join(map(repr, arguments))
+    logger.warning(
+        "the callback %s(%s) runs for %.1f s already, and those behind it wait", _described(call), shown, took_s
+    )

@@ -1,0 +1,268 @@
+"""HashedWheelTimer: the public face of the loop, modelled on Netty's class of that name.
+
+``new_timeout(task, delay)`` returns a :class:`Timeout`, ``stop()`` returns the unprocessed ones. Users' tasks run on the
+notifier thread. A timeout is rounded up to a tick: never early, as in Netty.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import math
+import os
+from collections.abc import Callable
+from functools import partial
+
+from wheel_lock.errors import TimerStopped, TooManyTimeouts
+from wheel_lock.options import count, seconds
+from wheel_lock.runtime.clock import Clock, SystemClock
+from wheel_lock.runtime.failures import FailureDomain
+from wheel_lock.runtime.loop import LOOPS, Loop
+from wheel_lock.runtime.native import RLock
+from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.slow_calls import SlowCalls
+from wheel_lock.wheel import WheelEntry
+
+logger = logging.getLogger("wheel_lock")
+
+_LONGEST_DELAY_S = 1e10
+MANY_TIMERS = 64  # as in Netty: one timer serves a process, so this many are a leak
+
+
+class TimeoutState(enum.Enum):
+    """The state of a timeout; it leaves PENDING once."""
+
+    PENDING = "pending"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+class Timeout(WheelEntry):
+    """A scheduled task. Made by :meth:`HashedWheelTimer.new_timeout`.
+
+    Attributes:
+        timer: The timer that it is scheduled on.
+        task: The callback; its argument is this object.
+        due_at: When it is due, in seconds of the timer's clock.
+    """
+
+    __slots__ = ("due_at", "group", "state", "task", "timer")
+
+    def __init__(self, timer: HashedWheelTimer, task: Callable[[Timeout], object], due_at: float) -> None:
+        self.tick = -1
+        self.timer = timer
+        self.task = task
+        self.due_at = due_at
+        self.group = timer.timeouts
+        self.state = TimeoutState.PENDING
+
+    def cancel(self) -> bool:
+        """Cancel the timeout, from any thread. O(1).
+
+        Returns:
+            True if it was pending, so that its task will not run; False if it had expired or been cancelled.
+        """
+        return self.timer.cancel_timeout(self)
+
+    @property
+    def cancelled(self) -> bool:
+        """True if the timeout was cancelled before it expired."""
+        return self.state is TimeoutState.CANCELLED
+
+    @property
+    def expired(self) -> bool:
+        """True if the timeout has expired, and its task has been handed to the notifier thread."""
+        return self.state is TimeoutState.EXPIRED
+
+    def __repr__(self) -> str:
+        return f"<Timeout {self.state.value} due_at={self.due_at:.3f} task={self.task!r}>"
+
+
+class TimeoutGroup:
+    """Hands the tasks of due timeouts to the notifier thread."""
+
+    def __init__(self, timer: HashedWheelTimer) -> None:
+        self._timer = timer
+        self._slow_calls = SlowCalls(timer, NOTIFIER)
+
+    def due(self, entries: list[Timeout], now: float) -> None:
+        """Expire ``entries``, except those that have been cancelled meanwhile."""
+        for timeout in entries:
+            if self._timer.settle(timeout, TimeoutState.EXPIRED):
+                NOTIFIER.post(timeout.task, timeout)
+        self._slow_calls.look_later()
+
+    def domains(self, entries: list[Timeout]) -> tuple[FailureDomain, ...]:
+        """Return no failure domain: a failure affects only the timeouts that were not handed over."""
+        return ()
+
+
+class HashedWheelTimer(Loop):
+    """A hashed wheel timer (Varghese & Lauck 1987, scheme 6; Netty's HashedWheelTimer) on one daemon thread.
+
+    Args:
+        tick_ms: Length of a tick in milliseconds.
+        slots: Slots of the wheel, rounded up to a power of two, as in Netty. One rotation takes ``slots * tick_ms``.
+        max_pending: The most timeouts of users that may be pending at once; None for no bound.
+        clock: The source of time; the system's clock by default.
+        threaded: If False there is no thread, and the caller calls :meth:`turn`: for tests that move a clock by hand.
+
+    A timer that is dropped without :meth:`stop` runs as long as timeouts are pending on it, or a context uses it. Then it
+    is collected like any other object, its thread ends, and a ResourceWarning names it.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        tick_ms: int = 10,
+        slots: int = 1024,
+        max_pending: int | None = None,
+        clock: Clock | None = None,
+        threaded: bool = True,
+    ) -> None:
+        self.max_pending = None if max_pending is None else count("max_pending", max_pending, least=1)
+        self.timeouts = TimeoutGroup(self)
+        self._pending: set[Timeout] = set()
+        slots = max(2, 1 << (count("slots", slots, least=1) - 1).bit_length())
+        super().__init__(tick_ms, slots, clock if clock is not None else SystemClock(), threaded)
+        if len(LOOPS) == MANY_TIMERS:
+            logger.warning(
+                "%d timers exist in this process; each is a thread, and one serves any number of locks and contexts",
+                MANY_TIMERS,
+            )
+
+    def new_timeout(self, task: Callable[[Timeout], object], delay: float) -> Timeout:
+        """Call ``task(timeout)`` on the notifier thread, not before ``delay`` has passed. O(1).
+
+        Args:
+            task: The callback. An exception that it raises is logged.
+            delay: Seconds from now; zero or less means at the next tick.
+
+        Returns:
+            The timeout, which can be cancelled.
+
+        Raises:
+            ValueError: The delay is not a finite number, or exceeds 1e10 seconds; or ``task`` is not callable.
+            TimerStopped: The timer has been stopped.
+            TooManyTimeouts: ``max_pending`` timeouts are pending.
+        """
+        delay_s = seconds("delay", delay, least=-math.inf, most=_LONGEST_DELAY_S)
+        if not callable(task):
+            raise ValueError(f"task must be callable, not {task!r}")
+        timeout = Timeout(self, task, self.clock.now() + max(delay_s, 0.0))
+        with self._lock:
+            if self._stopped:
+                raise TimerStopped("the timer has been stopped and takes no new timeouts")
+            if self.max_pending is not None and len(self._pending) >= self.max_pending:
+                raise TooManyTimeouts(f"{len(self._pending)} timeouts are pending, the limit is {self.max_pending}")
+            self._pending.add(timeout)
+        self.post(lambda: self._schedule_timeout(timeout))
+        return timeout
+
+    @property
+    def pending(self) -> int:
+        """The number of pending timeouts of users."""
+        return len(self._pending)
+
+    def stop(self) -> set[Timeout]:
+        """Stop the thread, and refuse new timeouts. A second call does nothing.
+
+        Returns:
+            The timeouts that were neither processed nor cancelled; their tasks will not run.
+
+        Raises:
+            RuntimeError: Called on the timer's own thread.
+        """
+        if self.in_thread:
+            raise RuntimeError("stop() cannot be called on the timer's own thread")
+        for member in list(self._members):
+            member.timer_stopped()
+        with self._lock:
+            self._stopped = True
+            thread = self._thread
+        unprocessed: set[Timeout] = set()
+        while self._pending:
+            try:
+                unprocessed.add(self._pending.pop())
+            except KeyError:
+                break  # another thread has just settled the last one
+        if thread is not None and thread.is_alive():
+            self.wake()
+            thread.join(timeout=5.0)
+        return unprocessed
+
+    @classmethod
+    def shared(cls) -> HashedWheelTimer:
+        """Return the timer of this process, which all contexts use by default."""
+        global _shared
+        with _shared_lock:
+            if _shared is None or _shared._stopped:
+                _shared = cls()
+            return _shared
+
+    @classmethod
+    def chosen(cls, timer: HashedWheelTimer | None) -> HashedWheelTimer:
+        """Return ``timer``, or the shared timer if it is None.
+
+        Raises:
+            TypeError: It is not a timer.
+        """
+        if timer is not None and not isinstance(timer, HashedWheelTimer):
+            raise TypeError(f"timer must be a HashedWheelTimer, not {type(timer).__name__}")
+        return cls.shared() if timer is None else timer
+
+    def settle(self, timeout: Timeout, state: TimeoutState) -> bool:
+        """Set the state of a pending timeout; return False if it was not pending. The one place that decides races.
+
+        One atomic operation of a set decides, not a lock: a signal's handler that interrupts the holder of a lock may
+        wait for this thread.
+        """
+        try:
+            self._pending.remove(timeout)
+        except KeyError:
+            return False
+        timeout.state = state
+        return True
+
+    def cancel_timeout(self, timeout: Timeout) -> bool:
+        """See :meth:`Timeout.cancel`."""
+        if not self.settle(timeout, TimeoutState.CANCELLED):
+            return False
+        self.post(lambda: self.wheel.cancel(timeout))
+        return True
+
+    def _schedule_timeout(self, timeout: Timeout) -> None:
+        if timeout.state is TimeoutState.PENDING:
+            self.wheel.schedule(timeout, self.scale.ceil(timeout.due_at))
+
+    def _died(self, error: BaseException) -> None:
+        # Users' timeouts outlive the thread: they leave its wheel and go into that of the next.
+        pending = self._pending.copy()
+        for timeout in pending:
+            timeout.tick = -1
+        super()._died(error)
+        for timeout in pending:
+            self.post(partial(self._reschedule, timeout))
+
+    def _reschedule(self, timeout: Timeout) -> None:
+        if timeout not in self.wheel:
+            self._schedule_timeout(timeout)
+
+    def _forked(self) -> None:
+        self._pending = set()
+        super()._forked()
+
+
+def _after_fork() -> None:
+    global _shared_lock
+    _shared_lock = RLock()
+
+
+_shared: HashedWheelTimer | None = None
+_shared_lock = RLock()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,52 @@
+"""A context as threads see it: how it is closed."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.errors import WheelLockError
+from wheel_lock.locks.context import Face, close_later
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.sync import call as sync_call
+
+
+class ThreadFace(Face):
+    """The side that threads see."""
+
+    def close(self, timeout: float | None = None) -> None:
+        """End every lease, releasing them at the server unless ``release_on_close`` is off, and hang up.
+
+        Locks that are still held are lost, for the reason "context closed". Closing twice is harmless.
+
+        Args:
+            timeout: Seconds it may take; ``close_timeout`` by default. What is not released by then expires.
+        """
+        limit_s = self._closing_time_s(timeout)
+        if limit_s is not None:
+            sync_call.wait_for(self._engine, partial(self._engine.close, limit_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    @uninterrupted_start
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except WheelLockError:
+            raise
+        except BaseException:
+            insist(close_later, self._engine)
+            raise
+
+    def __del__(self) -> None:
+        engine: LockEngine | None = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.post_if_running(engine.retire)
