@@ -50,10 +50,10 @@ def test_wheel_lock(benchmark: BenchmarkFixture, server: RedisServer) -> None:
     timer = HashedWheelTimer(clock=clock, threaded=False)
     engine = Engine(RedisPyConnector(server.client()), ContextOptions(), timer, launch=lambda attempt: attempt())
     options = lock_options(TIMEOUT_S)
-    group = engine.renewer.group(EXCLUSIVE, options.timeout_s, options.timeout_ms, options.renew_every_s)
+    group = engine.router.renewer.group(EXCLUSIVE, options.timeout_s, options.timeout_ms, options.renew_every_s)
     leases = [Lease(f"lock:{n}", fragment(b"lock:%d" % n, b"%022d" % n), group, NOBODY) for n in range(LOCKS)]
     acquired: Operation[None] = Operation(lambda: None)
-    bulk = AcquireMany(engine, options, acquired)
+    bulk = AcquireMany(engine.leases, options, acquired)
     timer.post(lambda: bulk.add(leases))
     timer.post(bulk.seal)
     _turn_until(timer, lambda: acquired.done)

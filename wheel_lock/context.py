@@ -71,6 +71,8 @@ class LockContext(ThreadLocks, ThreadFace):
         True
     """
 
+    _engine: Engine
+
     def __init__(
         self,
         client: AnyClient,
@@ -358,7 +360,7 @@ def _at_exit() -> None:
     for engine in engines:
         if (engine.held or engine.timer.running) and not engine.closed and not engine.timer.stopped:
             waiting: Waiting[None] = Waiting(engine)
-            engine.tell(partial(engine.end, _EXIT_TIMEOUT_S, waiting))
+            engine.post_if_open(partial(engine.end, _EXIT_TIMEOUT_S, waiting))
             closing.append(waiting)
     for waiting in closing:
         try:

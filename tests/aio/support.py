@@ -109,4 +109,4 @@ async def nothing_is_left(context: LockContext, view: redis.Redis, names: Iterab
         assert await lock.acquire(), f"{name} cannot be acquired"
         await lock.release()
     assert context.held() == []
-    assert context._engine.acquiring == 0
+    assert context._engine.leases.acquiring == 0

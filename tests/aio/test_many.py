@@ -18,7 +18,7 @@ NAMES = [f"shard:{number}" for number in range(4500)]  # more than one part
 
 
 def none_left(real: Backend, context: LockContext) -> bool:
-    return context.stats().held == 0 and real.view.dbsize() == 0 and context._engine.acquiring == 0
+    return context.stats().held == 0 and real.view.dbsize() == 0 and context._engine.leases.acquiring == 0
 
 
 def of(locks: dict[str, Lock | None]) -> list[Lock]:

@@ -255,6 +255,7 @@ class ScriptedConnector:
     """
 
     discovers = False
+    in_cluster = False
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -476,7 +477,7 @@ class Rig:
     ) -> Lease:
         """A lease that is not acquired yet."""
         options = lock_options(timeout, renew=renew, renew_every=renew_every)
-        group = self.engine.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+        group = self.engine.router.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
         lease = Lease(name, fragment(lock_name(name), new_token()), group, owner)
         lease.on_lost = partial(self._note, lease)
         return lease
@@ -502,7 +503,7 @@ class Rig:
             timeout, renew=renew, renew_every=renew_every, max_renewals=max_renewals, max_hold=max_hold
         )
         operation: Operation[bool] = Operation(lambda: None)
-        request = Acquire(self.engine, (lease,), options, operation)
+        request = Acquire(self.engine.leases, (lease,), options, operation)
         self.post(request.begin)
         return Attempt(lease, request, operation)
 
@@ -521,7 +522,7 @@ class Rig:
         """Begin to acquire many locks."""
         leases = [self.lease(name, timeout, **options) for name in names]
         operation: Operation[None] = Operation(lambda: None)
-        bulk = AcquireMany(self.engine, lock_options(timeout, **options), operation)
+        bulk = AcquireMany(self.engine.leases, lock_options(timeout, **options), operation)
         self.timer.post(lambda: bulk.begin(len(leases), limit_s), self.engine)
         self.timer.post(lambda: bulk.add(leases), self.engine)
         self.post(bulk.seal)
@@ -563,12 +564,12 @@ class Rig:
 
     def stats(self) -> ContextStats:
         engine = self.engine
-        return snapshot(engine.counters, held=len(engine.held), overdue=len(engine.renewer.overdue))
+        return snapshot(engine.counters, held=len(engine.leases.held), overdue=len(engine.router.renewer.overdue))
 
     def close(self) -> None:
         """Close every socket, and fail if the timer's thread had to survive anything."""
-        self.engine.node.close(ConnectionAbortedError("the test is over"))
-        self.engine.wakeups.close(ConnectionAbortedError("the test is over"))
+        self.engine.router.renewer.node.close(ConnectionAbortedError("the test is over"))
+        self.engine.router.wakeups.close(ConnectionAbortedError("the test is over"))
         for server in self.servers:
             server.close()
         for sock in self.connector.sockets + self.connector.listeners.sockets:

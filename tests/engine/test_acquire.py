@@ -70,7 +70,7 @@ def test_an_unanswered_acquire_times_out_and_is_released_on_the_same_road(rig: R
     rig.say(OK, FINE)  # it was granted after all
     assert not rig.believes(attempt.lease)
     assert attempt.lease.state is State.REFUSED
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
 
 
 def test_an_acquire_that_finds_no_connection_times_out_with_the_reason(rig: Rig) -> None:
@@ -104,7 +104,7 @@ def test_given_up_while_it_waits_for_a_connection_it_is_never_sent(rig: Rig) -> 
     rig.turn()
     assert rig.server.take() == []
     assert attempt.lease.state is State.REFUSED
-    assert rig.engine.acquiring == 0
+    assert rig.engine.leases.acquiring == 0
 
 
 def test_given_up_after_it_was_sent_it_is_released_owner_checked(rig: Rig) -> None:
@@ -115,7 +115,7 @@ def test_given_up_after_it_was_sent_it_is_released_owner_checked(rig: Rig) -> No
     assert release.pairs == acquire.pairs == [(b"a", attempt.lease.token)]
     rig.say(OK, FINE)
     assert not rig.believes(attempt.lease)
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
     rig.go_on(10.0)
     assert rig.server.take() == []
 
@@ -163,7 +163,7 @@ def test_given_up_after_it_is_over_nothing_is_sent(rig: Rig, ending: str) -> Non
     rig.server.take()
     rig.post(attempt.request.give_up)
     assert rig.server.take() == []
-    assert rig.engine.acquiring == 0
+    assert rig.engine.leases.acquiring == 0
 
 
 def test_given_up_on_a_broken_connection_the_release_goes_out_on_the_next(rig: Rig) -> None:
@@ -286,7 +286,7 @@ def test_no_more_than_max_held_are_held_or_being_acquired() -> None:
         rig.hold("d")
         rig.release(held)
         rig.hold("e")
-        assert [lease.name for lease in rig.engine.held] == ["d", "e"]
+        assert [lease.name for lease in rig.engine.leases.held] == ["d", "e"]
 
 
 def test_what_a_bulk_acquire_is_asking_for_counts_too() -> None:
@@ -296,7 +296,7 @@ def test_what_a_bulk_acquire_is_asking_for_counts_too() -> None:
         another = rig.acquire_many(["and", "more"])
         rig.go_on(0.1, rig.agree)
         assert bulk.operation.done
-        assert len(rig.engine.held) <= 5
+        assert len(rig.engine.leases.held) <= 5
         for operation in (single.operation, another.operation):
             with pytest.raises(TooManyLocks):
                 operation.result()
@@ -326,7 +326,7 @@ def test_every_end_of_an_acquire_gives_its_place_back() -> None:
         assert unanswered.operation.done
         rig.server.take()
         rig.say(OK, FINE)
-        assert rig.engine.acquiring == 0
+        assert rig.engine.leases.acquiring == 0
         rig.hold("a")
 
 

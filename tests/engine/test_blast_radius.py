@@ -39,16 +39,16 @@ def fail(*arguments: object, **more: object) -> None:
 def stranger(failing: Rig) -> Engine:
     """Another context's engine on the same timer. It holds one lock."""
     engine = Engine(failing.connector, ContextOptions(), failing.timer, failing.launch)
-    group = engine.renewer.group(EXCLUSIVE, 30.0, 30_000, 10.0)
+    group = engine.router.renewer.group(EXCLUSIVE, 30.0, 30_000, 10.0)
     lease = Lease("the other's", b"", group)
     lease.move(Event.GRANTED)
     lease.deadline = failing.now + 29.0
-    engine.held[lease] = None
+    engine.leases.held[lease] = None
     return engine
 
 
 def believes(engine: Engine) -> bool:
-    return all(lease.believed(engine.timer.clock.now()) for lease in engine.held) and bool(engine.held)
+    return all(lease.believed(engine.timer.clock.now()) for lease in engine.leases.held) and bool(engine.leases.held)
 
 
 @pytest.mark.parametrize("event", [Event.FREED, Event.GRANTED, Event.CONFIRMED, Event.TURNED_DOWN])
@@ -88,7 +88,7 @@ def test_a_command_that_cannot_be_encoded_costs_its_caller(
     assert isinstance(attempt.operation.error, WheelLockError)
     assert attempt.operation.error.__cause__ is BUG
     assert attempt.lease.state is State.REFUSED
-    assert failing.engine.acquiring == 0
+    assert failing.engine.leases.acquiring == 0
     assert failing.connector.attempts == 1  # nothing was sent, so the connection is as good as before
     failing.go_on(5.0, failing.agree)
     assert failing.believes(other)
@@ -230,7 +230,7 @@ def test_a_failure_leaves_no_count_below_nothing(failing: Rig) -> None:
     failing.post(fail)
     for attempt in attempts:
         failing.post(attempt.request.give_up)
-    assert failing.engine.acquiring == 0
+    assert failing.engine.leases.acquiring == 0
     failing.launch.slow = False
     failing.launch.go_on()
 
@@ -240,7 +240,7 @@ def test_an_extended_lease_that_a_failure_ends_is_cleaned_up(failing: Rig) -> No
     failing.extend(lease, 3600.0)
     failing.agree()
     failing.turn()
-    failing.post(lambda: failing.engine.renewer.crashed(BUG))
+    failing.post(lambda: failing.engine.router.renewer.crashed(BUG))
     failing.post(fail)  # which is what the fixture expects to see
     released: list[str] = []
 

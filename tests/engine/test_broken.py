@@ -259,10 +259,10 @@ def test_a_bulk_acquires_reply_that_makes_no_sense_grants_nothing_and_is_asked_a
     attempt = rig.acquire_many(names(3))
     rig.say(reply)
     assert not attempt.operation.done
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
     rig.go_on(0.1, rig.agree)
     assert attempt.operation.result() is None
-    assert len(rig.engine.held) == 3
+    assert len(rig.engine.leases.held) == 3
 
 
 @pytest.mark.parametrize("reply", [OK, FINE, integer(1), error("ERR who knows"), *NONSENSE])
@@ -358,11 +358,11 @@ def test_a_random_server_never_kills_the_engine_and_never_makes_a_lease_outlive_
 
     for number in range(40):
         rig.acquire(f"lock:{number % 7}", source.choice([0.3, 1.0, 3.0]))
-        for lease in list(rig.engine.held):
+        for lease in list(rig.engine.leases.held):
             if source.random() < 0.2:
                 rig.release(lease)
         rig.go_on(source.random() / 2, babble)
-        assert all(lease.deadline > rig.now - 0.02 for lease in rig.engine.held)
+        assert all(lease.deadline > rig.now - 0.02 for lease in rig.engine.leases.held)
     hung_up.update(rig.connector.servers)
     for server in rig.connector.servers:
         server.close()

@@ -40,7 +40,7 @@ def test_all_taken_is_an_answer_too(rig: Rig) -> None:
     attempt = rig.acquire_many(names(2))
     rig.say(array(1, TAKEN, 2, TAKEN))
     assert attempt.operation.result() is None
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
 
 
 def test_an_entry_error_undoes_everything(rig: Rig) -> None:
@@ -51,7 +51,7 @@ def test_an_entry_error_undoes_everything(rig: Rig) -> None:
         attempt.operation.result()
     assert rig.server.one("release_many").names == ["lock:0", "lock:2"]
     rig.say(FINE)
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
     assert rig.told == []
     assert {lease.state for lease in attempt.leases} == {State.RELEASED, State.REFUSED}
 
@@ -77,7 +77,7 @@ def test_a_refused_call_undoes_everything() -> None:
             "lock:4",
             "lock:5",
         ]
-        assert not rig.engine.held
+        assert not rig.engine.leases.held
 
 
 def test_no_more_than_a_few_chunks_are_under_way_and_an_error_stops_the_rest() -> None:
@@ -143,7 +143,7 @@ def test_an_unanswered_chunk_times_out_and_everything_is_released() -> None:
             attempt.operation.result()
         released = {name for command in rig.server.take() if "release" in command.what for name in command.names}
         assert released == set(names(4))
-        assert not rig.engine.held
+        assert not rig.engine.leases.held
 
 
 def test_without_a_connection_nothing_is_sent_and_the_caller_is_told(rig: Rig) -> None:
@@ -170,11 +170,11 @@ def test_given_up_midway_everything_granted_or_asked_for_is_released_and_the_res
         rig.say(FINE * (sent - 3))  # the grants that nobody waits for
         rig.agree()
         rig.turn()
-        assert not rig.engine.held
+        assert not rig.engine.leases.held
         assert rig.told == []
         assert {lease.state for lease in attempt.leases} <= {State.RELEASED, State.RELEASING, State.REFUSED}
         rig.go_on(60.0)
-        assert not rig.engine.held
+        assert not rig.engine.leases.held
 
 
 def test_given_up_after_it_is_complete_everything_is_released(rig: Rig) -> None:
@@ -183,7 +183,7 @@ def test_given_up_after_it_is_complete_everything_is_released(rig: Rig) -> None:
     rig.server.take()
     rig.post(attempt.bulk.give_up)
     assert rig.server.one("release_many").names == names(3)
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
 
 
 def test_given_up_before_anything_was_sent_nothing_is_sent(rig: Rig) -> None:
@@ -261,7 +261,7 @@ def test_a_key_of_another_type_is_a_loss_and_another_error_is_an_error(rig: Rig)
     with pytest.raises(LockServerError, match=r"READONLY .* \(lock 'lock:1'\)"):
         operation.result()
     assert rig.reasons == [("lock:0", LossReason.TAKEN)]
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
     assert not any(rig.believes(lease) for lease in leases)
 
 

@@ -323,7 +323,7 @@ def test_an_acquire_that_is_refused_holds_nothing(rig: Rig) -> None:
     rig.say(NIL)
     assert attempt.operation.result() is False
     assert attempt.lease.state is State.REFUSED
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
     rig.go_on(5.0)
     assert rig.told == []
     assert [command.what for command in rig.server.take()] == ["SET"]

@@ -123,7 +123,7 @@ def test_what_waits_for_a_connection_is_refused_by_a_close(rig: Rig) -> None:
     assert close(rig).done
     with pytest.raises(LockUnavailable, match="closed"):
         attempt.operation.result()
-    assert rig.engine.acquiring == 0
+    assert rig.engine.leases.acquiring == 0
 
 
 def test_nothing_can_be_asked_of_a_closed_engine(rig: Rig) -> None:
@@ -148,7 +148,7 @@ def test_a_grant_that_arrives_during_the_close_is_released(rig: Rig) -> None:
     assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
     rig.say(FINE, FINE)
     assert operation.done
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
 
 
 def test_a_grant_that_is_read_together_with_the_end_of_the_sweep_is_released(rig: Rig) -> None:
@@ -314,7 +314,7 @@ def test_a_dead_thread_gives_every_place_back() -> None:
         pending = rig.acquire("b")
         die(rig)
         rig.post(pending.request.give_up)  # as its caller does when it has noticed
-        assert rig.engine.acquiring == 0
+        assert rig.engine.leases.acquiring == 0
         rig.launch.slow = False
         rig.launch.go_on()
         rig.hold("c")
@@ -411,7 +411,7 @@ def test_a_place_of_the_parents_is_free_in_the_child() -> None:
         rig.acquire("a")
         rig.timer._forked()
         rig.hold("b")
-        assert rig.engine.acquiring == 0
+        assert rig.engine.leases.acquiring == 0
         assert rig.now == START
 
 

@@ -112,7 +112,7 @@ def test_given_up_as_the_first_with_a_try_under_way_it_is_undone_before_the_next
     assert release.pairs == acquire.pairs != again.pairs
     rig.say(integer(0), FINE, integer(0))
     assert second.granted
-    assert list(rig.engine.held) == [second.lease]
+    assert list(rig.engine.leases.held) == [second.lease]
 
 
 def test_given_up_with_a_try_under_way_and_nobody_behind_nothing_is_left(rig: WaitingRig) -> None:
@@ -121,7 +121,7 @@ def test_given_up_with_a_try_under_way_and_nobody_behind_nothing_is_left(rig: Wa
     rig.give_up(wait)
     assert whats(rig) == ["acquire", "release_many"]
     rig.say(integer(0), FINE)
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
     rig.assert_clean()
 
 
@@ -140,7 +140,7 @@ def test_given_up_with_a_token_that_others_may_have_it_is_undone_when_its_answer
     rig.server.one("SET")
     rig.say(OK)
     assert second.granted
-    assert list(rig.engine.held) == [second.lease]
+    assert list(rig.engine.leases.held) == [second.lease]
 
 
 def test_given_up_in_the_turn_in_which_the_grant_arrives_it_is_released(rig: WaitingRig) -> None:
@@ -162,7 +162,7 @@ def test_given_up_after_the_grant_it_is_released(rig: WaitingRig) -> None:
     rig.give_up(wait)
     rig.server.one("release_many")
     rig.say(FINE)
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
     rig.assert_clean()
 
 
@@ -409,7 +409,7 @@ def test_the_end_of_the_context_is_everybodys_and_a_try_under_way_is_undone(rig:
     rig.say(OK if stage is who_asks else integer(0), FINE)
     rig.turn()
     assert closing.done
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
     assert all(server.hung_up or not server.take() for server in rig.connector.listeners.servers)
     assert rig.waiting == 0
 
@@ -449,7 +449,7 @@ def test_after_a_failure_nobody_asks_for_those_who_are_gone(rig: WaitingRig) -> 
     rig.post(lambda: rig.engine.crashed(BUG))
     assert isinstance(second.error, LockUnavailable)
     rig.go_on(1.0, rig.agree)
-    assert not rig.engine.held
+    assert not rig.engine.leases.held
     rig.assert_clean()
 
 

@@ -52,13 +52,13 @@ def test_a_hostile_reply_costs_one_connection_and_no_lease_of_any_context(rig: R
     rig.go_on(1.0, rig.agree)
     assert attempt.operation.result()
     assert rig.told == []
-    other.node.close(ConnectionAbortedError("the test is over"))
+    other.router.renewer.node.close(ConnectionAbortedError("the test is over"))
 
 
 @pytest.mark.parametrize("reply", HOSTILE)
 def test_a_hostile_message_costs_the_connection_for_wake_ups(rig: Rig, reply: bytes) -> None:
     held = rig.hold("held", 30.0)
-    rig.engine.wakeups.listen(b"c", Listener())
+    rig.engine.router.wakeups.listen(b"c", Listener())
     rig.turn()
     bad = rig.connector.listeners.servers[-1]
     bad.say(reply)
@@ -173,7 +173,8 @@ def test_a_flood_of_messages_is_heard_a_part_in_each_turn(rig: Rig, pair: tuple[
     ours, theirs = pair
     ours.setblocking(False)
     heard: list[Reply] = []
-    channel = PushChannel(heard.append, rig.timer, Owned(ours), None, nothing, nothing)
+    channel = PushChannel(rig.timer, Owned(ours), None, nothing, nothing)
+    channel.on_push = heard.append
     theirs.settimeout(0.0)
     count = 0
     try:

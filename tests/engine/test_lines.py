@@ -178,7 +178,7 @@ def test_a_thousand_waiters_cost_two_commands_per_grant(rig: WaitingRig) -> None
     rig.commands.clear()
     for wait in waits[:200]:
         rig.go_on(0.0, rig.agree)
-        assert [lease.name for lease in rig.engine.held] == ["a"]
+        assert [lease.name for lease in rig.engine.leases.held] == ["a"]
         assert wait.granted
         rig.release(wait.lease)
     assert len(rig.commands) <= 2 * 200

@@ -14,8 +14,8 @@ from tests.unit.support import PATIENCE_S
 from wheel_lock.engine.future import Operation
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import State
-from wheel_lock.net.node import start_helper_thread
 from wheel_lock.runtime.failures import FailureDomain
+from wheel_lock.runtime.greenlets import start_helper_thread
 
 REFUSED = ConnectionRefusedError("nobody listens")
 
@@ -40,11 +40,11 @@ def test_a_silent_node_is_suspected_after_a_sixth_of_the_timeout(rig: Rig, timeo
     rig.hold("a", timeout)
     due = START + timeout / 3
     rig.go_to(due + timeout / 6 - 2 * TICK_S)
-    assert rig.engine.node.ready
+    assert rig.engine.router.renewer.node.ready
     assert rig.connector.attempts == 1
     rig.launch.slow = True
     rig.go_to(due + timeout / 6)
-    assert not rig.engine.node.ready
+    assert not rig.engine.router.renewer.node.ready
     assert len(rig.launch.held) == 1
 
 
@@ -54,9 +54,9 @@ def test_where_less_than_that_is_left_it_is_suspected_after_half_of_what_is_left
     rig.jump(2.768)  # 0.2 s before the deadline
     assert len(rig.server.take()) == 1
     rig.go_on(0.07)
-    assert rig.engine.node.ready
+    assert rig.engine.router.renewer.node.ready
     rig.go_on(0.03)
-    assert not rig.engine.node.ready
+    assert not rig.engine.router.renewer.node.ready
 
 
 def test_a_paused_server_that_speaks_first_keeps_its_connection_and_loses_nothing(rig: Rig) -> None:
@@ -205,7 +205,7 @@ def test_a_setting_that_cannot_work_refuses_waiting_requests_at_once(rig: Rig, r
     assert rig.now == START
     rig.go_on(10.0)
     assert rig.connector.attempts == 1
-    assert rig.engine.acquiring == 0
+    assert rig.engine.leases.acquiring == 0
 
 
 def test_held_leases_go_on_trying_even_so(rig: Rig) -> None:
@@ -234,7 +234,7 @@ def test_an_idle_connection_is_made_again_while_something_is_held(rig: Rig) -> N
     rig.server.close()
     rig.go_on(0.1)
     assert rig.connector.attempts == 2
-    assert rig.engine.node.ready
+    assert rig.engine.router.renewer.node.ready
     rig.go_on(0.1, rig.agree)
     assert lease.renewals == 1  # verified at once
     rig.go_on(10.0, rig.agree)
@@ -250,16 +250,16 @@ def test_an_idle_half_open_connection_is_noticed_at_the_next_renewal(rig: Rig) -
 
 def test_a_helper_thread_that_cannot_be_started_is_one_failed_attempt(rig: Rig) -> None:
     rig.hold("a", 30.0)
-    launch = rig.engine.node._launch
+    launch = rig.engine.router.renewer.node._launch
     failures = 1
 
     def out_of_threads(attempt: Callable[[], None]) -> None:
         nonlocal failures
         failures -= 1
-        rig.engine.node._launch = launch
+        rig.engine.router.renewer.node._launch = launch
         raise RuntimeError("can't start new thread")
 
-    rig.engine.node._launch = out_of_threads
+    rig.engine.router.renewer.node._launch = out_of_threads
     rig.server.close()
     rig.go_on(2.0)
     assert failures == 0
@@ -324,12 +324,12 @@ def test_a_connection_to_a_server_that_has_been_replaced_as_master_meanwhile_is_
     rig.launch.slow = True
     attempt = rig.acquire("a")
     error = ConnectionAbortedError("another server is the master now")
-    rig.engine.node.leave_for([("another", "6379")], error)
+    rig.engine.router.renewer.node.leave_for([("another", "6379")], error)
     rig.launch.go_on()
     rig.turn()
     assert rig.server.take() == []
     assert rig.server.hung_up
-    rig.engine.node.leave_for([("another", "6379"), ("scripted", "6379")], error)
+    rig.engine.router.renewer.node.leave_for([("another", "6379"), ("scripted", "6379")], error)
     rig.launch.slow = False
     rig.go_on(1.0, rig.agree)
     assert attempt.operation.result()
@@ -373,9 +373,9 @@ def test_a_server_error_is_a_sign_of_life(rig: Rig) -> None:
     rig.hold("a")
     rig.launch.slow = True
     rig.go_on(1.6)
-    assert not rig.engine.node.ready
+    assert not rig.engine.router.renewer.node.ready
     rig.say(error("BUSY no time"))
-    assert rig.engine.node.ready
+    assert rig.engine.router.renewer.node.ready
 
 
 class _Struck(BaseException):

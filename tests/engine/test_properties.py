@@ -179,7 +179,7 @@ class Machine(RuleBasedStateMachine):
 
     def check_leftovers(self) -> None:
         """Fail if the engines still keep something of what is over."""
-        assert not any(client.rig.engine.acquiring for client in self.world.clients)
+        assert not any(client.rig.engine.leases.acquiring for client in self.world.clients)
 
 
 class WithExtends(Machine):

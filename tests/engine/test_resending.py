@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.support import FINE, START, TICK_S, Command, Rig, agreement, error, names, runs
 from wheel_lock.engine.future import Operation
-from wheel_lock.engine.requests.acquire_all import Together
+from wheel_lock.engine.waiting.multi_lock import Together
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
 from wheel_lock.lock_types import FENCED
@@ -150,7 +150,7 @@ def test_overdue_leases_are_drained_nearest_deadline_first_across_calls() -> Non
         rig.server.close()
         rig.go_on(1.5)
         drained = [command for command in rig.server.take() if command.what == "renew"]
-        by_token = {lease.token: lease for lease in rig.engine.held}
+        by_token = {lease.token: lease for lease in rig.engine.leases.held}
         deadlines = [by_token[token].deadline for command in drained for _, token in command.pairs]
         assert deadlines == sorted(deadlines)
         assert len(deadlines) == 35
@@ -209,16 +209,16 @@ def test_a_bulk_acquire_that_is_given_up_is_not_asked_for_in_another_way(rig: Ri
     assert rig.server.take() == []
     rig.say(WANTS_KEYS)  # but what cleans up after it is
     assert [command.what for command in rig.server.take()] == ["release_many"] * 3
-    assert rig.engine.held == {}
+    assert rig.engine.leases.held == {}
 
 
 def test_several_locks_together_that_are_given_up_are_not_asked_for_one_by_one(rig: Rig) -> None:
     leases = [rig.lease(name) for name in "ab"]
     operation: Operation[Any] = Operation(lambda: None)
-    together = Together(rig.engine, lock_options(3.0), leases, False, False, None, operation)
+    together = Together(rig.engine.lines, lock_options(3.0), leases, False, False, None, operation)
     rig.post(together.begin)
     rig.post(together.give_up)
     assert [command.what for command in rig.server.take()] == ["acquire_all", "release_many"]
     rig.say(WANTS_KEYS)
     assert rig.server.take() == []
-    assert rig.engine.held == {}
+    assert rig.engine.leases.held == {}

@@ -47,7 +47,7 @@ def asked(rig: Rig) -> list[str]:
 
 
 def unanswered(rig: Rig) -> int:
-    channel = rig.engine.node._channel
+    channel = rig.engine.router.renewer.node._channel
     assert channel is not None
     return channel.unanswered
 
@@ -122,7 +122,7 @@ def test_those_who_come_and_go_while_nothing_is_answered_leave_nothing(crowded: 
     for number in range(3000):
         attempt = crowded.acquire(f"passer-by:{number}")
         crowded.post(attempt.request.give_up)
-    assert len(crowded.engine.node._waiting) < 600
+    assert len(crowded.engine.router.renewer.node._waiting) < 600
     assert unanswered(crowded) <= FEW
     assert len(crowded.server.take()) == FEW
 
@@ -133,8 +133,10 @@ def test_what_nobody_wants_any_more_is_not_written(rig: Rig) -> None:
 
     def both() -> None:
         for lease in (given_up, kept):
-            Acquire(rig.engine, (lease,), lock_options(30.0), Operation(lambda: None)).begin()
-        unwanted = Acquire(rig.engine, (rig.lease("unwanted", 30.0),), lock_options(30.0), Operation(lambda: None))
+            Acquire(rig.engine.leases, (lease,), lock_options(30.0), Operation(lambda: None)).begin()
+        unwanted = Acquire(
+            rig.engine.leases, (rig.lease("unwanted", 30.0),), lock_options(30.0), Operation(lambda: None)
+        )
         unwanted.begin()
         unwanted.give_up()
 
@@ -146,7 +148,7 @@ def test_a_socket_that_takes_no_more_has_callers_wait_and_unsent_ones_taken_back
     rig.hold("warm-up", 300.0)
     long = "n" * 400
     attempts = [rig.acquire(f"{long}:{number}", 300.0) for number in range(5000)]
-    queued = rig.engine.node._channel
+    queued = rig.engine.router.renewer.node._channel
     assert queued is not None
     assert queued._writing
     assert queued._out_bytes < connection.MOST_QUEUED_BYTES
@@ -172,17 +174,17 @@ def test_chunks_of_a_bulk_acquire_wait_as_well(crowded: Rig) -> None:
     crowded.server.take()
     bulk = crowded.acquire_many(names(4000), 30.0)
     assert crowded.server.take() == []
-    assert bulk.bulk.engine.acquiring == 4000 + FEW
+    assert bulk.bulk.table.acquiring == 4000 + FEW
     crowded.post(bulk.bulk.give_up)
     crowded.launch.slow = True
     crowded.go_on(3.0)
     assert "acquire_many" not in {command.what for command in crowded.server.take()}
-    assert bulk.bulk.engine.acquiring == FEW
+    assert bulk.bulk.table.acquiring == FEW
 
 
 def test_a_suspected_connection_that_nobody_waits_for_is_dropped_with_one_clean_up(crowded: Rig) -> None:
     rig = crowded
-    (warm,) = rig.engine.held
+    (warm,) = rig.engine.leases.held
     rig.release(warm)
     rig.server.agree()
     rig.turn()
@@ -191,15 +193,15 @@ def test_a_suspected_connection_that_nobody_waits_for_is_dropped_with_one_clean_
     rig.launch.slow = True
     rig.go_on(5.1)
     assert all(attempt.operation.done for attempt in attempts)
-    assert not rig.engine.node.ready
-    assert rig.engine.node.connected
+    assert not rig.engine.router.renewer.node.ready
+    assert rig.engine.router.renewer.node.connected
     rig.connector.refusal = TimeoutError("nobody answers there")
     rig.launch.go_on()
     rig.turn()
-    assert not rig.engine.node.connected
+    assert not rig.engine.router.renewer.node.connected
     silent.take()
     assert silent.hung_up
-    assert len(rig.engine.node._own) == 1
+    assert len(rig.engine.router.renewer.node._own) == 1
     rig.connector.refusal = None
     rig.launch.slow = False
     rig.go_on(1.0)
@@ -215,7 +217,7 @@ def test_a_suspected_connection_with_a_renewal_on_it_is_kept(rig: Rig) -> None:
     rig.connector.refusal = TimeoutError("nobody answers there")
     rig.launch.go_on()
     rig.turn()
-    assert rig.engine.node.connected
+    assert rig.engine.router.renewer.node.connected
     silent.say(FINE)
     rig.turn()
     assert lease.state is State.HELD
@@ -223,7 +225,7 @@ def test_a_suspected_connection_with_a_renewal_on_it_is_kept(rig: Rig) -> None:
 
 def test_a_suspected_connection_is_kept_for_its_first_word_while_a_lease_is_held(crowded: Rig) -> None:
     rig = crowded
-    (warm,) = rig.engine.held
+    (warm,) = rig.engine.leases.held
     attempt = rig.acquire("a", 30.0)
     silent = rig.server
     rig.launch.slow = True
@@ -271,11 +273,11 @@ def test_a_vanished_server_with_nothing_but_clean_ups_before_it_is_suspected_aga
     rig.launch.slow = True
     rig.go_on(5.1)  # clean-ups are behind all of them
     rig.say(NIL)  # one answer, and no more
-    assert rig.engine.node.ready
+    assert rig.engine.router.renewer.node.ready
     waiting = rig.acquire("later", 30.0)
     assert waiting.request.sends == 0
     rig.go_on(1.1)
-    assert not rig.engine.node.ready
+    assert not rig.engine.router.renewer.node.ready
 
 
 def test_behind_one_who_asks_for_the_first_time_those_who_left_are_forgotten() -> None:
@@ -299,7 +301,7 @@ def test_a_suspected_connection_with_a_release_on_it_is_kept(rig: Rig, in_bulk: 
     rig.connector.refusal = TimeoutError("nobody answers there")
     rig.launch.go_on()
     rig.turn()
-    assert rig.engine.node.connected
+    assert rig.engine.router.renewer.node.connected
     rig.launch.slow = True
     assert [name for command in silent.take() for name in command.names] == ["a"]
     silent.agree()
@@ -312,9 +314,9 @@ def test_those_who_have_left_crowd_nobody(crowded: Rig) -> None:
     crowded.launch.slow = True
     for number in range(10):
         attempt = crowded.acquire(f"passer-by:{number}")
-        assert crowded.engine.node.crowded
+        assert crowded.engine.router.renewer.node.crowded
         crowded.post(attempt.request.give_up)
-    assert not crowded.engine.node.crowded
+    assert not crowded.engine.router.renewer.node.crowded
 
 
 def test_where_a_write_has_failed_half_way_anything_may_have_been_sent(
@@ -356,4 +358,4 @@ def test_a_context_that_goes_while_its_server_is_silent_hangs_up_after_the_clean
     rig.server.agree()
     rig.go_on(0.1)
     rig.server.take()
-    assert not rig.engine.node.connected
+    assert not rig.engine.router.renewer.node.connected

@@ -9,7 +9,7 @@ import pytest
 from tests.engine.support import NIL, OK, TICK_S, Rig, array, integer, names
 from tests.engine.waiters import Wait, WaitingRig
 from wheel_lock.engine.future import Operation
-from wheel_lock.engine.requests.acquire_all import Together
+from wheel_lock.engine.waiting.multi_lock import Together
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import Lease, State
 
@@ -66,7 +66,7 @@ def wait_together(rig: WaitingRig, *names: str) -> Wait:
     alone = [rig.waiter(name).acquisition for name in names]
     operation: Operation[Sequence[Lease] | None] = Operation(lambda: None)
     leases = [lease for each in alone for lease in each._template]
-    together = Together(rig.engine, alone[0].options, leases, False, True, None, operation)
+    together = Together(rig.engine.lines, alone[0].options, leases, False, True, None, operation)
     rig.post(together.begin)
     return Wait(names[0], together, operation)
 

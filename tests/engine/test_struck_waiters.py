@@ -120,7 +120,7 @@ def test_wherever_an_error_strikes_those_who_wait_are_told_and_the_next_can_wait
                 waits = scene(rig)
             rig.go_on(0.2, rig.be_taken())
             if strike.where:
-                held = set(rig.engine.held)
+                held = set(rig.engine.leases.held)
                 assert held <= {wait.lease for wait in waits if wait.granted}, f"kept for nobody: {strike.where}"
                 assert all_told_or_served(rig, waits), f"somebody waits in vain: {strike.where}"
             for wait in waits:

@@ -39,7 +39,7 @@ class Swapping:
         self.old = attempt.lease
         self.new = rig.lease("a", kind=READ)
         self.operation: Operation[None] = Operation(lambda: None)
-        self.swap = Swap(rig.engine, self.old, self.new, lock_options(3.0), self.operation)
+        self.swap = Swap(rig.engine.leases, self.old, self.new, lock_options(3.0), self.operation)
 
     def begin(self) -> None:
         self.rig.post(self.swap.begin)
@@ -56,7 +56,7 @@ class Swapping:
         rig = self.rig
         assert not rig.believes(self.old)
         assert not rig.believes(self.new)
-        assert rig.engine.swaps == {}
+        assert rig.engine.leases.swaps == {}
         assert rig.stats().held == 0
         assert rig.reasons == ([] if told is None else [("a", told)])
 
@@ -89,7 +89,7 @@ def test_nobody_believes_in_either_until_it_is_confirmed(rig: Rig, swapping: Swa
     assert swapping.operation.result() is None
     assert (swapping.old.state, swapping.new.state) == (State.RELEASED, State.HELD)
     assert rig.believes(swapping.new)
-    assert rig.engine.swaps == {}
+    assert rig.engine.leases.swaps == {}
     assert rig.told == []
 
 
@@ -186,7 +186,7 @@ def test_what_the_server_says_is_gone_is_lost_for_everybody(rig: Rig, swapping: 
 
 
 def test_a_swap_that_finds_it_lost_says_why(rig: Rig, swapping: Swapping) -> None:
-    rig.post(lambda: rig.engine.lose([swapping.old], LossReason.KEY_GONE))
+    rig.post(lambda: rig.engine.leases.mark_lost([swapping.old], LossReason.KEY_GONE))
     swapping.begin()
     release = rig.release(swapping.new)
     for operation in (swapping.operation, release):
@@ -287,12 +287,12 @@ def test_a_release_that_waits_for_the_swap_ends_however_that_ends(
     assert swapping.operation.done
     assert not rig.believes(swapping.new)
     assert not rig.believes(swapping.old)
-    assert rig.engine.swaps == {}
+    assert rig.engine.leases.swaps == {}
     assert rig.reasons == []  # nothing is lost for who has let go of it
 
 
 def test_a_child_knows_of_no_swap(rig: Rig, swapping: Swapping) -> None:
     swapping.begun()
     rig.timer._forked()
-    assert rig.engine.swaps == {}
+    assert rig.engine.leases.swaps == {}
     failure(rig.release(swapping.new), LockLost)

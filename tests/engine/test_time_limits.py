@@ -90,7 +90,7 @@ def test_a_short_limit_does_not_make_the_connection_suspect(rig: WaitingRig) -> 
     attempts = rig.connector.attempts
     wait = rig.wait("a", timeout=30.0, blocking_timeout=0.3)
     ends_at(rig, wait)
-    assert rig.engine.node.ready
+    assert rig.engine.router.renewer.node.ready
     assert rig.connector.attempts == attempts
 
 
@@ -256,8 +256,8 @@ def test_a_bulk_acquire_takes_no_longer_than_its_limit_and_leaves_nothing() -> N
         released = [name for command in rig.server.take() for name in command.names]
         assert sorted(released) == sorted(names(6))
         assert all(lease.state > State.EXTENDING for lease in attempt.leases)
-        assert rig.engine.acquiring == 0
-        assert rig.engine.node.ready
+        assert rig.engine.leases.acquiring == 0
+        assert rig.engine.router.renewer.node.ready
 
 
 def test_a_bulk_acquire_says_why_a_server_cannot_be_reached(rig: WaitingRig) -> None:
@@ -276,4 +276,4 @@ def test_the_limit_of_a_bulk_acquire_that_is_done_means_nothing(rig: WaitingRig)
     rig.turn()
     assert attempt.operation.done
     rig.go_on(1.0, rig.agree)
-    assert len(rig.engine.held) == 3
+    assert len(rig.engine.leases.held) == 3

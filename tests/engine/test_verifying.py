@@ -14,7 +14,7 @@ def reconnect(rig: Rig) -> None:
     """Lose the connection and make another, without an answer on it."""
     rig.server.close()
     rig.go_on(0.1)
-    assert rig.engine.node.ready
+    assert rig.engine.router.renewer.node.ready
 
 
 def forgetful(rig: Rig) -> None:

@@ -102,7 +102,7 @@ class WaitingMachine(Machine):
             assert len(engine.lines) == 0
             assert engine.lines.asking == {}
             assert not engine.busy
-            assert not engine.held
+            assert not engine.leases.held
             assert len(client.rig.timer.wheel) == 0
             listening = any(wire.subscriptions.channels for wire in client.wires if not wire.is_over)
             assert self.was_refused or not listening

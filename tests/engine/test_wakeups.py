@@ -307,7 +307,7 @@ class Hearer:
 def test_what_is_still_to_be_unsubscribed_from_is_no_stray_and_can_be_listened_to_again(
     rig: WaitingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wakeups, (left, kept) = rig.engine.wakeups, (b"left", b"kept")
+    wakeups, (left, kept) = rig.engine.router.wakeups, (b"left", b"kept")
     first, again = Hearer(), Hearer()
     other = Hearer(lambda: wakeups.listen(left, again))
     rig.post(lambda: (wakeups.listen(left, first), wakeups.listen(kept, other)))

@@ -88,13 +88,13 @@ class WaitingRig(Rig):
     ) -> Wait:
         """A wait that has not begun; ``told()`` is called when it ends."""
         options = lock_options(timeout, **terms)
-        group = self.engine.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+        group = self.engine.router.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
         key = lock_name(name)
         lease = Lease(name, fragment(key, new_token() if token is None else token.encode()), group, owner)
         until = None if blocking_timeout is None else self.now + blocking_timeout
         operation: Operation[Sequence[Lease] | None] = Operation(told)
         given, blocking = token is not None, options.blocking
-        acquisition = Acquisition(self.engine, options, (lease,), given, blocking, until, operation)
+        acquisition = Acquisition(self.engine.lines, options, (lease,), given, blocking, until, operation)
         wait = Wait(name, acquisition, operation)
         lease.on_lost = lambda event: self._note(wait.lease, event)
         return wait
@@ -218,7 +218,7 @@ class WaitingRig(Rig):
         there = [known for server, known in self._subscriptions.items() if not (server.hung_up or server.closed)]
         assert not any(known.channels for known in there)
         assert not self.engine.busy
-        assert self.engine.acquiring == 0
+        assert self.engine.leases.acquiring == 0
         assert self.engine.lines.asking == {}
-        if not self.engine.held:
+        if not self.engine.leases.held:
             assert len(self.timer.wheel) == 0

@@ -289,7 +289,7 @@ def test_who_is_interrupted_anywhere_in_a_downgrade_goes_on_with_what_he_read_be
 
 def release_waits(scene: Scene) -> bool:
     """Whether somebody waits for the release of what is not confirmed yet."""
-    return any(swap._releases for swap in list(scene.context._engine.swaps.values()))
+    return any(swap._releases for swap in list[Any](scene.context._engine.leases.swaps.values()))
 
 
 def let_through(scene: Scene) -> None:
@@ -474,7 +474,7 @@ def test_a_swap_of_what_is_gone_is_told_to_who_was_interrupted(scene: Scene) -> 
     reader.acquire()
     scene.real.view.delete(NAME)
     scene.proxy.to_server.delay_s = math.inf
-    with interrupted(lambda: bool(scene.context._engine.swaps)):
+    with interrupted(lambda: bool(scene.context._engine.leases.swaps)):
         writer.release()
     assert (writer.count, reader.count) == (0, 1)
     scene.proxy.to_server.delay_s = 0.0

@@ -64,14 +64,14 @@ class Watch:
 
     def _channels(self) -> Iterator[Channel]:
         for engine in self._engines:
-            for node in [*engine.nodes, *[wakeups._node for wakeups in engine.listeners]]:
+            for node in [*engine.router.nodes, *[wakeups._node for wakeups in engine.router.listeners]]:
                 if node._channel is not None:
                     yield node._channel
 
     def look(self) -> None:
         self.unanswered = max([self.unanswered, *[channel.unanswered for channel in self._channels()]])
         self.queued_bytes = max([self.queued_bytes, *[channel._out_bytes for channel in self._channels()]])
-        waiting = [len(node._waiting) + len(node._own) for engine in self._engines for node in engine.nodes]
+        waiting = [len(node._waiting) + len(node._own) for engine in self._engines for node in engine.router.nodes]
         self.waiting = max([self.waiting, *waiting])
         self.most_mb = max(self.most_mb, resident_mb())
 
@@ -155,7 +155,7 @@ def test_under_many_threads_memory_is_flat_and_the_server_is_back_at_once(
     with Watch(engine) as watch:
         calls += crowd(STOPPED_S / 2, use)
     after_mb = settled_mb()
-    queued = sum(node._channel.unanswered for node in engine.nodes if node._channel is not None)
+    queued = sum(node._channel.unanswered for node in engine.router.nodes if node._channel is not None)
     resumed_at = now()
     fresh_redis.resume()
     back_s = back_after_s(context)
@@ -196,7 +196,7 @@ def test_under_many_tasks(context: LockContext, fresh_redis: RedisServer) -> Non
         calls += asyncio.run(many(STOPPED_S / 2))
         after_mb = settled_mb()
     # Nobody waits any more, so nothing is left but what was sent to be on the safe side.
-    eventually(lambda: all(len(node._waiting) == 0 for node in engine.nodes))
+    eventually(lambda: all(len(node._waiting) == 0 for node in engine.router.nodes))
     fresh_redis.resume()
     back_s = back_after_s(context)
     print(f"\n{calls} calls of {TASKS} tasks: {middle_mb:.0f} then {after_mb:.0f} MB, back after {back_s:.2f} s")
@@ -212,7 +212,7 @@ def test_bulk_acquires_that_are_given_up(context: LockContext, fresh_redis: Redi
         for _ in range(3):
             with pytest.raises(WheelLockError):
                 context.acquire_many(names, timeout=30.0)
-    assert engine.acquiring == 0
+    assert engine.leases.acquiring == 0
     assert watch.unanswered <= 50
     # Chunks of 500 locks with such names are large: the last one that is let in comes on top.
     assert watch.queued_bytes <= 10 * MOST_QUEUED_BYTES
@@ -233,7 +233,7 @@ def test_subscriptions_of_those_who_wait(fresh_redis: RedisServer) -> None:
         held.acquire()
         waiting = threading.Thread(target=_hold, args=(other, "held"), kwargs={"blocking": True})
         waiting.start()
-        timer, wakeups = other._engine.timer, other._engine.wakeups
+        timer, wakeups = other._engine.timer, other._engine.router.wakeups
         eventually(lambda: wakeups._holding)
         fresh_redis.pause()
         put_off = 0

@@ -60,7 +60,7 @@ def test_an_acquire_ends_in_time(context: LockContext, fresh_redis: RedisServer,
     within_limit(lambda: make(context, kind).acquire(blocking_timeout=LIMIT_S))
     within_limit(make(context, kind, blocking_timeout=LIMIT_S).__enter__)
     assert context.stats().waiting == 0
-    assert context._engine.acquiring == 0
+    assert context._engine.leases.acquiring == 0
 
 
 @away
@@ -105,7 +105,7 @@ def test_many_at_once(context: LockContext, fresh_redis: RedisServer, how: str) 
     within_limit(lambda: context.acquire_many(names, blocking_timeout=LIMIT_S))
     within_limit(lambda: asyncio.run(in_a_task()))
     assert context.stats().held == 0
-    assert context._engine.acquiring == 0
+    assert context._engine.leases.acquiring == 0
 
 
 def test_a_server_of_which_nothing_was_ever_heard(fresh_redis: RedisServer) -> None:

@@ -70,11 +70,11 @@ class Arena(WaitingRig):
     def __init__(self) -> None:
         super().__init__()
         self.other = Engine(ScriptedConnector(self.clock), ContextOptions(), self.timer, self.launch)
-        group = self.other.renewer.group(EXCLUSIVE, _FAR, int(_FAR * 1000), _FAR / 3)
+        group = self.other.router.renewer.group(EXCLUSIVE, _FAR, int(_FAR * 1000), _FAR / 3)
         self._kept = Lease("the other's", b"", group)
         self._kept.move(Event.GRANTED)
         self._kept.deadline = self.now + _FAR
-        self.other.held[self._kept] = None
+        self.other.leases.held[self._kept] = None
 
     def check(self) -> None:
         """Fail where the other context has lost its lock."""
@@ -142,10 +142,10 @@ class PushArena(Arena):
     def round(self, replies: Replies, some: random.Random) -> None:
         if not self._listens:
             self._listens = True
-            self.engine.wakeups.listen(wake_channel(b"a"), Listener())
-            self.engine.wakeups.listen(b"+switch-master", Listener())
+            self.engine.router.wakeups.listen(wake_channel(b"a"), Listener())
+            self.engine.router.wakeups.listen(b"+switch-master", Listener())
         self.turn()
-        while not self.engine.wakeups._node.connected:
+        while not self.engine.router.wakeups._node.connected:
             self.go_on(0.1)
         self.connector.listeners.servers[-1].say(replies.forms["pubsub"]())
         self.turn()
@@ -234,7 +234,7 @@ class ClusterArena(Arena):
         self.connector.servers.clear()
 
     def close(self) -> None:
-        for renewer in self.engine.renewers:
+        for renewer in self.engine.router.shards:
             for node in renewer.nodes:
                 node.close(ConnectionAbortedError("the test is over"))
         super().close()

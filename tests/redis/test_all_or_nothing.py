@@ -26,7 +26,7 @@ FEW = NAMES[:50]
 
 
 def none_left(backend: Backend, context: LockContext) -> bool:
-    return context.stats().held == 0 and backend.view.dbsize() == 0 and context._engine.acquiring == 0
+    return context.stats().held == 0 and backend.view.dbsize() == 0 and context._engine.leases.acquiring == 0
 
 
 def of(locks: dict[str, Lock | None]) -> list[Lock]:
@@ -76,7 +76,7 @@ def test_none_is_acquired_wherever_the_taken_one_is_among_thousands(real: Backen
     assert locks == dict.fromkeys(NAMES)
     assert real.view.dbsize() == 1
     assert context.stats().held == 0
-    assert context._engine.acquiring == 0
+    assert context._engine.leases.acquiring == 0
 
 
 def test_an_early_refusal_spares_the_server_the_rest(real: Backend) -> None:

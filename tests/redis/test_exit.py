@@ -116,7 +116,7 @@ def test_what_is_about_to_be_granted_to_a_daemon_thread_is_released(real: Backen
         """
 with context.lock('order:41'): pass  # so that there is a connection
 threading.Thread(target=context.lock('order:42').acquire, daemon=True).start()
-while not context._engine.acquiring: time.sleep(0.001)
+while not context._engine.leases.acquiring: time.sleep(0.001)
 ready = lambda: (print("ready", flush=True), print(time.monotonic(), flush=True))  # the end comes at once
 ready()
 """,

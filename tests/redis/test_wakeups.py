@@ -124,7 +124,7 @@ def test_whatever_way_it_is_released_the_waiter_is_woken(backend: Backend, deaf:
     else:
         lease = lock._lease
         assert lease is not None
-        other._engine.submit(lambda: other._engine.renewer.clean_up([lease]))
+        other._engine.submit(lambda: other._engine.router.renewer.clean_up([lease]))
     assert waiting.result().is_held
 
 

@@ -87,8 +87,8 @@ def connect(context: QuorumContext) -> None:
 
     def done() -> bool:
         for engine in engines:
-            engine.timer.post(engine.node.connect)
-        return all(engine.node.ready for engine in engines)
+            engine.timer.post(engine.router.renewer.node.connect)
+        return all(engine.router.renewer.node.ready for engine in engines)
 
     eventually(done, LONG_S, "a connection to each master", interval_s=0.01)
 

@@ -19,6 +19,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, WheelLockError
 from wheel_lock.engine.topology import cluster as cluster_module
+from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net import connect_budget
 from wheel_lock.net.cluster import MOST_NODES, ClusterConnector
 from wheel_lock.protocol.keys import SLOTS, hash_slot
@@ -282,8 +283,8 @@ def test_nodes_that_redirections_name_are_bounded(liar: Cluster, monkeypatch: py
                 lock.acquire(blocking=False)
             if called[0] > 20:
                 break
-        cluster = context._engine.cluster
-        assert cluster is not None
+        cluster = context._engine.router
+        assert isinstance(cluster, ClusterRouter)
         assert called[0] > 9
         assert len(cluster._by_server) <= 9
 
@@ -301,8 +302,8 @@ def test_maps_that_name_others_each_time_do_not_pile_up(liar: Cluster, monkeypat
 
     liar.lie = lie
     with LockContext(liar.client()) as context, context.lock("kept", timeout=LONG_S) as lock:
-        cluster = context._engine.cluster
-        assert cluster is not None
+        cluster = context._engine.router
+        assert isinstance(cluster, ClusterRouter)
 
         def asked_often() -> bool:
             context.timer.post(cluster.refresh)  # passed over while the nodes are being asked

@@ -30,6 +30,7 @@ from tests.topology.moving import granted, is_connected, is_renewed
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from tests.topology.watched import Watched
 from wheel_lock import HashedWheelTimer, LockContext, LockLost, LockTimeout, LockUnavailable, LossReason, LostEvent
+from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 from wheel_lock.testing import ManualClock
@@ -373,7 +374,7 @@ def test_who_reads_on_unconfirmed_when_the_thread_dies_is_told_and_does_not_wait
         raise SystemExit
 
     def is_on_the_wheel_alone() -> bool:
-        return swap.tick >= 0 and not swap.sends and not any(node.busy for node in engine.nodes)
+        return swap.tick >= 0 and not swap.sends and not any(node.busy for node in engine.router.nodes)
 
     with LockContext(nodes.client(), timer=timer, close_timeout=0.5) as context:
         engine = context._engine
@@ -383,13 +384,13 @@ def test_who_reads_on_unconfirmed_when_the_thread_dies_is_told_and_does_not_wait
         assert reader.acquire()
         with refusing(nodes, 0):
             writer._let_go(None)  # as release() does for who is interrupted
-            (swap,) = eventually(lambda: list(engine.swaps.values()))
+            (swap,) = eventually(lambda: list[Any](engine.leases.swaps.values()))
             eventually(is_on_the_wheel_alone)  # it is sent again after a pause
             timer.post(die)
             eventually(lambda: timer.deaths)
             with pytest.raises(LockLost):
                 reader.release()
-            assert engine.swaps == {}
+            assert engine.leases.swaps == {}
             eventually(lambda: told)
         assert len(told) == 1
     timer.stop()
@@ -638,8 +639,8 @@ def test_credentials_that_cannot_be_had_for_a_moment_are_asked_for_again(nodes: 
         with LockContext(nodes.client(credential_provider=provider)) as context:
             lock = context.lock(f"{tag_of(slot)}:order", timeout=30.0, renew_every=0.4, on_lost=told.append)
             assert lock.acquire()
-            cluster = context._engine.cluster
-            assert cluster is not None
+            cluster = context._engine.router
+            assert isinstance(cluster, ClusterRouter)
             eventually(lambda: cluster.known and not cluster._asking)
             provider.away = True
             nodes.move(slot, *nodes.masters[:2])

@@ -112,14 +112,14 @@ def test_a_connection_finds_out_by_itself_so_that_no_call_is_refused(proxy: Keye
             context.release_many(locks)
             assert context.stats().connects >= connects
             assert proxy.refused == proxy.refused_trials
-            context.timer.post(partial(context._engine.node.drop, ConnectionAbortedError("for a test")))
-            eventually(lambda: not context._engine.node.connected)
+            context.timer.post(partial(context._engine.router.renewer.node.drop, ConnectionAbortedError("for a test")))
+            eventually(lambda: not context._engine.router.renewer.node.connected)
 
 
 def test_a_service_that_has_learnt_to_do_without_is_asked_in_bulk_again(proxy: KeyedProxy) -> None:
     with LockContext(client_of(proxy)) as context:
         locks = granted(context.acquire_many([f"order:{n}" for n in range(50)], timeout=60.0))
-        node, passed = context._engine.node, proxy.passed
+        node, passed = context._engine.router.renewer.node, proxy.passed
         assert passed > 50
         proxy.needs_keys = False
         context.timer.post(partial(node.drop, ConnectionAbortedError("for a test")))

@@ -89,7 +89,8 @@ def take_over(watched: Watched, old: RedisServer) -> RedisServer:
 def has_left(context: LockContext, old: RedisServer) -> bool:
     """Whether a context has heard that ``old`` is not the master any more, which goes on granting as long as it lives."""
     return not any(
-        node.connected and node.server is not None and node.server[1] == str(old.port) for node in context._engine.nodes
+        node.connected and node.server is not None and node.server[1] == str(old.port)
+        for node in context._engine.router.nodes
     )
 
 

@@ -14,6 +14,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.watched import SERVICE
 from wheel_lock import HashedWheelTimer, LockContext
+from wheel_lock.engine.topology.sentinel import SentinelRouter
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +30,10 @@ def test_failovers_that_are_made_up_are_asked_about_now_and_then(redis_server: R
         clock = Clock()
         timer = HashedWheelTimer(clock=clock)
         context = LockContext(client, timer=timer)
-        failovers = context._engine.failovers
-        assert failovers is not None
+        failovers = context._engine.router
+        assert isinstance(failovers, SentinelRouter)
         asked = 0
-        look = failovers._launch
+        look = context._engine.launch
 
         def counted(attempt: object) -> None:
             nonlocal asked
@@ -41,7 +42,7 @@ def test_failovers_that_are_made_up_are_asked_about_now_and_then(redis_server: R
 
         with context.lock("order:42", timeout=60.0):
             eventually(lambda: not failovers._looking)
-            failovers._launch = counted
+            context._engine.launch = counted
             for _ in range(FORGED):
                 heard = threading.Event()
                 timer.post(partial(failovers.woken, f"{SERVICE} 127.0.0.1 1 127.0.0.1 2".encode()))

@@ -205,7 +205,7 @@ def test_it_counts_again_after_the_longest_timeout(masters: Masters) -> None:
     with masters.connected(longest_timeout=2.0, node_timeout=UNHURRIED_S) as context:
         for server in masters.servers[:3]:
             server.restart()
-        lost = [engine.node for engine in context._engine.engines[:3]]
+        lost = [engine.router.renewer.node for engine in context._engine.engines[:3]]
         eventually(lambda: not any(node.connected for node in lost), LONG_S)
         began = time.monotonic()
         connect(context)
@@ -346,7 +346,7 @@ def test_masters_that_are_known_to_be_dead_do_not_hold_up_an_election(masters: M
     with masters.connected(close_timeout=1.0, response_timeout=60.0) as context:
         for server in masters.servers[3:]:
             server.kill()
-        dead = [engine.node for engine in context._engine.engines[3:]]
+        dead = [engine.router.renewer.node for engine in context._engine.engines[3:]]
         eventually(lambda: not any(node.connected for node in dead))
         for server in masters.servers[:2]:
             server.client().set("order:42", "another's")

@@ -15,6 +15,7 @@ from tests.support.waiting import eventually
 from tests.topology.watched import FAILOVER_S, SERVICE, Watched
 from wheel_lock import LockContext, LockLost
 from wheel_lock.engine.topology import sentinel as failover
+from wheel_lock.engine.topology.sentinel import SentinelRouter
 from wheel_lock.net import pubsub
 
 pytestmark = pytest.mark.slow
@@ -110,9 +111,9 @@ def test_each_sentinel_is_listened_to(lasting: Watched, monkeypatch: pytest.Monk
     monkeypatch.setattr(pubsub, "_PING_EVERY_S", NEVER_S)
     with LockContext(lasting.client()) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
         eventually(lambda: replicated(lasting))
-        failovers = context._engine.failovers
-        assert failovers is not None
-        eventually(lambda: all(not listening.busy for listening in failovers.wakeups))
+        failovers = context._engine.router
+        assert isinstance(failovers, SentinelRouter)
+        eventually(lambda: all(not listening.busy for listening in failovers.listeners))
         for number, sentinel in enumerate(lasting.sentinels):
             if number != leader:
                 sentinel.pause()
@@ -143,8 +144,8 @@ def test_the_sentinels_are_left_alone_while_nothing_is_held(watched: Watched, mo
             before = connections()
             with context.lock("order:42"):
                 eventually(lambda: connections() > before + 5)  # noqa: B023
-            failovers = context._engine.failovers
-            assert failovers is not None
+            failovers = context._engine.router
+            assert isinstance(failovers, SentinelRouter)
             eventually(lambda: failovers._next_look is None and not failovers._looking)  # noqa: B023
             before = connections()
             time.sleep(0.5)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from types import coroutine
 from typing import Any, TypeVar
 
-from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.locks.callers import CallerOperation, Side
@@ -115,7 +115,7 @@ class Awaiting(CallerOperation[T]):
 
     __slots__ = ("_deaths", "_future", "_mailbox", "engine")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LockEngine) -> None:
         # Not through super(): what it would be told is a method here, because a bound one would make a cycle.
         self._value = None
         self.done = False

@@ -17,6 +17,7 @@ from wheel_lock.aio.factory import TaskLocks
 from wheel_lock.aio.lock import Lock, task_callback
 from wheel_lock.aio.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
@@ -36,7 +37,7 @@ class TaskFace(aio_call.TaskSide, Face):
         context: The side that threads see, which hangs up when nobody has it any more.
     """
 
-    def __init__(self, engine: Engine, context: object = None) -> None:
+    def __init__(self, engine: LockEngine, context: object = None) -> None:
         self._engine = engine
         self._context = context
 
@@ -63,6 +64,8 @@ class TaskFace(aio_call.TaskSide, Face):
 
 class AsyncContext(TaskLocks, TaskFace):
     """A :class:`wheel_lock.LockContext` as asyncio sees it: ``context.asyncio``. Same names, same engine, same locks."""
+
+    _engine: Engine
 
     def lock(
         self,

@@ -11,13 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, NoReturn, Protocol
+from typing import ClassVar, NoReturn
 
-from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Operation, end_quietly
-from wheel_lock.engine.renewal.batch import RenewalGroup
-from wheel_lock.engine.requests.base import terms_of
-from wheel_lock.engine.waiting.waiter import Acquisition
+from wheel_lock.engine.interfaces import LockEngine, Wait, terms_of
 from wheel_lock.errors import (
     LockAlreadyHeld,
     LockLost,
@@ -27,7 +24,7 @@ from wheel_lock.errors import (
     WrongThread,
     quoted,
 )
-from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner, State
+from wheel_lock.lease import EXTENDING, NOBODY, Group, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import Kind
 from wheel_lock.lock_types.caller_token import WITH_CHOSEN_TOKEN
@@ -56,14 +53,6 @@ OnLost = Callable[[LostEvent], object]
 _LOST = (State.LOST, State.REFUSED)  # the latter where it was to take the place of one that was lost
 
 
-class Wait(Protocol):
-    """A caller's wait for a lock, on the timer's thread."""
-
-    def begin(self) -> None: ...
-
-    def give_up(self) -> None: ...
-
-
 class LockHandle(Side):
     """What the lock objects of both faces have in common: all that needs no waiting.
 
@@ -88,12 +77,12 @@ class LockHandle(Side):
     )
 
     def __init__(
-        self, engine: Engine, kind: Kind, name: str | bytes, options: LockOptions, on_lost: OnLost | None
+        self, engine: LockEngine, kind: Kind, name: str | bytes, options: LockOptions, on_lost: OnLost | None
     ) -> None:
         self._lease: Lease | None = None
         self._others: dict[Owner, Lease] | None = None
         self._adopted: Lease | None = None
-        self._group: RenewalGroup | None = None
+        self._group: Group | None = None
         self._engine = engine
         self._kind = kind
         self._options = options
@@ -126,7 +115,7 @@ class LockHandle(Side):
         blocking, until = time_limit(engine, options, blocking, blocking_timeout)
         self._refuse_again()
         lease = self._new_lease(lock_name(self.name), token)
-        return Acquisition(engine, options, (lease,), token is not None, blocking, until, operation)
+        return engine.new_wait(options, (lease,), token is not None, blocking, until, operation)
 
     def _refuse_again(self) -> None:
         """Raise LockAlreadyHeld where the caller holds it already."""
@@ -139,7 +128,7 @@ class LockHandle(Side):
     def _new_lease(self, key: bytes, token: str | bytes | None = None) -> Lease:
         """Return a lease for the calling owner, to be acquired."""
         engine, options, group = self._engine, self._options, self._group
-        if token is not None or group is None or not group.alive or engine.cluster is not None:
+        if token is not None or group is None or not group.alive or not engine.stable:
             kind = self._kind if token is None else self._kind_with_chosen_token()
             group = engine.group(key, kind, options)
             if token is None:
@@ -210,7 +199,7 @@ class LockHandle(Side):
         try:
             self._disown(leases)
         finally:
-            insist(self._engine.tell, wait.give_up)
+            insist(self._engine.post_if_open, wait.give_up)
 
     def _let_go(self, lease: Lease | None) -> None:
         """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
@@ -313,7 +302,7 @@ class LockHandle(Side):
             return True
         if granted and lease.state <= EXTENDING and lease.group.alive and lease.loss is None:
             lease.see_lapse()  # written down first, so that nobody who looks later sees it held again
-            self._engine.tell(lambda: self._engine.lapse_seen(lease))
+            self._engine.post_if_open(lambda: self._engine.lapse_seen(lease))
         return False
 
     # -- what is known here, without asking --------------------------------------------------------------------------
@@ -402,7 +391,7 @@ class LockHandle(Side):
         leases = [getattr(self, "_lease", None), *(getattr(self, "_others", None) or {}).values()]
         for lease in leases:
             if lease is not None and lease.state <= EXTENDING and lease.group.alive and not sys.is_finalizing():
-                self._engine.tell(partial(self._engine.abandon, lease))
+                self._engine.post_if_open(partial(self._engine.abandon, lease))
 
 
 def checked_callback(on_lost: OnLost | None) -> OnLost | None:
@@ -421,7 +410,7 @@ def calling_place() -> str:
 
 
 def time_limit(
-    engine: Engine, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
+    engine: LockEngine, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
 ) -> tuple[bool, float | None]:
     """Return whether to wait, and until when, in seconds of the timer's clock; None for ever."""
     if blocking is None:

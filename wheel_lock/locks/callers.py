@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Operation
+from wheel_lock.engine.interfaces import LockEngine
 
 T = TypeVar("T")
 
@@ -40,7 +41,13 @@ class Side:
 
     __slots__ = ()
 
-    _engine: Engine
+    _engine: LockEngine
+
+    @property
+    def _server(self) -> Engine:
+        """The engine, where it is that of one server or cluster: locks of a quorum have no hand-over and no bulk."""
+        assert isinstance(self._engine, Engine)
+        return self._engine
 
     def _new_operation(self) -> CallerOperation[Any]:
         """Return an operation that the caller can wait for."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import NoReturn
 
-from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.locks.callers import Side
 from wheel_lock.observe import ContextStats, HeldLock
 from wheel_lock.options import seconds
@@ -53,6 +53,6 @@ class Face(Side):
         return None if engine.over else limit_s
 
 
-def close_later(engine: Engine) -> None:
+def close_later(engine: LockEngine) -> None:
     """Close without waiting for it."""
-    engine.tell_if_running(partial(engine.close, engine.options.close_timeout_s, Operation(nobody)))
+    engine.post_if_running(partial(engine.close, engine.options.close_timeout_s, Operation(nobody)))

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from wheel_lock.engine.future import Operation
-from wheel_lock.engine.requests.adopt import Adopt, undo_export
+from wheel_lock.engine.requests.adopt import Adopt
 from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LockNotHeld, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
@@ -159,10 +159,10 @@ def extend(lock: LockHandle, additional_time: float, replace_ttl: bool) -> Steps
 
 def export(lock: LockHandle) -> Steps[str]:
     """Let go of a held lease without releasing it; return the text by which it can be adopted."""
-    engine, lease = lock._engine, lock._to_change("export")
-    handoff = lock._handoff(lease)
+    lease = lock._to_change("export")
+    handoff, engine = lock._handoff(lease), lock._server
     exported: CallerOperation[None] = lock._new_operation()
-    undo = partial(undo_export, engine, lease, exported)
+    undo = partial(engine.undo_export, lease, exported)
     exported.undeliverable = undo
     try:
         engine.submit(partial(engine.export, lease, exported))
@@ -170,7 +170,7 @@ def export(lock: LockHandle) -> Steps[str]:
         exported.result()
         return handoff.to_text()
     except BaseException:
-        engine.tell(undo)  # nobody has got the text
+        engine.post_if_open(undo)  # nobody has got the text
         raise
 
 
@@ -183,11 +183,11 @@ def adopt(
     **more: Any,
 ) -> Steps[AnyLock]:
     """Take over a lease that was exported; return the lock that holds it, which is made with ``more``."""
-    engine, handoff = side._engine, Handoff.from_text(text)
+    engine, handoff = side._server, Handoff.from_text(text)
     kind, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
     lock = lock_class(engine, kind, handoff.name, options, on_lost, **more)
     adopted: CallerOperation[bool] = lock._new_operation()
-    request = Adopt(engine, lock._new_lease(lock_name(lock.name)), options, handoff, adopted)
+    request = Adopt(engine.leases, lock._new_lease(lock_name(lock.name)), options, handoff, adopted)
     adopted.undeliverable = request.give_up
     try:
         engine.submit(request.begin)
@@ -197,7 +197,7 @@ def adopt(
         lock._take_adopted(request.lease)
         return lock
     except BaseException:
-        engine.tell(request.give_up)
+        engine.post_if_open(request.give_up)
         raise
 
 
@@ -224,8 +224,8 @@ def acquire_many(
     all_or_nothing: bool,
     limit: float | None,
 ) -> Steps[dict[Name, AnyLock | None]]:
-    """Try once to acquire each of ``names``; return the lock of each, or None (see :class:`wheel_lock.locks.bulk.ManyLocks`)."""
-    engine = side._engine
+    """Try once to acquire each of ``names``; return the lock of each, or None."""
+    engine = side._server
     acquired: CallerOperation[None] = side._new_operation()
 
     def new_lock(name: Name) -> AnyLock:
@@ -259,7 +259,7 @@ def release_all(
         leases, lost, missing = choose()
         if leases:
             released: CallerOperation[dict[str | bytes, LossReason]] = side._new_operation()
-            side._engine.submit(partial(side._engine.release_many, leases, released))
+            side._engine.submit(partial(side._server.release_many, leases, released))
     except (WheelLockError, TypeError):
         raise
     except BaseException:
@@ -280,5 +280,5 @@ def release_many(side: Side, locks: Iterable[LockHandle | None]) -> Steps[None]:
     return release_all(
         side,
         lambda: (*leases_to_release(read_all(locks, given)), None),
-        lambda leases: let_go_of(side._engine, locks, given, leases),
+        lambda leases: let_go_of(side._server, locks, given, leases),
     )

@@ -38,6 +38,7 @@ class WriteHandle(ReentrantHandle):
 
     __slots__ = ()
 
+    _engine: Engine
     _family = "read-write"
     _half = ALONE
 
@@ -66,7 +67,7 @@ class WriteHandle(ReentrantHandle):
         key, options = lock_name(self.name), hold.options
         group = self._engine.group(key, READ, options)
         reader = Lease(self.name, fragment(key, READ.token()), group, writer.owner, writer.on_lost, writer.place)
-        hold.swap = swap = Swap(self._engine, writer, reader, options, operation)
+        hold.swap = swap = Swap(self._engine.leases, writer, reader, options, operation)
         return hold, swap
 
     @uninterrupted_start
@@ -105,7 +106,7 @@ class WriteHandle(ReentrantHandle):
         if hold.shared:
             self._only_read(hold)
         elif hold.swap is not None:
-            self._engine.tell(hold.swap.give_up)
+            self._engine.post_if_open(hold.swap.give_up)
 
     @staticmethod
     def _downgraded(hold: Hold, lease: Lease, reads: int) -> None:

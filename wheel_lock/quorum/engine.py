@@ -1,7 +1,7 @@
-"""The engine of a quorum, as its callers see it: where a lease of several nodes begins and ends.
+"""The engine of a quorum: the beginning and the end of leases that consist of votes of several nodes.
 
-Below it is an engine for each node, on the same thread, each with a connection and renewals of its own. So nothing here
-waits for one node, and nothing here renews: this only counts.
+Below it is one engine per node, on the same thread, with its own connection and renewals. So this engine neither waits for
+a node nor renews: it counts votes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,24 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from wheel_lock.engine.engine import ENGINES, Engine
+from wheel_lock.engine.engine import ENGINES
 from wheel_lock.engine.future import Operation
 from wheel_lock.engine.loss_events import Teller, log_given_up, log_illegal
-from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason, TooManyLocks, WheelLockError
-from wheel_lock.lease import EXTENDING, Event, Lease, State
+from wheel_lock.engine.state import EngineState
+from wheel_lock.errors import (
+    ContextClosed,
+    LockLost,
+    LockNotHeld,
+    LockUnavailable,
+    LossReason,
+    TooManyLocks,
+    WheelLockError,
+)
+from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
+from wheel_lock.lock_types.base import Kind
 from wheel_lock.net.clients import AnyClient
-from wheel_lock.net.node import Node
-from wheel_lock.observe.stats import ContextStats, Counters, snapshot
+from wheel_lock.observe import HeldLock
+from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Call
@@ -27,27 +37,34 @@ from wheel_lock.quorum.lease import QuorumGroup, QuorumLease, Vote, node_limit_s
 from wheel_lock.quorum.node import NodeEngine
 from wheel_lock.quorum.tally import Gathering
 from wheel_lock.runtime.failures import guarded
+from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-_WELL_S = 0.5  # a node that is well answers sooner
+_WELL_S = 0.5  # a healthy node answers sooner
 
 
-class QuorumEngine(Engine):
+class QuorumEngine(EngineState):
     """Acquires, keeps and releases by a majority of nodes. Its leases are :class:`QuorumLease`.
 
     Args:
         clients: A client for each node.
         options: The context's settings.
-        timer: Whose thread it lives on, and the engines of the nodes with it.
-        node_timeout_s: How long one node may take to answer an acquire; None for a tenth of the lock's timeout.
-        longest_s: The longest timeout that anybody uses who shares these nodes, as far as is known beforehand.
-        trusts_new: Whether a node that is seen for the first time counts at once, however young it is.
+        timer: The timer on whose thread the engines run.
+        node_timeout_s: Seconds that a node may take to answer an acquire; None for a tenth of the lock's timeout.
+        longest_s: The longest lock timeout, in seconds, of all users of these nodes, as far as known.
+        trusts_new: Whether a node that is seen for the first time counts at once, whatever its uptime.
 
     Attributes:
-        engines: Those of the nodes.
+        acquiring: The number of elections under way, which ``max_held`` counts, too.
+        contests: The waits that are between two elections.
+        engines: The engines of the nodes.
+        longest_s: As above, including the timeouts of this engine's own locks.
         quorum: How many of them are a majority.
-        contests: Who waits for a lock, between two tries.
     """
+
+    stable = True
+
+    cluster = None  # a name has the same nodes for ever
 
     def __init__(
         self,
@@ -58,54 +75,72 @@ class QuorumEngine(Engine):
         longest_s: float,
         trusts_new: bool,
     ) -> None:
-        # Not through super(), which makes the engine of one node: here there are several, and none of one's own.
-        per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # which are counted here
+        super().__init__(options, timer, start_helper_thread)
+        per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
         self.engines = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
         self.quorum = len(self.engines) // 2 + 1
         self.contests: set[Contest] = set()
         self.longest_s = longest_s
-        self.options = options
-        self.timer = timer
         self.tell_lost = Teller(timer).tell
-        self.counters = Counters()
         self.held: dict[Lease, None] = {}
         self.acquiring = 0
-        self.deaths = 0
-        self.closed = False
-        self.renewers = []
-        self.cluster = None
         self._node_timeout_s = node_timeout_s
         self._groups: dict[float, QuorumGroup] = {}
         timer.attach(self)
-        ENGINES.add(self)  # behind the engines of its nodes, which the end of the interpreter closes first
-
-    @property
-    def in_use(self) -> bool:
-        return bool(self.held or self.acquiring or self.contests)
+        ENGINES.add(self)  # after the engines of its nodes, which are closed first at the end of the interpreter
 
     @property
     def busy(self) -> bool:
-        """Whether it waits for something: never, but the engines of its nodes may."""
+        """False: it sends nothing itself. The engines of its nodes are members of the loop on their own account."""
         return False
 
     def describe(self) -> str:
-        """Return where it connects to, without credentials."""
+        """Return the addresses of the nodes, without credentials."""
         return ", ".join(engine.connector.describe() for engine in self.engines)
 
-    def quorum_group(self, timeout_s: float) -> QuorumGroup:
-        """Return what leases of one timeout have in common. From any thread."""
+    def group(self, key: bytes, kind: Kind, options: LockOptions) -> QuorumGroup:
+        """Return what leases of one timeout share. From any thread.
+
+        Raises:
+            ValueError: The engine of a node would refuse these terms.
+        """
+        self.engines[0].group(key, kind, options)
+        timeout_s = options.timeout_s
         return self._groups.get(timeout_s) or self._groups.setdefault(timeout_s, QuorumGroup(self, timeout_s))
 
+    def new_wait(
+        self,
+        options: LockOptions,
+        leases: Sequence[Lease],
+        token_given: bool,
+        blocking: bool,
+        until: float | None,
+        operation: Operation[Sequence[Lease] | None],
+    ) -> Contest:
+        """Return a caller's wait for a lock, ready to begin; see :meth:`LockEngine.new_wait`. From any thread."""
+        (lease,) = leases
+        assert isinstance(lease, QuorumLease)
+        return Contest(self, lease, blocking, until, operation)
+
     def limit_s(self, timeout_s: float) -> float:
-        """How long one node may take to answer an acquire of so long a lease, in seconds."""
+        """Return how many seconds a node may take to answer an acquire of a lease of ``timeout_s`` seconds."""
         return node_limit_s(self._node_timeout_s, timeout_s)
 
     def asks_for(self, time_s: float) -> None:
-        """Somebody asks for a lease of so many seconds, which a node may forget if it restarts."""
+        """Note that a lease of ``time_s`` seconds is requested, which a node may forget by restarting."""
         self.longest_s = max(self.longest_s, time_s)
 
+    def refusal(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
+        """Return why ``wanted`` more locks may not be acquired, or None if they may."""
+        if self.closed:
+            return ContextClosed("The context has been closed", name)
+        most = self.options.max_held
+        if most is not None and len(self.held) + self.acquiring + wanted > most:
+            return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
+        return None
+
     def may_wait(self, contest: Contest) -> WheelLockError | None:
-        """Let one more wait, or return why not."""
+        """Add ``contest`` to the waits; return the error instead if ``max_waiting`` does not allow it."""
         most = self.options.max_waiting
         if contest not in self.contests and most is not None and len(self.contests) >= most:
             return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context")
@@ -115,7 +150,7 @@ class QuorumEngine(Engine):
     # -- a lease begins, and is kept ---------------------------------------------------------------------------------
 
     def begin(self, lease: QuorumLease) -> None:
-        """A majority has granted it."""
+        """Make a lease held that a majority has granted."""
         lease.acquired_at = min(vote.acquired_at for vote in lease.support(self.timer.clock.now()))
         lease.move(Event.GRANTED)
         self.held[lease] = None
@@ -123,7 +158,7 @@ class QuorumEngine(Engine):
         self.complete(lease)
 
     def complete(self, lease: QuorumLease) -> None:
-        """Have the nodes asked again, after a while, that do not grant a held lease."""
+        """Schedule :meth:`heal` after a renewal interval if a node does not grant a held lease."""
         every_s = lease.options.renew_every_s
         if lease.state > EXTENDING or every_s is None or all(vote.alive or vote.asking for vote in lease.votes):
             return
@@ -131,7 +166,7 @@ class QuorumEngine(Engine):
             self.timer.wheel.schedule(lease, self.timer.scale.ceil(self.timer.now + every_s))
 
     def heal(self, lease: QuorumLease) -> None:
-        """Ask those nodes again that do not grant a held lease, as long as there is use in it."""
+        """Ask the nodes again that do not grant a held lease, unless it is not to be renewed any more."""
         terms = self._left(lease)
         if lease.state > EXTENDING or lease.owner.ended or terms is None:
             return
@@ -145,7 +180,7 @@ class QuorumEngine(Engine):
         self.complete(lease)
 
     def _left(self, lease: QuorumLease) -> LockOptions | None:
-        """The terms of a vote that joins late, which must not outlast the others; None where no time is left."""
+        """Return the terms of a vote that joins late, which must not outlast the others; None if no time is left."""
         options = lease.options
         if options.max_renewals is not None:
             options = dataclasses.replace(options, max_renewals=options.max_renewals - lease.renewals)
@@ -159,7 +194,7 @@ class QuorumEngine(Engine):
         return options
 
     def vote_lost(self, vote: Vote, reason: LossReason) -> None:
-        """A node grants it no more."""
+        """End the lease if no majority is left, else schedule :meth:`heal`: a node has ended its grant."""
         lease = vote.whole
         if lease.state <= EXTENDING:
             if lease.believed(self.timer.clock.now()) and reason is not LossReason.ABANDONED:
@@ -178,7 +213,7 @@ class QuorumEngine(Engine):
             self._take_out(lease, Event.LOSE)
             self.counters.lost[why] += 1
             for vote in lease.votes:
-                if vote.asking is not None or why is not LossReason.CONTEXT_CLOSED:  # else they end in bulk
+                if vote.asking is not None or why is not LossReason.CONTEXT_CLOSED:  # else released in bulk
                     vote.withdraw()
             self.tell_lost([lease])
             if not self.exiting:
@@ -191,11 +226,29 @@ class QuorumEngine(Engine):
         if lease in self.timer.wheel:
             self.timer.wheel.cancel(lease)
 
-    def clean_up(self, leases: Iterable[Lease], node: Node | None = None) -> None:
-        """Nothing: what is left of a lease has been withdrawn from each node when it ended."""
+    def not_ours(self, lease: Lease) -> WheelLockError | None:
+        """Return why the holder cannot do anything with ``lease``, or None where it can. A lapsed lease is marked lost."""
+        if not lease.group.alive:
+            return LockLost(lease.name, lease.loss or LossReason.FORKED)
+        if lease.state <= EXTENDING and not lease.believed(self.timer.clock.now()):
+            self.lose([lease])
+        if lease.state is State.LOST or lease.loss is not None:
+            return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
+        if lease.state > EXTENDING:
+            return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
+        return None
+
+    def abandon(self, lease: Lease) -> None:
+        """Stop asking for a lease whose lock object is gone, unless it is being released."""
+        if lease.state <= EXTENDING:
+            self.lose([lease], LossReason.ABANDONED)
+
+    def lapse_seen(self, lease: Lease) -> None:
+        """Mark a lease lost whose holder has seen its deadline pass."""
+        self.lose([lease] if lease.state <= EXTENDING else ())
 
     def release(self, lease: Lease, operation: Operation[None]) -> None:
-        """Release it on every node that grants it; completes when a majority has done so."""
+        """Release the lease on every node that grants it; completes when a majority has released it."""
         assert isinstance(lease, QuorumLease)
         error = self.not_ours(lease)
         if error is not None:
@@ -231,7 +284,7 @@ class QuorumEngine(Engine):
     # -- in between --------------------------------------------------------------------------------------------------
 
     def extend(self, lease: Lease, time_ms: int, replace: bool, operation: Operation[None]) -> None:
-        """Change the time-to-live on every node that grants it; completes when those that are well have."""
+        """Change the time-to-live on every node that grants it; completes when all healthy nodes have answered."""
         assert isinstance(lease, QuorumLease)
         error = self.not_ours(lease)
         if error is not None:
@@ -239,7 +292,7 @@ class QuorumEngine(Engine):
             return
         now = self.timer.clock.now()
         self.asks_for(time_ms / 1000 + (0.0 if replace else lease.deadline - now))
-        # All that are well are waited for: a majority may consist of votes that joined late and were shorter before.
+        # All healthy nodes are awaited: a majority may include votes that joined late, and had less time left.
         gathering = Gathering(len(self.engines), self.quorum, partial(self._extended, lease, operation), patient=True)
         self.timer.call_at(now + _WELL_S, lambda now: gathering.hurry(), self)
         for vote in lease.votes:
@@ -263,7 +316,7 @@ class QuorumEngine(Engine):
             operation.fail(gathering.failure(lease.name))
 
     def query(self, name: str | bytes, call: Call, read: Callable[[Reply], Any], operation: Operation[Any]) -> None:
-        """Ask every node something; completes with whether a majority says yes."""
+        """Send ``call`` to every node; completes with whether a majority agrees."""
         gathering = self._gathering(partial(_counted, name, operation))
         for engine in self.engines:
             answered = gathering.operation(bool)
@@ -271,7 +324,7 @@ class QuorumEngine(Engine):
             self._unless_silent(engine, answered)
 
     def owned(self, lease: QuorumLease, operation: Operation[Any]) -> None:
-        """Ask every node whether it has what it granted; completes with whether a majority has."""
+        """Ask every node whether it still has its vote's token; completes with whether a majority has."""
         gathering = self._gathering(partial(_counted, lease.name, operation))
         kind = lease.terms.kind
         for vote in lease.votes:
@@ -288,12 +341,12 @@ class QuorumEngine(Engine):
 
     @staticmethod
     def _unless_silent(engine: NodeEngine, answer: Operation[Any]) -> None:
-        """Do not wait for a node that has been silent for long; should it answer after all, that is ignored."""
+        """Fail ``answer`` at once if the node is suspected to be dead; a later reply is ignored."""
         if engine.is_silent:
             answer.fail(LockUnavailable(f"{engine.connector.describe()} is silent"))
 
     def stats(self) -> ContextStats:
-        """Return a frozen snapshot: locks are counted once, renewals and connections as the sum of all nodes."""
+        """Return a frozen snapshot: locks count once; renewals and connections are sums over all nodes."""
         nodes = [engine.stats() for engine in self.engines]
         return dataclasses.replace(
             snapshot(self.counters, held=len(self.held), overdue=0, waiting=len(self.contests)),
@@ -307,6 +360,11 @@ class QuorumEngine(Engine):
             renewal_lag_max_s=max(node.renewal_lag_max_s for node in nodes),
             renewal_slack_min_s=min(node.renewal_slack_min_s for node in nodes),
         )
+
+    def held_locks(self) -> list[HeldLock]:
+        """Return what is held now, in order of acquisition. From any thread. O(n)."""
+        now = self.timer.clock.now()
+        return [held_lock(lease, now, False) for lease in self.held.copy() if lease.believed(now)]
 
     # -- the end, and other fates ------------------------------------------------------------------------------------
 
@@ -327,6 +385,13 @@ class QuorumEngine(Engine):
 
         for engine in self.engines:
             engine.close(timeout_s, Operation(closed), exiting=exiting)
+
+    def end(self, timeout_s: float, operation: Operation[None]) -> None:
+        """Close because the interpreter exits, unless that would change nothing."""
+        if self.held or self.acquiring or self.contests:
+            self.close(timeout_s, operation, exiting=True)
+        else:
+            operation.complete(None)
 
     def retire(self) -> None:
         for engine in self.engines:
@@ -364,7 +429,7 @@ class QuorumEngine(Engine):
             if error is None:
                 contest.dissolve()
             else:
-                contest.fail(type(error)(str(error)))  # a traceback belongs to one
+                contest.fail(type(error)(str(error)))  # a copy each: a traceback belongs to one caller
 
     def forked(self) -> None:
         self.deaths += 1
@@ -378,7 +443,7 @@ class QuorumEngine(Engine):
 
 
 def _counted(name: str | bytes, operation: Operation[Any], gathering: Gathering) -> None:
-    """Tell a caller how the nodes have voted."""
+    """Complete ``operation`` with the outcome of a vote, or with an error if too few nodes answered."""
     if gathering.agreed or gathering.denied:
         operation.complete(gathering.agreed)
     else:

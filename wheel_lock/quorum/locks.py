@@ -1,8 +1,8 @@
-"""The lock objects of a quorum. They are those of one server; only what differs is here."""
+"""The lock objects of a quorum: those of one server, with the differences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,10 @@ from wheel_lock.engine.future import Operation
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.locks.base import LockHandle, OnLost, calling_place, time_limit
-from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.locks.base import LockHandle, OnLost, calling_place
+from wheel_lock.options import LockOptions
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import fragment
-from wheel_lock.quorum.acquire import Contest
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
 from wheel_lock.sync import lock as sync_lock
@@ -36,26 +35,12 @@ class QuorumHandle(LockHandle):
     ) -> None:
         super().__init__(engine, EXCLUSIVE, name, options, on_lost, **more)
 
-    def _acquisition(
-        self,
-        blocking: bool | None,
-        blocking_timeout: float | None,
-        token: str | bytes | None,
-        operation: Operation[Sequence[Lease] | None],
-    ) -> Contest:
-        engine = self._engine
-        blocking, until = time_limit(engine, self._options, blocking, blocking_timeout)
-        self._refuse_again()
-        return Contest(engine, self._new_lease(lock_name(self.name), token), blocking, until, operation)
-
     def _new_lease(self, key: bytes, token: str | bytes | None = None) -> QuorumLease:
         engine, options = self._engine, self._options
         if token is not None:
             raise ValueError("a lock of several masters makes its tokens itself, so token must be None")
         place = calling_place() if engine.options.track_acquisitions else None
-        # Terms that each master's engine would refuse are refused first.
-        engine.engines[0].group(key, EXCLUSIVE, options)
-        terms = engine.quorum_group(options.timeout_s)
+        terms = engine.group(key, EXCLUSIVE, options)
         wire = fragment(key, self._new_token())
         return QuorumLease(self.name, wire, terms, self._new_owner(), self._told(), place, options)
 

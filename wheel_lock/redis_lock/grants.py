@@ -14,6 +14,7 @@ from typing import Any
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EVERLASTING
@@ -35,6 +36,8 @@ class Grant(LockHandle):
     """One lease that has been granted. Whoever knows its token may change it, as in redis-py."""
 
     __slots__ = ()
+
+    _engine: Engine
 
     def _chosen(self, verb: str) -> Lease | None:
         return self._lease
@@ -71,13 +74,13 @@ class Grant(LockHandle):
     def leave_alone(self) -> None:
         """Renew it no more and do not release it either, without waiting."""
         engine = self._engine
-        engine.tell(partial(engine.export, self.lease, Operation(nobody)))
+        engine.post_if_open(partial(engine.export, self.lease, Operation(nobody)))
 
     def give_back(self) -> None:
         """Nobody will know of it: release it, if it was granted at all, without waiting."""
         engine, lease = self._engine, self._lease
         if lease is not None:
-            engine.tell(partial(engine.release_many, [lease], Operation(nobody)))
+            engine.post_if_open(partial(engine.release_many, [lease], Operation(nobody)))
 
 
 class ThreadGrant(Grant, sync_lock.Lock):
@@ -113,7 +116,7 @@ class Grants:
     def __init__(self) -> None:
         self._latest: dict[tuple[int, bytes], weakref.ref[Grant]] = {}
 
-    def add(self, engine: Engine, grant: Grant) -> None:
+    def add(self, engine: LockEngine, grant: Grant) -> None:
         """Take note of a new grant."""
         latest, place = self._latest, (id(engine), grant.lease.key)
 
@@ -123,7 +126,7 @@ class Grants:
 
         latest[place] = weakref.ref(grant, gone)
 
-    def find(self, engine: Engine, key: bytes) -> Grant | None:
+    def find(self, engine: LockEngine, key: bytes) -> Grant | None:
         """Return the latest grant of a name, whatever has become of it, as long as its lock object is there."""
         reference = self._latest.get((id(engine), key))
         return None if reference is None else reference()

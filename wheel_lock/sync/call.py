@@ -6,8 +6,8 @@ import sys
 from collections.abc import Generator, Iterable
 from typing import Any, TypeVar
 
-from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import end_quietly
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Owner
 from wheel_lock.locks.callers import CallerOperation, Side
@@ -52,7 +52,7 @@ class Waiting(CallerOperation[T]):
 
     __slots__ = ("_deaths", "_engine", "_gate")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LockEngine) -> None:
         self._gate = gate = new_gate()
         # Not through super(), which takes its time.
         self._notify = gate.release

@@ -6,7 +6,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import WheelLockError
 from wheel_lock.locks import operations
 from wheel_lock.locks.context import Face, close_later
@@ -48,6 +48,6 @@ class ThreadFace(sync_call.ThreadSide, Face):
             raise
 
     def __del__(self) -> None:
-        engine: Engine | None = getattr(self, "_engine", None)
+        engine: LockEngine | None = getattr(self, "_engine", None)
         if engine is not None:
-            engine.tell_if_running(engine.retire)
+            engine.post_if_running(engine.retire)

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
+from wheel_lock.engine.interfaces import LeaseGroup, Shard
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.renewal.outages import Outage
+from wheel_lock.engine.renewal.verification import Verification
 from wheel_lock.engine.requests.base import Request, batch_call
 from wheel_lock.lease import HELD, RENEWING, Event, Lease
+from wheel_lock.lock_types.base import Kind
 from wheel_lock.protocol.resp import Reply, exceptions, number
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.protocol.server_errors import NOT_NOW, ServerError
 
-if TYPE_CHECKING:
-    from wheel_lock.engine.renewal.renewer import Renewer
-    from wheel_lock.engine.renewal.verification import Verification
-    from wheel_lock.lock_types.base import Kind
-
 _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly for any number of leases (Knuth 6.4)
+
+
+class BatchOwner(Shard, Protocol):
+    """What groups and batches know of their renewer."""
+
+    table: LeaseTable
+    outage: Outage
+
+    def sort_out(self, odd: Iterable[Lease], now: float) -> list[Lease]: ...
+    def renew(self, group: LeaseGroup, leases: list[Lease]) -> None: ...
+    def heard(self, *, not_now: bool) -> None: ...
+    def confirmed(self, batch: Batch, odd: Sequence[tuple[int, int | ServerError]]) -> None: ...
+    def failed(self, batch: Batch, error: ServerError) -> None: ...
+    def refused_alone(self, batch: Batch, error: ServerError) -> None: ...
+    def interrupted(self, batch: Batch) -> None: ...
+    def moved(self, batch: Batch, home: Shard) -> None: ...
+    def turned_away(self, batch: Batch) -> None: ...
+    def vanished(self, batch: Batch) -> None: ...
+    def silent(self, batch: Batch) -> None:
+        """Suspect the connection: a batch has had no reply for too long."""
+        ...
 
 
 class RenewalGroup:
@@ -24,7 +45,7 @@ class RenewalGroup:
 
     __slots__ = ("_phase", "after", "alive", "kind", "renewer", "timeout_ms", "timeout_s", "ttl")
 
-    def __init__(self, renewer: Renewer, kind: Kind, timeout_s: float, timeout_ms: int, after: int) -> None:
+    def __init__(self, renewer: BatchOwner, kind: Kind, timeout_s: float, timeout_ms: int, after: int) -> None:
         self.renewer = renewer
         self.kind = kind
         self.timeout_s = timeout_s
@@ -47,7 +68,7 @@ class RenewalGroup:
         live: list[Lease] = []
         odd: list[Lease] = []
         keep, held = live.append, HELD
-        now = self.renewer.timer.clock.now()  # what went before in this turn may have taken long
+        now = self.renewer.table.timer.clock.now()  # what went before in this turn may have taken long
         for lease in entries:
             # A lease that came due in this step may have been released, moved or lost by what was called before.
             if lease.state is held and lease.deadline > now and lease.limits is None and not lease.owner.ended:
@@ -61,9 +82,9 @@ class RenewalGroup:
             self.renewer.renew(self, live)
 
     def illegal(self, lease: Lease, event: Event) -> None:
-        self.renewer.engine.illegal(lease, event)
+        self.renewer.table.mark_illegal(lease, event)
 
-    def domains(self, entries: list[Lease]) -> tuple[Renewer]:
+    def domains(self, entries: list[Lease]) -> tuple[BatchOwner]:
         """Return what a failure costs: which of the leases of the node are watched is in doubt."""
         return (self.renewer,)
 
@@ -75,13 +96,13 @@ class Batch(Request):
 
     def __init__(
         self,
-        renewer: Renewer,
-        terms: RenewalGroup,
+        renewer: BatchOwner,
+        terms: LeaseGroup,
         leases: Sequence[Lease],
         drained: bool,
         verification: Verification | None,
     ) -> None:
-        super().__init__(renewer.timer, renewer.node)
+        super().__init__(renewer.table, renewer.node)
         self._renewer = renewer
         self.terms = terms
         self.leases = leases
@@ -94,8 +115,8 @@ class Batch(Request):
     def subjects(self) -> Sequence[Lease]:
         return self.leases
 
-    def moved_to(self, renewer: Renewer) -> None:
-        self._renewer.moved(self, renewer)
+    def moved_to(self, shard: Shard) -> None:
+        self._renewer.moved(self, shard)
 
     def try_later(self, pause_s: float, *, perhaps_done: bool = False) -> bool:
         # Its renewer decides when; a whole batch was refused for a reason that concerns the node.
@@ -129,7 +150,7 @@ class Batch(Request):
 
     def error_reply(self, error: ServerError) -> None:
         self._renewer.heard(not_now=error.code in NOT_NOW)
-        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+        if self.table.router.redirect(self, error):
             if error.code not in ("MOVED", "ASK"):
                 self._renewer.outage.begin(error)
             return

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from wheel_lock.engine.future import Operation, nobody
-from wheel_lock.engine.requests.acquire import hold_limit_error
-from wheel_lock.engine.requests.base import batch_call, least_s, no_answer, refused_by_server, terms_of
+from wheel_lock.engine.interfaces import Shard, shard_at, terms_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.base import batch_call, hold_limit_error, least_s, no_answer, refused_by_server
 from wheel_lock.engine.requests.bulk import Bulk, Chunk
 from wheel_lock.engine.requests.permissions import needs_of
-from wheel_lock.errors import ContextClosed, LockServerError, LossReason, WheelLockError
+from wheel_lock.errors import ContextClosed, LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
+from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import GONE, TAKEN
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.protocol.server_errors import ServerError
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.engine.renewal.renewer import Renewer
-    from wheel_lock.net.node import Node
 
 
 class AcquireMany(Bulk):
@@ -34,9 +30,9 @@ class AcquireMany(Bulk):
     may_wait = True
 
     def __init__(
-        self, engine: Engine, options: LockOptions, operation: Operation[None], all_or_nothing: bool = False
+        self, table: LeaseTable, options: LockOptions, operation: Operation[None], all_or_nothing: bool = False
     ) -> None:
-        super().__init__(engine, ())
+        super().__init__(table, ())
         self._sealed = False
         self._all_or_nothing = all_or_nothing
         self._places = 0
@@ -46,12 +42,12 @@ class AcquireMany(Bulk):
         self._undoing = False
         self._error: WheelLockError | None = None
 
-    def road_to(self, renewer: Renewer) -> Node:
-        return renewer.acquiring_node
+    def road_to(self, shard: Shard) -> Node:
+        return shard.acquiring_node
 
     def chunk_done(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
         """Take the outcome of one chunk, when enough replicas have it, and go on."""
-        replicas = chunk.node.replicas
+        replicas = shard_at(chunk.node).replicas
         if replicas is None or len(odd) == len(chunk.leases):
             super().chunk_done(chunk, odd)
         else:
@@ -77,17 +73,17 @@ class AcquireMany(Bulk):
         self._give_places_back(len(chunk.leases))
         for index, verdict in odd.items():
             lease = chunk.leases[index]
-            self.engine.turn_down([lease], isinstance(verdict, ServerError) and chunk.tries > 1)
+            self.table.reject([lease], isinstance(verdict, ServerError) and chunk.tries > 1)
             if isinstance(verdict, ServerError):
                 self._stop(refused_by_server(verdict, lease.name))
         granted = [lease for index, lease in enumerate(chunk.leases) if index not in odd] if odd else chunk.leases
-        if granted and self.engine.grant(granted, self._options, chunk.sent_at):
+        if granted and self.table.grant(granted, self._options, chunk.sent_at):
             self._granted.extend(granted)
         elif granted:
-            self.engine.turn_down(granted, True)
+            self.table.reject(granted, True)
             granted = []
-            late = hold_limit_error(chunk.name, self._options, self.engine.timer.clock.now() - chunk.sent_at)
-            if self.engine.closed:
+            late = hold_limit_error(chunk.name, self._options, self.table.timer.clock.now() - chunk.sent_at)
+            if self.table.state.closed:
                 self._stop(ContextClosed("The context has been closed"))
             elif late is not None:
                 self._stop(late)
@@ -97,7 +93,7 @@ class AcquireMany(Bulk):
     def miss(self, chunk: Chunk, error: WheelLockError) -> None:
         chunk.withdraw()
         self._give_places_back(len(chunk.leases))
-        self.engine.turn_down(chunk.leases, chunk.tries > 0, chunk.node)
+        self.table.reject(chunk.leases, chunk.tries > 0, chunk.node)
         self._stop(error)
 
     def _stop(self, error: WheelLockError) -> None:
@@ -105,7 +101,7 @@ class AcquireMany(Bulk):
         self._error = self._error or error
 
     def finished(self) -> None:
-        self.engine.turn_down(self.take_rest(), False)
+        self.table.reject(self.take_rest(), False)
         self._give_places_back(self._places)
         if self._error is not None:
             self._undo()
@@ -125,22 +121,24 @@ class AcquireMany(Bulk):
             limit_s: How many seconds all of it may take; None for as long as it takes, each chunk within its own limit.
         """
         if limit_s is not None:
-            timer = self.engine.timer
-            limit_s = max(limit_s, max(map(least_s, self.engine.nodes)))
-            timer.call_at(timer.now + limit_s + timer.scale.tick_s, lambda now: self._time_is_up(limit_s), self.engine)
-        refusal = self.engine.refusal(None, expected)
+            timer = self.table.timer
+            limit_s = max(limit_s, max(map(least_s, self.table.router.nodes)))
+            timer.call_at(
+                timer.now + limit_s + timer.scale.tick_s, lambda now: self._time_is_up(limit_s), self.table.state
+            )
+        refusal = self.table.admission_error(None, expected)
         if refusal is not None:
             self._stop(refusal)
         else:
-            self.engine.watch_master()
+            self.table.router.watch_master()
             self._places = expected
-            self.engine.acquiring += expected
+            self.table.acquiring += expected
 
     def _give_places_back(self, places: int) -> None:
         """Of those that ``max_held`` counts as being acquired, ``places`` are acquired now, or will not be."""
         places = min(places, self._places)
         self._places -= places
-        self.engine.acquiring = max(self.engine.acquiring - places, 0)  # a thread that died has forgotten them
+        self.table.acquiring = max(self.table.acquiring - places, 0)  # a thread that died has forgotten them
 
     def add(self, leases: Sequence[Lease]) -> None:
         """Take more leases, and send what may be sent."""
@@ -156,7 +154,7 @@ class AcquireMany(Bulk):
             return
         under_way, self._under_way = self._under_way, set()
         slow = next(iter(under_way), None)
-        error = no_answer(slow.node if slow else self.engine.node, slow.name if slow else None, limit_s)
+        error = no_answer(slow.node if slow else self.table.router.shards[0].node, slow.name if slow else None, limit_s)
         for chunk in under_way:
             chunk.finish()
             self.miss(chunk, error)
@@ -181,7 +179,7 @@ class AcquireMany(Bulk):
     def _undo(self, then: Callable[[], object] = nobody) -> None:
         granted = [lease for lease in self._granted if lease.state <= State.EXTENDING]
         self._granted.clear()
-        self.engine.release_many(granted, Operation(then))
+        release_many(self.table, granted, Operation(then))
 
 
 class ReleaseMany(Bulk):
@@ -190,9 +188,9 @@ class ReleaseMany(Bulk):
     releases = True
 
     def __init__(
-        self, engine: Engine, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]
+        self, table: LeaseTable, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]
     ) -> None:
-        super().__init__(engine, leases)
+        super().__init__(table, leases)
         self._operation = operation
         self.losses: dict[str | bytes, LossReason] = {}
         self._error: WheelLockError | None = None
@@ -210,38 +208,48 @@ class ReleaseMany(Bulk):
         for index, verdict in odd.items():
             lease = chunk.leases[index]
             if isinstance(verdict, ServerError) and verdict.code != "WRONGTYPE":
-                self.engine.unreleased([lease])
+                self.table.release_unknown([lease])
                 self._error = refused_by_server(verdict, lease.name)
                 continue
             reason = LossReason.KEY_GONE if verdict == GONE else LossReason.TAKEN
             self.losses[lease.name] = reason
-            self.engine.lose([lease], reason)
+            self.table.mark_lost([lease], reason)
 
     def _freed(self, leases: Sequence[Lease]) -> None:
-        self.engine.freed(leases)
-        if self.engine.lines:
+        self.table.release_done(leases)
+        if self.table.listener:
             for lease in leases:
-                self.engine.lines.ended(lease)
+                self.table.listener.ended(lease)
 
     def miss(self, chunk: Chunk, error: WheelLockError) -> None:
-        self.engine.unreleased(chunk.leases)
+        self.table.release_unknown(chunk.leases)
         self._error = error
         if not isinstance(error, LockServerError):
             chunk.backlog.stopped = True  # a server that does not answer is not asked chunk by chunk
 
     def finished(self) -> None:
-        self.engine.unreleased(self.take_rest())
+        self.table.release_unknown(self.take_rest())
         if self._error is not None:
             self._operation.fail(self._error)
         else:
             self._operation.complete(self.losses)
 
 
+def release_many(
+    table: LeaseTable, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]
+) -> None:
+    """Release many leases; the operation completes with the reasons of those that had been lost."""
+    ends = [(lease, table.begin_release(lease)) for lease in leases]
+    bulk = ReleaseMany(table, [lease for lease, error in ends if error is None], operation)
+    bulk.losses = {lease.name: error.reason for lease, error in ends if isinstance(error, LockLost)}
+    bulk.pump()
+
+
 class Sweep(Bulk):
     """The end of everything when a context is closed: chunk by chunk, leases are lost and released at the server."""
 
-    def __init__(self, engine: Engine, leases: Iterable[Lease], operation: Operation[None]) -> None:
-        super().__init__(engine, leases)
+    def __init__(self, table: LeaseTable, leases: Iterable[Lease], operation: Operation[None]) -> None:
+        super().__init__(table, leases)
         self._operation = operation
 
     def call(self, leases: Sequence[Lease]) -> Call:
@@ -252,7 +260,7 @@ class Sweep(Bulk):
 
     def _lose(self, leases: Iterable[Lease]) -> None:
         # Not those that their holders are releasing: theirs is the answer that is under way.
-        self.engine.lose([lease for lease in leases if lease.state <= State.EXTENDING], LossReason.CONTEXT_CLOSED)
+        self.table.mark_lost([lease for lease in leases if lease.state <= State.EXTENDING], LossReason.CONTEXT_CLOSED)
 
     def take(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
         pass

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import Request
 from wheel_lock.lease import Lease
+from wheel_lock.lock_types.base import Kind
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import Reply, exceptions
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
-from wheel_lock.runtime.timer import HashedWheelTimer
-
-if TYPE_CHECKING:
-    from wheel_lock.lock_types.base import Kind
 
 _FIRST_PAUSE_S = 0.05  # before one that was refused is tried again, twice this
 _LONGEST_PAUSE_S = 30.0
@@ -28,8 +25,8 @@ class CleanUp(Request):
 
     __slots__ = ("_kind", "_leases", "_pause_s", "_until")
 
-    def __init__(self, timer: HashedWheelTimer, node: Node, kind: Kind, leases: Sequence[Lease], until: float) -> None:
-        super().__init__(timer, node)
+    def __init__(self, table: LeaseTable, node: Node, kind: Kind, leases: Sequence[Lease], until: float) -> None:
+        super().__init__(table, node)
         self._kind = kind
         self._leases = leases
         self._until = until
@@ -40,7 +37,7 @@ class CleanUp(Request):
         if self.node.one_by_one and len(self._leases) > 1:
             self.finished = True
             for lease in self._leases:
-                CleanUp(self.timer, self.node, self._kind, [lease], self._until).start()
+                CleanUp(self.table, self.node, self._kind, [lease], self._until).start()
             return
         self.timer.wheel.schedule(self, self.timer.scale.ceil(self._until))
         self.node.send(self)
@@ -65,9 +62,9 @@ class CleanUp(Request):
         refused: list[Lease] = []
         for index, verdict in exceptions(reply, len(self._leases)):
             lease = self._leases[index]
-            if self.node.cluster is not None and len(self._leases) > 1 and code_of(verdict) == NOT_LOCAL:
-                node = self.node.cluster.renewer_of(lease.key).node
-                CleanUp(self.timer, node, self._kind, [lease], self._until).start()
+            if not self.table.router.stable and len(self._leases) > 1 and code_of(verdict) == NOT_LOCAL:
+                node = self.table.router.shard_of(lease.key).node
+                CleanUp(self.table, node, self._kind, [lease], self._until).start()
             elif isinstance(verdict, ServerError) and verdict.code != "WRONGTYPE":
                 refused.append(lease)
         self._leases = refused
@@ -82,15 +79,15 @@ class CleanUp(Request):
             self.timer.call_at(self.timer.now + self._pause_s, lambda now: self.resend(), self)
 
     def try_later(self, pause_s: float, *, perhaps_done: bool = False) -> bool:
-        self.timer.call_at(self.timer.now + pause_s, lambda now: self.send_again(), self)
+        self.timer.call_at(self.timer.now + pause_s, lambda now: self.table.router.resend(self), self)
         return True
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+        if self.table.router.redirect(self, error):
             return
         if self.node.learns(error, self.declared):
             self.finish()
-            CleanUp(self.timer, self.node, self._kind, self._leases, self._until).start()
+            CleanUp(self.table, self.node, self._kind, self._leases, self._until).start()
         else:
             self._refused()
 

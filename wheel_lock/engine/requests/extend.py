@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from wheel_lock.engine.future import Operation
-from wheel_lock.engine.requests.base import CallerRequest, node_of, terms_of
+from wheel_lock.engine.interfaces import terms_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.base import CallerRequest, node_of
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State, local_deadline
 from wheel_lock.options import too_long
@@ -14,18 +15,16 @@ from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Call
 from wheel_lock.protocol.server_errors import ServerError
 
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-
 
 class Extend(CallerRequest):
     """Change the time-to-live of one lease. Completes when the server has, or fails with why it could not."""
 
-    __slots__ = ("_engine", "_operation", "_replace", "_time_ms", "lease")
+    __slots__ = ("_operation", "_replace", "_time_ms", "lease")
 
-    def __init__(self, engine: Engine, lease: Lease, time_ms: int, replace: bool, operation: Operation[None]) -> None:
-        super().__init__(engine.timer, node_of(lease), lease.name, engine.options.response_timeout_s)
-        self._engine = engine
+    def __init__(
+        self, table: LeaseTable, lease: Lease, time_ms: int, replace: bool, operation: Operation[None]
+    ) -> None:
+        super().__init__(table, node_of(lease), lease.name, table.state.options.response_timeout_s)
         self._operation = operation
         self.lease = lease
         self._time_ms = time_ms
@@ -34,7 +33,7 @@ class Extend(CallerRequest):
     def start(self) -> None:
         """Take the lease off the wheel, and send it."""
         lease, renewer = self.lease, terms_of(self.lease).renewer
-        renewer.forget(lease)
+        renewer.untrack(lease)
         if self._replace:
             # The server may shorten it at once, so from here on the holder must believe no longer than that.
             lease.reset_deadline(min(lease.deadline, local_deadline(self.timer.now, self._time_ms / 1000)))
@@ -65,19 +64,19 @@ class Extend(CallerRequest):
 
     def _extended(self, outcome: int | LossReason | None) -> None:
         """Handle the reply: the new time-to-live in ms, why there is none, or None if it is unchanged."""
-        lease, engine = self.lease, self._engine
+        lease = self.lease
         if lease.state is EXTENDING:
             if isinstance(outcome, LossReason):
-                engine.lose([lease], outcome)
+                self.table.mark_lost([lease], outcome)
             elif not lease.believed(self.timer.clock.now()):
-                engine.lose([lease])
+                self.table.mark_lost([lease])
             elif outcome is None:
                 self._unextended()
                 self._operation.fail(too_long(self._time_ms / 1000, "what the server says"))
                 return
             else:
                 renewer = terms_of(lease).renewer
-                renewer.forget(lease)
+                renewer.untrack(lease)
                 deadline = local_deadline(self.sent_at, outcome / 1000)
                 # Where there was nothing left to add to, the key had lost its expiry, and has no more than this now.
                 exact = self._replace or outcome <= self._time_ms
@@ -87,7 +86,7 @@ class Extend(CallerRequest):
                 self._operation.complete(None)
                 return
         if lease.state is State.LOST and not isinstance(outcome, LossReason):
-            engine.clean_up([lease])
+            self.table.clean_up([lease])
         self._operation.fail(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
 
     def _unextended(self) -> None:
@@ -95,7 +94,7 @@ class Extend(CallerRequest):
         lease, renewer = self.lease, terms_of(self.lease).renewer
         if lease.state is not EXTENDING:
             return
-        renewer.forget(lease)
+        renewer.untrack(lease)
         if renewer.needs_none(lease):
             lease.move(Event.CONFIRMED)
             renewer.schedule(lease, self.timer.now)
@@ -113,7 +112,7 @@ class Extend(CallerRequest):
             self.refused(error)
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+        if self.table.router.redirect(self, error):
             return
         if not self.goes_to_another_master(error):
             self._unextended()

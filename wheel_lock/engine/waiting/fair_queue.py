@@ -7,18 +7,14 @@ who is not heard of any more is skipped. A wake-up calls one of them by name.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests.base import PATIENCE
+from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.wait_queue import AnyLine
-from wheel_lock.engine.waiting.waiter import Acquisition
+from wheel_lock.engine.waiting.waiter import Acquisition, Registry
 from wheel_lock.protocol.tokens import TOKEN_CHARACTERS
 from wheel_lock.wheel import WheelEntry
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.engine.waiting.registry import Lines
 
 
 class _Place(WheelEntry):
@@ -34,7 +30,7 @@ class _Place(WheelEntry):
         self.trying = False
         self.again = False  # try once more when the current try is over
         self.called = False  # woken while a try was under way, which may have been refused just before
-        self.pace = Pace(queue.above.timer.scale.tick_s)
+        self.pace = Pace(queue.timer.scale.tick_s)
         self.paused = False  # woken in vain before: the next try waits for its tick
 
     def late(self, now: float) -> None:
@@ -42,7 +38,7 @@ class _Place(WheelEntry):
         self._queue.look(self)
 
     @property
-    def above(self) -> Engine:
+    def above(self) -> EngineState:
         """The engine."""
         return self._queue.above
 
@@ -56,8 +52,8 @@ class Queue(AnyLine):
 
     __slots__ = ("_places",)
 
-    def __init__(self, lines: Lines, engine: Engine, first: Acquisition) -> None:
-        super().__init__(lines, engine, first)
+    def __init__(self, lines: Registry, first: Acquisition) -> None:
+        super().__init__(lines, first)
         self._places: dict[bytes, _Place] = {}  # by the name under which the server knows the waiter
 
     def _name(self, waiter: Acquisition) -> bytes:
@@ -66,7 +62,7 @@ class Queue(AnyLine):
     def join(self, waiter: Acquisition) -> None:
         """Stand at the end: its first try has taken a place there."""
         super().join(waiter)
-        self._engine.timer.wheel.cancel(self)
+        self.timer.wheel.cancel(self)
         self._places[self._name(waiter)] = place = _Place(self, waiter)
         if self._subscribed:
             self.look(place)  # what was published since its own try, nobody has listened to
@@ -76,12 +72,12 @@ class Queue(AnyLine):
     def left(self, waiter: Acquisition) -> None:
         """Its place is free."""
         place = self._places.pop(self._name(waiter))
-        self._engine.timer.wheel.cancel(place)
+        self.timer.wheel.cancel(place)
 
     def disperse(self) -> list[Acquisition]:
         """Send everybody away, without a word; return who stood in it."""
         for place in self._places.values():
-            self._engine.timer.wheel.cancel(place)
+            self.timer.wheel.cancel(place)
         self._places.clear()
         return super().disperse()
 
@@ -108,7 +104,7 @@ class Queue(AnyLine):
         if place.trying:
             place.called = True
         elif not place.paused:
-            timer = self._engine.timer
+            timer = self.timer
             if place.pace.allows(timer.now):
                 self.look(place)
             else:
@@ -121,9 +117,9 @@ class Queue(AnyLine):
         if place.trying:
             place.again = True
             return
-        self._engine.timer.wheel.cancel(place)
+        self.timer.wheel.cancel(place)
         place.trying, place.again, place.called, place.paused = True, False, False, False
-        place.pace.tried(self._engine.timer.now)
+        place.pace.tried(self.timer.now)
         place.waiter.try_once(partial(self._tried, place), waiting=True)
 
     def _tried(self, place: _Place) -> None:
@@ -143,7 +139,7 @@ class Queue(AnyLine):
         elif place.again:
             self.look(place)
         else:
-            place.pace.refused(self._engine.timer.now, request.retry_ms)
+            place.pace.refused(self.timer.now, request.retry_ms)
             if place.called:
                 self._call(place)
             else:
@@ -153,5 +149,5 @@ class Queue(AnyLine):
         pause_s = place.waiter.patience_s / 3
         if retry_ms is not None:
             pause_s = min(pause_s, (retry_ms + 1) / 1000)  # a millisecond more, because the server rounds down
-        timer = self._engine.timer
+        timer = self.timer
         timer.wheel.schedule(place, timer.scale.ceil(timer.clock.now() + pause_s))

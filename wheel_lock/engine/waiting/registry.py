@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from wheel_lock.engine.requests.base import terms_of
+from wheel_lock.engine.interfaces import terms_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.fair_queue import Queue
 from wheel_lock.engine.waiting.wait_queue import AnyLine, Line
 from wheel_lock.engine.waiting.waiter import Acquisition
 from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError, copied, internal_error
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention
+from wheel_lock.net.pubsub import Listener, WakeUps
 from wheel_lock.runtime.failures import guarded
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
 
 
 class Lines:
     """All the lines of one engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.wakeups = engine.wakeups
+    def __init__(self, table: LeaseTable, wakeups: WakeUps) -> None:
+        self.table = table
+        self.wakeups = wakeups
         self.forget()
 
     def forget(self) -> None:
@@ -50,24 +48,24 @@ class Lines:
         line = self._lines.get(waiter.place)
         if line is None:
             kind_of_line = Queue if waiter.kind.contention is Contention.QUEUED else Line
-            line = self._lines[waiter.place] = kind_of_line(self, self._engine, waiter)
+            line = self._lines[waiter.place] = kind_of_line(self, waiter)
             line.linger()
         return line
 
-    def close(self, line: AnyLine) -> None:
-        """Nobody has stood in it for a while."""
-        if self._lines.get(line.place) is line:  # else all were sent away in the very step in which it came due
-            del self._lines[line.place]
-            self.wakeups.ignore(line.channel, line)
+    def close(self, place: bytes, queue: Listener, channel: bytes) -> None:
+        """Drop an empty queue."""
+        if self._lines.get(place) is queue:  # else all waiters were dropped in the very step in which it came due
+            del self._lines[place]
+            self.wakeups.ignore(channel, queue)
 
     def _line_of(self, lease: Lease) -> AnyLine | None:
         return self._lines.get(terms_of(lease).kind.line(lease.key)) if self._lines else None
 
     def refusal(self, name: str | bytes) -> WheelLockError | None:
         """Return why one more may not wait, or None if it may."""
-        if self._engine.closed:
+        if self.table.state.closed:
             return ContextClosed("The context has been closed", name)
-        most = self._engine.options.max_waiting
+        most = self.table.state.options.max_waiting
         if most is not None and self.count >= most:
             return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context", name)
         return None
@@ -87,13 +85,13 @@ class Lines:
             guarded(self, line.listened, woken)
 
     @property
-    def above(self) -> Engine:
+    def above(self) -> EngineState:
         """The engine."""
-        return self._engine
+        return self.table.state
 
     def crashed(self, error: Exception) -> None:
         """End all waits: the library's own code has failed in the middle of one. What is held is not in doubt."""
-        self._engine.deaths += 1  # a caller whose wait has got lost half-way looks at this
+        self.table.state.deaths += 1  # a caller whose wait has got lost half-way looks at this
         self.fail(internal_error(error, None))
         self.wakeups.restart(error)
 
@@ -110,7 +108,7 @@ class Lines:
 
     def _disperse(self) -> list[Acquisition]:
         waiters = list(self.pollers)
-        wheel = self._engine.timer.wheel
+        wheel = self.table.timer.wheel
         for line in self._lines.values():
             waiters.extend(line.disperse())
         for first in list(self.asking.values()):
