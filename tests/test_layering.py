@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,10 +37,26 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
 
+# The same within the engine, where a module may import from those above it here, and from its own package.
+ENGINE_LAYERS: tuple[tuple[str, ...], ...] = (
+    ("__init__", "future", "pacing", "loss_events"),
+    ("state", "interfaces"),
+    ("leases",),
+    ("requests",),
+    ("renewal", "waiting"),
+    ("topology",),
+    ("shutdown",),
+    ("engine",),
+)
+ENGINE_LEVEL = {name: level for level, row in enumerate(ENGINE_LAYERS) for name in row}
+
 PURE = ("wheel", "lease", "protocol", "lock_types")
 IMPURE_MODULES = ("threading", "asyncio", "socket", "time", "selectors", "redis", "logging")
 MAY_IMPORT_REDIS = (
-    *(f"net/{name}.py" for name in ("clients", "cluster", "connect_budget", "connector", "handshake", "sentinel")),
+    *(
+        f"net/{name}.py"
+        for name in ("capabilities", "clients", "cluster", "connect_budget", "connector", "handshake", "sentinel")
+    ),
     *("context.py", "quorum/node.py", "embedded/server.py", "testing.py", "cli.py"),
 )
 FORBIDDEN_NAMES = ("utils", "helpers")
@@ -112,13 +129,17 @@ def _import_violations(path: Path, imported: Import) -> Iterator[str]:
         yield f"rule purity: {here} is pure and must not import {top}"
     if top == "redis" and not imported.typing_only and not _may_import_redis(path, imported):
         yield f"rule redis: only {', '.join(MAY_IMPORT_REDIS)} may import redis (errors.py: redis.exceptions)"
-    if top == PACKAGE and not imported.typing_only and path != Path("__init__.py"):
+    if top == PACKAGE and path != Path("__init__.py"):
         target, is_module, _ = rest.partition(".")
         if target not in LEVEL and not is_module:  # the package itself, or a name that it offers
             target = "__init__"
         # A module without a place is told of once, where it stands, and not by all who import it.
         if target in LEVEL and here in LEVEL and LEVEL[target] > LEVEL[here]:
             yield f"rule layers: {here} must not import {target}, which is above it"
+        if here == target == "engine":
+            inner, other = room(path.relative_to("engine")), rest.split(".")[1] if is_module else "__init__"
+            if ENGINE_LEVEL.get(other, 0) > ENGINE_LEVEL.get(inner, -1):
+                yield f"rule layers: engine/{inner} must not import engine/{other}, which is above it"
 
 
 def _may_import_redis(path: Path, imported: Import) -> bool:
@@ -135,6 +156,23 @@ def package_files() -> list[Path]:
 def test_the_package_keeps_its_shape() -> None:
     found = [what for path in package_files() for what in violations(path, (ROOT / path).read_text("utf-8"))]
     assert not found, "\n" + "\n".join(found)
+
+
+def module_of(path: Path) -> str:
+    parts = (PACKAGE, *path.parent.parts, *([] if path.stem == "__init__" else [path.stem]))
+    return ".".join(parts)
+
+
+def test_no_imports_form_a_circle() -> None:
+    """Imports for type checking count, too."""
+    files = [path for path in package_files() if path.suffix == ".py"]
+    modules = {module_of(path) for path in files}
+    graph: dict[str, set[str]] = {}
+    for path in files:
+        names = {imported.name for imported in imports((ROOT / path).read_text("utf-8"), path)}
+        found = {name if name in modules else name.rpartition(".")[0] for name in names}
+        graph[module_of(path)] = (found & modules) - {module_of(path)}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
 # What a failure costs: see wheel_lock/runtime/failures.py
@@ -179,8 +217,15 @@ def test_whatever_is_called_for_the_engine_has_a_failure_domain() -> None:
         ("context.py", "import wheel_lock.cli, wheel_lock.testing", ["1: rule layers", "1: rule layers"]),
         ("context.py", "from wheel_lock import LockContext", ["1: rule layers"]),
         ("context.py", "import wheel_lock", ["1: rule layers"]),
+        ("lease.py", "if TYPE_CHECKING:\n    from .context import LockContext", ["2: rule layers"]),
+        ("engine/leases.py", "from .requests.base import Request", ["1: rule layers"]),
+        ("engine/requests/base.py", "from ..engine import Engine", ["1: rule layers"]),
         ("context.py", "if TYPE_CHECKING:\n    pass\nelse:\n    import wheel_lock.cli", ["4: rule layers"]),
-        ("context.py", "try:\n    from .cli import app\nexcept ImportError:\n    app = None", ["2: rule layers"]),
+        (
+            "context.py",
+            "try:\n    from .cli import app\nexcept ImportError:\n    app = None",
+            ["2: rule layers"],
+        ),
         ("lease.py", "from .engine import a, b, c", ["1: rule layers"]),
         ("extras.py", "", ["1: rule layers"]),
         # pure rooms, at type-checking time too
@@ -220,15 +265,16 @@ def test_the_checker_sees(path: str, source: str, expected: list[str]) -> None:
         ("net/connection.py", "from wheel_lock import errors\nfrom ..lease import Lease"),
         ("decorator.py", "from wheel_lock.asyncio import Face\nimport threading"),
         ("protocol/__init__.py", "from .resp import encode\nfrom ..lease import Lease"),
-        ("lease.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .context import LockContext"),
-        ("lease.py", "import typing\nif typing.TYPE_CHECKING:\n    from .context import LockContext"),
         ("lease.py", "import timeit\nimport redisson"),
         ("lease.py", "from .extras import x"),
         ("net/connection.py", "if TYPE_CHECKING:\n    import redis"),
         ("net/connector.py", "import redis\nfrom redis.cluster import RedisCluster"),
         ("context.py", "import redis"),
         ("testing.py", "import redis\nfrom wheel_lock import LockContext"),
-        ("cli/demo.py", "import redis\nfrom wheel_lock import LockContext\nfrom wheel_lock.testing import Clock"),
+        (
+            "cli/demo.py",
+            "import redis\nfrom wheel_lock import LockContext\nfrom wheel_lock.testing import Clock",
+        ),
         ("__main__.py", "from wheel_lock.cli import main"),
         ("errors.py", "from redis.exceptions import LockError\nimport redis.exceptions"),
         ("errors.py", "from redis import exceptions"),

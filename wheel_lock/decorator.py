@@ -1,7 +1,7 @@
-"""The decorator: a function, or a coroutine function, that runs while it holds a lock named after its arguments.
+"""The decorator: a function, or a coroutine function, that holds a lock named after its arguments while it runs.
 
-Each call has a lock object of its own. A call that such a function makes of itself, directly or not, would wait for what
-its own caller holds, for ever; so it is noted who holds what, and such a call is refused.
+Each call has its own lock object. A recursive call, direct or not, would wait without end for the lock of its caller; so
+the locks of running calls are registered by owner, and a recursive call raises LockAlreadyHeld.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from wheel_lock.aio import call as aio_call
 from wheel_lock.aio.lock import Lock as AsyncLock
-from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.lease import Owner
 from wheel_lock.locks.base import BaseLock
@@ -27,12 +27,12 @@ from wheel_lock.unfinished import is_awaited, refuse_to_decorate, refuse_to_retu
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# What decorated functions hold, by who runs them. Weak: a lock goes with its call, whatever interrupts that.
-_calls: weakref.WeakValueDictionary[tuple[Owner, Engine, str | bytes], BaseLock] = weakref.WeakValueDictionary()
+# The locks of running calls, by their owners. Weak: a lock is collected with its call, also if that is interrupted.
+_calls: weakref.WeakValueDictionary[tuple[Owner, LockEngine, str | bytes], BaseLock] = weakref.WeakValueDictionary()
 
 
-def _call_of(lock: BaseLock, owner: Owner) -> tuple[Owner, Engine, str | bytes]:
-    """Return what a call that is to hold ``lock`` is known by; raise LockAlreadyHeld where it is part of another one."""
+def _call_of(lock: BaseLock, owner: Owner) -> tuple[Owner, LockEngine, str | bytes]:
+    """Return the key of a call that acquires ``lock``. Raises LockAlreadyHeld if a call of the same owner holds it."""
     call = owner, lock._engine, lock.name
     outer = _calls.get(call)
     if outer is not None and outer.is_held:
@@ -44,12 +44,15 @@ def _call_of(lock: BaseLock, owner: Owner) -> tuple[Owner, Engine, str | bytes]:
 
 
 class Locked:
-    """Wraps functions; made by :meth:`wheel_lock.LockContext.locked`.
+    """The decorator object; made by :meth:`wheel_lock.LockContext.locked`.
 
     Args:
         template: The lock's name, with the function's parameters in braces.
-        new_lock: Makes the lock for a function, given its name.
-        new_async_lock: Makes the lock for a coroutine function.
+        new_lock: Returns the lock of a given name, for a call of a function.
+        new_async_lock: The same for a coroutine function.
+
+    Raises:
+        ValueError: The template is not a str, or not a valid name, or a parameter of the lock is out of range.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Locked:
         self._new_async_lock = new_async_lock
         if not self._fields:
             lock_name(template.format())
-        new_lock("terms")  # what is wrong with the terms is said here, not at the first call
+        new_lock("terms")  # raises here for invalid parameters of the lock, not at the first call
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]: ...
@@ -72,7 +75,7 @@ class Locked:
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]: ...
 
     def __call__(self, function: Callable[P, Any]) -> Callable[P, Any]:
-        """Return ``function``, wrapped."""
+        """Return ``function``, wrapped. Raises TypeError or ValueError if it cannot be."""
         title = title_of(function)
         if isinstance(function, (staticmethod, classmethod)):
             raise TypeError(f"{title}: @{type(function).__name__} belongs above the decorator that locks, not below it")
@@ -116,7 +119,7 @@ class Locked:
 
 
 def _fields(template: str) -> Iterator[str]:
-    """What stands in braces, also where it says how to format something."""
+    """Yield the fields in braces, including those in format specifications."""
     for _, field, form, _ in string.Formatter().parse(template):
         if field is not None:
             yield field

@@ -1,7 +1,7 @@
-"""Every exception of the library, and the reasons for which a lease can be lost.
+"""The exceptions of the library, and the reasons for which a lease can be lost.
 
-All of them derive from redis-py's LockError, so code that catches redis-py's lock errors keeps working; those that
-stem from the network also derive from redis-py's ConnectionError or TimeoutError. Each carries the name of the lock.
+All lock errors derive from redis-py's LockError, so code that catches redis-py's lock errors keeps working; network errors
+also derive from redis-py's ConnectionError or TimeoutError. Each carries the name of the lock.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def counted(locks: int) -> str:
 
 
 def copied(error: AnyError) -> AnyError:
-    """Return an exception for another caller: a traceback belongs to one."""
+    """Return a copy of an exception for another caller: a traceback belongs to one caller."""
     another = copy.copy(error)
     another.__cause__ = error.__cause__
     return another
 
 
 class LossReason(enum.StrEnum):
-    """Why a lease ended without a release. The value is a text fit to be shown."""
+    """The reason for which a lease ended without a release. The value is a text for messages and logs."""
 
     NOT_CONFIRMED = "not confirmed in time"
     KEY_GONE = "key gone"
@@ -82,19 +82,19 @@ class LockNotHeld(WheelLockError):
 
 
 class LockAlreadyHeld(WheelLockError):
-    """It is held already by this very caller, who cannot acquire it again in this way."""
+    """The calling thread or task holds the lock already, and the lock is not reentrant."""
 
 
 class UpgradeRefused(LockAlreadyHeld):
-    """A read-write lock is held for reading by this very caller, who wants to acquire it for writing."""
+    """The calling thread or task holds a read-write lock for reading, and tries to acquire it for writing."""
 
 
 class LockNotAcquired(WheelLockError):
-    """A ``with`` statement could not get the lock within its time or its number of attempts."""
+    """A ``with`` statement did not acquire the lock within its blocking timeout or its number of attempts."""
 
 
 class WrongThread(WheelLockError):
-    """The lease belongs to another thread or task (where there is ``thread_local``, False lifts this)."""
+    """The lease belongs to another thread or task. Locks with the option ``thread_local=False`` do not raise this."""
 
 
 class LockLost(WheelLockError, LockNotOwnedError):
@@ -132,14 +132,14 @@ class LocksLost(LockLost):
 
 
 def internal_error(error: Exception, name: str | bytes | None) -> WheelLockError:
-    """Return what to tell a caller whose request has met a failure of the library's own code."""
+    """Return the error to raise for a request that failed because of a bug in the library; ``error`` is its cause."""
     failure = WheelLockError(f"An internal error: {error!r} (lock {quoted(name)})", name)
     failure.__cause__ = error
     return failure
 
 
 class InvalidHandoff(WheelLockError, ValueError):
-    """A text given to ``adopt`` is not what ``export`` returned, or can be used no more."""
+    """A text given to ``adopt`` was not returned by ``export``, or is no longer valid."""
 
 
 class LockTimeout(WheelLockError, RedisTimeoutError):
@@ -151,15 +151,14 @@ class LockUnavailable(WheelLockError, RedisConnectionError):
 
 
 class NotReplicated(LockUnavailable):
-    """Fewer replicas than ``min_replicas`` have acknowledged a grant in time. It has been taken back."""
+    """Fewer replicas than ``min_replicas`` acknowledged a grant in time. The lock has been released again."""
 
 
 class LockServerError(WheelLockError, ResponseError):
     """The server answered with an error.
 
     Attributes:
-        code: Its code, such as ``READONLY`` or ``NOPERM``, also where it stands inside the error of a script; ``ERR`` where
-            there is none.
+        code: The error code, such as ``READONLY`` or ``NOPERM``, also if a script's error wraps it; ``ERR`` if none.
     """
 
     def __init__(self, message: str, lock_name: str | bytes | None = None, code: str = "ERR") -> None:

@@ -1,13 +1,13 @@
-"""A lease: one grant of a lock, its states, its local deadline. Pure: time comes in as an argument, I/O never.
+"""A lease: one grant of a lock, its states, its local deadline. Pure: time is an argument, and there is no I/O.
 
-The rules, all of them in this file:
+The rules:
 
-* A lease is believed while its state is HELD, RENEWING, OVERDUE or EXTENDING *and* the clock is before its local
-  deadline; both are looked at when somebody asks, never earlier.
-* The local deadline is counted from before the command was sent, so it always lies before the server's own expiry. A
+* A lease is valid while its state is HELD, RENEWING, OVERDUE or EXTENDING *and* the clock is before its local deadline;
+  both are evaluated at each question.
+* The local deadline is counted from before the command was sent, so it always precedes the server's own expiry. A
   confirmed renewal moves it forward, never back, and only while it has not passed.
-* RELEASED, LOST, REFUSED and EXPORTED are final. Whoever sees the deadline pass writes the loss into the lease before
-  saying "not held", so that no later confirmation can make the lease look held again.
+* RELEASED, LOST, REFUSED and EXPORTED are final. A thread that sees the deadline pass records the loss in the lease before
+  it answers "not held", so that no later confirmation can make the lease look held again.
 * RENEWING means exactly one unanswered renewal. Only the timer's thread changes a state.
 """
 
@@ -16,19 +16,17 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from wheel_lock.errors import LossReason
+from wheel_lock.observe.events import HeldLock, LostEvent
 from wheel_lock.options import DRIFT, MARGIN_S
 from wheel_lock.protocol.resp import name_in, split_lease_args
 from wheel_lock.wheel import WheelEntry
 
-if TYPE_CHECKING:
-    from wheel_lock.observe.events import LostEvent
-
 
 class State(enum.IntEnum):
-    """Where a lease stands. The believed states come first, so that one comparison tells them apart."""
+    """The state of a lease. The valid states come first, so that one comparison separates them."""
 
     HELD = 0
     RENEWING = 1
@@ -43,10 +41,10 @@ class State(enum.IntEnum):
 
 
 class Event(enum.IntEnum):
-    """What can happen to a lease. (Integers, because the table is looked up for every grant.)"""
+    """An event in the life of a lease. (Integers, because the table is looked up for every grant.)"""
 
     GRANTED = 0  # the server granted it
-    REJECTED = 1  # the server refused it, or nobody waits for it any more
+    REJECTED = 1  # the server refused it, or its caller does not wait any more
     RENEWAL_SENT = 2  # a renewal was sent
     EXTEND = 3  # the caller changes its time-to-live
     CONFIRMED = 4  # the server confirmed the token and the new expiry
@@ -54,7 +52,7 @@ class Event(enum.IntEnum):
     RELEASE = 6  # the caller releases it
     RELEASED = 7  # the release is over
     LOSE = 8  # it ended without a release
-    EXPORT = 9  # somebody else is to take it over
+    EXPORT = 9  # the caller hands it over to another process
 
 
 HELD, RENEWING, OVERDUE, EXTENDING = State.HELD, State.RENEWING, State.OVERDUE, State.EXTENDING
@@ -71,7 +69,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (RENEWING, Event.CONFIRMED): HELD,
     (EXTENDING, Event.CONFIRMED): HELD,
     (State.RELEASING, Event.RELEASED): State.RELEASED,
-    (State.RELEASING, Event.LOSE): State.LOST,  # the server says that it was gone before we let go
+    (State.RELEASING, Event.LOSE): State.LOST,  # the server says that the key was gone before the release
 }
 for _state in _BELIEVED:
     TRANSITIONS[_state, Event.RELEASE] = State.RELEASING
@@ -80,16 +78,16 @@ for _state in _BELIEVED:
         TRANSITIONS[_state, Event.EXTEND] = EXTENDING
         TRANSITIONS[_state, Event.EXPORT] = State.EXPORTED
 
-# The same as rows and columns: hashing a pair of enumeration members costs more than all else about a step.
+# The same as rows and columns: hashing a pair of enumeration members costs more than the rest of a transition.
 _NEXT = [[TRANSITIONS.get((state, event)) for event in Event] for state in State]
 
 
 class Owner:
-    """The thread (or greenlet, or task) that a lease ends with.
+    """The thread (or greenlet, or task) that a lease belongs to.
 
     Attributes:
-        ended: True once it is over; its leases are then renewed no more.
-        holds: What it holds of locks that can be acquired again, and how often; by whatever the locks find it by.
+        ended: Whether the thread has ended; its leases are not renewed any more.
+        holds: The holds of reentrant locks, by a key of theirs; None if there are none.
     """
 
     __slots__ = ("__weakref__", "ended", "holds")
@@ -100,18 +98,18 @@ class Owner:
 
     @property
     def gone(self) -> bool:
-        """Whether it will never ask again for what it held."""
+        """True if the thread has ended, so that it will not use the lock again."""
         return self.ended
 
     def lost(self, lease: Lease) -> None:
-        """A lease of its own has been lost. On the timer's thread, so it must be quick."""
+        """Called when a lease of this owner is lost. On the timer's thread, so it must be quick."""
 
 
-NOBODY = Owner()  # of leases that any thread may use: it never ends
+NOBODY = Owner()  # the owner of leases that any thread may use: it never ends
 
 
 class Limits:
-    """Caps on how long one lease is kept: most leases have none, so they stand apart."""
+    """Limits of the renewal of one lease: an object of its own, because most leases have none."""
 
     __slots__ = ("hold_until", "max_renewals")
 
@@ -121,9 +119,9 @@ class Limits:
 
 
 class Group(Protocol):
-    """What leases with the same terms share: the object that renews them."""
+    """The leases with the same terms, as a lease sees them: the object that renews them."""
 
-    alive: bool  # False in a forked child: nothing of the parent's is held there
+    alive: bool  # False in a forked child, which holds nothing
     timeout_s: float
 
     def due(self, entries: list[Lease], now: float) -> None:
@@ -131,28 +129,28 @@ class Group(Protocol):
         ...
 
     def illegal(self, lease: Lease, event: Event) -> None:
-        """Give ``lease`` up: something has been asked of it that its state does not allow, which is a bug."""
+        """End ``lease``: it received an event that its state does not allow, which is a bug."""
         ...
 
 
 def local_deadline(sent_at: float, timeout_s: float) -> float:
-    """Return the instant until which a holder may believe in a lease.
+    """Return the instant until which a lease is valid, in seconds of the timer's clock.
 
     Args:
         sent_at: When the command that set the expiry was about to be sent, in seconds of the timer's clock.
-        timeout_s: The time-to-live that it set.
+        timeout_s: The time-to-live that it set, in seconds.
     """
     return sent_at + timeout_s * DRIFT - MARGIN_S
 
 
 def latest_grant(sent_at: float, timeout_s: float, max_hold_s: float | None, tick_s: float) -> float:
-    """Return the instant from which a grant comes too late to be held: its end could not be told in time.
+    """Return the instant from which a grant is too late to be held, because its loss could not be reported in time.
 
     Args:
         sent_at: When the acquire was about to be sent, in seconds of the timer's clock.
-        timeout_s: The time-to-live.
-        max_hold_s: For how long it may be held, in seconds, or None.
-        tick_s: The length of a tick: a loss is told two of them ahead, or a quarter of what is shorter than that.
+        timeout_s: The time-to-live, in seconds.
+        max_hold_s: The longest time for which it may be held, in seconds, or None.
+        tick_s: The length of a tick, in seconds: a loss is reported two ticks early, at most a quarter of the time.
     """
     lasts_s, end = timeout_s, local_deadline(sent_at, timeout_s)
     if max_hold_s is not None and sent_at + max_hold_s < end:
@@ -166,18 +164,18 @@ class Lease(WheelEntry):
     Attributes:
         name: The lock's name as the caller gave it.
         lease_args: Name and token, encoded for the wire; both are read back from it when needed.
-        group: What it shares with leases of the same terms.
+        group: The group of leases with the same terms.
         state: A :class:`State`.
         deadline: The local deadline, in seconds of the timer's clock.
         acquired_at: When its acquire was sent.
-        renewals: How often it has been renewed.
-        limits: Its caps, or None.
-        max_expiry: Until when its key may last where an extension was asked for, whatever became of that.
-        loss: Why it was lost, or None. Sticky.
-        owner: Whom it ends with.
-        on_lost: Called, on the notifier thread, once, if it is lost.
-        fence: Its fence, where one was asked for.
-        call_site: Where it was acquired, if that is tracked.
+        renewals: The number of confirmed renewals.
+        limits: Its limits, or None.
+        max_expiry: The latest expiry of the key after an extension, whatever the outcome of that was.
+        loss: The reason of its loss, or None. Never changes once set.
+        owner: The thread or task that it belongs to.
+        on_lost: Called once, on the notifier thread, if it is lost.
+        fence: Its fence, if one was requested.
+        call_site: The file and line where it was acquired, if that is tracked.
     """
 
     __slots__ = (
@@ -224,20 +222,20 @@ class Lease(WheelEntry):
 
     @property
     def key(self) -> bytes:
-        """The lock's name as the server knows it."""
+        """The lock's name as the server stores it."""
         return name_in(self.lease_args)
 
     @property
     def token(self) -> bytes:
-        """The owner's secret value."""
+        """The token: the secret value of the owner."""
         return split_lease_args(self.lease_args)[1]
 
     def transition(self, event: Event) -> bool:
-        """Follow the transition table.
+        """Change the state as the transition table says.
 
         Returns:
-            Whether the table has such a transition. Where it has none the caller has a bug: the state stays, and the
-            group gives this lease up, and no other.
+            Whether the table has such a transition. If not, which is a bug of the caller, the state is unchanged and the
+            group ends this lease.
         """
         after = _NEXT[self.state][event]
         if after is None:
@@ -247,11 +245,11 @@ class Lease(WheelEntry):
         return True
 
     def is_valid(self, now: float) -> bool:
-        """Whether the holder may believe in it at ``now``. Changes nothing."""
+        """Return whether the lease is valid at ``now``. Changes nothing."""
         return self.loss is None and self.state <= EXTENDING and now < self.deadline and self.group.alive
 
     def reset_deadline(self, deadline: float) -> None:
-        """Set the deadline after the caller changed the time-to-live; the hold limit still caps it."""
+        """Set the deadline after the caller changed the time-to-live; the hold limit still applies."""
         self.deadline = self._capped(deadline)
 
     def _capped(self, deadline: float) -> float:
@@ -259,7 +257,7 @@ class Lease(WheelEntry):
 
     @property
     def at_limit(self) -> bool:
-        """Whether it is to be renewed no more and will lapse at its deadline."""
+        """True if a limit ends its renewal, so that it expires at its deadline."""
         limits = self.limits
         if limits is None:
             return False
@@ -267,7 +265,7 @@ class Lease(WheelEntry):
         return used_up or self.deadline >= limits.hold_until
 
     def lapse_reason(self) -> LossReason:
-        """Why it is lost if its deadline passes now."""
+        """Return the reason of the loss if the deadline passes now."""
         if self.limits is not None:
             if self.deadline >= self.limits.hold_until:
                 return LossReason.HOLD_LIMIT
@@ -276,16 +274,34 @@ class Lease(WheelEntry):
         return LossReason.NOT_CONFIRMED
 
     def record_lapse(self) -> None:
-        """Write down, from any thread, that somebody has seen the deadline pass. Never overwrites a reason."""
+        """Record the loss after the deadline has passed. From any thread. Never overwrites a reason."""
         if self.loss is None and self.state <= EXTENDING:
             self.loss = self.lapse_reason()
 
 
+def held_lock(lease: Lease, now: float, overdue: bool) -> HeldLock:
+    """Return a snapshot of ``lease`` at ``now``."""
+    return HeldLock(
+        name=lease.name,
+        timeout_s=lease.group.timeout_s,
+        age_s=now - lease.acquired_at,
+        remaining_s=lease.deadline - now,
+        renewals=lease.renewals,
+        overdue=overdue,
+    )
+
+
 def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits: Limits | None) -> bool:
-    """Take the server's grant of leases of one timeout whose acquire was sent at ``sent_at``.
+    """Make leases held that the server granted.
+
+    Args:
+        leases: Leases of one timeout.
+        sent_at: When their acquire was about to be sent.
+        timeout_s: The time-to-live that it set, in seconds.
+        limits: The limits of their renewal, or None.
 
     Returns:
-        Whether all of them were PENDING; those that were are held.
+        Whether all of them were PENDING; those that were are HELD.
     """
     deadline = local_deadline(sent_at, timeout_s)
     if limits is not None:
@@ -293,7 +309,7 @@ def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits:
     granted, pending, all_pending = Event.GRANTED, State.PENDING, True
     for lease in leases:
         if lease.state is pending:
-            # Before it is held: another thread that looks at it meanwhile must not find it held and past its deadline.
+            # Before the state: another thread must not see it held with a deadline that has passed.
             lease.acquired_at = sent_at
             lease.limits = limits
             lease.deadline = deadline
@@ -303,20 +319,20 @@ def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits:
 
 
 def mark_sent(leases: Iterable[Lease]) -> None:
-    """Move all of ``leases``, which must be HELD or OVERDUE, to RENEWING: the table's step without its price per lease."""
+    """Set all of ``leases``, which must be HELD or OVERDUE, to RENEWING: faster than a table lookup per lease."""
     renewing = RENEWING
     for lease in leases:
         lease.state = renewing
 
 
 class Confirmation:
-    """What became of a batch whose renewals the server confirmed.
+    """The result of a batch of confirmed renewals.
 
     Attributes:
-        kept: The leases that are held on and have no limits.
-        limited: Those that are held on and have.
-        other: Those that are not held on: the reply came at or after their deadline, or they have ended meanwhile.
-        slack_s: The least time that was left until a deadline.
+        kept: The renewed leases without limits.
+        limited: The renewed leases with limits.
+        other: The leases that were not renewed: the reply came at or after their deadline, or they have ended meanwhile.
+        slack_s: The least time, in seconds, that was left until a deadline.
     """
 
     __slots__ = ("kept", "limited", "other", "slack_s")
@@ -329,13 +345,13 @@ class Confirmation:
 
 
 def confirm_all(leases: Sequence[Lease], sent_at: float, now: float, timeout_s: float) -> Confirmation:
-    """Take the server's confirmation of a batch of renewals.
+    """Apply the server's confirmation of a batch of renewals.
 
     Args:
         leases: Leases of one timeout, renewed by one call.
         sent_at: When that call was about to be sent.
         now: A reading of the clock from after the reply.
-        timeout_s: The time-to-live that the call has set.
+        timeout_s: The time-to-live that the call has set, in seconds.
     """
     result = Confirmation()
     deadline = local_deadline(sent_at, timeout_s)

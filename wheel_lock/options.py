@@ -1,7 +1,6 @@
-"""Frozen settings, and all validation of what callers pass in.
+"""Frozen settings, and the validation of all parameters.
 
-Everything here runs before any I/O: a value that cannot work is refused with a sentence that shows it. Names of
-settings carry their unit.
+Validation precedes any I/O: an invalid value raises a ValueError whose message shows it. Names of settings have units.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ logger = logging.getLogger("wheel_lock")
 
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512
-RESERVED = "wheel_lock:"  # prefix of companion keys: a lock with such a name could overwrite that of another one
+RESERVED = "wheel_lock:"  # prefix of companion keys: a lock with such a name could overwrite one of another lock
 _RESERVED = RESERVED.encode()
-MAX_COUNT = 2**53 - 1  # of anything: what a script of the server can count without rounding
-# About 31 years, for any single time and for the time-to-live after an extension. PEXPIRE itself overflows near
-# 2**63 milliseconds, and scripts count exactly up to 2**53.
+MAX_COUNT = 2**53 - 1  # the largest number that a Lua script represents exactly
+# About 31 years: the bound of every time, and of the time-to-live after an extension. PEXPIRE overflows near 2**63
+# milliseconds, and scripts count exactly up to 2**53.
 MAX_SECONDS = 1e9
 MAX_TTL_MS = int(MAX_SECONDS * 1000)
 DRIFT = 0.99  # Redlock page: allow for clocks that run at different rates; 1 % is ten times what NTP tolerates
@@ -29,12 +28,12 @@ MIN_TIMEOUT_S = 0.01
 POLL_EVERY_S = 0.1
 _SHOWN_CHARACTERS = 80
 _HUGE = 1.7e308
-MIN_RENEWED_TIMEOUT_S = 0.05  # five ticks of 10 ms: one to renew in, the rest to hear of it
-TICK_S = 0.01  # of a timer, by default
-# By how many ticks a renewal precedes the local deadline. A loss is told in the last but one of them; a lease that is due
-# less than two before that has hardly any time left when it is put on the wheel, and would be renewed at once, for ever.
+MIN_RENEWED_TIMEOUT_S = 0.05  # five ticks of 10 ms: one to send the renewal, four for its reply
+TICK_S = 0.01  # a timer's default
+# The least number of ticks from a renewal to the local deadline. A loss is reported in the last but one of them; a lease
+# that is due less than two ticks earlier would be due again as soon as it is scheduled, and be renewed continuously.
 LEFT_TICKS = 3
-_PLAIN = frozenset({int, float, bool, type(None)})  # no operators of their own
+_PLAIN = frozenset({int, float, bool, type(None)})  # types whose hash and comparison no user can override
 
 
 def seconds(
@@ -64,7 +63,11 @@ def seconds(
 
 
 def _as_float(what: str, value: object) -> float:
-    """Return a number as a plain float, without calling operators of a subclass; a huge one as about the largest."""
+    """Return ``value`` as a plain float, without calling operators of a subclass; an int beyond the range as +-1.7e308.
+
+    Raises:
+        ValueError: It is not an int or a float.
+    """
     if type(value) is float:
         return value
     if isinstance(value, float):
@@ -78,7 +81,7 @@ def _as_float(what: str, value: object) -> float:
 
 
 def _shown(value: object) -> str:
-    """Return ``value`` as it goes into a message: short, whatever it is."""
+    """Return the ``repr()`` of ``value`` for a message, shortened to 80 characters. Never raises."""
     try:
         text = repr(value)
     except Exception:  # an integer of more than 4,300 digits, or a __repr__ that fails
@@ -87,7 +90,7 @@ def _shown(value: object) -> str:
 
 
 def count(what: str, value: object, *, least: int, most: int = MAX_COUNT) -> int:
-    """Return ``value`` as an int from ``least`` to ``most``, or raise ValueError naming it."""
+    """Return ``value`` as an int. Raises ValueError, naming it ``what``, unless it is one from ``least`` to ``most``."""
     number = int.__index__(value) if isinstance(value, int) and not isinstance(value, bool) else None
     if number is None or number < least:
         raise ValueError(f"{what} must be a whole number of at least {least}, not {_shown(value)}")
@@ -97,7 +100,7 @@ def count(what: str, value: object, *, least: int, most: int = MAX_COUNT) -> int
 
 
 def milliseconds(time_s: float) -> int:
-    """Return a validated time in milliseconds, at least one."""
+    """Return ``time_s`` seconds in milliseconds, rounded, at least 1."""
     return max(1, round(time_s * 1000))
 
 
@@ -106,10 +109,10 @@ def extension_ms(additional_time: float, left_s: float) -> int:
 
     Args:
         additional_time: The caller's value, in seconds.
-        left_s: The least remaining time to which it is added; 0.0 if it replaces that.
+        left_s: The least remaining time, in seconds, to which it is added; 0.0 if it replaces that.
 
     Raises:
-        ValueError: It is no valid time, or the time-to-live would exceed MAX_SECONDS.
+        ValueError: It is not a valid time, or the time-to-live would exceed MAX_SECONDS.
     """
     time_s = seconds("additional_time", additional_time, above=0.0)
     if time_s + left_s > MAX_SECONDS:
@@ -125,24 +128,24 @@ def too_long(time_s: float, left: str) -> ValueError:
 
 
 def latest_renewal_s(timeout_s: float, tick_s: float) -> float:
-    """Return the longest interval of renewals, in seconds, for a timer with ticks of ``tick_s``.
+    """Return the longest renewal interval, in seconds, for a timer with ticks of ``tick_s`` seconds.
 
-    After the reply to a later renewal no tick would be left before the loss is told, and the lease would be renewed again
-    at once.
+    A renewal that was sent later would leave no tick between its reply and the report of the loss, and the lease would be
+    renewed again at once.
     """
     return timeout_s * DRIFT - MARGIN_S - LEFT_TICKS * tick_s
 
 
 def shortest_timeout_s(tick_s: float) -> float:
-    """Return the shortest timeout, in seconds, of a lease that can be renewed by a timer with ticks of ``tick_s``."""
+    """Return the shortest timeout, in seconds, of a lease that a timer with ticks of ``tick_s`` seconds can renew."""
     return (MARGIN_S + (1 + LEFT_TICKS) * tick_s) / DRIFT
 
 
 def interval_s(timeout_s: float, renew_every: float) -> float:
-    """Return ``renew_every`` in seconds, rounded down with a WARNING if it is too close to the local deadline.
+    """Return ``renew_every`` in seconds, reduced with a WARNING in the log if it is too close to the local deadline.
 
     Raises:
-        ValueError: It is no valid time, or not less than the time for which a lease is believed.
+        ValueError: It is not a valid time, or not less than the validity time of a lease with this timeout.
     """
     every_s = seconds("renew_every", renew_every, above=0.0)
     believed_s, latest_s = timeout_s * DRIFT - MARGIN_S, latest_renewal_s(timeout_s, TICK_S)
@@ -164,13 +167,13 @@ def interval_s(timeout_s: float, renew_every: float) -> float:
 
 
 def lock_name(name: object) -> bytes:
-    """Return the bytes of a lock's name: 1 to 512 of them, any value, text as UTF-8, not in the library's own namespace.
+    """Return a lock's name as 1 to 512 bytes, text encoded as UTF-8.
 
     Raises:
-        ValueError: Neither text nor bytes, empty, too long, not encodable in UTF-8, or with the prefix ``wheel_lock:``.
+        ValueError: It is neither str nor bytes, empty, too long, not encodable, or begins with ``wheel_lock:``.
     """
     if type(name) is str and name.isascii() and 0 < len(name) <= MAX_NAME_BYTES and not name.startswith(RESERVED):
-        return name.encode()  # nearly all of them, and a million of them count
+        return name.encode()  # the fast path: bulk calls validate a million names
     data = _binary("a lock name", name, MAX_NAME_BYTES)
     if data.startswith(_RESERVED):
         raise ValueError(
@@ -180,7 +183,11 @@ def lock_name(name: object) -> bytes:
 
 
 def lock_token(token: object) -> bytes:
-    """Return the bytes of an owner's token chosen by the caller; the rules are those of names."""
+    """Return a token that the caller has chosen, as 1 to 512 bytes.
+
+    Raises:
+        ValueError: It is neither str nor bytes, empty, too long, or not encodable. The message does not show it.
+    """
     return _binary("a token", token, MAX_TOKEN_BYTES, secret=True)
 
 
@@ -202,10 +209,10 @@ def _binary(what: str, value: object, most: int, *, secret: bool = False) -> byt
 
 @dataclass(frozen=True, slots=True)
 class LockOptions:
-    """How one lock is acquired and kept. Made by :func:`lock_options`, which validates and caches.
+    """The validated parameters of one lock; see :func:`lock_options`.
 
-    ``retry_every_s`` is None for those that wait to be woken; they look by themselves every ``fallback_s``, or, where
-    that is None, as their context says.
+    ``retry_every_s`` is None for waiters that are woken by pub/sub; they poll every ``fallback_s``, or, if that is None, at
+    the context's ``fallback_interval``.
     """
 
     timeout_s: float
@@ -223,7 +230,7 @@ class LockOptions:
 
 
 class WaitTerms(TypedDict, total=False):
-    """What every kind of lock takes beside the timeout; see :meth:`wheel_lock.LockContext.lock` for what they mean."""
+    """The parameters of every lock type beside the timeout; see :meth:`wheel_lock.LockContext.lock`."""
 
     blocking: bool
     blocking_timeout: float | None
@@ -236,30 +243,34 @@ class WaitTerms(TypedDict, total=False):
 
 
 class OwnedTerms(WaitTerms, total=False):
-    """What those take that always belong to the thread, or task, that acquires them."""
+    """The parameters of lock types that always belong to the thread, or task, that acquires them."""
 
     fencing: bool
 
 
 class SharedTerms(WaitTerms, total=False):
-    """What those take of which there is no single holder whom a fence could tell from the next."""
+    """The parameters of lock types with several holders, which have no fences."""
 
     thread_local: bool
 
 
 class LockTerms(OwnedTerms, SharedTerms, total=False):
-    """What a lock with one holder takes."""
+    """The parameters of an exclusive lock."""
 
 
 def lock_options(timeout: float = 30.0, **others: Any) -> LockOptions:
-    """Validate a lock's parameters; see :meth:`wheel_lock.LockContext.lock` for what they mean.
+    """Validate a lock's parameters, and return them. Results are cached.
+
+    Args:
+        timeout: The time-to-live in seconds.
+        others: The other parameters, as for :meth:`wheel_lock.LockContext.lock`.
 
     Raises:
         ValueError: A value is out of range; the message names the parameter and the value.
     """
     if type(timeout) in _PLAIN and _PLAIN.issuperset(map(type, others.values())):
         return _cached_options(timeout, **others)
-    # A value without a hash is invalid, and one with a comparison of its own could match another in the cache.
+    # A value without a hash is invalid, and one with its own comparison could match another in the cache.
     return _cached_options.__wrapped__(timeout, **others)
 
 
@@ -313,24 +324,24 @@ def _cached_options(
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """How a context talks to its server and what it allows.
+    """The settings of a context.
 
     Attributes:
         batch_size: Leases per renewal script call.
-        max_calls_in_flight: Unanswered renewal script calls per node; what is due beyond that waits in the overdue set.
-        response_timeout_s: How long a caller's command may stay unanswered, reconnecting included.
-        connect_timeout_s: How long each step of an attempt to connect may take (a smaller one of the client's own is kept).
+        max_calls_in_flight: Unanswered renewal script calls per node; leases due beyond that wait in the overdue set.
+        response_timeout_s: The longest time for which a caller's command may stay unanswered, reconnecting included.
+        connect_timeout_s: The limit of each step of an attempt to connect (a smaller one of the client is kept).
         backoff_first_s: Pause after the first failed attempt; it doubles, with jitter, up to ``backoff_max_s``.
         backoff_max_s: The longest such pause.
-        close_timeout_s: How long ``close()`` may take.
+        close_timeout_s: The longest time that ``close()`` may take.
         release_on_close: Whether ``close()`` releases what is held, or leaves it to expire.
-        fallback_s: How long a waiter that hears nothing waits at most before it looks by itself.
+        fallback_s: The longest time after which a waiter that receives no wake-up polls.
         max_held: The most locks that may be held or being acquired at once; None for no bound.
         max_waiting: The most callers that may wait for locks at once; None for no bound.
         min_replicas: How many replicas must have acknowledged a grant before it counts.
-        replica_timeout_s: How long they may take.
-        declare_keys: Whether each script call is about one lease and declares its keys, for services that route by them; a
-            node that refuses other calls is talked to in this way in any case.
+        replica_timeout_s: The longest time to wait for them.
+        declare_keys: Whether each script call is about one lease and declares its keys, for services that route by them;
+            nodes that refuse other calls are detected, and get such calls in any case.
         track_acquisitions: Whether to keep the place of each acquisition for the warning about an abandoned lock.
     """
 
@@ -351,7 +362,7 @@ class ContextOptions:
     track_acquisitions: bool = False
 
     def __post_init__(self) -> None:
-        # A script call holds the server for its whole length: 5,000 leases are about 5 ms.
+        # A script call blocks the server until it ends: 5,000 leases take about 5 ms.
         self._take("batch_size", count("batch_size", self.batch_size, least=1, most=5000))
         self._take("max_calls_in_flight", count("max_calls_in_flight", self.max_calls_in_flight, least=1))
         self._take("min_replicas", count("min_replicas", self.min_replicas, least=0))

@@ -1,4 +1,4 @@
-"""For users' own tests: a clock that is moved by hand, and a context on an embedded server.
+"""For tests of programs that use the package: a clock that is moved by hand, and a context on an embedded server.
 
 with fake_context() as context:
     with context.lock("order:42") as lock:
@@ -7,7 +7,7 @@ with fake_context() as context:
 clock = ManualClock()
 timer = HashedWheelTimer(clock=clock)
 timer.new_timeout(task, delay=30.0)
-clock.advance(30.0)                     # the task has been handed over; nobody has slept
+clock.advance(30.0)                     # the task has been handed over, without any sleep
 
 The embedded server is for tests and demos only. It listens on loopback, requires a password, and runs no Python for its
 clients.
@@ -23,9 +23,8 @@ from typing import Any
 import redis
 
 from wheel_lock.context import LockContext
-from wheel_lock.runtime.clock import Clock
+from wheel_lock.runtime.clock import Clock, Wakeable
 from wheel_lock.runtime.greenlets import new_gate
-from wheel_lock.runtime.loop import Loop
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.weak_registry import WeakRegistry
 
@@ -33,45 +32,45 @@ _TURN_S = 10.0  # real seconds within which a thread must have turned; only a bu
 
 
 class ManualClock:
-    """A clock that stands still until :meth:`advance` moves it.
+    """A clock whose time changes only by :meth:`advance` and :meth:`jump`.
 
-    Timers that live by it run their threads as usual, but sleep until it is moved. A lease still expires on its
-    *server* by the server's own time.
+    Timers on it run their threads as usual, but sleep until it is moved. A lease still expires on its *server* by the
+    server's own time.
 
     Args:
-        now: Where it begins, in seconds.
+        now: The initial time, in seconds.
     """
 
     def __init__(self, now: float = 1000.0) -> None:
         self._now = now
-        self._loops: WeakRegistry[Loop] = WeakRegistry()
+        self._loops: WeakRegistry[Wakeable] = WeakRegistry()
 
     def now(self) -> float:
-        """Return the time to which it has been moved."""
+        """Return the current time of this clock, in seconds."""
         return self._now
 
     def sleep_s(self, remaining_s: float) -> float | None:
-        """Return 0 for what is due and None, until woken, for all else."""
+        """Return 0 if ``remaining_s`` has passed, else None: sleep until woken."""
         return 0.0 if remaining_s <= 0 else None
 
-    def attach(self, loop: Loop) -> None:
-        """Note a timer that must be woken when the clock is moved."""
+    def attach(self, loop: Wakeable) -> None:
+        """Note a timer whose thread must turn when the clock is moved."""
         self._loops.add(loop)
 
     def advance(self, seconds: float) -> None:
-        """Move it on, and return when every running timer has dealt with what became due on the way.
+        """Advance the time, and return when every running timer has processed all entries that became due.
 
-        It goes from one due moment to the next, so what is due every second comes ten times in ten seconds, and each
-        time the replies of the server are waited for.
+        The clock stops at each due moment, so an action that repeats every second runs ten times in ten seconds, and each
+        time the server's replies are awaited.
 
         Args:
-            seconds: How far; finite and not negative.
+            seconds: By how much, in seconds; finite and not negative.
 
         Raises:
-            ValueError: It is neither.
+            ValueError: ``seconds`` is negative or not finite.
         """
         target = self._now + _forward(seconds)
-        self._settle()  # what was asked for just before must be on the wheel before time passes
+        self._settle()  # requests that have just been made must be on the wheel before time passes
         while self._now < target:
             moments = [loop.next_due_at() for loop in self._loops if loop.running]
             due = min([moment for moment in moments if moment is not None], default=target)
@@ -79,13 +78,13 @@ class ManualClock:
             self._settle()
 
     def jump(self, seconds: float) -> None:
-        """Move it on in one step, as a suspended machine or a stopped process experiences it.
+        """Advance the time in one step, as after the suspension of a machine or the stop of a process.
 
         Args:
-            seconds: How far; finite and not negative.
+            seconds: By how much, in seconds; finite and not negative.
 
         Raises:
-            ValueError: It is neither.
+            ValueError: ``seconds`` is negative or not finite.
         """
         _forward(seconds)
         self._settle()
@@ -103,10 +102,10 @@ def _forward(seconds: float) -> float:
     return seconds
 
 
-def settle(loop: Loop) -> None:
-    """Return when a running timer has turned once more and no request of its engines waits for a reply.
+def settle(loop: Wakeable) -> None:
+    """Wait until a running timer has turned once more and no request of its engines waits for a reply.
 
-    A request that is not answered within a moment is left waiting: the time for it to be given up has not come.
+    A request that gets no reply within about 0.1 s is not awaited any longer: its time limit has not passed.
     """
     if not loop.running or loop.in_thread:
         return
@@ -127,8 +126,8 @@ class EmbeddedServer:
     cannot connect. Scripts of clients cannot run Python.
 
     Attributes:
-        port: Where it listens.
-        password: The password of clients, as in ``redis.Redis(port=server.port, password=server.password)``.
+        port: The TCP port on 127.0.0.1.
+        password: The password for clients, as in ``redis.Redis(port=server.port, password=server.password)``.
 
     Raises:
         RuntimeError: The installed version of fakeredis cannot be restricted: its scripts could run Python.
@@ -145,15 +144,15 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """Its address, with the password in it."""
+        """The URL of the server, including the password."""
         return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     def client(self, **options: Any) -> redis.Redis:
-        """Return an ordinary client of it."""
+        """Return a client of the server; ``options`` are arguments of ``redis.Redis``."""
         return redis.Redis(**{"host": "127.0.0.1", "port": self.port, "password": self.password, **options})
 
     def close(self) -> None:
-        """Stop it. Harmless when stopped already."""
+        """Stop the server. A second call does nothing."""
         if not self._thread.is_alive():
             return
         self._server.shutdown()
@@ -168,7 +167,7 @@ class EmbeddedServer:
 
 
 class FakeContext(LockContext):
-    """A context on an embedded server of its own, which ends with it.
+    """A context with its own embedded server, which is stopped when the context is closed.
 
     Attributes:
         server: The server.
@@ -184,7 +183,7 @@ class FakeContext(LockContext):
             raise
 
     def close(self, timeout: float | None = None) -> None:
-        """Close the context, then its timer if it has one of its own, then the server."""
+        """Close the context within ``timeout`` seconds, then its own timer if it has one, then the server."""
         super().close(timeout)
         if self._own_timer is not None:
             self._own_timer.stop()
@@ -195,7 +194,7 @@ def fake_context(*, clock: Clock | None = None, timer: HashedWheelTimer | None =
     """Start an embedded server and return a ready context for it. Needs the extra ``demo`` (fakeredis).
 
     Args:
-        clock: A clock for a timer of its own.
+        clock: A clock, for which the context gets a timer of its own.
         timer: A timer; by default the one that the process shares.
         options: As for :class:`wheel_lock.LockContext`.
 

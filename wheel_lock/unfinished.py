@@ -1,7 +1,7 @@
-"""Results whose work is still to come: generators, coroutines, futures, and helpers that run a body later.
+"""Unfinished results of decorated functions: generators, coroutines, futures, and wrappers that run a body later.
 
-A decorated function holds its lock until it returns. A body that runs after that runs without the lock, so it is refused:
-when the function is decorated if it is recognised there, else when the function returns it.
+A decorated function holds its lock until it returns. A body that runs later runs without the lock, so it is refused: when
+the function is decorated if that can be seen from the function, else when it returns.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _PASSES_ON = (
     *(zip, enumerate, itertools.chain, itertools.compress, itertools.cycle, itertools.islice, itertools.pairwise),
     *(itertools.zip_longest, getattr(itertools, "batched", zip)),  # new in Python 3.12
 )
-_PARTS = (tuple, type(iter(())))  # in which some of those keep their iterators
-_MOST = 1000  # parts of such an iterator that are searched: it may hold all data of a program
+_PARTS = (tuple, type(iter(())))  # containers in which some of those keep their iterators
+_MOST = 1000  # the most parts of an iterator that are searched: it may refer to all data of a program
 
 
 def title_of(function: Any) -> str:
-    """Return the name of a function for messages."""
+    """Return the qualified name of a function, for messages."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", None)
@@ -54,7 +54,7 @@ def title_of(function: Any) -> str:
 
 
 def _called(function: Any) -> Any:
-    """Return the function that a call of ``function`` runs: behind partials, or the ``__call__`` of an object."""
+    """Return the function that a call of ``function`` runs: that of a partial, or the ``__call__`` of an object."""
     while isinstance(function, functools.partial):
         function = function.func
     if isinstance(function, (FunctionType, MethodType, BuiltinFunctionType, type)):
@@ -63,15 +63,15 @@ def _called(function: Any) -> Any:
 
 
 def is_awaited(function: Any) -> bool:
-    """Whether a call returns a coroutine, which is awaited under the lock."""
+    """Return whether ``function`` is a coroutine function, whose result is awaited while the lock is held."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_called(function))
 
 
 def refuse_to_decorate(function: Callable[..., Any]) -> None:
-    """Refuse a function whose body does not run when it is called.
+    """Raise TypeError for a function whose body does not run when it is called.
 
     Raises:
-        TypeError: Its body runs later.
+        TypeError: The function is a generator, or a context manager made of one.
     """
     called = _called(function)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
@@ -83,7 +83,7 @@ def refuse_to_decorate(function: Callable[..., Any]) -> None:
 
 
 def refuse_to_return(result: Any, title: str, *, awaited: bool) -> None:
-    """Refuse a result whose work is still to come; it is closed, or cancelled.
+    """Raise TypeError for an unfinished result, after it has been closed or cancelled.
 
     Args:
         result: The result of the function.
@@ -91,7 +91,7 @@ def refuse_to_return(result: Any, title: str, *, awaited: bool) -> None:
         awaited: Whether it is a coroutine function.
 
     Raises:
-        TypeError: Its work is still to come.
+        TypeError: The result is unfinished.
     """
     if type(result) in _DONE:
         return
@@ -107,13 +107,13 @@ def refuse_to_return(result: Any, title: str, *, awaited: bool) -> None:
     raise TypeError(f"{title} returned {what}: it would run unlocked; {instead}")
 
 
-_DONE = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset})  # nearly always
+_DONE = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset})  # the fast path
 
 
 def _unfinished(result: Any, awaited: bool) -> tuple[str, str] | None:
-    """Close or cancel an unfinished result; return what it is, and what to do instead. None if it is finished.
+    """Close or cancel an unfinished result; return a description of it, and a remedy. None if it is finished.
 
-    The type is looked at, not ``__class__``: a lazy proxy would do its work for that.
+    The type is checked, not ``__class__``, which would evaluate a lazy proxy.
     """
     kind = type(result)
     what = kind.__name__
@@ -125,7 +125,7 @@ def _unfinished(result: Any, awaited: bool) -> tuple[str, str] | None:
             return None
         _cancel(result)
         return f"a {what} that is not done", "wait for its result in the body"
-    if issubclass(kind, Awaitable) and not awaited:  # a coroutine's caller has it as a value: a client, say
+    if issubclass(kind, Awaitable) and not awaited:  # may be the value of a coroutine, such as a client
         return f"an awaitable {what}", "await it in the body of a coroutine function"
     if issubclass(kind, _HELPER_CLASSES):
         _close(getattr(result, "gen", None))
@@ -141,12 +141,12 @@ def _unfinished(result: Any, awaited: bool) -> tuple[str, str] | None:
 def _close(result: Any) -> None:
     """Close a coroutine or a generator, to avoid a warning. (An asynchronous generator needs its loop for that.)"""
     if isinstance(result, (Coroutine, Generator)):
-        with contextlib.suppress(Exception):  # it had begun, and fails: the result is refused all the same
+        with contextlib.suppress(Exception):  # its body had begun, and fails: the result is refused nevertheless
             result.close()
 
 
 def _cancel(future: asyncio.Future[Any] | concurrent.futures.Future[Any]) -> None:
-    """Cancel a future, in the thread of its loop."""
+    """Cancel a future; one of asyncio on the thread of its loop."""
     if isinstance(future, concurrent.futures.Future):
         future.cancel()
         return
@@ -165,7 +165,7 @@ def _cancel(future: asyncio.Future[Any] | concurrent.futures.Future[Any]) -> Non
 
 
 def _is_lazy(iterator: Any) -> bool:
-    """Whether reading an iterator calls a function, or resumes a generator."""
+    """Return whether reading ``iterator`` calls a function, or resumes a generator."""
     parts = [iterator]
     for part in parts:
         if issubclass(type(part), (*_CALLS_LATER, Generator)):

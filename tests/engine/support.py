@@ -266,6 +266,7 @@ class ScriptedConnector:
     """
 
     discovers = False
+    in_cluster = False
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -347,17 +348,17 @@ class NotingRequest:
     def encode(self, capability: int) -> bytes:
         return self.data
 
-    def answered(self, reply: Reply) -> None:
+    def on_reply(self, reply: Reply) -> None:
         self.replies.append(reply)
 
     def unsent(self) -> None:
         assert not self.breaks
         self.unsents += 1
 
-    def broken(self, error: Exception) -> None:
+    def on_connection_lost(self, error: Exception) -> None:
         self.breaks.append(error)
 
-    def refused(self, error: Exception) -> None:
+    def on_unavailable(self, error: Exception) -> None:
         raise AssertionError("nobody refuses here")
 
     def crashed(self, error: Exception) -> None:
@@ -381,7 +382,7 @@ class PairConnection:
     def close(self) -> None:
         self.sock.close()
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         raise AssertionError("nobody forks here")
 
 
@@ -714,7 +715,7 @@ class Rig:
     @property
     def channel(self) -> PipelinedConnection:
         """The node's connection."""
-        channel = self.engine.router.renewer.node._channel
+        channel = self.engine.router.renewer.node._pipeline
         assert channel is not None
         return channel
 

@@ -37,7 +37,7 @@ def stranger(failing: Rig) -> Engine:
 
 
 def believes(engine: Engine) -> bool:
-    return all(lease.believed(engine.timer.clock.now()) for lease in engine.leases.held) and bool(engine.leases.held)
+    return all(lease.is_valid(engine.timer.clock.now()) for lease in engine.leases.held) and bool(engine.leases.held)
 
 
 @pytest.mark.parametrize("event", [Event.RELEASED, Event.GRANTED, Event.CONFIRMED, Event.REJECTED])
@@ -83,7 +83,7 @@ def test_a_command_that_cannot_be_encoded_costs_its_caller(failing: Rig, strange
 
 def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(failing: Rig, stranger: Engine) -> None:
     other = failing.hold("other")
-    with breaking(type(EXCLUSIVE), "read_acquire"):
+    with breaking(type(EXCLUSIVE), "parse_acquire"):
         struck, behind = failing.acquire("struck"), failing.acquire("behind")
         failing.say(OK, OK)
     assert isinstance(struck.future.error, WheelLockError)

@@ -129,7 +129,8 @@ def drive(rig: Rig, until: Callable[[], bool]) -> None:
 def test_a_flood_of_messages_is_heard_a_part_in_each_turn(rig: Rig, pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     heard: list[Reply] = []
-    channel = PushConnection(heard.append, rig.timer, PairConnection(ours), None, nothing, nothing)
+    channel = PushConnection(rig.timer, PairConnection(ours), None, nothing, nothing)
+    channel.on_push = heard.append
     theirs.settimeout(0.0)
     count = 0
     try:

@@ -14,8 +14,8 @@ from tests.unit.support import PATIENCE_S
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import State
-from wheel_lock.net.node import start_helper_thread
 from wheel_lock.runtime.failures import FailureDomain
+from wheel_lock.runtime.greenlets import start_helper_thread
 
 
 def test_nothing_connects_before_there_is_something_to_send(rig: Rig) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.support import FINE, NOSCRIPT, START, Command, Rig, agreement, error, names, runs
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests.acquire_all import MultiLockWaiter
+from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
 from wheel_lock.lock_types import FENCED

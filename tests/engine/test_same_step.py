@@ -9,7 +9,7 @@ import pytest
 from tests.engine.support import NIL, OK, TICK_S, Rig, array, integer, names
 from tests.engine.waiters import Wait, WaitingRig
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests.acquire_all import MultiLockWaiter
+from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import Lease, State
 

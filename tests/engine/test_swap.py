@@ -201,7 +201,7 @@ def test_a_confirmation_that_comes_later_than_the_lease_lasts_is_taken_back(rig:
 
 def test_a_failure_of_the_librarys_own_is_told(failing: Rig) -> None:
     swapping = Swapping(failing).begun()
-    with breaking(type(READ), "read_adopt"):
+    with breaking(type(READ), "parse_adopt"):
         failing.say(integer(1))
     failure(swapping.future, WheelLockError)
     failing.go_on(0.5)

@@ -62,15 +62,15 @@ class Watch:
         self._enough.set()
         self._thread.join()
 
-    def _channels(self) -> Iterator[PipelinedConnection]:
+    def _pipelines(self) -> Iterator[PipelinedConnection]:
         for engine in self._engines:
             for node in [*engine.router.nodes, *[wakeups._node for wakeups in engine.router.listeners]]:
-                if node._channel is not None:
-                    yield node._channel
+                if node._pipeline is not None:
+                    yield node._pipeline
 
     def look(self) -> None:
-        self.unanswered = max([self.unanswered, *[channel.unanswered for channel in self._channels()]])
-        self.queued_bytes = max([self.queued_bytes, *[channel._out_bytes for channel in self._channels()]])
+        self.unanswered = max([self.unanswered, *[channel.unanswered for channel in self._pipelines()]])
+        self.queued_bytes = max([self.queued_bytes, *[channel._out_bytes for channel in self._pipelines()]])
         waiting = [len(node._waiting) + len(node._own) for engine in self._engines for node in engine.router.nodes]
         self.waiting = max([self.waiting, *waiting])
         self.most_mb = max(self.most_mb, resident_mb())
@@ -247,7 +247,7 @@ def test_subscriptions_of_those_who_wait(fresh_redis: RedisServer) -> None:
         assert put_off <= 2
         fresh_redis.resume()
         with fresh_redis.client() as view:
-            eventually(lambda: len(view.pubsub_channels()) == 1)
+            eventually(lambda: len(view.pubsub_pipelines()) == 1)
         held.release()
         waiting.join()
 

@@ -14,7 +14,7 @@ import pytest
 from tests.redis.support import BOTH, Backend, token_of
 from tests.redis.test_secrets import Listener
 from wheel_lock import InvalidHandoff, Lock, LockContext, LockLost, LockServerError, LossReason, WheelLockError
-from wheel_lock.engine.requests.base import group_of
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.lock_types import EVERLASTING
 from wheel_lock.options import lock_options
 from wheel_lock.protocol import scripts

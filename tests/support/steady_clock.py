@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from wheel_lock.runtime.loop import Loop
+from wheel_lock.runtime.clock import Wakeable
 
 _GLANCE_S = 0.005  # as often somebody who runs looks at it
 _MOST_S = 0.02  # between two looks: more has passed while nobody ran
@@ -32,5 +32,5 @@ class SteadyClock:
     def sleep_s(self, remaining_s: float) -> float | None:
         return min(remaining_s, _GLANCE_S)
 
-    def attach(self, loop: Loop) -> None:
+    def attach(self, loop: Wakeable) -> None:
         """Nothing to do: it is never moved by hand."""

@@ -20,7 +20,6 @@ import pytest
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
 from redis.credentials import CredentialProvider
-from wheel_lock.engine.cluster import ClusterRouter
 
 from tests.faults.checker import Belief, History, check
 from tests.faults.network import MeddlingProxy
@@ -33,6 +32,7 @@ from tests.topology.moving import granted, home, hung, is_connected, is_renewed,
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from tests.topology.watched import Watched
 from wheel_lock import HashedWheelTimer, LockContext, LockLost, LockTimeout, LockUnavailable, LossReason, LostEvent
+from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 from wheel_lock.testing import ManualClock

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 import pytest
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
-from wheel_lock.engine.cluster import ClusterRouter
 
 from tests.redis.support import Background, believes_no_longer_than_the_server
 from tests.support.redis_server import RedisServer, require_redis_7
@@ -29,8 +28,9 @@ from tests.topology.moving import (
 )
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from wheel_lock import LockContext, LockUnavailable, LostEvent
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.renewal.renewer import Renewer
-from wheel_lock.engine.requests.base import group_of
+from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net.cluster import ClusterConnector, SlotRange
 from wheel_lock.net.connector import Server
 from wheel_lock.protocol.keys import SLOTS

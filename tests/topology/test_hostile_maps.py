@@ -12,7 +12,6 @@ import pytest
 import redis
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
-from wheel_lock.engine.cluster import ClusterRouter
 
 from tests.support.liar import Liar, acquires, array, bulk
 from tests.support.logged import logged
@@ -20,6 +19,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, WheelLockError
 from wheel_lock.engine.topology import cluster as cluster_module
+from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net import connect_budget
 from wheel_lock.net.cluster import MOST_NODES, ClusterConnector
 from wheel_lock.protocol.keys import SLOTS, hash_slot

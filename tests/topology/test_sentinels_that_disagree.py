@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import redis.asyncio.sentinel
 import redis.sentinel
-from wheel_lock.engine.failover import SentinelRouter
 
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.watched import FAILOVER_S, SERVICE, Watched
 from wheel_lock import LockContext, LockLost
 from wheel_lock.engine.topology import sentinel as failover
+from wheel_lock.engine.topology.sentinel import SentinelRouter
 from wheel_lock.net import pubsub
 
 pytestmark = pytest.mark.slow

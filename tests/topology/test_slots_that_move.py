@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from wheel_lock.engine.cluster import ClusterRouter
 
 from tests.redis.support import Background
 from tests.support.redis_server import RedisServer, require_redis_7
@@ -22,6 +21,7 @@ from wheel_lock import (
     NotReplicated,
     WheelLockError,
 )
+from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.testing import ManualClock
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,6 @@
-"""The command line's front door: ``main``, and the sentence for those who have not installed the extra ``cli``.
+"""The command line: ``main``, and the message for installations without the extra ``cli``.
 
-Nothing else lives here, and nothing of typer or rich is imported before ``main`` is called.
+typer and rich are not imported before ``main`` is called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m wheel_lock.cli``: the command line where the script ``wheel-lock`` is not on the path. Nothing else."""
+"""``python -m wheel_lock.cli``: the command line if the script ``wheel-lock`` is not on the path."""
 
 import sys
 

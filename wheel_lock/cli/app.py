@@ -1,4 +1,4 @@
-"""The commands: their arguments, what is refused and how, and who watches which run. The work is done in run.py."""
+"""The commands: their arguments, the validation of these, and their output. run.py does the work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wheel_lock.cli.watch import PlainWatch, QuietWatch, logged_to
 from wheel_lock.options import count, lock_options, seconds
 from wheel_lock.testing import EmbeddedServer
 
-# typer does not offer the base of its usage errors, and where that comes from depends on the version.
+# typer does not export the base class of its usage errors, and its module depends on the version.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
@@ -33,7 +33,7 @@ app = typer.Typer(
 
 
 class Refusal(Exception):
-    """A sentence for stderr, and the exit status that goes with it."""
+    """An error of the command line: a sentence for stderr, and the exit status."""
 
     def __init__(self, sentence: str, status: int) -> None:
         super().__init__(sentence)
@@ -72,7 +72,7 @@ def _number(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a number") from None
 
 
-# typer has parsers of its own, but not all versions of it show what they cannot parse.
+# typer has parsers, too, but not all versions of it show the invalid text.
 _Count = Annotated[int, typer.Option(parser=_whole_number, metavar="NUMBER", help="How many locks to hold.")]
 _Timeout = Annotated[float, typer.Option(parser=_number, metavar="SECONDS", help="Their time-to-live.")]
 _Duration = Annotated[float, typer.Option(parser=_number, metavar="SECONDS", help="How long to hold them.")]

@@ -1,6 +1,6 @@
-"""Watching a run on a terminal: the wheel as it turns, and the numbers that matter. No measuring, no verdicts.
+"""The live picture of a run on a terminal: the wheel, and the statistics.
 
-What is shown is read from the context's own statistics, ten times a second at most, so looking costs next to nothing.
+The context's statistics are read at most ten times a second, which costs hardly any time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOG_LINES = 2
 
 
 def occupancy(run: Run) -> list[int]:
-    """Count the entries in each slot, on the thread that changes them; nothing where that thread does not turn."""
+    """Return the number of entries in each slot, read on the timer's thread; an empty list if that does not turn."""
     timer = run.context.timer
     found: list[int] = []
     looked = threading.Event()
@@ -44,7 +44,7 @@ def occupancy(run: Run) -> list[int]:
 
 
 class LiveWatch:
-    """The wheel as it turns, and the numbers that matter."""
+    """Draws the wheel and the statistics."""
 
     def __init__(self, console: Console, headline: str) -> None:
         self._console = console
@@ -55,26 +55,26 @@ class LiveWatch:
         self._log: deque[str] = deque(maxlen=_LOG_LINES)
 
     def acquired(self, run: Run) -> None:
-        """Count; there is no picture yet."""
+        """Show the number of locks that have been requested, without a picture."""
         if run.asked_for == run.plan.locks:
-            # The first frame costs many times what the later ones do, so it is drawn before anything is measured.
+            # The first frame costs many times as much as later ones, so it is drawn before the window of measurement.
             self._console.render_lines(self._frame(run, 0.0))
         self._line.say(f"  acquired {number(run.asked_for)} of {number(run.plan.locks)} locks")
 
     def stage(self, what: str) -> None:
-        """Say what goes on; there is no picture any more."""
+        """Show the step, without a picture."""
         self._line.say(f"  {what} ...")
 
     def log(self, line: str) -> None:
-        """Show it below the picture."""
+        """Show the message below the picture."""
         self._log.append(line)
 
     def done(self) -> None:
-        """Leave an empty line."""
+        """Clear the status line."""
         self._line.say("")
 
     def hold(self, run: Run) -> None:
-        """Draw until the time is up."""
+        """Draw frames until the time is up."""
         self._line.say("")
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while (held_s := run.held_s) < run.plan.seconds:
@@ -112,7 +112,7 @@ class LiveWatch:
         ]
         if len(lines) >= height:
             lines = [line for line in lines if line.plain]
-        # One text and no tables: a frame takes its time from the renewals, and this way it takes a fifth of it.
+        # One text and no tables, which takes a fifth of the time: drawing competes with the renewals.
         frame = Text("\n ").join(lines)
         frame.no_wrap, frame.overflow = True, "ellipsis"
         return frame
@@ -139,7 +139,7 @@ class LiveWatch:
 
 
 def explanation(plan: Plan) -> str:
-    """Return what there is to see."""
+    """Return the explanation of the picture."""
     return (
         f"Each expires {plan.timeout_s:g} s after its last renewal. What the hand reaches is renewed in\n"
         f"one batch and put back on the wheel, {plan.renew_every_s:.3g} s ahead of the hand."

@@ -1,4 +1,4 @@
-"""What is read off a process and its server at one moment, and small arithmetic on it. No steps of a run, no output."""
+"""Measurements of the process and its server at one moment, and arithmetic on them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from wheel_lock.cli import server
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All that is read at one moment.
+    """The measurements at one moment.
 
     Attributes:
-        at: When, in seconds of the monotonic clock.
+        at: The time, in seconds of the monotonic clock.
         stats: The context's counters.
         wheel_cpu_s: CPU time of the timer's thread so far.
-        server_cpu_s: CPU time of the server's process so far; None where it does not tell.
+        server_cpu_s: CPU time of the server's process so far; None if it is not reported.
     """
 
     at: float
@@ -34,12 +34,12 @@ class Reading:
 
 
 def read(context: LockContext, client: redis.Redis) -> Reading:
-    """Read everything now."""
+    """Return the measurements of now."""
     return Reading(time.monotonic(), context.stats(), context.timer.cpu_s(), server.cpu_s(client))
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process; where the system does not tell, the most that it ever was."""
+    """Return the resident memory of this process in bytes; its maximum so far if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -48,10 +48,10 @@ def resident_bytes() -> int:
 
 
 def per(amount: float | None, units: float) -> float | None:
-    """Return ``amount`` for each of ``units``; None where either is missing."""
+    """Return ``amount`` divided by ``units``; None if ``amount`` is None, or ``units`` not positive."""
     return None if amount is None or units <= 0 else amount / units
 
 
 def finite(value: float) -> float | None:
-    """Return ``value``, or None where it is infinite because nothing was measured."""
+    """Return ``value``; None if it is infinite because nothing was measured."""
     return value if math.isfinite(value) else None

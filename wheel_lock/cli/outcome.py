@@ -1,4 +1,4 @@
-"""What came of a run: one frozen object, and whether that is good. Neither measuring nor printing lives here."""
+"""The outcome of a run: a frozen object, and the exit status that follows from it."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ import redis
 
 from wheel_lock import __version__
 
-INTERRUPTED = 130  # what shells report of a process that Ctrl-C has ended
+INTERRUPTED = 130  # the status that shells report for a process that Ctrl-C has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One run. None stands for what could not be known.
+    """The outcome of one run. None stands for unknown values.
 
-    The *window* is the time of mere holding, after all was acquired and before anything was verified. What is lost,
-    unknown or overdue is counted from the very beginning.
+    The *window* is the time of holding, after all locks were acquired and before they were verified. Losses, unknown and
+    overdue renewals are counted from the start of the run.
 
     Attributes:
         server: Its address, without credentials.
-        locks, timeout_s, renew_every_s, seconds: As asked for.
+        locks, timeout_s, renew_every_s, seconds: The parameters of the run.
         interrupted: Whether Ctrl-C ended it early.
-        trouble: Why the server could not be asked at the end, as a sentence; None where it could.
+        trouble: The reason why the server could not be asked at the end, as a sentence; None if it could.
         acquired: Locks acquired.
-        acquire_s, locks_per_s: How long that took.
+        acquire_s, locks_per_s: The duration and rate of that.
         held_s: Length of the window.
-        held_at_end: Locks that the library believed in when the window closed.
-        owned_at_end: Locks whose key carried our token when the server was asked after that.
+        held_at_end: Locks that were valid, as the library knows, when the window closed.
+        owned_at_end: Locks whose keys had this run's tokens when the server was asked after that.
         lost, lost_by_reason: Leases that ended without a release until the window closed.
-        unknown: Renewals whose outcome was not known; they were tried again.
-        overdue: Leases whose renewal was not confirmed, although it should have been, when the window closed.
+        unknown: Renewals with an unknown outcome, which were retried.
+        overdue: Leases with a renewal that was due and not confirmed when the window closed.
         renewed, batches, renewals_per_s: Confirmed renewals and renewal calls in the window.
         renewal_lag_p50_s, renewal_lag_p99_s, renewal_lag_max_s: Time from due to confirmed, in the window.
         renewal_slack_min_s: The least time left to a local deadline when a renewal was confirmed, in the window.
         renewed_acquiring, acquiring_lag_max_s, acquiring_slack_min_s: The same before the window.
         wheel_cpu_s, wheel_cores: CPU time of the timer's thread in the window, and per second of it.
-        server_cpu_s, server_cores: The same of the server's process.
+        server_cpu_s, server_cores: The same for the server's process.
         client_us_per_renewal, server_us_per_renewal: Microseconds of that for each renewal.
-        rss_bytes_per_lock: Growth of this process's resident memory by acquiring: lock objects, leases, their places
-            on the wheel, their names, and the dict that a holder keeps them in.
-        close_s: How long the release of everything took.
-        left_at_server: Keys of this run that were there after that; they expire by themselves.
+        rss_bytes_per_lock: Growth of this process's resident memory by acquiring: lock objects, leases, wheel entries,
+            names, and the dict of the locks.
+        close_s: The duration of the release of all locks.
+        left_at_server: Keys of this run that existed after that; they expire.
         wheel_lock, python, redis_py, redis_server: Versions.
     """
 
@@ -89,12 +89,12 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether all locks were acquired, none was lost, and the server says of every one that it is ours."""
+        """True if all locks were acquired, none was lost, and all keys had this run's tokens at the end."""
         return self.lost == 0 and self.locks == self.acquired == self.owned_at_end
 
     @property
     def exit_status(self) -> int:
-        """What the process is to end with."""
+        """The exit status of the process: 0, 1 if the outcome is not ok, 130 if the run was interrupted."""
         if self.interrupted:
             return INTERRUPTED
         return 0 if self.ok else 1

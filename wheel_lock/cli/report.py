@@ -1,4 +1,4 @@
-"""What is said about a run when it is over: a verdict, a table for people, an object for programs. Measures nothing."""
+"""The report of a run: a verdict, a table for people, a JSON object for programs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rich.text import Text
 
 from wheel_lock.cli.outcome import Outcome
 
-_ENOUGH_TO_WEIGH = 10_000  # below that, a page more or less makes the difference
+_ENOUGH_TO_WEIGH = 10_000  # with fewer locks, single pages of memory dominate the result
 
 Row = tuple[str, str, str]
-"""What it is, its value, and what that means."""
+"""A line of the table: title, value, and explanation."""
 
 
 def duration(value_s: float | None) -> str:
-    """Return a time in the unit that suits it.
+    """Return a time with a suitable unit.
 
     >>> duration(0.00081), duration(0.0042), duration(1.934), duration(None)
     ('810 us', '4.2 ms', '1.93 s', '-')
@@ -32,17 +32,17 @@ def duration(value_s: float | None) -> str:
 
 
 def number(value: float | None, form: str = ",.0f") -> str:
-    """Return a number with separators, or a dash where it is not known."""
+    """Return a number with thousands separators, or a dash if it is None."""
     return "-" if value is None else format(value, form)
 
 
 def share(value: float | None) -> str:
-    """Return a share of one core as a percentage."""
+    """Return a share of one core as a percentage, or a dash if it is None."""
     return "-" if value is None else f"{value:.1%}"
 
 
 def to_json(outcome: Outcome) -> str:
-    """Return the outcome as one line of JSON; what is not known is null."""
+    """Return the outcome as one line of JSON; unknown values are null."""
     fields = dataclasses.asdict(outcome)
     fields["ok"] = outcome.ok
     return json.dumps({name: _rounded(value) for name, value in fields.items()}, allow_nan=False)
@@ -53,7 +53,7 @@ def _rounded(value: object) -> object:
 
 
 def verdict(outcome: Outcome) -> str:
-    """Return what came of it, in a sentence or two that say no more than is known."""
+    """Return a summary of the outcome in one or more sentences."""
     said = []
     if outcome.interrupted:
         said.append(f"Stopped by Ctrl-C after {duration(outcome.held_s)} of holding {number(outcome.acquired)} locks.")
@@ -73,7 +73,7 @@ def verdict(outcome: Outcome) -> str:
 
 
 def rows(outcome: Outcome) -> list[Row]:
-    """Return the summary, line by line."""
+    """Return the lines of the table."""
     calls = outcome.renewed / outcome.batches if outcome.batches else None
     reasons = ", ".join(f"{reason}: {number(times)}" for reason, times in outcome.lost_by_reason.items())
     client_us, server_us = outcome.client_us_per_renewal, outcome.server_us_per_renewal
@@ -101,7 +101,7 @@ def rows(outcome: Outcome) -> list[Row]:
 
 
 def pretty(console: Console) -> bool:
-    """Whether there is a terminal that can show more than plain lines."""
+    """Return whether the console is a terminal with UTF-8 and cursor control."""
     return console.file.isatty() and not console.is_dumb_terminal and console.encoding.startswith("utf")
 
 
@@ -109,14 +109,14 @@ def show(console: Console, outcome: Outcome, *, embedded: bool) -> None:
     """Print verdict and table: with colours on a terminal, as plain lines elsewhere.
 
     Args:
-        console: Where to.
-        outcome: What came of it.
-        embedded: Whether the server lives in this process too.
+        console: The console to print on.
+        outcome: The outcome.
+        embedded: Whether the server runs in this process, too.
     """
     table = rows(outcome)
     if embedded:
         table.append(("server", "fakeredis", "in this process; a real one answers sooner: --redis URL"))
-    elif outcome.acquired >= _ENOUGH_TO_WEIGH:  # and the memory is not the server's too
+    elif outcome.acquired >= _ENOUGH_TO_WEIGH:  # and the memory is not that of the server, too
         table.append(("memory", f"{number(outcome.rss_bytes_per_lock)} B", "per lock, names and all"))
     if not pretty(console):
         for what, value, meaning in table:

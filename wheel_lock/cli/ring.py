@@ -1,6 +1,6 @@
-"""The picture of the wheel: a ring drawn in half blocks, or a strip of blocks where there is no room or no colour.
+"""The picture of the wheel: a ring drawn in half blocks, or a strip of blocks if there is no room or no colour.
 
-From counts per slot and the place of the hand to text. Asks nobody for anything, and knows nothing of locks.
+A pure function of the entries per slot and the position of the hand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.text import Text
 
 SECTORS = 64
 _TURN = 2 * math.pi
-_RIM = 0.60  # where the ring begins, as a share of its radius
+_RIM = 0.60  # the inner radius of the ring, as a share of the outer one
 _HUB = 0.14
 
 _Rgb = tuple[int, int, int]
@@ -42,7 +42,7 @@ def _between(first: _Rgb, last: _Rgb, share: float) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _pixels(diameter: int) -> list[_Pixel]:
-    """The pixels of a square, which are as high as they are wide, row by row from the top."""
+    """Return the pixels of a square, row by row from the top. Pixels are as high as they are wide."""
     radius = diameter / 2
     found = []
     for row, column in itertools.product(range(diameter), repeat=2):
@@ -52,10 +52,10 @@ def _pixels(diameter: int) -> list[_Pixel]:
 
 
 class Picture:
-    """What the wheel looks like, frame after frame.
+    """The state of the animation, and its frames.
 
-    Ahead of the hand stand the renewals that wait for their slot; behind it, what was seen of the slots when the hand
-    came by, growing dim until it comes by again.
+    Ahead of the hand are the renewals scheduled in each slot; behind it, the numbers of each slot when the hand passed,
+    which fade until it passes again.
     """
 
     def __init__(self) -> None:
@@ -64,11 +64,11 @@ class Picture:
         self._hand = -1
 
     def update(self, slots: Sequence[int], hand: float) -> None:
-        """Take a new look.
+        """Update the state.
 
         Args:
-            slots: How many entries each slot of the wheel has.
-            hand: Where the hand is, as a share of a turn.
+            slots: The number of entries in each slot of the wheel.
+            hand: The position of the hand, as a share of a turn.
         """
         counts = [0] * SECTORS
         for slot, count in enumerate(slots):
@@ -79,12 +79,12 @@ class Picture:
             left = (self._hand + step) % SECTORS
             self._behind[left] = self._ahead[left]
             self._ahead[left] = 0
-        counts[sector] = max(counts[sector], self._ahead[sector])  # it is being emptied: it counts as full as it was
+        counts[sector] = max(counts[sector], self._ahead[sector])  # being emptied: its last count is kept
         self._ahead = counts
         self._hand = sector
 
     def _look(self, sector: int, most: int) -> tuple[float, str]:
-        """How full a sector is, 0 to 1, and its colour."""
+        """Return the level of a sector, 0 to 1, and its colour."""
         ahead, behind = self._ahead[sector], self._behind[sector]
         if ahead:
             return ahead / most, _between(_SPARSE, _DENSE, ahead / most)
@@ -92,7 +92,7 @@ class Picture:
         return behind / most, _between(_FRESH, _FADED, age)
 
     def ring(self, diameter: int) -> list[Text]:
-        """Draw a ring of ``diameter`` columns, an even number, and half as many lines; thicker where more is due."""
+        """Return a ring of ``diameter`` columns, an even number, and half as many lines; thicker where more is due."""
         most = max(*self._ahead, *self._behind, 1)
         looks = [self._look(sector, most) for sector in range(SECTORS)]
         hand = (self._hand + 0.5) / SECTORS * _TURN
@@ -126,11 +126,11 @@ class Picture:
         return TRACK if depth * radius * (1 - _RIM) <= 1.2 else None
 
     def strip(self) -> list[Text]:
-        """Draw two lines of a character per sector: the hand, and how much is due where."""
+        """Return two lines with one character per sector: the hand, and the level of each sector."""
         most = max(*self._ahead, *self._behind, 1)
         text = Text()
         for sector in range(SECTORS):
             level, colour = self._look(sector, most)
-            shown = level if self._ahead[sector] else 0.0  # without colours, what has been would look like what comes
+            shown = level if self._ahead[sector] else 0.0  # passed slots look like scheduled ones
             text.append("·▁▂▃▄▅▆▇█"[math.ceil(shown * 8)], Style(color=colour if shown else TRACK))
         return [Text(" " * self._hand + "▼", style=HAND), text]

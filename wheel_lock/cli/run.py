@@ -1,6 +1,6 @@
-"""One run: acquire many locks, hold them for a while, ask the server whose they are, release them - and measure.
+"""One run: acquire many locks, hold them, verify them at the server, release them, and measure.
 
-Nothing here prints or knows of a terminal: a :class:`Watch` is told how it goes, and an :class:`Outcome` comes out.
+Nothing is printed here: a :class:`Watch` observes the run, and the result is an :class:`Outcome`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ T = TypeVar("T")
 _ACQUIRED_AT_ONCE = 50_000
 _ASKED_AT_ONCE = 1_000
 _CLOSE_TIMEOUT_S = 30.0
-_CLOSED_PER_S = 20_000  # a tenth of what a slow machine does
+_CLOSED_PER_S = 20_000  # locks; a tenth of the rate of a slow machine
 _TURN_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is to do.
+    """The parameters of a run.
 
     Attributes:
-        prefix: What the names of its locks begin with. The number of the run follows, so no two runs share a name.
-        locks: How many.
-        timeout_s: Their time-to-live.
+        prefix: The prefix of the names of its locks. A random id of the run follows, so no two runs share a name.
+        locks: The number of locks.
+        timeout_s: Their time-to-live, in seconds.
         renew_every_s: Seconds between renewals of one lock.
-        seconds: How long to hold them.
+        seconds: How many seconds to hold them.
     """
 
     prefix: str
@@ -52,26 +52,26 @@ class Plan:
 
 
 class Watch(Protocol):
-    """Whoever looks on while a run goes on."""
+    """An observer of a run."""
 
     def acquired(self, run: Run) -> None:
-        """Some more locks have been acquired."""
+        """Show the progress: more locks have been acquired."""
         ...
 
     def hold(self, run: Run) -> None:
-        """All are held: return when ``run.held_s`` has reached the plan's seconds."""
+        """Return when ``run.held_s`` has reached the plan's seconds. Called when all locks are held."""
         ...
 
     def stage(self, what: str) -> None:
-        """Something else has begun that may take a while."""
+        """Show that another step, described by ``what``, has begun."""
         ...
 
     def log(self, line: str) -> None:
-        """The library has something to say."""
+        """Show a log message of the library."""
         ...
 
     def done(self) -> None:
-        """It is over; the verdict follows."""
+        """End the output: the run is over, and the report follows."""
         ...
 
 
@@ -79,23 +79,23 @@ class Run:
     """The steps of one run, in the order in which they are called.
 
     Args:
-        client: For what is asked of the server besides the locks. The locks travel over a connection of their own.
-        plan: What to do.
+        client: The client for queries beside the locks, which use a connection of their own.
+        plan: The parameters.
     """
 
     def __init__(self, client: redis.Redis, plan: Plan) -> None:
         self.client = client
         self.plan = plan
         self.context = LockContext(client)
-        self.locks: dict[str | bytes, Lock | None] = {}  # None where another holds it
-        self.asked_for = 0  # of those the answer is known
-        self._touched = 0  # of those it may not be
+        self.locks: dict[str | bytes, Lock | None] = {}  # None: held by another owner
+        self.asked_for = 0  # locks whose acquire has been answered
+        self._touched = 0  # locks whose acquire has been sent, or may have been
         self.server_version = server.version(client)
         self._id = secrets.token_hex(3)
         self._acquire_s = 0.0
         self._rss_before = resident_bytes()
         self._rss = self._rss_before
-        self._acquiring: ContextStats | None = None  # counters as they stood when the window of measurement opened
+        self._acquiring: ContextStats | None = None  # the counters when the window opened
         self._begin: Reading | None = None
         self._end: Reading | None = None
         self._owned: int | None = None
@@ -109,7 +109,7 @@ class Run:
         """Acquire all locks, in portions.
 
         Raises:
-            WheelLockError: It did not work.
+            WheelLockError: An acquire failed.
         """
         plan = self.plan
         gc.collect()
@@ -119,44 +119,44 @@ class Run:
             portion = range(self.asked_for, min(self.asked_for + _ACQUIRED_AT_ONCE, plan.locks))
             self._touched = portion.stop
             names = [self._name(number) for number in portion]
-            # In one step: locks that Ctrl-C kept from their holder would be abandoned.
+            # One statement: locks that Ctrl-C keeps out of the dict would be abandoned.
             self.locks.update(self.context.acquire_many(names, plan.timeout_s, renew_every=plan.renew_every_s))
             self.asked_for = portion.stop
             self._acquire_s = time.monotonic() - began
             watch.acquired(self)
 
     def begin(self) -> None:
-        """Measure the memory, then open the window in which holding is measured."""
+        """Measure the memory, then open the window of measurement."""
         self._rss = resident_bytes()
         self._forget_durations()
         self._begin = read(self.context, self.client)
 
     def end(self) -> None:
-        """Close that window. Whatever is done afterwards for the sake of the report does not count."""
+        """Close the window of measurement, unless it is closed."""
         if self._end is None:
             self._end = read(self.context, self.client)
 
     def verify(self) -> None:
-        """Ask the server, with an ordinary client, how many of the locks carry our tokens."""
+        """Count the locks whose keys have this run's tokens, by a plain client."""
         owned = 0
         try:
             for portion in _portions(self.locks.items()):
                 values = self.client.mget([name for name, _ in portion])
-                if len(values) == len(portion):  # an answer of another length proves nothing about any of them
+                if len(values) == len(portion):  # a reply of another length is malformed
                     tokens = [None if lock is None else lock.token for _, lock in portion]
                     owned += sum(mine is not None and mine == value for mine, value in zip(tokens, values, strict=True))
-        except (redis.RedisError, OSError, TypeError, ValueError) as error:  # the latter two: a malformed answer
+        except (redis.RedisError, OSError, TypeError, ValueError) as error:  # the latter two: a malformed reply
             self.trouble = f"the server {server.address(self.client)} could not be asked: {server.one_line(error)}"
         else:
             self._owned = owned
 
     def release(self) -> None:
-        """Release everything by closing the context, and count the keys that are there all the same."""
+        """Release all locks by closing the context, and count the keys that are left."""
         began = time.monotonic()
         self.close()
         self._close_s = time.monotonic() - began
         try:
-            # Those too that were being acquired when Ctrl-C came.
+            # Including locks that were being acquired when Ctrl-C was pressed.
             names = map(self._name, range(self._touched))
             self._left = sum(int(self.client.exists(*portion)) for portion in _portions(names))
         except (redis.RedisError, OSError, TypeError, ValueError):
@@ -166,14 +166,14 @@ class Run:
         return f"{self.plan.prefix}:{self._id}:{number}"
 
     def close(self) -> None:
-        """Close the context, with time enough to release everything."""
+        """Close the context, with enough time to release all locks."""
         self.context.close(_CLOSE_TIMEOUT_S + self.asked_for / _CLOSED_PER_S)
 
     # -- how it goes -------------------------------------------------------------------------------------------------
 
     @property
     def acquired(self) -> int:
-        """How many locks have been acquired."""
+        """The number of locks that have been acquired."""
         return len(self.locks) - sum(lock is None for lock in self.locks.values())
 
     @property
@@ -182,10 +182,10 @@ class Run:
         return 0.0 if self._begin is None else time.monotonic() - self._begin.at
 
     def _forget_durations(self) -> None:
-        """Begin the histogram of lags anew, on the thread that writes it.
+        """Reset the histogram of lags, on the thread that writes it.
 
-        A million locks take seconds to acquire, in which the caller's work and the renewals of those that are held
-        already compete for the interpreter. What a holder wants to know is how it goes afterwards.
+        A million locks take seconds to acquire, in which the caller's work and the first renewals compete for the
+        interpreter. The window measures the time after that.
         """
         turned = threading.Event()
         counters = self.context._engine.counters
@@ -200,7 +200,7 @@ class Run:
         turned.wait(_TURN_TIMEOUT_S)
 
     def outcome(self, interrupted: bool) -> Outcome:
-        """Return what came of it."""
+        """Return the outcome; ``interrupted``: whether Ctrl-C ended the run early."""
         end = self._end or read(self.context, self.client)
         begin = self._begin or end
         held_s = end.at - begin.at
@@ -253,11 +253,11 @@ class Run:
 
 
 def conduct(run: Run, watch: Watch) -> Outcome:
-    """Go through all steps of ``run``. Ctrl-C ends the holding early; what is held is reported and released as ever.
+    """Run all steps of ``run``, and return the outcome. Ctrl-C ends the holding early.
 
     Raises:
         WheelLockError: The locks could not be acquired. Those that had been are released.
-        KeyboardInterrupt: Ctrl-C once more, while that was going on.
+        KeyboardInterrupt: Ctrl-C was pressed a second time.
     """
     interrupted = False
     try:
@@ -277,7 +277,7 @@ def conduct(run: Run, watch: Watch) -> Outcome:
         run.close()
         raise
     finally:
-        run.context.close(1.0)  # of Ctrl-C once more: whoever is that impatient is not kept waiting
+        run.context.close(1.0)  # short: only reached with open locks after a second Ctrl-C
 
 
 def _portions(things: Iterable[T]) -> Iterator[list[T]]:

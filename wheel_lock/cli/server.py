@@ -1,6 +1,6 @@
-"""The server that a run talks to: reading its URL, reaching it, and the few things it is asked besides the locks.
+"""The server of a run: its URL, the connection, and queries beside the locks.
 
-Everything that ends up in a message goes through here, so that credentials never do. No printing, no locks.
+All texts about the server for messages are made here, so that they contain no credentials.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redis.retry import Retry
 from wheel_lock.net.clients import client_at
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 
-_NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # in redis-py's reading of an answer
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # raised by redis-py for malformed replies
 _CONNECT_TIMEOUT_S = 3.0
 _REPLY_TIMEOUT_S = 10.0
 
@@ -26,15 +26,15 @@ _SCHEME = re.compile(r"(https?|rediss?|unix)://")
 
 
 class BadUrl(ValueError):
-    """The URL cannot be that of a server."""
+    """The URL is not that of a server."""
 
 
 class ServerTrouble(Exception):
-    """The server cannot be reached, or does not do what is asked of it."""
+    """The server cannot be reached, or refuses the connection."""
 
 
 def redacted(url: str) -> str:
-    """Return ``url`` without whatever may be a secret in it.
+    """Return ``url`` without parts that may be secret.
 
     >>> redacted("redis://user:pass/word@host:6379/0?password=x")
     'redis://***@host:6379/0?***'
@@ -47,13 +47,13 @@ def redacted(url: str) -> str:
 
 
 def connect(url: str) -> redis.Redis:
-    """Return a client of the server at ``url`` that has answered once.
+    """Return a client of the server at ``url``, after a successful PING.
 
     Raises:
         BadUrl: The URL is malformed.
-        ServerTrouble: The server does not answer, or will not have us.
+        ServerTrouble: The server does not answer, or refuses the connection.
     """
-    # What urllib and redis-py say of a malformed URL may quote a part of the password, hence words of our own.
+    # Messages of urllib and redis-py about a malformed URL may quote a part of the password, so they are not used.
     bad = BadUrl(
         "--redis must be a URL such as redis://host:6379/0, rediss://host:6379/0 or unix:///path, "
         f"not {redacted(url)!r}"
@@ -61,7 +61,7 @@ def connect(url: str) -> redis.Redis:
     client: redis.Redis | None = None
     try:
         parts = urlsplit(url)
-        # redis-py would pass over a database that is no number, and use another one.
+        # redis-py ignores a database that is not a number, and uses another one.
         if parts.scheme == "unix" or re.fullmatch(r"(/\d*)?", parts.path):
             client = client_at(
                 url,
@@ -79,7 +79,7 @@ def connect(url: str) -> redis.Redis:
     except (redis.RedisError, OSError) as error:
         client.close()
         raise ServerTrouble(f"cannot reach the server {address(client)}: {one_line(error)}") from error
-    except (ValueError, TypeError):  # options of the URL are looked at when the first connection is made
+    except (ValueError, TypeError):  # redis-py evaluates options of the URL at the first connection
         client.close()
         client = None
     if client is None:
@@ -97,12 +97,12 @@ def address(client: redis.Redis) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an error says, as one line without a full stop."""
+    """Return the text of an error as one line without a full stop."""
     return " ".join(error_text(error, LONG_TEXT).split()).rstrip(".") or type(error).__name__
 
 
 def cpu_s(client: redis.Redis) -> float | None:
-    """Return the CPU seconds that the server's process has used; None where it does not tell, as fakeredis."""
+    """Return the CPU seconds of the server's process; None if it does not report them, as fakeredis."""
     try:
         usage = client.info("cpu")
         used = float(usage["used_cpu_user"]) + float(usage["used_cpu_sys"])
@@ -112,7 +112,7 @@ def cpu_s(client: redis.Redis) -> float | None:
 
 
 def version(client: redis.Redis) -> str | None:
-    """Return the server's version; None where it does not tell."""
+    """Return the server's version; None if it does not report one."""
     try:
         return error_text(client.info("server")["redis_version"], 40)
     except (redis.RedisError, OSError, *_NONSENSE):

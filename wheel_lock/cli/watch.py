@@ -1,6 +1,6 @@
-"""Watching a run in plain lines, for pipes and scripts, and passing on what the library logs meanwhile.
+"""Plain output of a run, for pipes and scripts, and the library's log messages.
 
-The live picture is in display.py; verdicts are in report.py.
+The live picture is in display.py; the report is in report.py.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from wheel_lock.cli.run import Run, Watch
 from wheel_lock.runtime.notifier import NOTIFIER
 
 _RATE_OVER_S = 1.0
-_MESSAGES = 20  # a server that forgets a million keys would say so a million times
+_MESSAGES = 20  # a server that loses a million keys causes a million messages
 
 
 class Rates:
-    """Renewals, calls and CPU time per second, over the last second or so."""
+    """Renewals, script calls and CPU time per second, over about the last second."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int, int, float]] = deque()
@@ -32,7 +32,7 @@ class Rates:
         self.cores = 0.0
 
     def update(self, stats: ContextStats, cpu_s: float) -> None:
-        """Take a new look."""
+        """Add a sample: statistics, and CPU seconds of the timer's thread."""
         now = time.monotonic()
         self._seen.append((now, stats.renewed, stats.batches, cpu_s))
         while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_OVER_S:
@@ -45,86 +45,86 @@ class Rates:
 
 
 def slack(stats: ContextStats) -> str:
-    """Return the least slack, or a dash before the first renewal."""
+    """Return the least slack as text; a dash before the first renewal."""
     return duration(stats.renewal_slack_min_s if stats.renewed else None)
 
 
 class StatusLine:
-    """One line that is written over again, where a person sits at the terminal; nothing elsewhere."""
+    """A line that is overwritten on a terminal, and omitted elsewhere."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._shown = stream.isatty()
 
     def say(self, text: str) -> None:
-        """Replace the line."""
+        """Replace the line by ``text``."""
         if self._shown:
             self._stream.write(f"\r\x1b[K{text}")
             self._stream.flush()
 
 
 class Messages:
-    """What the library logs, on stderr: the first of it, and how much there was."""
+    """The library's log messages on stderr: the first 20, and the number of the others."""
 
     def __init__(self) -> None:
         self._seen = 0
 
     def add(self, line: str) -> None:
-        """Take one more."""
+        """Print a message, unless there have been too many."""
         self._seen += 1
         if self._seen <= _MESSAGES:
             print(f"wheel-lock: {line}", file=sys.stderr)
 
     def done(self) -> None:
-        """There are no more to come."""
+        """Print the number of messages that were omitted."""
         if self._seen > _MESSAGES:
             print(f"wheel-lock: and {self._seen - _MESSAGES:,} more messages", file=sys.stderr)
 
 
 class QuietWatch:
-    """For scripts: a status line on stderr at most, and sleep while the locks are held."""
+    """For scripts: at most a status line on stderr, and sleep while the locks are held."""
 
     def __init__(self) -> None:
         self._line = StatusLine(sys.stderr)
         self._messages = Messages()
 
     def acquired(self, run: Run) -> None:
-        """Count."""
+        """Show the number of locks that have been requested."""
         self._line.say(f"acquired {number(run.asked_for)} of {number(run.plan.locks)} locks")
 
     def hold(self, run: Run) -> None:
-        """Sleep: whoever looks on takes the interpreter from the thread that renews."""
+        """Sleep: output would compete with the timer's thread for the interpreter."""
         self._line.say(f"holding {number(run.acquired)} locks for {run.plan.seconds:g} s")
         time.sleep(max(run.plan.seconds - run.held_s, 0.0))
 
     def stage(self, what: str) -> None:
-        """Say what goes on."""
+        """Show the step."""
         self._line.say(what)
 
     def log(self, line: str) -> None:
-        """Pass it on."""
+        """Print the message."""
         self._line.say("")
         self._messages.add(line)
 
     def done(self) -> None:
-        """Leave an empty line."""
+        """Clear the line, and print the number of omitted messages."""
         self._line.say("")
         self._messages.done()
 
 
 class PlainWatch:
-    """A line about once a second."""
+    """Prints a line about once a second."""
 
     def __init__(self) -> None:
         self._rates = Rates()
         self._messages = Messages()
 
     def acquired(self, run: Run) -> None:
-        """Count."""
+        """Show the number of locks that have been requested."""
         self._say(f"acquired {number(run.asked_for)} of {number(run.plan.locks)} locks")
 
     def hold(self, run: Run) -> None:
-        """Tell every second, and at the end, how it goes."""
+        """Print the statistics every second, and at the end."""
         next_s = 0.0
         while next_s < run.plan.seconds:
             self._rates.update(run.context.stats(), run.context.timer.cpu_s())
@@ -140,15 +140,15 @@ class PlainWatch:
             )
 
     def stage(self, what: str) -> None:
-        """Say what goes on."""
+        """Show the step."""
         self._say(what)
 
     def log(self, line: str) -> None:
-        """Pass it on."""
+        """Print the message."""
         self._messages.add(line)
 
     def done(self) -> None:
-        """Say how much was not passed on."""
+        """Print the number of omitted messages."""
         self._messages.done()
 
     def _say(self, text: str) -> None:
@@ -163,13 +163,13 @@ class _LogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         line = record.getMessage() + (f": {error!r}" if error is not None else "")
-        if str(LossReason.CONTEXT_CLOSED) not in line:  # we close it ourselves, to release the locks
+        if str(LossReason.CONTEXT_CLOSED) not in line:  # expected: the run closes the context to release the locks
             self._watch.log(line)
 
 
 @contextmanager
 def logged_to(watch: Watch) -> Iterator[None]:
-    """While this lasts, hand the library's warnings to ``watch``, which knows where they spoil no picture."""
+    """Pass the library's warnings to ``watch`` instead of the log handlers, inside the ``with`` block."""
     logger = logging.getLogger("wheel_lock")
     handler, propagate = _LogHandler(watch), logger.propagate
     logger.addHandler(handler)

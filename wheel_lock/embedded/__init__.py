@@ -1,4 +1,4 @@
-"""fakeredis as a server for tests and demos: the check of the password (admission.py), the sandbox of scripts, the server.
+"""fakeredis as a server for tests and demos: authentication (admission.py), the sandbox of scripts, the server.
 
-Only `wheel_lock.testing` imports it: fakeredis is installed with the extra ``demo`` only.
+Only `wheel_lock.testing` imports this package, because fakeredis is installed only with the extra ``demo``.
 """

@@ -1,7 +1,7 @@
-"""The check of the password. No byte of a connection reaches fakeredis before it has passed.
+"""Authentication of connections, before any byte of them reaches fakeredis.
 
-fakeredis implements AUTH, but runs commands of connections without it. So the first commands of a connection are read
-here, by a parser that accepts short commands only and leaves every later byte in the socket.
+fakeredis implements AUTH, but runs commands of unauthenticated connections. So the first commands of a connection are read
+here, by a parser that accepts short commands only and leaves all later bytes in the socket.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import time
 
 _LIMIT_S = 10.0
-"""How long a connection may take to authenticate, however many commands it sends meanwhile."""
+"""The time in which a connection must authenticate, however many commands it sends."""
 _MOST_WORDS = 10
 _LONGEST_WORD = 1024
 _LONGEST_LINE = 32
@@ -27,18 +27,18 @@ _WRONG = b"WRONGPASS invalid username-password pair or user is disabled."
 
 
 class _Left(Exception):
-    """The connection has ended, has taken too long, or does not speak the protocol."""
+    """The connection has been closed, exceeded the time limit, or violated the protocol."""
 
 
 def admit(connection: socket.socket, password: str) -> bytes | None:
-    """Read the first commands of a connection until one proves that its client knows the password.
+    """Read the first commands of a connection until one authenticates its client.
 
     Args:
-        connection: A connection that has just been accepted; blocking again on return.
-        password: That of the user "default", the only one.
+        connection: A connection that has just been accepted; in blocking mode on return.
+        password: The password of the user "default", the only one.
 
     Returns:
-        A command for fakeredis to answer first: none after AUTH, else HELLO without its AUTH. None for a client that is
+        A command that fakeredis answers first: empty after AUTH, else HELLO without its AUTH. None if the client is
         refused.
     """
     until = time.monotonic() + _LIMIT_S
@@ -57,7 +57,7 @@ def admit(connection: socket.socket, password: str) -> bytes | None:
 
 
 def _answer(words: list[bytes], password: bytes) -> tuple[bytes, bytes | None]:
-    """Return the reply to a command, and the greeting if its client is admitted."""
+    """Return the reply to a command, and the first command for fakeredis if the client is admitted, else None."""
     name = words[0].upper() if words else b""
     if name == b"AUTH" and len(words) in (2, 3):
         user = words[1] if len(words) == 3 else b"default"
@@ -91,7 +91,7 @@ def _matches(user: bytes, given: bytes, password: bytes) -> bool:
 
 
 def _command(connection: socket.socket, until: float) -> list[bytes]:
-    # Peeked first and received then: a call for each byte would wait for the interpreter each time.
+    # Bytes are peeked at first, then received: one call per byte would release the interpreter each time.
     data = b""
     while True:
         left = until - time.monotonic()
@@ -109,7 +109,7 @@ def _command(connection: socket.socket, until: float) -> list[bytes]:
 
 
 def _parsed(data: bytes) -> tuple[list[bytes] | None, int]:
-    """Return the words of the command that data begins with, None if it is not all there yet, and where it ends."""
+    """Return the words of the command at the start of ``data``, None if it is incomplete, and the position of its end."""
     count, at = _number(data, 0, b"*", _MOST_WORDS)
     words: list[bytes] = []
     while count is not None and len(words) < count:
@@ -122,7 +122,7 @@ def _parsed(data: bytes) -> tuple[list[bytes] | None, int]:
 
 
 def _number(data: bytes, at: int, kind: bytes, most: int) -> tuple[int | None, int]:
-    """Return the number in the line at a place, None if the line is not all there yet, and where the next one begins."""
+    """Return the number in the line at position ``at``, None if the line is incomplete, and the start of the next one."""
     end = data.find(b"\r\n", at, at + _LONGEST_LINE)
     if data[at : at + 1] not in (b"", kind) or (end < 0 and len(data) - at >= _LONGEST_LINE):
         raise _Left

@@ -1,15 +1,15 @@
-"""The sandbox of clients of fakeredis: it removes what a Redis server does not offer, Python and files.
+"""The sandbox of clients of fakeredis: it removes access to Python and files, which a Redis server does not offer.
 
-* Scripts and functions run in lupa's Lua, which offers them all of Python: `python`, `os`, `io`, `debug`, and the
-  attributes of every Python object, such as `redis.call.__globals__`. Here they have the names that a Redis server offers,
-  load text but no bytecode, and cannot read attributes.
-* RESTORE unpickles its argument. Here it accepts only what a DUMP in this process has returned.
-* ACL SAVE and ACL LOAD use the file that CONFIG SET names. Here they have none.
+* Scripts and functions run in lupa's Lua, which gives them access to Python: `python`, `os`, `io`, `debug`, and the
+  attributes of every Python object, such as `redis.call.__globals__`. The sandbox keeps the names that a Redis server
+  offers, allows loading of text but not of bytecode, and forbids access to attributes.
+* RESTORE unpickles its argument. The sandbox accepts only results of DUMP in this process.
+* ACL SAVE and ACL LOAD use the file that CONFIG SET names. The sandbox removes that name.
 
-This applies to the connections of an embedded server, one by one; other uses of fakeredis in the process are unchanged.
-fakeredis makes its interpreters in two methods, by the name LUA_MODULE. Their arguments cannot be set from outside, and an
-interpreter cannot be given an attribute filter later. So these two methods run with another meaning of that one name. A
-version of fakeredis that makes its interpreters in another way is refused when the server is started.
+This applies to single connections, those of an embedded server; other uses of fakeredis in the process are unchanged.
+fakeredis creates its interpreters in two methods, through the name LUA_MODULE. Their arguments cannot be set from outside,
+and an attribute filter cannot be added later. So these two methods run with another value of that name. A version of
+fakeredis that creates its interpreters in another way is refused when the server is started.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FUNCTIONS = "_functions"
 _DUMP_KEY = secrets.token_bytes(32)
 _SIGNATURE_SIZE = 32
 
-# The globals that Redis offers to scripts, of Lua 5.1 to 5.4. redis, cjson, KEYS and ARGV are added later.
+# The globals that Redis offers to scripts, in Lua 5.1 to 5.4. redis, cjson, KEYS and ARGV are added later.
 _OFFERED = (
     b"_G _VERSION assert collectgarbage coroutine error gcinfo getmetatable ipairs load loadstring math next pairs pcall"
     b" rawequal rawget rawlen rawset select setmetatable string table tonumber tostring type unpack xpcall bit32 utf8"
 )
-# The interpreter of functions needs these while it is made, and must not keep them: loaded chunks see the globals.
+# The interpreter of functions needs these while it is created. They are removed then: loaded chunks see the globals.
 _FOR_SETTING_UP = b" debug setfenv"
 
 _CLOSE = b"""
@@ -39,7 +39,7 @@ local byte, concat, tostring, type, error = string.byte, table.concat, tostring,
 local load, loadstring = load, loadstring
 local binary = "binary chunks are not loaded"
 
--- Crafted bytecode breaks the interpreter: text only, as at a server.
+-- Crafted bytecode breaks the interpreter: only text is loaded, as by a Redis server.
 if _VERSION == "Lua 5.1" then
     function _G.loadstring(chunk, name)
         if type(chunk) == "string" and byte(chunk) == 27 then
@@ -88,9 +88,9 @@ for name in pairs(_G) do
     end
 end
 
--- The metatable of all of Python's objects has functions that free them.
+-- The metatable of Python objects has functions that free them.
 getmetatable(object).__metatable = false
--- lupa looks up globals outside of any call that would catch an error: one in a metamethod would end the process.
+-- lupa looks up globals outside of protected calls: an error in a metamethod would end the process.
 setmetatable(_G, {__metatable = false})
 """
 
@@ -199,7 +199,7 @@ def _signature(dumped: bytes) -> bytes:
 
 
 def _with_closed_lua(method: Any, offered: bytes) -> Any:
-    """Return a copy of a method for which LUA_MODULE is restricted, and all other names are the same."""
+    """Return a copy of a method with a restricted LUA_MODULE among its globals."""
     names = dict(method.__globals__)
     if "LUA_MODULE" in names:  # else check() finds that the interpreter is open
         names["LUA_MODULE"] = _ClosedLua(names["LUA_MODULE"], offered)

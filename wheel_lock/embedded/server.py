@@ -1,4 +1,4 @@
-"""fakeredis's server on loopback, behind a password."""
+"""fakeredis's TCP server on loopback, with a password."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wheel_lock.embedded.admission import admit
 
 
 class Server(fakeredis.TcpFakeServer):
-    """A TCP server on a free port of 127.0.0.1 that passes no command to fakeredis before the password.
+    """A TCP server on a free port of 127.0.0.1 that passes only authenticated connections to fakeredis.
 
     Raises:
         RuntimeError: This version of fakeredis cannot be restricted: its scripts could run Python.
@@ -24,7 +24,7 @@ class Server(fakeredis.TcpFakeServer):
         self._password = password
         self._connections: set[socket.socket] = set()
         super().__init__(("127.0.0.1", 0), server_type="redis")
-        self.daemon_threads = True  # a program that forgets to close it should end all the same
+        self.daemon_threads = True  # a program that does not close the server can end nevertheless
         self.fake_server.config[b"requirepass"] = password.encode()  # for clients that send AUTH again
         self.RequestHandlerClass = _handler(self.RequestHandlerClass)
         try:
@@ -57,13 +57,13 @@ class Server(fakeredis.TcpFakeServer):
         super().shutdown()
         for connection in list(self._connections):
             try:
-                connection.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
+                connection.shutdown(socket.SHUT_RDWR)  # its thread reads the end of the stream, and closes it
             except OSError:
-                pass  # it is gone already
+                pass  # closed already
 
 
 def _close(connection: Any) -> None:
-    """Have a connection of fakeredis open restricted sockets only."""
+    """Make a connection of fakeredis open only restricted sockets."""
     connection.disconnect()
     opened = connection._connect
 
@@ -76,10 +76,10 @@ def _close(connection: Any) -> None:
 
 
 def _handler(fakes: Any) -> Any:
-    """Return a class that serves a connection as a Redis server does, made of fakeredis's."""
+    """Return a subclass of fakeredis's request handler that behaves as a Redis server does."""
 
     class Handler(fakes):  # type: ignore[misc]
-        # Small replies must not wait for the acknowledgement of the last one (Nagle): it would show as renewal lag.
+        # Small replies must not wait for an acknowledgement of the previous one (Nagle): that would show as renewal lag.
         disable_nagle_algorithm = True
 
         def __init__(self, request: Any, client_address: Any, server: Any, greeting: bytes) -> None:
@@ -89,7 +89,7 @@ def _handler(fakes: Any) -> Any:
         def setup(self) -> None:
             try:
                 super().setup()
-            except OSError:  # the client has gone already, and what was opened for it would stay open
+            except OSError:  # the client has disconnected; its files would stay open
                 StreamRequestHandler.finish(self)
                 raise
             _close(self.current_client)
@@ -99,7 +99,7 @@ def _handler(fakes: Any) -> Any:
                 try:
                     return read(*arguments, **more)
                 except redis.ResponseError as error:
-                    return error  # is answered as well, and not followed by the end of the connection
+                    return error  # sent as a reply; the connection stays open
 
             self.current_client.read_response = read_or_error
 

@@ -1,366 +1,167 @@
-"""The engine of one context: what callers ask for, and the one place where a lease begins and ends.
+"""The engine of one context: it composes the parts, and offers the operations that a caller may submit.
 
-Everything here runs on the timer's thread, except :meth:`Engine.submit`, which is how the other threads get work there.
+All of it runs on the timer's thread, but for the methods that say otherwise.
 """
 
 from __future__ import annotations
 
-import itertools
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
-from wheel_lock.engine.future import Future, end_quietly, noop
-from wheel_lock.engine.loss_events import Teller, log_given_up, log_illegal
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.loss_events import Teller, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
-from wheel_lock.engine.renewal.renewer import Renewer
-from wheel_lock.engine.requests.acquire import Release
-from wheel_lock.engine.requests.base import Query, group_of
-from wheel_lock.engine.requests.bulk_operations import ReleaseMany
+from wheel_lock.engine.requests.acquire import release
+from wheel_lock.engine.requests.base import start_query
+from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
 from wheel_lock.engine.shutdown import Ending
-from wheel_lock.engine.topology.cluster import Cluster
-from wheel_lock.engine.topology.sentinel import SentinelRouter
-from wheel_lock.engine.topology.sharded_pubsub import pubsub_for
+from wheel_lock.engine.state import EngineState, Launch
+from wheel_lock.engine.topology.routing import AnyConnector, router_for
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
-from wheel_lock.errors import (
-    ContextClosed,
-    LockLost,
-    LockNotHeld,
-    LossReason,
-    TooManyLocks,
-    WheelLockError,
-)
-from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
+from wheel_lock.engine.waiting.waiter import Waiter
+from wheel_lock.errors import LossReason, WheelLockError
+from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.net.cluster import ClusterConnector
-from wheel_lock.net.connector import Connector
-from wheel_lock.net.node import Node, start_helper_thread
-from wheel_lock.net.pubsub import PubSub
-from wheel_lock.net.sentinel import SentinelConnector
-from wheel_lock.observe.events import HeldLock, held_lock
-from wheel_lock.observe.stats import ContextStats, Counters, snapshot
-from wheel_lock.options import ContextOptions, LockOptions, lock_name
+from wheel_lock.observe.events import HeldLock
+from wheel_lock.observe.stats import ContextStats, snapshot
+from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
+from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.weak_registry import WeakRegistry
 
-if TYPE_CHECKING:
-    from wheel_lock.engine.requests.swap import Swap
 
-_UNDONE = (
-    LossReason.NOT_CONFIRMED,
-    LossReason.RENEWAL_LIMIT,
-    LossReason.HOLD_LIMIT,
-    LossReason.ABANDONED,
-    LossReason.INTERNAL_ERROR,
-)
-
-
-class Engine:
-    """Acquires, renews and releases on one node, on the timer's thread.
+class Engine(EngineState):
+    """Acquires, renews and releases the locks of one context.
 
     Args:
-        connector: What connects to the node.
+        connector: What connects to the server, the master or the cluster.
         options: The context's settings.
         timer: Whose thread it lives on.
-        launch: Runs an attempt to connect somewhere it may block.
+        launch: Runs an attempt to connect on a thread that may block.
     """
-
-    above = None  # a failure of one engine is in doubt of nothing else
-    exiting = False  # the interpreter ends
-    interrupted = False  # a caller has stopped waiting: what he has asked for may be still to be begun
 
     def __init__(
         self,
-        connector: Connector | ClusterConnector,
+        connector: AnyConnector,
         options: ContextOptions,
         timer: HashedWheelTimer,
-        launch: Callable[[Callable[[], None]], None] = start_helper_thread,
+        launch: Launch = start_helper_thread,
     ) -> None:
-        self.options = options
-        self.timer = timer
-        self.launch = launch
-        self.tell_lost: Callable[[Sequence[Lease]], object] = Teller(timer).tell
-        self.counters = Counters()
-        self.held: dict[Lease, None] = {}
-        self.swaps: dict[Lease, Swap] = {}  # those in flight, by what is to take the place of a held lease
-        self.acquiring = 0
-        self.deaths = 0
-        self.closed = False
+        super().__init__(options, timer, launch)
         self.connector = connector
-        first = connector.to(connector.servers[0]) if isinstance(connector, ClusterConnector) else connector
-        self.node = self.new_node(first)
-        self.renewer = Renewer(self, self.node)
-        self.renewers = [self.renewer]  # one for each node
-        self.cluster = Cluster(self, connector) if isinstance(connector, ClusterConnector) else None
-        self.pubsub = pubsub_for(self, connector)
-        self.failovers = SentinelRouter(self, connector, launch) if isinstance(connector, SentinelConnector) else None
-        self.listeners = [self.pubsub] if self.failovers is None else [self.pubsub, *self.failovers.wakeups]
-        self.wait_queues = WaitQueueRegistry(self)
-        self._ending = Ending(self)
+        self.leases = LeaseTable(self, Teller(timer).tell)
+        self.router = self.leases.router = router_for(connector, self.leases)
+        self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
+        self._ending = Ending(self.leases, self.router, self.wait_queues)
+        self.leases.on_ended = self._ending.look
+        self.stable = self.router.stable
         timer.attach(self)
         ENGINES.add(self)
 
-    def new_node(self, connector: Connector) -> Node:
-        """Return a node that is connected to as long as something is held."""
-        node = Node(self.timer, connector, self.options, self.counters, self.launch)
-        node.is_needed = lambda: bool(self.held)
-        return node
-
     def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> RenewalGroup:
         """Return what a lease of these terms shares with others on its node. From any thread."""
-        return self._renewer_of(key).group(lock_type, options.timeout_s, options.timeout_ms, options.renew_every_s)
+        renewer = self.router.shard_of(key)
+        return renewer.group(lock_type, options.timeout_s, options.timeout_ms, options.renew_every_s)
 
-    def _renewer_of(self, key: bytes) -> Renewer:
-        return self.renewer if self.cluster is None else self.cluster.renewer_of(key)
-
-    def submit(self, work: Callable[[], object]) -> None:
-        """Have ``work()`` done on the timer's thread. From any thread.
-
-        Raises:
-            ContextClosed: The context, or its timer, is closed, or the interpreter has ended all threads but this.
-        """
-        if self.exiting:
-            end_quietly(True)  # what a daemon thread would acquire now could be left behind
-            if sys.is_finalizing():
-                raise ContextClosed("The interpreter has ended, and with it the thread that keeps the locks")
-        if self.closed or self.timer.stopped:
-            raise ContextClosed("The context has been closed")
-        self.timer.post(work, self)
-
-    def post_if_open(self, work: Callable[[], object]) -> None:
-        """Like :meth:`submit`, but quiet about a closed context: for finalisers and for giving up."""
-        if not self.over:
-            self.timer.post(work, self)
+    def new_wait(
+        self,
+        options: LockOptions,
+        leases: Sequence[Lease],
+        token_given: bool,
+        blocking: bool,
+        until: float | None,
+        future: Future[Sequence[Lease] | None],
+    ) -> Waiter:
+        """Return a caller's wait for a lock, ready to begin; see :class:`Waiter`. From any thread."""
+        return Waiter(self.wait_queues, options, leases, token_given, blocking, until, future)
 
     @property
-    def over(self) -> bool:
-        """Whether it does nothing for anybody any more. From any thread."""
-        return self.closed or self.timer.stopped or (self.exiting and sys.is_finalizing())
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a context, and what it has made, cannot be pickled: each process makes its own")
-
-    @property
-    def in_use(self) -> bool:
-        """Whether something is held, asked for or waited for."""
-        return bool(self.held or self.acquiring or self.wait_queues or self.busy)
+    def held(self) -> Collection[Lease]:
+        """The held leases, in order of acquisition."""
+        return self.leases.held
 
     @property
     def busy(self) -> bool:
         """Whether a request waits for its reply, or for a connection."""
-        return self.pubsub.busy or any(node.busy for node in self.nodes)
-
-    def post_if_running(self, work: Callable[[], object]) -> None:
-        """Like :meth:`post_if_open`, but never starts the thread: where it does not run there is nothing to do."""
-        if self.timer.running:
-            self.post_if_open(work)
-
-    def admission_error(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
-        """Return why ``wanted`` more locks may not be acquired, or None if they may."""
-        if self.closed:
-            return ContextClosed("The context has been closed", name)
-        most = self.options.max_held
-        if most is not None and len(self.held) + self.acquiring + wanted > most:
-            return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
-        return None
-
-    # -- a lease begins ----------------------------------------------------------------------------------------------
-
-    def grant(self, leases: Sequence[Lease], options: LockOptions, sent_at: float) -> bool:
-        """Take the server's grant; False if the leases, or their hold limit, have run out before it was read."""
-        latest = latest_grant(sent_at, options.timeout_s, options.max_hold_s, self.timer.scale.tick_s)
-        if self.closed or self.timer.clock.now() >= latest:
-            return False
-        limits = None
-        if options.renew_every_s is None or options.max_renewals is not None or options.max_hold_s is not None:
-            hold_until = float("inf") if options.max_hold_s is None else sent_at + options.max_hold_s
-            limits = Limits(0 if options.renew_every_s is None else options.max_renewals, hold_until)
-        if not grant_all(leases, sent_at, options.timeout_s, limits):
-            self.mark_lost(leases, LossReason.INTERNAL_ERROR)
-            return False
-        if len(leases) == 1:
-            self.held[leases[0]] = None
-        else:
-            self.held.update(dict.fromkeys(leases))
-        self.counters.acquired += len(leases)
-        renewer = group_of(leases[0]).renewer
-        renewer.begin(leases, sent_at)
-        renewer.server_is_well()
-        self.watch_master()
-        return True
-
-    def reject(self, leases: Sequence[Lease], clean_up: bool, node: Node | None = None) -> None:
-        """End leases that were never held; ``clean_up`` where they may have been granted, by what was sent to ``node``."""
-        for lease in leases:
-            if lease.state is State.PENDING:
-                lease.transition(Event.REJECTED)
-        if clean_up:
-            self.clean_up(leases, node)
-
-    def clean_up(self, leases: Iterable[Lease], node: Node | None = None) -> None:
-        """Release, owner-checked, leases that nobody holds any more; behind what was sent to ``node``."""
-        for group, some in itertools.groupby(leases, group_of):
-            group.renewer.clean_up(list(some), node)
+        return self.router.busy
 
     @property
-    def nodes(self) -> list[Node]:
-        """All nodes, each once for each of its channels."""
-        return [node for renewer in self.renewers for node in renewer.nodes]
+    def in_use(self) -> bool:
+        """Whether something is held, asked for or waited for."""
+        return bool(self.leases.held or self.leases.acquiring or self.wait_queues or self.busy)
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
 
-    def begin_release(self, lease: Lease, event: Event = Event.RELEASE) -> WheelLockError | None:
-        """Take a lease that its holder gives away out of everything; return why that is impossible, if it is."""
-        error = self.check_owned(lease)
-        if error is None:
-            group_of(lease).renewer.untrack(lease)
-            lease.transition(event)
-            self.held.pop(lease, None)
-        return error
-
-    def check_owned(self, lease: Lease) -> WheelLockError | None:
-        """Return why the holder cannot do anything with ``lease``, or None where it can."""
-        if not lease.group.alive:
-            return LockLost(lease.name, lease.loss or LossReason.FORKED)
-        if lease.state <= EXTENDING and not lease.is_valid(self.timer.clock.now()):
-            self.mark_lost([lease])
-            self.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
-        if lease.state is State.LOST or lease.loss is not None:
-            return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
-        if lease.state > EXTENDING:
-            return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
-        return None
-
     def release(self, lease: Lease, future: Future[None]) -> None:
         """Release one lease. Nothing is sent for it any more once the operation is done."""
-        error = self.begin_release(lease)
-        if error is None:
-            Release(self, lease, future).start()
-            self.wait_queues.ended(lease)  # who waits in this process asks right behind the release, in the same write
-        elif lease in self.swaps:
-            self.swaps[lease].release(future)
-        else:
-            future.set_exception(error)
+        release(self.leases, lease, future)
 
     def export(self, lease: Lease, future: Future[None]) -> None:
-        """Let go of a held lease without releasing it: whoever adopts it renews it from now on."""
-        error = self.check_owned(lease)
+        """Let go of a held lease without releasing it: its adopter renews it from now on."""
+        error = self.leases.check_owned(lease)
         if error is None and lease.state is EXTENDING:
             error = WheelLockError("The lock is being extended, and cannot be exported meanwhile", lease.name)
-        error = error or self.begin_release(lease, Event.EXPORT)
+        error = error or self.leases.begin_release(lease, Event.EXPORT)
         if error is None:
             self._ending.look()
             future.set_result(None)
         else:
             future.set_exception(error)
 
-    def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None:
-        """Have ``release(operation)`` begun for a caller who was interrupted, and does not wait for it. From any thread."""
-        self.interrupted = True
-        self.post_if_open(partial(release, Future(noop)))
+    def undo_export(self, lease: Lease, future: Future[None]) -> None:
+        """Release a lease whose export was interrupted before its text could reach an adopter.
 
-    def come_by(self, future: Future[None]) -> None:
-        """Complete it: what was asked for before has been begun by now, such as a release that an interruption left."""
-        future.set_result(None)
+        Args:
+            lease: The lease.
+            operation: The export; where that has failed, the lease was exported by another one, whose text is out there.
+        """
+        if future.done and future.error is None and lease.state is State.EXPORTED:
+            self.leases.clean_up([lease])
 
     def release_many(self, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
         """Release many; the operation completes with the reasons of those that had been lost."""
-        ends = [(lease, self.begin_release(lease)) for lease in leases]
-        bulk = ReleaseMany(self, [lease for lease, error in ends if error is None], future)
-        bulk.losses = {lease.name: error.reason for lease, error in ends if isinstance(error, LockLost)}
-        bulk.pump()
-
-    def release_done(self, leases: Sequence[Lease]) -> None:
-        """The server has released them."""
-        self.counters.released += len(leases)
-        for lease in leases:
-            lease.transition(Event.RELEASED)
-        self._ending.look()
-
-    def release_unknown(self, leases: Sequence[Lease]) -> None:
-        """Whether the server has released them is not known; they are over here, and will expire there."""
-        releasing = [lease for lease in leases if lease.state is State.RELEASING]
-        for lease in releasing:
-            lease.transition(Event.RELEASED)
-        # An extension would keep the key for far longer than anybody expects who was told that this has failed.
-        now = self.timer.now
-        self.clean_up(
-            [lease for lease in releasing if lease.max_expiry > now and group_of(lease).lock_type.unique_tokens]
-        )
-
-    def watch_master(self) -> None:
-        """Hear of it from the Sentinels, if there are any, when another server is made the master."""
-        if self.failovers is not None:
-            self.failovers.listen()
-
-    def mark_lost(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
-        """End leases that were not released, and have their holders told, once.
-
-        Args:
-            leases: Believed leases, or ones in the middle of their release; others are passed over.
-            reason: Why; by default, the reason for which each lapses now.
-        """
-        lost: list[Lease] = []
-        for lease in leases:
-            if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
-                continue
-            lease.loss = why = lease.loss or reason or lease.lapse_reason()
-            group_of(lease).renewer.untrack(lease)
-            self.held.pop(lease, None)
-            lease.transition(Event.LOSE)
-            self.counters.lost[why] += 1
-            lost.append(lease)
-        if lost:
-            self.tell_lost(lost)
-            for lease in lost:
-                if not self.exiting:
-                    lease.owner.lost(lease)
-                if lease.max_expiry > self.timer.now and lease.loss in _UNDONE:
-                    # An extension would outlast by far what anybody expects. Not at once: its node may be about to restart.
-                    self.timer.post(partial(self.clean_up, [lease]), self)
-                self.wait_queues.ended(lease)
-            self._ending.look()
+        release_many(self.leases, leases, future)
 
     def abandon(self, lease: Lease) -> None:
-        """Its lock object is gone: renew it no more. Nothing to do if it is being released."""
+        """Stop renewing a lease whose lock object is gone, unless it is being released."""
         if lease.state <= EXTENDING:
-            self.mark_lost([lease], LossReason.ABANDONED)
+            self.leases.mark_lost([lease], LossReason.ABANDONED)
 
     def lapse_seen(self, lease: Lease) -> None:
-        """A holder has seen the deadline pass before we did."""
-        self.mark_lost([lease] if lease.state <= EXTENDING else ())
+        """Mark a lease lost whose holder has seen its deadline pass."""
+        self.leases.mark_lost([lease] if lease.state <= EXTENDING else ())
 
     # -- in between --------------------------------------------------------------------------------------------------
 
     def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
         """Change the time-to-live of a held lease."""
-        error = self.check_owned(lease)
+        error = self.leases.check_owned(lease)
         if error is None and lease.state is EXTENDING:
             error = WheelLockError("The lock is being extended already", lease.name)
         if error is None:
-            Extend(self, lease, time_ms, replace, future).start()
+            Extend(self.leases, lease, time_ms, replace, future).start()
         else:
             future.set_exception(error)
 
     def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Ask the server something."""
-        node = self._renewer_of(lock_name(name)).node
-        Query(self.timer, node, name, self.options.response_timeout_s, call, read, future).start()
+        start_query(self.leases, name, call, read, future)
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
-        overdue = sum(len(renewer.overdue) for renewer in self.renewers)
-        return snapshot(self.counters, held=len(self.held), overdue=overdue, waiting=self.wait_queues.count)
+        overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
+        return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=self.wait_queues.count)
 
     def held_locks(self) -> list[HeldLock]:
         """Return what is held now, in order of acquisition. From any thread. O(n)."""
         now = self.timer.clock.now()
-        overdue = {lease for renewer in self.renewers for lease in renewer.overdue.snapshot()}
-        return [held_lock(lease, now, lease in overdue) for lease in self.held.copy() if lease.is_valid(now)]
+        overdue = {lease for renewer in self.router.shards for lease in renewer.overdue.snapshot()}
+        return [held_lock(lease, now, lease in overdue) for lease in self.leases.held.copy() if lease.is_valid(now)]
 
     # -- the end, and other fates ------------------------------------------------------------------------------------
 
@@ -368,9 +169,9 @@ class Engine:
         """End every lease, release them all at the server if that is wanted and possible, and hang up.
 
         Args:
-            timeout_s: How long that may take.
+            timeout_s: How long that may take, in seconds.
             operation: Completed when it is done.
-            exiting: The interpreter ends, so whoever waits for a lock is not told: he would only be in the way.
+            exiting: The interpreter ends, so waiters are dropped without being completed.
         """
         self._ending.close(timeout_s, future, exiting)
 
@@ -382,29 +183,15 @@ class Engine:
             future.set_result(None)
 
     def retire(self) -> None:
-        """The context object is gone: hang up as soon as nothing is held."""
+        """Hang up as soon as nothing is held: the context object is gone."""
         self._ending.retire()
 
     def timer_stopped(self) -> None:
         """The timer is about to stop for good."""
         self.timer.post(self._ending.stop, self)
 
-    def illegal(self, lease: Lease, event: Event) -> None:
-        """Give up a lease of which a step was asked that its state does not allow. That is a bug; the log says where."""
-        log_illegal(lease, event)
-        self.give_up([lease])
-        if event in (Event.GRANTED, Event.CONFIRMED) and group_of(lease).lock_type.unique_tokens:
-            self.clean_up([lease])  # the server has just said that its key is alive
-
-    def give_up(self, leases: Sequence[Lease]) -> None:
-        """End leases that a failure of the library's own code has left half done; those that are over stay as they are."""
-        self.reject(leases, False)
-        self.release_unknown(leases)
-        self.mark_lost(leases, LossReason.INTERNAL_ERROR)
-
     def crashed(self, error: Exception) -> None:
-        """End everything: a call of this engine's has failed, and it is not known what is still watched."""
-        log_given_up(len(self.held), error)
+        log_given_up(len(self.leases.held), error)
         self._ending.begin_anew(LossReason.INTERNAL_ERROR, error, "The engine that keeps the locks has failed")
 
     def thread_died(self) -> None:
@@ -414,32 +201,17 @@ class Engine:
             LossReason.THREAD_DIED, died, "The thread that keeps the locks ended before it answered"
         )
 
-    def listen_anew(self, begin: Callable[[PubSub], object]) -> None:
-        """Have ``begin()`` done to every connection that listens; nothing is being asked for then."""
-        for wakeups in self.listeners:
-            begin(wakeups)
-        if self.failovers is not None:
-            self.failovers.begin_anew()
-        if self.cluster is not None:
-            self.cluster.begin_anew()
-
     def after_fork_in_child(self) -> None:
-        """In the child: hold nothing, and let nobody wait for what only the parent will hear."""
+        """In the child: hold nothing, and drop waiters whose replies only the parent will read."""
         self.deaths += 1
-        self.held.clear()
-        self.swaps.clear()
-        self.acquiring = 0
-        for renewer in self.renewers:
+        self.leases.forget()
+        for renewer in self.router.shards:
             renewer.start_empty()
         self.wait_queues.after_fork_in_child()
-        if self.cluster is not None:
-            self.cluster.after_fork_in_child()
-        if self.failovers is not None:
-            self.failovers.after_fork_in_child()
-        self.listen_anew(PubSub.after_fork_in_child)
-        for node in self.nodes:
+        self.router.after_fork_in_child()
+        for node in self.router.nodes:
             node.after_fork_in_child()
         self.counters.reset()
 
 
-ENGINES: WeakRegistry[Engine] = WeakRegistry()
+ENGINES: WeakRegistry[LockEngine] = WeakRegistry()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.bulk_operations import Sweep
+from wheel_lock.engine.topology.single import SingleRouter
+from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.errors import ContextClosed, LockUnavailable, LossReason
 from wheel_lock.net.pubsub import PubSub
 from wheel_lock.runtime.failures import guarded
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
 
 _LOOK_AGAIN_S = 0.02
 
@@ -21,28 +20,32 @@ _LOOK_AGAIN_S = 0.02
 class Ending:
     """How one engine comes to its end. Timer's thread only."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, leases: LeaseTable, router: SingleRouter, lines: WaitQueueRegistry) -> None:
+        self._leases = leases
+        self._state = leases.state
+        self._timer = leases.timer
+        self._router = router
+        self._lines = lines
         self._retired = False
 
     def close(self, timeout_s: float, future: Future[None], exiting: bool) -> None:
         """See :meth:`Engine.close`."""
-        engine, closed = self._engine, ContextClosed("The context has been closed")
-        if engine.closed:
+        state, timer, closed = self._state, self._timer, ContextClosed("The context has been closed")
+        if state.closed:
             future.set_result(None)
             return
-        engine.closed = True
+        state.closed = True
         if exiting:
-            engine.wait_queues.drop_all()
+            self._lines.drop_all()
         else:
-            engine.wait_queues.fail(closed)
-        engine.listen_anew(lambda wakeups: wakeups.close(closed))
-        until = engine.timer.now + timeout_s
-        hang_up = Future[None](lambda: engine.timer.post(lambda: self._hang_up(until, future), engine))
-        sweep = Sweep(engine, engine.held, hang_up)
+            self._lines.fail(closed)
+        self._router.begin_anew(lambda wakeups: wakeups.close(closed))
+        until = timer.now + timeout_s
+        hang_up = Future[None](lambda: timer.post(lambda: self._hang_up(until, future), state))
+        sweep = Sweep(self._leases, self._leases.held, hang_up)
         # Without a connection there is nobody to release to, and making one could take longer than we may.
-        if engine.options.release_on_close and any(node.connected for node in engine.nodes):
-            engine.timer.call_at(until, lambda now: sweep.stop(), engine)
+        if state.options.release_on_close and any(node.connected for node in self._router.nodes):
+            timer.call_at(until, lambda now: sweep.stop(), state)
             sweep.pump()
         else:
             sweep.stop()
@@ -51,13 +54,12 @@ class Ending:
         """Hang up when what was asked for before the close has been answered, or the time is up."""
         if future.done:
             return
-        engine = self._engine
-        nodes = engine.nodes
+        timer, nodes = self._timer, self._router.nodes
         waited_for = next((node for node in nodes if node.awaits_replies), None)
-        if waited_for is not None and engine.timer.now < until:
-            waited_for.on_replied = lambda: self._hang_up(until, future)
-            again = until + engine.timer.scale.tick_s
-            engine.timer.call_at(again, lambda now: self._hang_up(until, future), engine)
+        if waited_for is not None and timer.now < until:
+            waited_for.when_replied = lambda: self._hang_up(until, future)
+            again = until + timer.scale.tick_s
+            timer.call_at(again, lambda now: self._hang_up(until, future), self._state)
             return
         try:
             for node in nodes:
@@ -67,31 +69,31 @@ class Ending:
 
     def stop(self) -> None:
         """The timer stops for good, in this very turn: nothing can be released any more."""
-        engine, stopped = self._engine, ContextClosed("The timer has been stopped")
-        if not engine.closed:
-            engine.closed = True
-            engine.wait_queues.fail(stopped)
-            engine.mark_lost(list(engine.held), LossReason.CONTEXT_CLOSED)
-            engine.listen_anew(lambda wakeups: wakeups.close(stopped))
-        for node in engine.nodes:
+        stopped = ContextClosed("The timer has been stopped")
+        if not self._state.closed:
+            self._state.closed = True
+            self._lines.fail(stopped)
+            self._leases.mark_lost(list(self._leases.held), LossReason.CONTEXT_CLOSED)
+            self._router.begin_anew(lambda wakeups: wakeups.close(stopped))
+        for node in self._router.nodes:
             node.close(stopped)  # also where a close is under way: it does not come to this any more
 
     def begin_anew(self, reason: LossReason, error: Exception, message: str) -> None:
         """Lose everything for ``reason`` and start empty; requests end with ``error``, waiters are told ``message``."""
-        engine = self._engine
-        engine.deaths += 1
-        engine.mark_lost(list(engine.held), reason)
-        steps: list[Callable[[], object]] = [partial(node.restart, error) for node in engine.nodes]
+        leases, router = self._leases, self._router
+        self._state.deaths += 1
+        leases.mark_lost(list(leases.held), reason)
+        steps: list[Callable[[], object]] = [partial(node.restart, error) for node in router.nodes]
         # What a node keeps is refused by now. Others wait for an alarm, which is gone, and perhaps nobody waits for them
         # yet: who was interrupted, and releases later.
-        steps.extend(partial(swap.on_unavailable, error) for swap in tuple(engine.swaps.values()))
-        steps.append(partial(engine.wait_queues.fail, LockUnavailable(message)))
-        steps.append(partial(engine.listen_anew, lambda wakeups: wakeups.restart(error)))
-        steps.extend(renewer.restart for renewer in engine.renewers)
+        steps.extend(partial(swap.on_unavailable, error) for swap in tuple(leases.swaps.values()))
+        steps.append(partial(self._lines.fail, LockUnavailable(message)))
+        steps.append(partial(router.begin_anew, lambda wakeups: wakeups.restart(error)))
+        steps.extend(renewer.restart for renewer in router.shards)
         for step in steps:
             guarded(None, step)  # one that fails, too, keeps none of the others from its part
-        engine.held.clear()
-        engine.acquiring = 0
+        leases.held.clear()
+        leases.acquiring = 0
 
     def retire(self) -> None:
         """The context object is gone: hang up as soon as nothing is held."""
@@ -100,21 +102,18 @@ class Ending:
 
     def look(self) -> None:
         """A lease has ended: hang up if it was the last one that kept a retired engine."""
-        if self._retired and not self._engine.held:
-            self._engine.timer.post(
-                self._retire, self._engine
-            )  # after the reply that is being read has been dealt with
+        if self._retired and not self._leases.held:
+            self._timer.post(self._retire, self._state)  # after the reply that is being read has been dealt with
 
     def _retire(self) -> None:
-        engine = self._engine
-        if engine.held or engine.closed:
+        if self._leases.held or self._state.closed:
             return
-        nodes = engine.nodes
-        if not engine.wait_queues and not any(node.ready and node.busy for node in nodes):
+        nodes = self._router.nodes
+        if not self._lines and not any(node.ready and node.busy for node in nodes):
             for node in nodes:
                 node.retire()
-            engine.listen_anew(PubSub.retire)
+            self._router.begin_anew(PubSub.retire)
             if not any(node.busy for node in nodes):
                 return
             # What is left to be cleaned up gets a connection once more.
-        engine.timer.call_at(engine.timer.now + _LOOK_AGAIN_S, lambda now: self._retire(), engine)
+        self._timer.call_at(self._timer.now + _LOOK_AGAIN_S, lambda now: self._retire(), self._state)

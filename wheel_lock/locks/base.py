@@ -11,14 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, NoReturn, Protocol
+from typing import ClassVar, NoReturn
 
-from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, end_quietly
-from wheel_lock.engine.renewal.batch import RenewalGroup
-from wheel_lock.engine.requests.adopt import Adopt
-from wheel_lock.engine.requests.base import group_of
-from wheel_lock.engine.waiting.waiter import Waiter
+from wheel_lock.engine.interfaces import LockEngine, Wait, group_of
 from wheel_lock.errors import (
     LockAlreadyHeld,
     LockLost,
@@ -28,10 +24,11 @@ from wheel_lock.errors import (
     WrongThread,
     quoted,
 )
-from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner, State
+from wheel_lock.lease import EXTENDING, NOBODY, Group, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
+from wheel_lock.locks.callers import Side
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, extension_ms, lock_name, lock_token, seconds
 from wheel_lock.protocol.handoff import Handoff
@@ -56,15 +53,7 @@ OnLost = Callable[[LostEvent], object]
 _LOST = (State.LOST, State.REFUSED)  # the latter where it was to take the place of one that was lost
 
 
-class Wait(Protocol):
-    """A caller's wait for a lock, on the timer's thread."""
-
-    def begin(self) -> None: ...
-
-    def give_up(self) -> None: ...
-
-
-class BaseLock:
+class BaseLock(Side):
     """What the lock objects of both faces have in common: all that needs no waiting.
 
     Attributes:
@@ -88,12 +77,12 @@ class BaseLock:
     )
 
     def __init__(
-        self, engine: Engine, lock_type: LockType, name: str | bytes, options: LockOptions, on_lost: OnLost | None
+        self, engine: LockEngine, lock_type: LockType, name: str | bytes, options: LockOptions, on_lost: OnLost | None
     ) -> None:
         self._lease: Lease | None = None
         self._others: dict[Owner, Lease] | None = None
         self._adopted: Lease | None = None
-        self._group: RenewalGroup | None = None
+        self._group: Group | None = None
         self._engine = engine
         self._lock_type = lock_type
         self._options = options
@@ -126,7 +115,7 @@ class BaseLock:
         blocking, until = time_limit(engine, options, blocking, blocking_timeout)
         self._refuse_again()
         lease = self._new_lease(lock_name(self.name), token)
-        return Waiter(engine, options, (lease,), token is not None, blocking, until, future)
+        return engine.new_wait(options, (lease,), token is not None, blocking, until, future)
 
     def _refuse_again(self) -> None:
         """Raise LockAlreadyHeld where the caller holds it already."""
@@ -139,7 +128,7 @@ class BaseLock:
     def _new_lease(self, key: bytes, token: str | bytes | None = None) -> Lease:
         """Return a lease for the calling owner, to be acquired."""
         engine, options, group = self._engine, self._options, self._group
-        if token is not None or group is None or not group.alive or engine.cluster is not None:
+        if token is not None or group is None or not group.alive or not engine.stable:
             lock_type = self._lock_type if token is None else self._type_with_caller_token()
             group = engine.group(key, lock_type, options)
             if token is None:
@@ -159,10 +148,12 @@ class BaseLock:
             )
         return lock_type
 
-    def _adoption(self, handoff: Handoff, future: Future[bool]) -> Adopt:
-        """Return the request that takes an exported lease over, ready to begin."""
-        lease = self._new_lease(lock_name(self.name))
-        return Adopt(self._engine, lease, self._options, handoff, future)
+    def _owned_query(self, lease: Lease) -> Callable[[Future[bool]], object]:
+        """Return the work that asks whether the token of ``lease`` is stored."""
+        lock_type = self._lock_type
+        return partial(
+            self._engine.query, self.name, lock_type.owned(lease), partial(lock_type.parse_owned, lease=lease)
+        )
 
     def _handoff(self, lease: Lease) -> Handoff:
         """Return what an adopter must know of ``lease``, or raise where its kind cannot be handed over."""
@@ -191,6 +182,10 @@ class BaseLock:
             left,
             hold_until,
         )
+
+    def _take_granted(self, leases: Sequence[Lease]) -> None:
+        """Keep what an acquire was granted."""
+        self._take(leases[0])
 
     def _take(self, lease: Lease) -> None:
         """Keep the new lease; an owner that lost an earlier one through this object keeps its truth about that."""
@@ -419,7 +414,7 @@ def call_site() -> str:
 
 
 def time_limit(
-    engine: Engine, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
+    engine: LockEngine, options: LockOptions, blocking: bool | None, blocking_timeout: float | None
 ) -> tuple[bool, float | None]:
     """Return whether to wait, and until when, in seconds of the timer's clock; None for ever."""
     if blocking is None:

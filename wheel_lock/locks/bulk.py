@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, end_quietly
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.errors import LockLost, LocksLost, LossReason
 from wheel_lock.lease import NOBODY, Lease, State
@@ -62,7 +63,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         self._place = call_site() if engine.options.track_acquisitions else None
         self._distinct: Mapping[Name, bytes] = {name: lock_name(name) for name in names}
         self._locks: dict[Name, AnyLock] = {}
-        self._bulk = AcquireMany(engine, options, future, all_or_nothing)
+        self._bulk = AcquireMany(engine.leases, options, future, all_or_nothing)
 
     def submit(self) -> Iterator[None]:
         """Make the locks, part by part; the server is at work on one part while the next is made."""
@@ -77,7 +78,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
                 self._locks[name] = lock = self._new_lock(name)
                 if owner is None:
                     owner, on_lost = lock._caller() if options.thread_local else NOBODY, lock._loss_callback()
-                if engine.cluster is not None:
+                if not engine.router.stable:
                     group = engine.group(key, EXCLUSIVE, options)
                 lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner, on_lost, self._place)
                 leases.append(lease)
@@ -101,7 +102,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         return outcome
 
 
-def raise_if_any(lost: dict[str | bytes, LossReason], engine: Engine) -> None:
+def raise_if_any(lost: dict[str | bytes, LossReason], engine: LockEngine) -> None:
     """Raise LocksLost where some of an engine's locks were lost."""
     if lost:
         end_quietly(engine.exiting)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import NoReturn
 
-from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.locks.callers import Side
 from wheel_lock.observe import ContextStats, HeldLock
 from wheel_lock.options import seconds
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 
-class BaseContext:
+class BaseContext(Side):
     """One side of an engine."""
-
-    _engine: Engine
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. O(1) in the number of locks."""
@@ -54,6 +53,6 @@ class BaseContext:
         return None if engine.over else limit_s
 
 
-def close_later(engine: Engine) -> None:
+def close_later(engine: LockEngine) -> None:
     """Close without waiting for it."""
     engine.post_if_running(partial(engine.close, engine.options.close_timeout_s, Future(noop)))

@@ -38,6 +38,7 @@ class BaseWriteLock(BaseReentrantLock):
 
     __slots__ = ()
 
+    _engine: Engine
     _family = "read-write"
     _half = EXCLUSIVE
 
@@ -66,7 +67,7 @@ class BaseWriteLock(BaseReentrantLock):
         key, options = lock_name(self.name), hold.options
         group = self._engine.group(key, READ, options)
         reader = Lease(self.name, lease_args(key, READ.token()), group, writer.owner, writer.on_lost, writer.call_site)
-        hold.swap = swap = Swap(self._engine, writer, reader, options, future)
+        hold.swap = swap = Swap(self._engine.leases, writer, reader, options, future)
         return hold, swap
 
     @uninterrupted_start

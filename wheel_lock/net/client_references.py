@@ -1,7 +1,7 @@
-"""References to objects of a client's configuration that may refer to the client: its own methods, closures over it.
+"""References to settings of a client that may refer to the client itself, such as its methods and closures over it.
 
-The process keeps a shared context as long as its client exists, so the context must not keep the client alive. It has
-only weak references to objects that lead to the client; the client itself keeps them alive.
+A shared context exists as long as its client, so the context must not keep the client alive. It has only weak references
+to objects that lead to the client; the client keeps these objects alive.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from itertools import islice
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-_MOST = 1000  # objects that are searched, the nearest first: real configurations lead back within a few steps
+_MOST = 1000  # objects that are searched, breadth first: real settings lead back within a few steps
 _PLAIN = (type(None), bool, int, float, str, bytes)
 _NO_WAY = (*_PLAIN, ModuleType, type)  # globals are not followed
 
 
 class ClientGone(Exception):
-    """The client of a shared context has been collected, and the objects of its configuration with it."""
+    """The client of a shared context has been collected, and the objects among its settings with it."""
 
 
 class Tie:
@@ -54,7 +54,7 @@ class Tie:
         return self._weak is not None
 
     def loosen(self, owners: Iterable[object]) -> None:
-        """Make the reference weak if the object leads to one of ``owners``, which hold it themselves."""
+        """Make the reference weak if the object leads to one of ``owners``, which keep it alive themselves."""
         if self._weak is None and _leads_to(self._value, owners):
             try:
                 bound = type(self._value) is MethodType
@@ -70,9 +70,9 @@ def tied(settings: dict[str, Any]) -> dict[str, Tie]:
 
 
 def _leads_to(start: object, owners: Iterable[object]) -> bool:
-    """Whether ``start`` refers to one of ``owners``, directly or through other objects.
+    """Return whether ``start`` refers to one of ``owners``, directly or through other objects.
 
-    The type is looked at, not ``__class__``: a lazy proxy would run a user's code for that, and a dead one raises.
+    Reads the type, not ``__class__``, for which a lazy proxy would run a user's code and a dead one would raise.
     """
     wanted = {id(owner) for owner in owners}
     seen, found = {id(start)}, [start]

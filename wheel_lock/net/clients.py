@@ -1,4 +1,4 @@
-"""Which client fits which URL, and which connector which client: one server, a master that Sentinels name, or a cluster."""
+"""The client for a URL, and the connector for a client of one server, of Sentinels, or of a cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def client_at(url: str, **settings: Any) -> redis.Redis:
         settings: More arguments for that.
 
     Raises:
-        ValueError: It is no such URL. The message shows no part of it: in a malformed URL any part may be of the password.
+        ValueError: The URL is malformed. The message shows no part of it, because any part may belong to the password.
     """
     if _is_sound(url):
         return redis.Redis.from_url(url, **settings)
@@ -40,7 +40,7 @@ def client_at(url: str, **settings: Any) -> redis.Redis:
 
 
 def _is_sound(url: str) -> bool:
-    """Whether redis-py accepts the URL, and reads user, host and settings from it as they were meant."""
+    """Return whether redis-py accepts the URL, and no special character in the password has ended it early."""
     scheme = _SCHEME.match(url)
     if scheme is None:
         return False
@@ -49,7 +49,7 @@ def _is_sound(url: str) -> bool:
     path, _, query = url[place.end() :].partition("?")
     ended_early = "@" not in place[0] and ("@" in path or "@" in query.partition("=")[0])
     if ended_early and (place[0] or scheme[1] != "unix"):
-        return False  # a slash, a question mark or a number sign in the password ended the host
+        return False  # a slash, question mark or number sign in the password has ended the host
     try:
         settings: dict[str, Any] = parse_url(url)
         connection_class: type[Any] = settings.get("connection_class", redis.Connection)
@@ -60,10 +60,10 @@ def _is_sound(url: str) -> bool:
 
 
 def connector_for(client: AnyClient) -> RedisPyConnector | ClusterConnector:
-    """Return what connects as ``client`` would.
+    """Return the connector that connects like ``client``.
 
     Raises:
-        TypeError: It is none of these.
+        TypeError: The client is not supported.
     """
     if isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster)):
         return ClusterConnector(client)

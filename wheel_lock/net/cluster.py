@@ -1,6 +1,6 @@
-"""A Redis cluster as redis-py knows it: its nodes, and which of them owns which hash slots.
+"""Connecting to the nodes of a Redis cluster, and fetching its slot map.
 
-The slot map is asked for on a short-lived helper thread, of one node after the other, with our time limits.
+The slot map is fetched on a short-lived helper thread, from one node after the other, with a time limit for each.
 """
 
 from __future__ import annotations
@@ -28,64 +28,57 @@ MOST_NODES = 1000  # masters, and as many replicas; the cluster specification re
 
 _FAILED = re.compile(rb"cluster_state:fail\b.*cluster_current_epoch:(\d{1,20})", re.DOTALL)
 _MOST_INFO = 10_000
-_SHARES = 4  # of the time for all: what one node gets at least
+_SHARES = 4  # one node gets at least this fraction of the time for all
 
 AnyCluster = redis.RedisCluster | redis.asyncio.RedisCluster
 
 
 class SlotRange(NamedTuple):
-    """Slots that one master owns, the last one included."""
+    """A range of slots with one owner, ``last`` included."""
 
     first: int
     last: int
     server: Server
 
 
-class _Answer(NamedTuple):
-    """What a node has told."""
-
-    ranges: list[SlotRange]
-    replicas: list[Server]
-
-
 class ClusterConnector:
-    """Makes what connects to the nodes of one cluster.
+    """Makes the connectors to the nodes of one cluster.
 
     Args:
-        client: Whose settings hold for every node.
+        client: The client, whose settings are used for every node.
 
     Attributes:
-        servers: Its masters as far as they are known; at first the nodes that the client was given.
+        servers: The known masters; at first the startup nodes of the client.
     """
 
     def __init__(self, client: AnyCluster) -> None:
         given = [(str(node.host), str(node.port)) for node in client.nodes_manager.startup_nodes.values()]
-        # A node has named some of them.
+        # redis-py adds nodes from slot maps to them, which may be malformed.
         sound = [server for server in given if as_server("given", server[1]) is not None]
         self.servers: list[Server] = [*sound[:MOST_NODES]]
         if not self.servers:
             raise ValueError("the client of the cluster knows no node that could be connected to")
-        # Asked as well, so that it is found again when all of its masters have been replaced while nobody talked to them.
+        # Asked as well, so that the cluster is found again after all masters were replaced while none was connected to.
         self._given = tuple(self.servers)
         self._replicas: list[Server] = []
         self._turn = -1
         self._left_out: list[Server] = []  # nodes that were not asked for lack of time
-        self._places: dict[Server, Server] = {}
+        self._places: dict[Server, Server] = {}  # addresses as the client's address_remap maps them
         self._complained_of: set[Server] = set()  # nodes whose latest map had malformed entries
         remap = getattr(client.nodes_manager, "address_remap", None)
         self._remap = None if remap is None else Tie(remap)
         self._template = RedisPyConnector(_client_of_a_node(client))
         if type(client).on_connect is redis.RedisCluster.on_connect:
-            # Besides the usual it sends READONLY, which is for replicas, and calls the user's function.
+            # It sends READONLY, which is for replicas, and calls the user's function.
             asked_for = getattr(client, "user_on_connect_func", None)
             self._template.greet_with(None if asked_for is None else Tie(asked_for, _after_the_usual))
 
     def known_place(self, host: str, port: str) -> Server | None:
-        """Return where a node is reached which the cluster names so; None where the map has to be asked for first."""
+        """Return the address to use for an address that the cluster sends; None if the slot map must be fetched first."""
         return (host, port) if self._remap is None else self._places.get((host, port))
 
     def _place(self, host: str, port: str) -> Server:
-        """Like it, on a helper thread: the client may say that it is elsewhere, and that is a user's code."""
+        """Return the same, never None. On a helper thread, because the client's address_remap is a user's code."""
         if self._remap is None:
             return host, port
         place, place_port = self._remap()((host, int(port)))
@@ -93,39 +86,39 @@ class ClusterConnector:
         return place, str(place_port)
 
     def let_go(self, *owners: object) -> bool:
-        """Drop strong references that lead to ``owners``: the client, its pool. Return whether there were any."""
+        """Drop strong references that lead to ``owners``, such as the client; return whether there were any."""
         if self._remap is not None:
             self._remap.loosen(owners)
         return self._template.let_go(*owners) or (self._remap is not None and self._remap.loose)
 
     def to(self, server: Server) -> RedisPyConnector:
-        """Return what connects to one node."""
+        """Return the connector to one node."""
         return self._template.at(server)
 
     def listener(self) -> RoundRobinConnector:
-        """Return what connects to one master after the other, to listen: what one publishes, all pass on."""
+        """Return a connector to any master, for subscriptions: a cluster forwards published messages to all nodes."""
         return RoundRobinConnector(lambda: [self.to(server).listener() for server in self.servers])
 
     def describe(self) -> str:
-        """Return where the cluster is, without credentials."""
+        """Return the address of one of its nodes, without credentials."""
         return f"the cluster at {':'.join(map(str, self.servers[0]))}"
 
     def ask(self, timeout_s: float) -> list[SlotRange]:
-        """Return who owns which slots, nothing where no node tells; blocks.
+        """Fetch the slot map; return an empty list if no node sends one. Blocks.
 
-        A master that is cut off from the others goes on telling what was true before. So a node that says of itself that
-        its cluster is well is believed at once, and of those that do not the one that has seen the latest change.
+        A master that is cut off from the others goes on sending its old map. So the map of the first node whose cluster
+        state is not "fail" is used; if there is none, the map with the largest configuration epoch.
 
         Args:
-            timeout_s: After this time no further node is asked; the remaining ones come first the next time. One node
-                gets a quarter of it for each step, and all of it over a slow link.
+            timeout_s: No further node is asked after this time; those that are left are asked first the next time. Each
+                step with one node is limited to a quarter of it, and all steps together to all of it.
         """
         masters = self.servers
-        self._turn = (self._turn + 1) % len(masters)  # the last one to be asked first may be the one that hangs
+        self._turn = (self._turn + 1) % len(masters)  # the master that was asked first the last time may hang
         usual = [*masters[self._turn :], *masters[: self._turn], *self._replicas, *self._given]
         places = list(dict.fromkeys([*self._left_out, *usual]))
         self._left_out = []
-        latest, answer = -1.0, _Answer([], [])
+        latest, answer = -1.0, _Map(lambda node: None)
         until = time.monotonic() + timeout_s
         for number, server in enumerate(places):
             if number and time.monotonic() >= until:
@@ -133,17 +126,17 @@ class ClusterConnector:
                 break
             try:
                 reply, epoch = self._ask_one(server, timeout_s / min(len(places), _SHARES))
-            except BaseException:  # a credential provider's, or its cancellation: the next node may do better
+            except BaseException:  # of a user's credential provider, too; the next node may answer
                 continue
             if reply.ranges and epoch > latest:
                 latest, answer = epoch, reply
             if latest == inf:
                 break
-        self._replicas = answer.replicas or self._replicas
+        self._replicas = list(answer.replicas) or self._replicas
         return answer.ranges
 
-    def _ask_one(self, server: Server, timeout_s: float) -> tuple[_Answer, float]:
-        """Return what a node tells, and the latest epoch that it knows of; inf where it says that the cluster is well."""
+    def _ask_one(self, server: Server, timeout_s: float) -> tuple[_Map, float]:
+        """Return a node's slot map, and its current epoch, or inf if its cluster state is not "fail"."""
         client = self.to(server).client(timeout_s)
         client.set_response_callback("CLUSTER SLOTS", lambda reply, **_: reply)
         client.set_response_callback("CLUSTER INFO", lambda reply, **_: reply)
@@ -152,17 +145,16 @@ class ClusterConnector:
             try:
                 state = _FAILED.search(client.execute_command("CLUSTER INFO")[:_MOST_INFO])
             except (redis.ResponseError, redis.exceptions.InvalidResponse, TypeError):
-                # It is not permitted to ask, or not answered as it should be.
-                state = None
+                state = None  # not permitted, or malformed
         finally:
             client.close()
         return reply, inf if state is None else int(state[1])
 
-    def _read(self, reply: Any, asked: Server) -> _Answer:
-        """Read a map. Malformed entries are skipped, with one line in the log until the node sends a map without any.
+    def _read(self, reply: Any, asked: Server) -> _Map:
+        """Parse a slot map. Malformed entries are skipped, and logged once until the node sends a map without any.
 
         Raises:
-            MalformedReply: It is no list.
+            MalformedReply: It is not a list.
         """
         if type(reply) is not list:
             raise MalformedReply(f"a {type(reply).__name__} is no slot map")
@@ -171,17 +163,17 @@ class ClusterConnector:
         read = _Map(lambda node: self._read_node(node, asked))
         for entry in reply[:SLOTS]:  # each entry has at least one slot
             read.add(entry)
-        wrong = read.wrong + len(reply[SLOTS:])
-        if not wrong:
+        read.wrong += len(reply[SLOTS:])
+        if not read.wrong:
             self._complained_of.discard(asked)
         elif asked not in self._complained_of and len(self._complained_of) < MOST_NODES:
             self._complained_of.add(asked)
             text = "the slot map of %s has %d entries that make no sense, and that are passed over"
-            NOTIFIER.post(logger.warning, text, error_text(":".join(map(str, asked))), wrong)
-        return _Answer(read.ranges, list(read.replicas))
+            NOTIFIER.post(logger.warning, text, error_text(":".join(map(str, asked))), read.wrong)
+        return read
 
     def _read_node(self, node: Any, asked: Server) -> Server | None:
-        """Return the address of a node of a map; None if it is impossible."""
+        """Return the address of a node in a slot map; None if it is malformed."""
         if type(node) is not list or len(node) < 2 or type(node[1]) is not int:
             return None
         server = as_server(node[0] or b"", node[1], asked)
@@ -189,14 +181,14 @@ class ClusterConnector:
 
 
 class _Map:
-    """A slot map while it is read.
+    """A slot map that a node has sent.
 
     Args:
-        read_node: Returns the address of a node; None if it is impossible.
+        read_node: Returns the address of a node; None if it is malformed.
 
     Attributes:
-        ranges: The well-formed ranges.
-        replicas: The replicas of their masters.
+        ranges: The valid ranges.
+        replicas: The replicas of their masters, in order.
         wrong: Number of malformed entries.
     """
 
@@ -209,7 +201,7 @@ class _Map:
         self.wrong = 0
 
     def add(self, entry: Any) -> None:
-        """Take a range and its nodes."""
+        """Add an entry: a range of slots, its master and its replicas."""
         if type(entry) is not list or len(entry) < 3 or not (type(entry[0]) is type(entry[1]) is int):
             self.wrong += 1
             return
@@ -231,7 +223,7 @@ class _Map:
 
 
 def _after_the_usual(function: Callable[[AbstractConnection], object]) -> Callable[[AbstractConnection], None]:
-    """Return a ``redis_connect_func`` that does what a cluster's client does, but for READONLY."""
+    """Return a ``redis_connect_func`` that does the same as a cluster client's, without READONLY."""
 
     def greet(connection: AbstractConnection) -> None:
         connection.on_connect()
@@ -241,7 +233,7 @@ def _after_the_usual(function: Callable[[AbstractConnection], object]) -> Callab
 
 
 def _client_of_a_node(client: AnyCluster) -> redis.Redis | redis.asyncio.Redis:
-    """Return a client for one node, whichever: its settings are those of all."""
+    """Return a client for any node; the settings are the same for all."""
     if isinstance(client, redis.RedisCluster):
         node = client.get_default_node()
         own: redis.Redis = node.redis_connection

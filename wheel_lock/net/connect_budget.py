@@ -1,9 +1,9 @@
-"""Limits of time and bytes for all steps of connecting to a server together.
+"""Limits of time and bytes for all steps of one attempt to connect together.
 
-redis-py limits each step by itself, and within a step each piece that arrives, so a server that always sends the next
-piece just in time could block an attempt for ever. Here every wait for the server is taken from one allowance, which is
-several times the limit of a step: over a slow link each of a dozen round trips takes its time. Time that is spent
-elsewhere - in the user's credential provider, on this machine - does not count.
+redis-py limits each step, and within a step each read, separately. A server that always sends the next piece just in time
+could block an attempt for ever. So all waits for the server are subtracted from one allowance. It is several times the
+limit of a step, because an attempt takes a dozen round trips, each of which takes long over a slow link. Time that is spent
+elsewhere, such as in the user's credential provider, does not count.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from wheel_lock.protocol.resp import error_text
 
 # The largest legitimate answer is the slot map of a cluster in which each slot is a range of its own, with a dozen nodes.
 _MOST_BYTES = 32 << 20
-_STEPS = 4  # so many times what one may take
+_STEPS = 4  # the allowance as a multiple of the limit of one step
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, MemoryError, RecursionError)
 
 
 class Allowance:
-    """The time and the bytes that one attempt to connect has left.
+    """The remaining time and bytes of one attempt to connect.
 
     Args:
         step_s: The longest time for one step; all waits together may take four times as long.
@@ -45,7 +45,7 @@ class Allowance:
         return self.left_s if step_s is None else min(step_s, self.left_s)
 
     def spend(self, began: float) -> None:
-        """Subtract the wait for the server since ``began``."""
+        """Subtract the time since ``began``, a value of ``time.monotonic()``."""
         self.left_s -= time.monotonic() - began
 
     def take(self, size: int) -> None:
@@ -123,10 +123,9 @@ class _Limited(AbstractConnection):
         return super()._wrap_socket_with_ssl(sock)  # type: ignore[misc]  # classes for TLS have it
 
     def _wheel_lock_spend(self) -> None:
-        """Subtract the time that it took to reach the server.
+        """Subtract the time since the last call, without that of silent addresses.
 
-        A name may have several addresses, which are tried in turn, each for the whole time. The time of silent addresses
-        is not that of the one that answers.
+        A host name may have several addresses, which are tried one after the other, each for the whole limit of a step.
         """
         allowance, now = self._wheel_lock_allowance, time.monotonic()
         address_s: float = getattr(self, "socket_connect_timeout", None) or allowance.step_s
@@ -136,7 +135,7 @@ class _Limited(AbstractConnection):
     def read_response(self, *arguments: Any, **options: Any) -> Any:
         try:
             return super().read_response(*arguments, **options)
-        except _NONSENSE as error:  # raised while redis-py reads it: a MOVED without a port, and the like
+        except _NONSENSE as error:  # raised while redis-py parses it: a MOVED without a port, for example
             text = f"the server's answer makes no sense: {error_text(error)}"
         raise redis.exceptions.InvalidResponse(text)
 

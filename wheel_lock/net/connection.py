@@ -1,10 +1,10 @@
-"""One non-blocking, pipelined connection to a node. Bytes out, replies in, each reply to the request it belongs to.
+"""One non-blocking, pipelined connection to a server: requests out, replies in, matched by their order.
 
-It never waits, and it knows nothing of locks. When anything is wrong with it - closed, reset, a reply that nobody asked
-for or that makes no sense - it is dropped as a whole, and every request without a reply is told that it has none.
+A channel never blocks and knows nothing of locks. On any error - closed, reset, an unexpected or malformed reply - it is
+dropped as a whole, and ``broken`` is called on every request without a reply.
 
-A request is *on the wire* from its first byte on: from then on it keeps its place in the order of the replies. Before
-that it can be removed without a trace.
+A request is *on the wire* as soon as its first byte has been sent; from then on it keeps its place in the order of the
+replies. Before that it can be removed without a trace.
 """
 
 from __future__ import annotations
@@ -40,76 +40,79 @@ _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class NodeRequest(FailureDomain, Protocol):
-    """Something that is sent and waits for one reply; it may have to wait for a connection first."""
+    """A command with one reply."""
 
     @property
-    def finished(self) -> bool: ...
+    def finished(self) -> bool:
+        """Whether it has been given up or completed: while it is queued it is dropped."""
 
     @property
-    def may_wait(self) -> bool: ...
+    def may_wait(self) -> bool:
+        """Whether it waits for room in a full connection."""
 
     @property
-    def awaited(self) -> bool: ...
+    def awaited(self) -> bool:
+        """Whether its reply is awaited."""
 
-    def unsent(self) -> None: ...
+    def encode(self, capability: int) -> bytes:
+        """Return the bytes for a server of that capability level. Called when it is queued at a connection."""
 
-    def encode(self, capability: int) -> bytes: ...
+    def unsent(self) -> None:
+        """Called, before ``broken``, if it was encoded and none of its bytes was sent."""
 
-    def on_reply(self, reply: Reply) -> None: ...
+    def on_reply(self, reply: Reply) -> None:
+        """Take the reply. Raises MalformedReply, with nothing changed, if the reply is malformed."""
 
-    def on_connection_lost(self, error: Exception) -> None: ...
+    def on_connection_lost(self, error: Exception) -> None:
+        """Called when the connection was lost before the reply."""
 
-    def on_unavailable(self, error: Exception) -> None: ...
+    def on_unavailable(self, error: Exception) -> None:
+        """Called when it will not be sent (again)."""
 
-    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest: ...
+    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
+        """Return the request to send where the user lacks rights: itself, or one that checks them first."""
 
 
 class BareCommand:
-    """A command whose reply is of no interest, or comes as a push.
+    """A command whose reply is ignored, or arrives as a push message.
 
     Args:
         words: Its name and arguments.
     """
 
-    finished = False
-    may_wait = False
-    awaited = False
+    finished = may_wait = awaited = False
     above = None
 
     def __init__(self, *words: bytes) -> None:
         self._bytes = command(*words)
 
     def encode(self, capability: int) -> bytes:
-        """Return the command as it is sent."""
+        """Return the encoded command."""
         return self._bytes
 
-    def unsent(self) -> None: ...
-
-    def on_reply(self, reply: Reply) -> None: ...
-
-    def on_connection_lost(self, error: Exception) -> None: ...
-
-    def on_unavailable(self, error: Exception) -> None: ...
-
-    def crashed(self, error: Exception) -> None: ...
-
     def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
-        """Return the command itself: it needs no rights of scripts."""
+        """Return the command itself, which needs no rights of scripts."""
         return self
+
+    def _ignore(self, *_: object) -> None: ...
+
+    unsent = on_reply = on_connection_lost = on_unavailable = crashed = _ignore
 
 
 class PipelinedConnection:
     """A pipelined connection. Timer's thread only.
 
+    Args:
+        timer: The timer whose thread and selector it uses.
+        connection: The connection, which it owns from now on.
+        domain: The failure domain of what concerns more than one request.
+        on_reply: Called after each batch of replies.
+        on_lost: Called once, with the channel and the error, when it is dropped, before ``broken`` of the requests.
+
     Attributes:
         most: Maximum number of replies per turn.
-
-    Args:
-        timer: Whose thread and selector it uses.
-        connection: What it now owns.
-        domain: What a failure costs that concerns more than one request.
-        on_reply: Called after each batch of replies.
-        on_lost: Called once, with the error, when it has been dropped; the requests are told right after.
+        open: Whether it has been neither closed nor dropped.
+        when_room: Called once, when all queued requests are on the wire, if not None.
     """
 
     most = _REPLIES_A_TURN
@@ -137,33 +140,32 @@ class PipelinedConnection:
         self._out: dict[NodeRequest, bytes] = {}  # none of their bytes is on the wire
         self._out_bytes = 0
         self._rest = memoryview(b"")  # unsent part of a request that is on the wire
-        # TLS hides buffered data from the selector. It is written one buffer at a time, and must get the same buffer again
-        # if it could not send all of it.
+        # The selector does not see data that TLS has buffered. TLS takes one buffer per write, and must get the same buffer
+        # again if it could not send all of it.
         self._secure = hasattr(self._sock, "pending")
         self._gathers = not self._secure and hasattr(self._sock, "sendmsg")
         self._flush_wanted = False
         self._writing = False
-        # Called once, when all queued requests are on the wire.
         self.when_room: Callable[[], object] | None = None
         self.open = True
         timer.watch(self._sock, selectors.EVENT_READ, self._ready, domain)
 
     @property
     def unanswered(self) -> int:
-        """How many requests wait for their reply."""
+        """The number of requests without a reply."""
         return len(self._requests) + len(self._out)
 
     @property
     def deserted(self) -> bool:
-        """Whether none of the replies is awaited. O(n)."""
+        """Whether no request awaits its reply. O(n)."""
         return not any(request.awaited for request in chain(self._requests, self._out))
 
     def full(self, most: int) -> bool:
-        """Whether requests that may wait should: the socket is blocked, much is queued, or ``most`` are unanswered."""
+        """Return whether the socket blocks, the limit of queued bytes is reached, or ``most`` requests are unanswered."""
         return self._writing or self._out_bytes >= MOST_QUEUED_BYTES or len(self._requests) + len(self._out) >= most
 
     def send(self, request: NodeRequest) -> None:
-        """Queue ``request``; it is written, together with all others, at the end of this turn."""
+        """Encode and queue ``request``; all queued requests are written together at the end of this turn."""
         try:
             data = request.encode(self._capability)
         except Exception as error:
@@ -184,7 +186,7 @@ class PipelinedConnection:
         return True
 
     def flush(self) -> None:
-        """Write as much as the socket takes now; the rest when it can take more."""
+        """Write as much as the socket takes now, and the rest when the socket is writable again."""
         self._flush_wanted = False
         if not self.open:
             return
@@ -206,7 +208,7 @@ class PipelinedConnection:
             callback()
 
     def _write(self) -> None:
-        """Write once: the rest of a request in progress, else queued requests, the small ones joined."""
+        """Write once: the rest of a partly sent request, or else queued requests, with small ones joined."""
         if self._rest:
             self._rest = self._rest[self._sock.send(self._rest) :]
             return
@@ -219,7 +221,7 @@ class PipelinedConnection:
         else:
             data = b"".join(self._few())
         if self._secure:
-            # TLS does not say how much of an incomplete write is on the wire.
+            # After an incomplete write it is unknown how much TLS has put on the wire.
             self._begun(len(data))
             self._rest = memoryview(data)
         elif (sent := self._sock.send(data)) == self._out_bytes:
@@ -230,7 +232,7 @@ class PipelinedConnection:
             self._begun(sent)
 
     def _few(self) -> list[bytes]:
-        """Return the first queued parts: one, or as many as may be joined."""
+        """Return the first queued part, and the following ones as long as they may be joined with it."""
         parts: list[bytes] = []
         total = 0
         for part in self._out.values():
@@ -276,7 +278,7 @@ class PipelinedConnection:
                 return
             self._answer(data)
             left -= len(data)
-            # TLS hides what it has buffered from the selector, so it must be read until it blocks.
+            # The selector does not see data that TLS has buffered, so TLS is read until it would block.
             if len(data) < READ_BYTES and not self._secure:
                 return
             if left <= 0:
@@ -289,7 +291,7 @@ class PipelinedConnection:
         self._timer.post(self._go_on, self._domain)
 
     def _go_on(self) -> None:
-        """In the next turn: handle replies that were left, and read what the selector does not see."""
+        """In the next turn: handle the remaining replies, and read what TLS has buffered."""
         self._unfinished = False
         if self.open:
             self._answer(b"")
@@ -299,7 +301,7 @@ class PipelinedConnection:
     def _take(self, reply: Reply) -> None:
         if not self._requests:
             raise MalformedReply("a reply that nothing was asked for")
-        # It stays first in line until it has taken the reply: if that makes no sense it counts as unanswered.
+        # Removed only after it has taken the reply: with a malformed reply the request counts as unanswered.
         self._requests[0].on_reply(reply)
         self._requests.popleft()
 
@@ -333,7 +335,7 @@ class PipelinedConnection:
             self.drop(error)
             return
         except Exception as error:
-            # A bug of ours: no reply may go to the wrong request, and this one's request is in doubt.
+            # A bug in this library: dropped, so that no reply goes to the wrong request; this request's state is unknown.
             request = self._requests.popleft() if self._requests else None
             self.drop(error)
             contain(request or self._domain, self._take, error)
@@ -342,7 +344,7 @@ class PipelinedConnection:
             self._on_reply()
 
     def drop(self, error: Exception) -> None:
-        """Close it; every request without a reply is told ``error``. Harmless when dropped already."""
+        """Close the channel and call ``broken(error)`` on every request without a reply. No effect if not open."""
         if self.open:
             if self._requests or self._rest or self._out:
                 self._reset()
@@ -356,28 +358,28 @@ class PipelinedConnection:
 
     @property
     def above(self) -> FailureDomain | None:
-        """What the connection belongs to."""
+        """The failure domain that was given."""
         return self._domain
 
     def crashed(self, error: Exception) -> None:
-        """Drop it: the library's own code has failed in the middle of a write, of which anything may be on the wire."""
+        """Drop the channel after a failure of the library's own code in a write: any queued byte may have been sent."""
         self._requests.extend(self._out)
         self._out.clear()
         self.drop(error)
 
     def _reset(self) -> None:
-        """Have the system forget what it has not delivered yet.
+        """Have the system discard the bytes that it has not delivered yet.
 
-        It would go on trying after an orderly close, and what was meant to come first could arrive long after the same
-        request, and others, on the next connection.
+        After an orderly close it would go on trying to deliver them. A request could then arrive long after the same
+        request, and later ones, had arrived on the next connection.
         """
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         except OSError:
-            pass  # it is gone already
+            pass  # the socket is closed already
 
     def close(self) -> list[NodeRequest]:
-        """Close it, and return the requests without a reply; nobody is told. Harmless when closed already."""
+        """Close the channel and return the requests without a reply, none of which is notified. No effect if not open."""
         if not self.open:
             return []
         self.open = False
@@ -395,43 +397,31 @@ class PipelinedConnection:
         self.when_room = None
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: let go of it without touching what the parent shares."""
+        """In a forked child: release the connection without touching what the parent shares."""
         self.open = False
         self._connection.after_fork_in_child()
         self._let_go()
 
 
 class PushConnection(PipelinedConnection):
-    """A connection on which the server speaks when it likes: one that has subscribed to something.
+    """A connection with subscriptions, on which the server sends messages without requests.
 
-    Args:
-        on_push: Called with each thing that the server says.
-        timer, connection, domain, on_reply, on_lost: As for the class above.
+    Attributes:
+        on_push: Called with each reply and message. To be set before the first turn.
     """
 
     most = _PUSHES_A_TURN
-
-    def __init__(
-        self,
-        on_push: Callable[[Reply], object],
-        timer: HashedWheelTimer,
-        connection: Connection,
-        domain: FailureDomain | None,
-        on_reply: Callable[[], object],
-        on_lost: Callable[[PipelinedConnection, Exception], object],
-    ) -> None:
-        super().__init__(timer, connection, domain, on_reply, on_lost)
-        self._on_push = on_push
+    on_push: Callable[[Reply], object]
 
     @property
     def unanswered(self) -> int:
-        """Always 0: every message of the server goes to ``on_push``."""
+        """Always 0, because replies are not matched with requests."""
         return 0
 
     def flush(self) -> None:
-        """Write as much as the socket takes now; no request waits for a reply."""
+        """Write as much as the socket takes now, and forget the requests that are on the wire."""
         super().flush()
         self._requests.clear()
 
     def _take(self, reply: Reply) -> None:
-        self._on_push(reply)
+        self.on_push(reply)

@@ -1,8 +1,8 @@
-"""The only place that connects: redis-py makes the connection, then hands its socket over.
+"""Connecting: redis-py makes the connection, then its socket is handed over to a channel.
 
-Whatever a client was configured with - TCP, unix socket, TLS, user and password, a credential provider, a database -
-holds here too, because the client's own connection class does the work, on a short-lived helper thread. Maintenance
-notifications, retries and RESP3 are switched off: the engine reads the socket itself and expects RESP2 replies only.
+The client's own connection class does this on a short-lived helper thread, so the whole configuration of the client is
+used: TCP or unix socket, TLS, user and password, credential provider, database. Maintenance notifications, retries and
+RESP3 are switched off, because the channel reads the socket itself and expects RESP2 replies only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import socket
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import redis
 import redis.asyncio
@@ -23,25 +23,20 @@ from redis.credentials import CredentialProvider
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
+from wheel_lock.net.capabilities import Capabilities, prepare, send_and_skip
 from wheel_lock.net.client_references import ClientGone, Tie, tied
 from wheel_lock.net.connect_budget import Allowance, LimitedSocket, limited
 from wheel_lock.net.handshake import HandshakeParser
 from wheel_lock.net.tls_mismatch import disagreement, may_disagree
-from wheel_lock.protocol import scripts
-from wheel_lock.protocol.resp import LONG_TEXT, MalformedReply, Reply, error_text
-from wheel_lock.protocol.server_errors import ServerError, code_of
+from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.runtime.native import without_hub
 from wheel_lock.runtime.notifier import NOTIFIER
 
-_FATAL = (
-    redis.exceptions.AuthenticationError,
-    redis.exceptions.AuthorizationError,
-    redis.exceptions.DataError,
-)
+_FATAL = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.DataError)
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether trying to connect again cannot help until somebody changes a setting."""
+    """Return whether another attempt to connect is useless as long as the settings stay as they are."""
     if isinstance(error, redis.exceptions.BusyLoadingError):
         return False
     # redis-py wraps a refused database number as a bare ConnectionError, and a TLS failure likewise: those are retried.
@@ -49,15 +44,15 @@ def is_fatal(error: BaseException) -> bool:
 
 
 def as_failure(error: BaseException) -> Exception:
-    """Return what an attempt to connect has failed with: users' code runs in it, too, which may be cancelled."""
+    """Return the error of an attempt to connect as an Exception: users' code that runs in it may raise any exception."""
     return error if isinstance(error, Exception) else ConnectionAbortedError(f"it was ended by {error!r}")
 
 
 def make_fit(error: BaseException) -> None:
     """Clear the frames of an error and of its causes, and escape their texts.
 
-    Objects in the frames would be collected on the timer's thread, and a connection's finaliser may be the user's code.
-    The text may come from the server, and is shown with the error whose cause this is.
+    Objects in the frames would be collected on the timer's thread, and the finaliser of a connection may be a user's code.
+    The texts may come from the server, and are shown with the error that this becomes the cause of.
     """
     errors = [error]
     for each in errors:
@@ -67,22 +62,20 @@ def make_fit(error: BaseException) -> None:
         errors += [one for one in (each.__cause__, each.__context__) if one is not None and one not in errors]
 
 
-PLAIN, FLAGGED, SHARDED = range(3)  # what a server knows: nothing special, #!lua lines, sharded pub/sub besides
-
 Server = tuple[str | None, str]
 """Host and port."""
 
 _HOST = re.compile(r"(?=.{1,255}\Z)[!-\-/-~]{1,63}(?:\.[!-\-/-~]{1,63})*\.?")  # a name or an address, also of IPv6
-_UNKNOWN_HOSTS = ("", "?")  # said by a node of a cluster that does not know its own address, or name
+_UNKNOWN_HOSTS = ("", "?")  # sent by a node of a cluster that does not know its own address, or name
 _MOST_PORT = 65535
 
 
 def as_server(host: object, port: object, asked: Server | None = None) -> Server | None:
-    """Return the address that a server has named, as text or bytes; None if it is impossible.
+    """Return an address received from a server; None if it is not valid.
 
     Args:
-        host, port: The address.
-        asked: The node that has named it, which may not know its own host; None where no node does that.
+        host, port: The address, as text or bytes.
+        asked: The node that sent it, whose host replaces an unknown one; None if the host must be given.
     """
     try:
         name = host.decode("ascii") if isinstance(host, bytes) else host
@@ -98,20 +91,13 @@ def as_server(host: object, port: object, asked: Server | None = None) -> Server
     return (name, str(int(number))) if 1 <= int(number) <= _MOST_PORT else None
 
 
-def read_missing(reply: Reply) -> frozenset[str]:
-    """Return those commands of scripts that the user may not call."""
-    if type(reply) is not list or not all(type(command) is bytes for command in reply):
-        raise MalformedReply(f"a {type(reply).__name__} is no list of commands")
-    return frozenset(command.decode("ascii", "backslashreplace") for command in reply) & scripts.COMMANDS
-
-
 class Connection(Protocol):
-    """A connected, authenticated socket that nothing is in flight on."""
+    """A connected, authenticated socket with nothing in flight; for the rest see :class:`Capabilities`."""
 
     sock: socket.socket
-    capability: int  # what the server knows: PLAIN, FLAGGED or SHARDED
-    keyed: bool  # whether calls without keys are refused
-    missing_rights: frozenset[str]  # commands of scripts that the user may not call
+    capability: int
+    keyed: bool
+    missing_rights: frozenset[str]
     server: Server  # host and port, which differ where connections lead to different servers
 
     def close(self) -> None: ...
@@ -123,73 +109,71 @@ class Connector(Protocol):
     """Makes connections to one node.
 
     Attributes:
-        discovers: Whether it finds out each time which server that is.
+        discovers: Whether each attempt to connect finds out anew which server that is.
+        in_cluster: Whether it is a node of a cluster, which redirects calls if they declare their keys.
     """
 
     discovers: bool
+    in_cluster: bool
 
     def connect(self, timeout_s: float) -> Connection: ...
 
     def listener(self) -> Connector:
-        """What connects to the same node for a connection that will only listen."""
+        """Return a connector to the same node for connections with subscriptions only."""
         ...
 
     def describe(self) -> str: ...
 
 
 def _disconnect(connections: list[AbstractConnection]) -> None:
-    """Disconnect the one in the list, and have it go on this thread: it has a finaliser, which disconnects, too."""
+    """Disconnect the connection in the list, and have it collected on this thread: its finaliser disconnects, too."""
     connections.pop().disconnect()
 
 
 class RedisPyConnection:
-    """A redis-py connection whose socket now belongs to a channel."""
+    """A redis-py connection whose socket belongs to a channel."""
 
     def __init__(
         self,
         connection: AbstractConnection,
         sock: socket.socket,
-        capability: int,
         server: Server,
-        missing_rights: frozenset[str] = frozenset(),
-        keyed: bool = False,
+        capabilities: Capabilities,
     ) -> None:
-        self._ours = [connection]  # emptied by whoever ends it
-        self.keyed = keyed
-        self.missing_rights = missing_rights
+        self._ours = [connection]  # emptied by the thread that closes it
         self.sock = sock
-        self.capability = capability
         self.server = server
+        self.capability, self.keyed, self.missing_rights = capabilities
 
     def close(self) -> None:
-        """Close its socket, at once. Harmless when closed already.
+        """Close the socket at once. No effect if it is closed already.
 
-        What else belongs to a disconnect of redis-py's may wait for locks - it is counted where metrics are collected, and
-        the class may be a user's - so a notifier's thread sees to that.
+        The rest of redis-py's disconnect may wait for locks, because it may collect metrics and the class may be a user's.
+        So it runs on the notifier thread.
         """
         ours, self._ours = self._ours, []
         if ours:
             try:
                 self.sock.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it is gone already
+                pass  # the server has closed it already
             self.sock.close()
             NOTIFIER.post(_disconnect, ours)
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: close the child's copy of the descriptor without a word to the server."""
+        """In a forked child: close the child's copy of the descriptor without sending anything to the server."""
         fd = self.sock.detach()
         if fd >= 0:
             socket.close(fd)
 
 
-# How an asyncio client's connections are made by the engine, which reads their sockets itself.
+# The classes that connect like those of asyncio clients.
 _SYNCHRONOUS: dict[type[Any], Any] = {
     redis.asyncio.Connection: redis.Connection,
     redis.asyncio.SSLConnection: redis.SSLConnection,
     redis.asyncio.UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
 }
-# Objects among the settings of which the engine uses its own, or none.
+# Settings that are replaced or dropped.
 _REPLACED = (
     "event_dispatcher",
     "maint_notifications_config",
@@ -202,7 +186,7 @@ _ONLY_FOR_ASYNCIO = ("encoder_class", "parser_class", "himport_registry")
 
 
 class _AwaitedCredentials(CredentialProvider):
-    """A provider that can only be awaited: on the helper thread that connects, in an event loop of its own."""
+    """Runs a provider that can only be awaited in an event loop on the helper thread that connects."""
 
     def __init__(self, provider: CredentialProvider) -> None:
         self._provider = provider
@@ -211,23 +195,11 @@ class _AwaitedCredentials(CredentialProvider):
         return asyncio.run(self._provider.get_credentials_async())
 
 
-def _synchronous(connection_class: type[Any]) -> type[AbstractConnection]:
-    """Return what connects like an asyncio connection class.
-
-    Raises:
-        TypeError: There is no such thing.
-    """
-    synchronous: type[AbstractConnection] | None = _SYNCHRONOUS.get(connection_class)
-    if synchronous is None:
-        raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
-    return synchronous
-
-
 def _for_threads(settings: dict[str, Any]) -> None:
-    """Make the settings of an asyncio client fit.
+    """Adapt the settings of an asyncio client to synchronous connections, in place.
 
     Raises:
-        TypeError: They cannot be made to.
+        TypeError: They cannot be adapted.
     """
     if settings.get("redis_connect_func") is not None:
         raise TypeError("a redis_connect_func of an asyncio client cannot be called from the engine's thread")
@@ -241,15 +213,16 @@ def _only_awaited(provider: object) -> bool:
 
 
 class RedisPyConnector:
-    """Connects as ``client`` would, with its pool's connection class and settings, but never through its pool.
+    """Connects like ``client``, with the connection class and settings of its pool, but never through its pool.
 
-    The connections of the engine are its own, so a pool that is exhausted does not keep a lock from being renewed.
+    So an exhausted pool does not keep a lock from being renewed.
 
     Raises:
-        TypeError: Something else than a client of one server, synchronous or for asyncio.
+        TypeError: ``client`` is not a client of one server, synchronous or for asyncio.
     """
 
     discovers = False
+    in_cluster = False
 
     def __init__(self, client: redis.Redis | redis.asyncio.Redis) -> None:
         pool = getattr(client, "connection_pool", None)
@@ -264,24 +237,23 @@ class RedisPyConnector:
             )
         settings: dict[str, Any] = dict(pool.connection_kwargs)
         connection_class = self._made_of(connection_class, settings)
-        if isinstance(client, redis.asyncio.Redis):
-            _for_threads(settings)
         if not issubclass(connection_class, AbstractConnection):
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
+        if isinstance(client, redis.asyncio.Redis):
+            _for_threads(settings)
         self._connection_class: type[AbstractConnection] = connection_class
         self._limited_class = limited(connection_class)
-        self._flagged = False
-        self._keyed = False  # calls without keys are refused
+        self._capabilities = Capabilities()  # of the server that was connected to last
         self._runs_scripts = True
-        self._in_cluster = False
         self._met = False  # whether it has ever connected
-        self._asked: tuple[Any, Any] | None = None  # what server was asked last whether it speaks TLS
-        self._tls_trouble: str | None = None  # and what came out
+        self._asked: tuple[Any, Any] | None = None  # the server that was probed for TLS last
+        self._tls_trouble: str | None = None  # the result of that probe
         for name in _REPLACED:
             settings.pop(name, None)
-        # The client's own objects, shared by all connectors that are derived from this one.
+        # The client's own objects, shared with all connectors that are copies of this one.
         self._ties: dict[str, Tie] = tied(settings)
-        if isinstance(client, redis.asyncio.Redis) and _only_awaited(provider := self._setting("credential_provider")):
+        provider = self._ties["credential_provider"]() if "credential_provider" in self._ties else None
+        if isinstance(client, redis.asyncio.Redis) and _only_awaited(provider):
             self._ties["credential_provider"] = Tie(provider, _AwaitedCredentials)
         settings.update(
             protocol=2,
@@ -295,41 +267,39 @@ class RedisPyConnector:
         )
         self._settings = settings
 
-    def _setting(self, name: str) -> Any:
-        """Return one of the client's own objects, or None."""
-        return self._ties[name]() if name in self._ties else None
-
     def let_go(self, *owners: object) -> bool:
-        """Drop strong references that lead to ``owners``: the client, its pool. Return whether there were any."""
+        """Drop strong references that lead to ``owners``, such as the client; return whether there were any."""
         for tie in self._ties.values():
             tie.loosen(owners)
         return any(tie.loose for tie in self._ties.values())
 
     def greet_with(self, greeting: Tie | None) -> None:
-        """Use ``greeting`` as the ``redis_connect_func`` of each connection instead of the client's; None for none."""
+        """Use ``greeting``, or nothing, as the ``redis_connect_func`` of each connection instead of the client's."""
         self._ties.pop("redis_connect_func", None)
         if greeting is not None:
             self._ties["redis_connect_func"] = greeting
 
     def at(self, server: Server) -> RedisPyConnector:
-        """Return what connects in the same way to a node of the same cluster."""
+        """Return a connector with the same settings to a node of the same cluster."""
         other = copy.copy(self)
         other._settings = {**self._settings, "host": server[0], "port": int(server[1])}
-        other._in_cluster = True
+        other.in_cluster = True
         return other
 
     def _made_of(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
-        """Return the synchronous class that connects as that of a pool, and take out of its settings what does not fit."""
-        if issubclass(connection_class, redis.asyncio.connection.AbstractConnection):
-            return _synchronous(connection_class)
+        """Return the synchronous class that connects like a pool's, and remove settings that do not apply to it.
+
+        A class without a synchronous counterpart is returned as it is.
+        """
         if hasattr(connection_class, "connect_to"):
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
-        return connection_class
+        synchronous: type[Any] = _SYNCHRONOUS.get(connection_class, connection_class)
+        return synchronous
 
     def client(self, timeout_s: float) -> redis.Redis:
-        """Return a synchronous client of the same server, whose waits take at most ``timeout_s`` each."""
+        """Return a synchronous client of the same server, each of whose waits takes at most ``timeout_s``."""
         pool = redis.ConnectionPool(self._limited_class, **self._limited(timeout_s))
-        return redis.Redis.from_pool(pool)  # closing the client disconnects it, on the thread that has connected
+        return redis.Redis.from_pool(pool)  # closing the client disconnects, on the thread that has connected
 
     def _limited(self, timeout_s: float) -> dict[str, Any]:
         try:
@@ -342,53 +312,17 @@ class RedisPyConnector:
         return settings
 
     def _check(self, connection: AbstractConnection) -> None:
-        """Raise where the server is not the one that was meant."""
+        """Raise redis.exceptions.ConnectionError if it is not the wanted server."""
 
-    def listener(self) -> RedisPyConnector:
-        """Return a connector to the same server whose connections need no scripts."""
+    def listener(self) -> Self:
+        """Return a connector to the same server whose connections load no scripts."""
         other = copy.copy(self)
         other._runs_scripts = False
+        other._capabilities = Capabilities()
         return other
 
-    def _knows_flags(self, connection: AbstractConnection) -> bool:
-        connection.send_command("EVAL", scripts.FLAG_PROBE, 0)
-        try:
-            self._flagged = bool(connection.read_response() == 1)
-            self._keyed = False
-        except redis.exceptions.NoPermissionError:
-            pass  # that is no answer: what the server said when it still would holds
-        except redis.exceptions.ResponseError as error:
-            if code_of(error) == "BUSY":
-                raise redis.exceptions.ConnectionError(error_text(error)) from None  # nor is that: ask again later
-            self._keyed = _as_said(error).wants_keys
-            self._flagged = self._keyed and self._knows_flags_with_a_key(connection)
-        return self._flagged
-
-    def _knows_flags_with_a_key(self, connection: AbstractConnection) -> bool:
-        """Ask once more where calls without keys are refused."""
-        connection.send_command("EVAL", scripts.KEYED_FLAG_PROBE, 1, "wheel_lock:probe")
-        try:
-            return bool(connection.read_response() == 1)
-        except redis.exceptions.ResponseError:
-            return False
-
-    def _get_scripts_ready(self, connection: AbstractConnection) -> tuple[int, frozenset[str]]:
-        """Load the scripts; return which form of them, and which of their commands the user may not call."""
-        capability = FLAGGED if self._knows_flags(connection) else PLAIN
-        if capability and self._in_cluster and _has_sharded_pubsub(connection):
-            capability = SHARDED
-        if not capability and _has_hung_up(connection):
-            # fakeredis's own server does, after an error reply: the question has cost the connection.
-            connection.disconnect()
-            connection.connect()
-        refusal, missing = _load_scripts(connection, capability, self._keyed)
-        if refusal is not None and not self._keyed and refusal.wants_keys:
-            self._keyed = True  # the probe, which touches no key, was accepted
-            refusal, missing = _load_scripts(connection, capability, self._keyed)
-        return capability, refusal.forbidden if refusal is not None else missing
-
     def describe(self) -> str:
-        """Return where it connects to, without credentials."""
+        """Return the server's address or socket path, without credentials."""
         if "path" in self._settings:
             return error_text(self._settings["path"])
         return error_text(f"{self._settings.get('host', 'localhost')}:{self._settings.get('port', 6379)}")
@@ -398,10 +332,10 @@ class RedisPyConnector:
 
         Args:
             timeout_s: The limit of each step, unless the client's own is smaller. All steps together may take four times as
-                long, not counting silent addresses of the name and the user's own code.
+                long, not counting silent addresses of the host name and the user's own code.
 
         Raises:
-            redis.exceptions.RedisError, OSError: It did not work.
+            redis.exceptions.RedisError, OSError: The attempt failed.
         """
         settings = self._limited(timeout_s)
         connection = self._limited_class(**settings)
@@ -409,24 +343,22 @@ class RedisPyConnector:
             introduction = _introduction(connection, settings)
             connection.connect()
             self._check(connection)
-            capability, missing = self._get_scripts_ready(connection) if self._runs_scripts else (PLAIN, frozenset())
-            _say(connection, introduction)
+            if self._runs_scripts:
+                self._capabilities = prepare(connection, self._capabilities, in_cluster=self.in_cluster)
+            send_and_skip(connection, introduction)
             sock: Any = connection._sock
             if sock is None:
                 raise redis.exceptions.ConnectionError("the connection was closed while it was being made")
-            whole = sock.sock if isinstance(sock, LimitedSocket) else sock
-            connection._sock = sock = without_hub(whole)
+            connection._sock = sock = without_hub(sock.sock if isinstance(sock, LimitedSocket) else sock)
             sock.setblocking(False)
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._met, self._asked = True, None
             for name, tie in self._ties.items():
                 if tie.loose and name in vars(connection):
-                    setattr(
-                        connection, name, None
-                    )  # it is needed for connecting only, which this one does not do again
+                    setattr(connection, name, None)  # needed only to connect, which this connection does once
             server = settings.get("host"), str(settings.get("port"))
-            return RedisPyConnection(connection, sock, capability, server, missing, self._keyed)
+            return RedisPyConnection(connection, sock, server, self._capabilities)
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, redis.exceptions.RedisError):
@@ -434,14 +366,14 @@ class RedisPyConnector:
             raise
 
     def _blame_tls(self, error: redis.exceptions.RedisError) -> None:
-        """Raise an error that says so where client and server do not agree about TLS, which is asked once in a row."""
+        """Raise an error that says so if only one side speaks TLS. Probed once in a row of failures for the same server."""
         if self._connection_class not in (redis.Connection, redis.SSLConnection):
-            return  # the user's class may connect through a tunnel, which must not be bypassed
+            return  # a user's class may connect through a tunnel, which must not be bypassed
         encrypted = self._connection_class is redis.SSLConnection
         if not may_disagree(error, encrypted):
             return
         if self._met and not encrypted:
-            return  # it has spoken plain text before, and a reset must not delay the next attempt
+            return  # plain text has worked before, and the probe would delay the next attempt
         server = self._settings.get("host", "localhost"), self._settings.get("port", 6379)
         if self._asked != server:
             self._asked = server
@@ -451,13 +383,14 @@ class RedisPyConnector:
 
 
 class RoundRobinConnector:
-    """Connects to one server after the other, to the next when one cannot be connected to.
+    """Connects to one of several servers: the same one until an attempt fails, then the next one.
 
     Args:
-        choices: Returns which there are.
+        choices: Returns the connectors to the servers.
     """
 
     discovers = True
+    in_cluster = False
 
     def __init__(self, choices: Callable[[], Sequence[RedisPyConnector]]) -> None:
         self._choices = choices
@@ -468,11 +401,11 @@ class RoundRobinConnector:
         return choices[self._turn % len(choices)]
 
     def listener(self) -> RoundRobinConnector:
-        """Return the same: it is for those who listen."""
+        """Return this connector."""
         return self
 
     def describe(self) -> str:
-        """Return where it has connected to last, or will."""
+        """Return the address of the server whose turn it is."""
         return self._current().describe()
 
     def connect(self, timeout_s: float) -> RedisPyConnection:
@@ -484,37 +417,10 @@ class RoundRobinConnector:
             raise
 
 
-def _as_said(error: redis.exceptions.ResponseError) -> ServerError:
-    """Return an error with the code that counts here, which redis-py takes out of the text."""
-    crosses = isinstance(error, redis.exceptions.ClusterCrossSlotError)
-    return ServerError(f"CROSSSLOT {error}" if crosses else str(error))
-
-
-def _has_hung_up(connection: AbstractConnection) -> bool:
-    try:
-        connection.send_command("PING")
-        connection.read_response()
-    except redis.exceptions.ResponseError:
-        return False  # not allowed, perhaps
-    except redis.exceptions.ConnectionError:
-        return True
-    return False
-
-
-def _has_sharded_pubsub(connection: AbstractConnection) -> bool:
-    """Whether a node of a cluster can publish to its shard alone; that it sends us elsewhere for it is a yes, too."""
-    connection.send_command("SPUBLISH", "wheel_lock:wake:probe", "0")
-    try:
-        connection.read_response()
-    except redis.exceptions.ResponseError as error:
-        return isinstance(error, redis.exceptions.MovedError)
-    return True
-
-
 def _introduction(connection: AbstractConnection, settings: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return the commands that name the connection in CLIENT LIST.
+    """Return the commands that name the connection in CLIENT LIST, and keep redis-py from sending its own.
 
-    redis-py would send its own name and version in two more round trips.
+    That would take two more round trips.
     """
     said: list[tuple[str, ...]] = [] if settings.get("client_name") else [("CLIENT", "SETNAME", "wheel_lock")]
     driver: Any = getattr(connection, "driver_info", None)
@@ -523,38 +429,3 @@ def _introduction(connection: AbstractConnection, settings: dict[str, Any]) -> l
         named = ("LIB-NAME", driver.formatted_name), ("LIB-VER", driver.lib_version)
         said += [("CLIENT", "SETINFO", what, str(value)) for what, value in named if value]
     return said
-
-
-def _say(connection: AbstractConnection, commands: Sequence[tuple[str, ...]]) -> None:
-    """Send commands in one round trip; errors, such as missing rights, are ignored."""
-    for words in commands:
-        connection.send_command(*words)
-    for _ in commands:
-        try:
-            connection.read_response()
-        except redis.exceptions.ResponseError:
-            pass
-
-
-def _load_scripts(
-    connection: AbstractConnection, capability: int, keyed: bool
-) -> tuple[ServerError | None, frozenset[str]]:
-    """Load the scripts; return why their commands cannot be tried, or None, and which the user may not call."""
-    form, (keys, words) = scripts.RIGHTS.form(capability), scripts.rights_arguments(keyed=keyed)
-    for script in scripts.ALL:
-        connection.send_command("SCRIPT", "LOAD", script.form(capability).source)
-    connection.send_command("EVALSHA", form.sha1, keys, *words)
-    for _ in scripts.ALL:
-        try:
-            connection.read_response()
-        except redis.exceptions.ResponseError:
-            pass  # not allowed, perhaps: a call that finds no script is answered by sending its text
-    try:
-        try:
-            missing = connection.read_response()
-        except redis.exceptions.NoScriptError:
-            connection.send_command("EVAL", form.source, keys, *words)
-            missing = connection.read_response()
-    except redis.exceptions.ResponseError as error:
-        return _as_said(error), frozenset()  # most errors are reported by the next request
-    return None, read_missing(missing)

@@ -1,4 +1,4 @@
-"""The parser for replies that redis-py reads while it connects, with limits as a channel has.
+"""The parser for replies that redis-py reads, with the limits that a channel has.
 
 redis-py sends a few commands before a connection is handed over, and all commands to Sentinels and for slot maps. Its own
 parsers trust every length, and buffer without a limit.
@@ -18,6 +18,10 @@ from wheel_lock.protocol.resp import MalformedReply
 _DEEPEST = 8  # lists in lists
 
 
+class HungUp(redis.exceptions.ConnectionError):
+    """The server has closed the connection."""
+
+
 class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
     """A parser for redis-py's connections.
 
@@ -29,7 +33,6 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
         self._read_size = max(socket_read_size, 1 << 16)
         self._sock: Any = None
         self._reader: ReplyReader | None = None
-        self._fresh = False
 
     def on_connect(self, connection: Any, **more: Any) -> None:
         """Start reading from a connection."""
@@ -55,30 +58,24 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
         reader, sock = self._reader, self._sock
         if reader is None or sock is None:
             raise redis.exceptions.ConnectionError("the connection is closed")
-        data = b""
-        while True:
-            try:
-                if data:
+        fresh = True  # the reply before this one was complete
+        try:
+            while (reply := reader.gets()) is NOTHING:
+                if not reader.more(fresh):
+                    data = sock.recv(self._read_size)
+                    if not data:
+                        raise HungUp("Connection closed by server.")
                     reader.feed(data)
-                    data = b""
-                reply = reader.gets()
-                if reply is NOTHING and reader.more(self._fresh):
-                    self._fresh = False
-                    continue
-                self._fresh = reply is not NOTHING
-                if self._fresh:
-                    _check_depth(reply)
-            except Exception as error:
-                raise redis.exceptions.InvalidResponse(
-                    f"the server's reply makes no sense: {as_malformed(error)}"
-                ) from None
-            if isinstance(reply, redis.exceptions.ConnectionError):
-                raise reply
-            if reply is not NOTHING:
-                return reply
-            data = sock.recv(self._read_size)
-            if not data:
-                raise redis.exceptions.ConnectionError("Connection closed by server.")
+                fresh = False
+            _check_depth(reply)
+        except (OSError, HungUp):
+            raise
+        except Exception as error:
+            text = f"the server's reply makes no sense: {as_malformed(error)}"
+            raise redis.exceptions.InvalidResponse(text) from None
+        if isinstance(reply, redis.exceptions.ConnectionError):
+            raise reply
+        return reply
 
 
 def _check_depth(reply: object) -> None:

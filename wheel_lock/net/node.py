@@ -1,12 +1,12 @@
-"""One node as the engine sees it: a channel while there is one, and the effort to get one while there is not.
+"""One server: keeps one connection to it as long as there is need, and reports to one observer.
 
 A node is *ready* when its channel is open and answers. A channel that has been silent for too long is suspected, not
-dropped: a second connection is tried as a probe, and whichever speaks first is used. So a server that merely paused
-loses nothing that was in flight, and one that vanished is left within one attempt.
+dropped: a second connection is tried as a probe, and the one that answers first is used. So a server that was only paused
+loses nothing that was in flight, and a server that has vanished is replaced within one attempt to connect.
 
-Requests of callers go to the channel while that has room, and wait here otherwise, in the order of the calls and not yet
-encoded: so a server that stops reading or answering costs a bounded amount. Requests about held leases, and those of the
-engine itself, never wait for room: their number is bounded by that of the leases.
+Requests that may wait (those of callers) are sent while the channel has room. Otherwise they are queued here unencoded, in
+the order of their calls, so a server that stops reading or answering costs a bounded amount of memory. All other requests
+never wait for room; their number is bounded by that of the leases.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from wheel_lock.net.capabilities import PLAIN
 from wheel_lock.net.connection import NodeRequest, PipelinedConnection
-from wheel_lock.net.connector import PLAIN, Connection, Connector, Server, as_failure, is_fatal, make_fit
+from wheel_lock.net.connector import Connection, Connector, Server, as_failure, is_fatal, make_fit
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
@@ -26,14 +27,8 @@ from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import Backoff
 from wheel_lock.runtime.failures import FailureDomain, guarded
-from wheel_lock.runtime.greenlets import start_soon
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.requests.base import CallerRequest
-    from wheel_lock.engine.requests.replication import ReplicationBarrier
-    from wheel_lock.engine.topology.cluster import Cluster
 
 logger = logging.getLogger("wheel_lock")
 
@@ -45,68 +40,98 @@ _IN_A_TURN = 1000  # requests that are sent in one turn after a wait for room: s
 _FINISHED: Callable[[NodeRequest], bool] = attrgetter("finished")
 
 
+class NodeObserver(Protocol):
+    """The owner of a node: decides whether it is needed, and receives its events. Timer's thread only.
+
+    A class that inherits from this one ignores the events for which it defines no method.
+
+    Attributes:
+        domain: The failure domain of the node's own work.
+    """
+
+    domain: FailureDomain
+
+    def is_needed(self, node: Node) -> bool:
+        """Return whether to reconnect although no request is queued."""
+
+    def queued(self, node: Node) -> None:
+        """Called when a request has been queued because there is no connection."""
+        return
+
+    def ready(self, node: Node, *, new: bool) -> None:
+        """Called when the node has become ready: on a ``new`` connection, or no longer suspected."""
+        return
+
+    def trouble(self, node: Node) -> None:
+        """Called when the connection was lost, is suspected, or could not be made."""
+        return
+
+
+class TimedRequest(Protocol):
+    """A request whose reply is expected soon."""
+
+    @property
+    def finished(self) -> bool: ...
+
+    def look_later(self) -> None:
+        """Put the request on the wheel for its time limit."""
+
+
 def _taken(arrived: list[Connection]) -> Connection | None:
-    """Take out what is in the list, unless another thread has. One step of the interpreter decides."""
+    """Remove and return the connection in the list; None if another thread has removed it. Atomic."""
     try:
         return arrived.pop()
     except IndexError:
         return None
 
 
-def start_helper_thread(attempt: Callable[[], None]) -> None:
-    """Run one attempt to connect on a short-lived daemon thread. Does not wait until that runs.
-
-    Raises:
-        RuntimeError: The system has no thread for us.
-    """
-    start_soon(attempt, "wheel-lock-connect")
-
-
 class Node:
-    """Sends requests to one server, connecting when there is need. Timer's thread only.
+    """Sends requests to one server, connecting on demand. Timer's thread only.
 
     Args:
-        timer: Whose thread it lives on.
-        connector: What makes its connections.
+        observer: The owner.
+        timer: The timer on whose thread the node lives.
+        connector: Makes the connections.
         options: Time limits and pauses.
-        counters: Where connections are counted.
-        launch: Runs an attempt to connect somewhere it may block.
+        counters: Counts the connections.
+        launch: Runs an attempt to connect on a thread that may block. Raises RuntimeError if it cannot.
         channel: Makes a channel of a connection.
+        expected_delay_s: For how many seconds a healthy server may leave requests unanswered on this connection.
+
+    Attributes:
+        observer, connector, expected_delay_s: The arguments of these names.
+        one_by_one: Whether each script call is about one lease and declares its keys.
+        declares: Whether script calls about one lease declare their keys.
+        server: The server of the latest connection; None before the first.
+        level: The capability level of that server.
+        missing_rights: The commands of scripts that the user may not call there.
+        last_error: Why there is no connection; None while there is one.
+        when_replied: Called once, after the next replies have been handled, if not None.
     """
 
     def __init__(
         self,
+        observer: NodeObserver,
         timer: HashedWheelTimer,
         connector: Connector,
         options: ContextOptions,
         counters: Counters,
-        launch: Callable[[Callable[[], None]], None] = start_helper_thread,
+        launch: Callable[[Callable[[], None]], None],
         pipeline: Callable[..., PipelinedConnection] = PipelinedConnection,
+        expected_delay_s: float = 0.0,
     ) -> None:
+        self.observer = observer
         self.connector = connector
+        self.expected_delay_s = expected_delay_s
+        self.when_replied: Callable[[], object] | None = None
+        self._domain = observer.domain
         self._timer = timer
         self._options = options
         self._counters = counters
         self._launch = launch
         self._new_pipeline = pipeline
-        # Set by those it belongs to: what a failure in its work costs.
-        self.domain: FailureDomain | None = None
-        # Set by the renewer: told when the node becomes ready, and asked whether leases need it.
-        self.on_ready: Callable[[], object] = lambda: None
-        self.is_needed: Callable[[], bool] = lambda: False
-        # Set by the renewer: called, before the node becomes ready, whenever a connection has been made.
-        self.on_connected: Callable[[], object] = lambda: None
-        # Set by those who ask the replicas of what is acquired on this channel, if they are to be asked.
-        self.replication: ReplicationBarrier | None = None
-        # Set by the renewer, too: told when it cannot be reached.
-        self.on_trouble: Callable[[], object] = lambda: None
-        # Set by the cluster that it belongs to, if it does.
-        self.cluster: Cluster | None = None
-        self.single_key_mode = options.declare_keys  # each call is about one lease, and declares its keys
-        self.expected_delay_s = 0.0  # for how long a healthy server may leave anything unanswered here
-        # Set by the engine while it closes: told whenever replies have been read.
-        self.on_replied: Callable[[], object] = lambda: None
         self._masters: Collection[Server] = ()  # where connections may lead; anywhere, if empty
+        self._set_mode(options.declare_keys)
         self._reset()
 
     def _reset(self) -> None:
@@ -115,7 +140,7 @@ class Node:
         self._own: Parking[NodeRequest] = Parking(_FINISHED)
         self._waiting: Parking[NodeRequest] = Parking(_FINISHED)
         self._most = MOST_UNANSWERED
-        self._expected: list[CallerRequest] = []
+        self._expected: list[TimedRequest] = []
         self._look: Alarm | None = None
         self._suspected = False
         self._heard = False  # whether the channel has answered anything
@@ -123,60 +148,62 @@ class Node:
         self._closed = False
         self._retry: Alarm | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
-        self.server: Server | None = None  # which one it was connected to last
-        self.capability = PLAIN  # what that knows
-        self.missing_rights: frozenset[str] = frozenset()  # commands of scripts that its user may not call
+        self.server: Server | None = None
+        self.capability = PLAIN
+        self.missing_rights: frozenset[str] = frozenset()
         self.last_error: Exception | None = None
 
-    @property
-    def declares(self) -> bool:
-        """Whether calls about one lease declare their keys."""
-        return self.single_key_mode or self.cluster is not None
+    def _set_mode(self, one_by_one: bool) -> None:
+        self.single_key_mode = one_by_one
+        self.declares = one_by_one or self.connector.in_cluster
 
     @property
     def batch_size(self) -> int:
-        """How many leases a call may be about."""
+        """The number of leases that one call may be about."""
         return 1 if self.single_key_mode else self._options.batch_size
 
     @property
     def calls_for_a_batch(self) -> int:
-        """How many calls it takes for as many leases as usually share one."""
+        """The number of calls for as many leases as usually share one."""
         return self._options.batch_size if self.single_key_mode else 1
 
     def note_keys_required(self, error: ServerError, declared: bool) -> bool:
-        """Whether an error tells that calls without declared keys are refused here; they are not sent any more then.
+        """Switch to one lease per call if ``error`` says that keys must be declared.
 
-        Several may be under way by then: what the first one tells is true of the others, too.
+        Several calls may be in flight by then; the error replies to the others mean the same.
 
         Args:
-            error: What was said to a call.
-            declared: Whether that had declared its keys, or was none of a script.
+            error: The error reply to a call.
+            declared: Whether that call had declared its keys, or was not a script call.
+
+        Returns:
+            Whether the error says so, and the call is to be repeated with its keys declared.
         """
         if declared or not error.wants_keys:
             return False
         if not self.single_key_mode:
-            self.single_key_mode = True
+            self._set_mode(True)
             NOTIFIER.post(logger.info, "%s wants keys to be declared: %s", self.connector.describe(), error_text(error))
         return True
 
     @property
     def ready(self) -> bool:
-        """Whether there is a channel that is not suspected of being dead."""
+        """Whether there is a channel, and it is not suspected."""
         return self._pipeline is not None and not self._suspected
 
     @property
     def pipeline(self) -> object:
-        """Which connection it has, to be compared; None for none."""
+        """The identity of the connection, for comparison; None if there is none."""
         return self._pipeline
 
     @property
     def connected(self) -> bool:
-        """Whether there is a channel, ready or not."""
+        """Whether there is a channel, suspected or not."""
         return self._pipeline is not None
 
     @property
     def busy(self) -> bool:
-        """Whether something waits for a reply or for a connection."""
+        """Whether a request waits for a reply or for a connection, or an attempt to connect is running."""
         return self._connecting or self._awaited or self.awaits_replies
 
     @property
@@ -191,22 +218,23 @@ class Node:
 
     @property
     def in_trouble(self) -> bool:
-        """Whether it is needed and cannot be talked to."""
-        return self._suspected or (self._pipeline is None and self.last_error is not None and self.is_needed())
+        """Whether the node is needed and its server does not answer or cannot be connected to."""
+        return self._suspected or (
+            self._pipeline is None and self.last_error is not None and self.observer.is_needed(self)
+        )
 
     @property
     def awaits_replies(self) -> bool:
-        """Whether there is a connection with something unanswered on it."""
+        """Whether there is a connection with unanswered requests on it."""
         return self._pipeline is not None and self._pipeline.unanswered > 0
 
     def send(self, request: NodeRequest) -> None:
-        """Send ``request`` now if there is a channel with room, else as soon as there is, in the order of the calls."""
+        """Send ``request`` now if there is a channel with room; otherwise queue it, in the order of the calls."""
         pipeline = self._pipeline
         if pipeline is None:
             (self._waiting if request.may_wait else self._own).append(request)
             self.connect()
-            if self.cluster is not None:
-                self.cluster.ensure_slot_map()
+            self.observer.queued(self)
         elif request.may_wait and (pipeline.full(self._most) or (len(self._waiting) and self._waiting)):
             self._waiting.append(request)
             pipeline.when_room = self._let_in_later
@@ -221,7 +249,7 @@ class Node:
     def tell_room(self, callback: Callable[[], object]) -> None:
         """Have ``callback()`` called, in another turn, when a clogged connection may have room again."""
         if self._pipeline is not None:
-            self._pipeline.when_room = lambda: self._timer.post(callback, self.domain)
+            self._pipeline.when_room = lambda: self._timer.post(callback, self._domain)
 
     def withdraw(self, request: NodeRequest) -> bool:
         """Remove ``request`` from the channel if none of its bytes is on the wire; return whether it was removed."""
@@ -229,11 +257,11 @@ class Node:
 
     @property
     def last_own(self) -> NodeRequest | None:
-        """The last of the engine's own requests that wait for a connection."""
+        """The last of the engine's own requests that wait for a connection; None if there is none."""
         return self._own[-1] if self._own else None
 
     def _let_in_later(self) -> None:
-        self._timer.post(self._let_in, self.domain)
+        self._timer.post(self._let_in, self._domain)
 
     def _let_in(self) -> None:
         """Send requests that wait for room, as far as there is room, and a bounded number per turn."""
@@ -250,10 +278,13 @@ class Node:
     def _put(self, pipeline: PipelinedConnection, request: NodeRequest) -> None:
         pipeline.send(request.ahead(self.missing_rights) if self.missing_rights else request)
 
-    def expect(self, request: CallerRequest) -> None:
-        """Have ``request`` put on the wheel if it is not answered soon. Nearly all are, and so never cost a place there."""
+    def expect(self, request: TimedRequest) -> None:
+        """Have ``request.look_later()`` called in 20 to 40 ms unless the request is finished by then.
+
+        Nearly all requests are, so they never cost a place on the wheel.
+        """
         if self._look is None or self._look not in self._timer.wheel:
-            self._look = self._timer.call_at(self._timer.now + _SOON_S, self._look_at_expected, self.domain)
+            self._look = self._timer.call_at(self._timer.now + _SOON_S, self._look_at_expected, self._domain)
         self._expected.append(request)
 
     def _look_at_expected(self, now: float) -> None:
@@ -263,7 +294,7 @@ class Node:
                 request.look_later()
 
     def connect(self) -> None:
-        """Begin to connect, unless an attempt is under way, waits for its time, or is not called for."""
+        """Begin to connect unless the node is ready or closed, or an attempt is running or scheduled."""
         if self._connecting or self._closed or self._retry is not None or self.ready:
             return
         self._connecting = True
@@ -273,47 +304,47 @@ class Node:
             self._failed(error, self._backoff)
 
     def suspect(self) -> None:
-        """Something has been unanswered for too long: try a second connection. The first reply clears this."""
+        """Suspect the channel, on which a request has been unanswered for too long, and try a second connection.
+
+        The first reply on the channel ends the suspicion.
+        """
         if self._pipeline is not None and not self._suspected:
             self._suspected = True
             self._most = MOST_SUSPECTED
-            self.on_trouble()
+            self.observer.trouble(self)
             if self._heard:
                 self.connect()
             else:
-                self._try_later()  # a server that takes connections and answers nothing: do not knock in a tight loop
+                self._try_later()  # a server that accepts connections and never answers is not probed in a tight loop
 
     def _attempt(self) -> None:
-        """On the helper thread: nothing but connecting, and a message to the timer's thread."""
-        reset_seen = self._backoff  # replaced by a reset, so a late result of another life is recognised
+        """Connect, and post the result to the timer's thread. On a helper thread."""
+        reset_seen = self._backoff  # replaced by a reset, so a late result from before the reset is recognised
         try:
             connection = self.connector.connect(self._options.connect_timeout_s)
         except BaseException as error:
-            failure = as_failure(error)  # of whatever kind: an attempt without an end would be the last
+            failure = as_failure(error)  # any kind: without a result the node would never try again
             make_fit(failure)
-            self._timer.post(lambda: self._failed(failure, reset_seen), self.domain)
+            self._timer.post(lambda: self._failed(failure, reset_seen), self._domain)
         else:
             if self._closed or self._timer.stopped:
-                connection.close()  # nobody may be left to read the message below
+                connection.close()  # the message below might never be read
             else:
-                arrived = [connection]  # emptied by whoever sees to it
-                self._timer.post(lambda: self._arrived(arrived, reset_seen), self.domain)
+                arrived = [connection]  # emptied by the thread that uses or closes the connection
+                self._timer.post(lambda: self._arrived(arrived, reset_seen), self._domain)
                 if self._timer.stopped and (left := _taken(arrived)) is not None:
                     left.close()  # it may have been posted behind the last turn
 
     def _arrived(self, arrived: list[Connection], life: Backoff) -> None:
-        connection = _taken(arrived)
-        if connection is not None:
-            self._connected(connection, life)
-
-    def _connected(self, connection: Connection, life: Backoff) -> None:
+        if (connection := _taken(arrived)) is None:
+            return
         if life is not self._backoff or self._closed or self.ready:
-            connection.close()  # too late: the suspected channel has spoken first, or nobody wants it any more
+            connection.close()  # too late: the suspected channel has answered first, or the node was closed or reset
             if life is self._backoff:
                 self._connecting = False
             return
         if self._masters and connection.server not in self._masters:
-            connection.close()  # while it was being made another server has become the master
+            connection.close()  # another server has become the master meanwhile
             self._failed(ConnectionAbortedError("that server is not the master any more"), life)
             return
         self._connecting = False
@@ -324,17 +355,15 @@ class Node:
         self._counters.connects += 1
         self.server = connection.server
         self.capability = connection.capability
-        # An earlier connection may have found otherwise.
-        self.single_key_mode = self._options.declare_keys or connection.keyed
+        self._set_mode(self._options.declare_keys or connection.keyed)  # an earlier connection may have found otherwise
         self.missing_rights = connection.missing_rights
         old = self._pipeline
-        self._pipeline = pipeline = self._new_pipeline(self._timer, connection, self.domain, self._replied, self._lost)
+        self._pipeline = pipeline = self._new_pipeline(self._timer, connection, self._domain, self._replied, self._lost)
         if old is not None:
             old.drop(TimeoutError("silent for too long; another connection has taken over"))
         for request in self._own.take_all():
             self._put(pipeline, request)
-        self.on_connected()
-        self.on_ready()
+        self.observer.ready(self, new=True)
         self._let_in()
 
     def _failed(self, error: Exception, life: Backoff) -> None:
@@ -342,7 +371,7 @@ class Node:
             return
         self._connecting = False
         self.last_error = error
-        self.on_trouble()
+        self.observer.trouble(self)
         NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error_text(error))
         if self._pipeline is None and is_fatal(error):
             self._refuse_all(error)
@@ -352,13 +381,13 @@ class Node:
 
     @property
     def _useless(self) -> bool:
-        """Whether no reply of a silent channel is awaited. O(n).
+        """Whether no reply on the suspected channel is awaited. O(n).
 
-        While leases are held the first reply on the old connection is the quickest sign of life, so then the channel is
-        given up only if very much is unanswered on it.
+        While the node is needed the first reply on the old connection is the quickest sign of life. Then the channel counts
+        as useless only if very many requests are unanswered on it.
         """
         pipeline = self._pipeline
-        if pipeline is None or (self.is_needed() and pipeline.unanswered <= 2 * MOST_SUSPECTED):
+        if pipeline is None or (self.observer.is_needed(self) and pipeline.unanswered <= 2 * MOST_SUSPECTED):
             return False
         return pipeline.deserted
 
@@ -367,29 +396,30 @@ class Node:
             guarded(request, request.on_unavailable, error)
 
     def _try_later(self) -> None:
-        self._drop_finished()
-        if self._closed or self._retry is not None or not (self._awaited or self._suspected or self.is_needed()):
-            return
-        self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now, self.domain)
+        self._own.throw_out()
+        self._waiting.throw_out()
+        if not self._closed and (self._awaited or self._suspected or self.observer.is_needed(self)):
+            self._set_retry()
+
+    def _set_retry(self) -> None:
+        if self._retry is None:
+            self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now, self._domain)
 
     def _try_now(self, now: float) -> None:
         self._retry = None
-        self._drop_finished()
-        if self._awaited or self._suspected or self.is_needed():
+        if self._awaited or self._suspected or self.observer.is_needed(self):
             self.connect()
-
-    def _drop_finished(self) -> None:
-        self._own.throw_out()
-        self._waiting.throw_out()
 
     def _replied(self) -> None:
         self._backoff.reset()
         self._heard = True
-        self.on_replied()
+        if self.when_replied is not None:
+            told, self.when_replied = self.when_replied, None
+            told()
         if self._suspected:
             self._suspected = False
             self._most = MOST_UNANSWERED
-            self.on_ready()
+            self.observer.ready(self, new=False)
         if len(self._waiting):
             self._let_in()
 
@@ -400,50 +430,52 @@ class Node:
         self._suspected = False
         self.last_error = error
         if not self._closed:
-            self.on_trouble()
+            self.observer.trouble(self)
             NOTIFIER.post(logger.debug, "lost the connection to %s: %s", self.connector.describe(), error_text(error))
-        # A server that accepts and hangs up at once must not be asked in a tight loop, so even the first try waits.
-        if not self._closed and self._retry is None:
-            self._retry = self._timer.call_at(self._timer.now + self._backoff.pause(), self._try_now, self.domain)
+            self._set_retry()  # a pause even before the first try: a server may hang up right after each accept
 
     def close(self, error: Exception) -> None:
-        """Drop the channel; whatever waits is refused with ``error``, and nothing is sent any more."""
+        """Drop the channel for good; unanswered and queued requests are refused with ``error``."""
         self._closed = True
         self._timer.cancel(self._retry)
         self._retry = None
+        self._hang_up(error)
+        self._refuse_all(error)
+
+    def _hang_up(self, error: Exception) -> None:
+        """Close the channel, if there is one; its unanswered requests are refused with ``error``."""
         if self._pipeline is not None:
             unanswered = self._pipeline.close()
             self._pipeline = None
             for request in unanswered:
                 guarded(request, request.on_unavailable, error)
-        self._refuse_all(error)
 
     def take_waiting(self) -> list[NodeRequest]:
         """Remove and return the requests that wait for a connection, or for room in it."""
         return [*self._own.take_all(), *self._waiting.take_all()]
 
     def drop(self, error: Exception) -> None:
-        """Give the connection up, and get another where there is need."""
+        """Drop the channel because of ``error``; another one is made if there is need."""
         if self._pipeline is not None:
             self._pipeline.drop(error)
 
     def leave_for(self, masters: Collection[Server], error: Exception) -> None:
-        """Use no other server than the master, which goes by these addresses."""
+        """Use only the master, which has the addresses ``masters``; drop a connection to another server with ``error``."""
         self._masters = masters
-        if self._pipeline is not None and self.server not in masters:
-            self._pipeline.drop(error)
+        if self.server not in masters:
+            self.drop(error)
 
     def demoted(self, error: Exception, request: NodeRequest | None = None) -> None:
-        """The server says that it is no master (any more): find out which one is, where that can be found out.
+        """Leave a server that is not the master (any more) if the connector can find out which one is.
 
         Args:
-            error: What it said.
-            request: What it has refused; it is sent to the new master.
+            error: The error reply that says so.
+            request: The request that it refuses; it is sent to the new master.
         """
         if self.connector.discovers:
             pipeline = self._pipeline
             # After the reply that is being read: a channel cannot be dropped in the middle of it.
-            self._timer.post(lambda: self._leave(pipeline, error, request), self.domain)
+            self._timer.post(lambda: self._leave(pipeline, error, request), self._domain)
 
     def _leave(self, pipeline: PipelinedConnection | None, error: Exception, request: NodeRequest | None) -> None:
         if pipeline is not None and pipeline is self._pipeline:
@@ -452,31 +484,29 @@ class Node:
             self.send(request)
 
     def retire(self) -> None:
-        """Hang up; the next request connects again."""
-        if self._pipeline is not None and not self._awaited:
-            requests = self._pipeline.close()
-            self._pipeline = None
-            for request in requests:
-                guarded(request, request.on_unavailable, ConnectionAbortedError("nothing is held any more"))
+        """Close the channel unless requests are queued; the next request connects again."""
+        if not self._awaited:
+            self._hang_up(ConnectionAbortedError("nothing is held any more"))
 
     def restart(self, error: Exception) -> None:
-        """Begin anew after the timer's thread has died: its alarms and its selector are gone."""
-        requests: list[NodeRequest] = []
-        if self._pipeline is not None:
-            requests.extend(self._pipeline.close())
-        requests.extend(self.take_waiting())
+        """Start again after the death of the timer's thread, whose alarms and selector are gone.
+
+        Unanswered and queued requests are refused with ``error``.
+        """
+        unanswered = [] if self._pipeline is None else self._pipeline.close()
+        requests = [*unanswered, *self.take_waiting()]
         closed, expected = self._closed, self._expected
         self._timer.cancel(self._retry)
         self._reset()
         self._closed = closed
         for request in requests:
             guarded(request, request.on_unavailable, error)
-        for request in expected:  # some wait for something else than the channel: their time goes on running
-            if not request.finished:
-                request.look_later()
+        for timed in expected:  # some wait for something else than the channel: their time goes on running
+            if not timed.finished:
+                timed.look_later()
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: no socket and no request of the parent's is ours."""
+        """In a forked child: drop the parent's socket and requests without touching what the parent shares."""
         if self._pipeline is not None:
             self._pipeline.after_fork_in_child()
         self._reset()

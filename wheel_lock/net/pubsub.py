@@ -1,7 +1,7 @@
-"""Wake-ups: one connection of its own on which the server says that a lock which is waited for has been released.
+"""The pub/sub subscriptions of one node, on a connection of their own.
 
-Pub/sub promises nothing: a message that is sent while the connection is away is lost. So whoever listens here also
-looks by himself from time to time, and once more whenever a subscription begins to hold.
+Pub/sub is unreliable: messages that are published while there is no connection are lost. So each listener also polls, at
+intervals and whenever its subscription has been confirmed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from wheel_lock.net.connection import BareCommand, PipelinedConnection, PushConnection
 from wheel_lock.net.connector import Connection, Connector, Server
-from wheel_lock.net.node import Node
+from wheel_lock.net.node import Node, NodeObserver
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
@@ -26,34 +26,28 @@ logger = logging.getLogger("wheel_lock")
 
 _PING_EVERY_S = 2.0  # a half-open connection is noticed after two of these
 _PER_COMMAND = 500  # channels
-_MOST_STRAYS = 16  # channels without listeners from which it unsubscribes again between two PINGs
-_LONGEST_CHANNEL = 1024  # bytes; none of ours is as long
+_MOST_STRAYS = 16  # repeated UNSUBSCRIBE commands between two PINGs
+_LONGEST_CHANNEL = 1024  # bytes; longer than any name that is subscribed to
 
 
 class Listener(FailureDomain, Protocol):
-    """Who waits for wake-ups on one channel."""
+    """A receiver of the messages of one pub/sub channel."""
 
     def on_subscribed(self, holds: bool) -> None:
-        """The subscription holds from now on, or does not hold any more."""
-        ...
+        """Called when the subscription has been confirmed (``holds``), or has ended."""
 
     def on_message(self, message: bytes) -> None:
-        """A message has come."""
-        ...
+        """Called with each message."""
 
 
-def _payload(message: Sequence[Reply]) -> bytes:
-    if len(message) != 3 or not isinstance(message[2], bytes):
-        raise MalformedReply(f"{message!r:.40} is no message")
-    return message[2]
+class PubSub(NodeObserver):
+    """The subscriptions of one node, on one connection, which exists as long as there are listeners. Timer's thread only.
 
-
-def _nothing() -> None:
-    """What is done about replies that prove nothing."""
-
-
-class PubSub:
-    """Subscriptions to the wake-up channels of one node, on one connection. Timer's thread only."""
+    Args:
+        timer, connector, options, launch: As for :class:`Node`.
+        domain: The failure domain of its work, an attribute, too.
+        on_moved: With this, subscriptions are to sharded pub/sub; called when channels have moved to another node.
+    """
 
     def __init__(
         self,
@@ -65,52 +59,57 @@ class PubSub:
         on_moved: Callable[[], object] | None = None,
     ) -> None:
         self._timer = timer
-        # In the way of sharded pub/sub, where that is given: called when channels live elsewhere by now.
         self._on_moved = on_moved
         self._subscribes = b"SUBSCRIBE" if on_moved is None else b"SSUBSCRIBE"
         self._unsubscribes = b"UNSUBSCRIBE" if on_moved is None else b"SUNSUBSCRIBE"
-        self._per_command = _PER_COMMAND if on_moved is None else 1  # they must be of one slot
-        self._node = Node(timer, connector, options, Counters(), launch, self._new_pipeline)
-        self._node.domain = self._domain = domain
-        self._node.is_needed = lambda: bool(self._listeners) and not self._paused
-        self._node.on_ready = self._subscribe_all
+        self._per_command = _PER_COMMAND if on_moved is None else 1  # the channels of one command must be of one slot
+        self.domain = domain
+        self._node = Node(self, timer, connector, options, Counters(), launch, self._new_pipeline)
         self._reset()
 
     def _reset(self) -> None:
         self._listeners: dict[bytes, list[Listener]] = {}  # by channel
-        self._holding: set[bytes] = set()  # confirmed
+        self._holding: set[bytes] = set()  # confirmed subscriptions
         self._asked: set[bytes] = set()  # not confirmed yet
-        self._refused: set[bytes] = set()  # to be asked for again
-        self._strays: set[bytes] = set()
-        # Channels that are subscribed to or unsubscribed from when the connection has room, as they are needed then.
+        self._refused: set[bytes] = set()  # to be subscribed to again after the next PING
+        self._strays: set[bytes] = set()  # channels of repeated UNSUBSCRIBE commands since the last PING
+        # Channels to subscribe to, or to unsubscribe from, when the connection has room: what their listeners need by then.
         self._put_off: set[bytes] = set()
         self._ping: Alarm | None = None
-        self._proved: Callable[[], object] = _nothing
+        self._proved: Callable[[], object] = lambda: None
         self._silent = False
         self._paused = False
         self._refusal_logged = False
 
     @property
     def busy(self) -> bool:
-        """Whether a subscription, a connection for it, or the answer to a PING is on its way."""
+        """Whether a subscription, a connection for it, or the reply to a PING is awaited."""
         return bool(self._asked) or self._silent or (bool(self._listeners) and self._node.busy)
+
+    def is_needed(self, node: Node) -> bool:
+        """Return whether there are listeners and the connection is not paused."""
+        return bool(self._listeners) and not self._paused
+
+    def ready(self, node: Node, *, new: bool) -> None:
+        """Subscribe to all channels on a new connection."""
+        self._subscribe(list(self._listeners))
 
     @property
     def needed(self) -> bool:
-        """Whether somebody listens."""
+        """Whether there are listeners."""
         return bool(self._listeners)
 
     def listen(self, channel: bytes, listener: Listener) -> None:
-        """Subscribe to ``channel``; the listener is told when that holds."""
+        """Subscribe to ``channel``, and call ``listener.listening(True)`` when the subscription is confirmed."""
         listeners = self._listeners.setdefault(channel, [])
         listeners.append(listener)
         known = len(listeners) == 1 and channel in self._put_off
         if known:
-            self._put_off.discard(channel)  # a pending unsubscription, which was not sent
+            self._put_off.discard(channel)  # an UNSUBSCRIBE that was put off
         if channel in self._holding:
             guarded(listener, listener.on_subscribed, True)
         elif len(listeners) > 1 or known:
-            pass  # it is being subscribed to
+            pass  # the subscription is in progress
         elif self._node.connected:
             self._subscribe((channel,))
         else:
@@ -119,13 +118,13 @@ class PubSub:
             self._set_ping()
 
     def ignore(self, channel: bytes, listener: Listener) -> None:
-        """Tell ``listener`` of ``channel`` no more."""
+        """Remove ``listener`` from ``channel``; unsubscribe if it was the last one."""
         listeners = self._listeners.get(channel, [])
         if listener in listeners:
             listeners.remove(listener)
         if not listeners and self._listeners.pop(channel, None) is not None:
             if channel in self._put_off:
-                self._put_off.discard(channel)  # a pending subscription, which was not sent
+                self._put_off.discard(channel)  # a SUBSCRIBE that was put off
             else:
                 self._unsubscribe(channel)
 
@@ -144,7 +143,7 @@ class PubSub:
         self._node.tell_room(self._catch_up)
 
     def _catch_up(self) -> None:
-        """The connection has room: send the commands that have been put off and are still needed."""
+        """The connection has room: send those of the commands put off that are still needed."""
         put_off, self._put_off = self._put_off, set()
         for channel in put_off.difference(self._listeners):
             self._unsubscribe(channel)
@@ -162,12 +161,14 @@ class PubSub:
             on_lost(channel, error)
             self._deafen()
 
-        # The first PONG shows that it lasts: one that is cut as soon as it has subscribed is not made again in a hurry.
+        # Only a PONG resets the backoff: a server may cut each connection as soon as it has subscribed.
         self._proved = on_reply
-        return PushConnection(self._heard, timer, connection, domain, _nothing, lost)
+        push_channel = PushConnection(timer, connection, domain, lambda: None, lost)
+        push_channel.on_push = self._heard
+        return push_channel
 
     def _deafen(self) -> None:
-        """The connection is gone: nobody hears anything until there is another."""
+        """The connection has ended: all subscriptions have, and the listeners are notified."""
         self._asked.clear()
         self._refused.clear()
         self._holding.clear()
@@ -187,14 +188,10 @@ class PubSub:
             self._asked.update(some)
             self._node.send(BareCommand(self._subscribes, *some))
 
-    def _subscribe_all(self) -> None:
-        """The connection stands, perhaps not for the first time."""
-        self._subscribe(list(self._listeners))
-
     def _heard(self, reply: Reply) -> None:
         self._silent = False
         if isinstance(reply, ServerError):
-            # It does not say what it is about. What is confirmed after all is struck out again.
+            # The error does not name a channel. Those that are confirmed after all are removed again.
             self._refused |= self._asked
             self._asked.clear()
             if self._on_moved is not None and reply.code == "MOVED":
@@ -208,7 +205,7 @@ class PubSub:
                     error_text(reply),
                 )
             return
-        if reply == b"PONG":  # so it is said to one that listens to nothing, because that is what it was refused
+        if reply == b"PONG":  # not a push message if there are no subscriptions, all of which were refused
             self._proved()
             return
         if type(reply) is not list or len(reply) < 2 or not isinstance(reply[1], bytes):
@@ -226,28 +223,29 @@ class PubSub:
             self._proved()
         elif what == b"sunsubscribe" and channel in self._holding and self._on_moved is not None:
             self._holding.discard(channel)
-            self._refused.add(channel)  # to be asked for again, unless its slot has gone
+            self._refused.add(channel)  # to be subscribed to again, unless its slot has moved
             for listener in listeners:
                 guarded(listener, listener.on_subscribed, False)
             self._on_moved()
         elif what in (b"message", b"smessage"):
-            message = _payload(reply)
+            if len(reply) != 3 or not isinstance(reply[2], bytes):
+                raise MalformedReply(f"{reply!r:.40} is no message")
             for listener in listeners:
-                guarded(listener, listener.on_message, message)
+                guarded(listener, listener.on_message, reply[2])
             if not listeners and channel not in self._put_off and not self._node.clogged:
                 self._stray(channel)
 
     def _stray(self, channel: bytes) -> None:
-        """Unsubscribe again from a channel without listeners: the first time was refused, or the server is hostile.
+        """Unsubscribe again from a channel without listeners: the first UNSUBSCRIBE was refused, or the server is hostile.
 
-        The number of these commands is bounded, or they would pile up here for a server that stops reading.
+        The number of these commands is bounded, so that they do not pile up if the server stops reading.
         """
         if len(channel) <= _LONGEST_CHANNEL and len(self._strays) < _MOST_STRAYS and channel not in self._strays:
             self._strays.add(channel)
             self._node.send(BareCommand(self._unsubscribes, channel))
 
     def _set_ping(self) -> None:
-        self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive, self._domain)
+        self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive, self.domain)
 
     def _look_alive(self, now: float) -> None:
         self._ping = None
@@ -265,44 +263,44 @@ class PubSub:
         self._set_ping()
 
     def rearrange(self) -> None:
-        """Listen to each channel where it lives by now: there is one place only."""
+        """Move subscriptions to the nodes that own their channels. No effect with one node."""
 
     def leave_for(self, masters: Collection[Server], error: Exception) -> None:
-        """Listen at no other server than the master, which goes by these addresses."""
+        """Subscribe only at the master, which has the addresses ``masters``; drop another connection with ``error``."""
         self._node.leave_for(masters, error)
 
     def pause(self) -> None:
-        """Ask no more whether the connection lasts, and make no other, until :meth:`resume`."""
+        """Send no PINGs and do not reconnect until :meth:`resume`."""
         self._timer.cancel(self._ping)
         self._ping = None
         self._silent = False
         self._paused = True
 
     def resume(self) -> None:
-        """Be as before :meth:`pause`."""
+        """Undo :meth:`pause`."""
         if self._paused:
             self._paused = False
             self._node.connect()
             self._set_ping()
 
     def close(self, error: Exception) -> None:
-        """Hang up for good."""
+        """Close the connection for good; all listeners are removed."""
         self._listeners.clear()
         self._deafen()
         self._node.close(error)
 
     def retire(self) -> None:
-        """Hang up until somebody listens again."""
+        """Close the connection until the next :meth:`listen`."""
         self._deafen()
         self._node.retire()
 
     def restart(self, error: Exception) -> None:
-        """After the death of the thread: begin anew."""
+        """Start again, without listeners, after the death of the timer's thread."""
         self._timer.cancel(self._ping)
         self._reset()
         self._node.restart(error)
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: nobody listens."""
+        """In a forked child: drop the parent's connection and listeners."""
         self._reset()
         self._node.after_fork_in_child()

@@ -1,4 +1,4 @@
-"""Queues in the order of arrival whose entries may be abandoned at any time."""
+"""FIFO queues whose entries may be abandoned at any time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _FEW = 256  # entries, before which abandoned ones are not looked for
 
 
 class Parking(deque[T]):
-    """A queue from which abandoned entries are removed whenever its length has doubled, amortised O(1) each.
+    """A queue that removes abandoned entries whenever its length has doubled, in amortised O(1) per entry.
 
-    So it is never much longer than twice the number of entries that wait. Its length counts the abandoned ones, too.
+    So it is never much longer than twice the number of entries that still wait. ``len`` counts the abandoned ones, too.
 
     Args:
-        has_left: Whether an entry is abandoned.
+        has_left: Returns whether an entry is abandoned.
     """
 
     def __init__(self, has_left: Callable[[T], bool]) -> None:
@@ -26,7 +26,7 @@ class Parking(deque[T]):
         self._look_at = _FEW
 
     def __bool__(self) -> bool:
-        """Whether anybody waits. Those who have left are thrown out of the front."""
+        """Return whether an entry still waits, after removing abandoned entries from the front."""
         while len(self) and self._has_left(self[0]):
             self.popleft()
         return len(self) > 0

@@ -1,7 +1,7 @@
-"""Masters that Sentinels name: who it is now is asked of all of them each time a connection is made.
+"""Connecting to a master that Sentinels name. All of them are asked for each connection.
 
-Each Sentinel is asked on a short-lived thread of its own, so one that is silent does not keep the others from being
-heard. redis-py's own Sentinel judges each answer; what all of them together mean is decided in ``opinions.py``.
+Each Sentinel is asked on a short-lived thread of its own, so a silent one does not delay the others. The client's own
+Sentinel object judges each answer; ``opinions.py`` decides between different answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import queue
 import time
 from _thread import LockType
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import redis
 import redis.asyncio
@@ -23,12 +24,12 @@ from redis.connection import AbstractConnection
 
 from wheel_lock.net.client_references import Tie
 from wheel_lock.net.connector import RedisPyConnection, RedisPyConnector, Server, as_failure, as_server
-from wheel_lock.net.node import start_helper_thread
 from wheel_lock.net.sentinel_reports import Belief, Opinion, Opinions
 from wheel_lock.protocol.resp import error_text
+from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.native import SimpleQueue, allocate_lock
 
-# redis-py's own classes ask the Sentinels themselves; here the master is known, and these classes connect to it.
+# redis-py's classes, which ask the Sentinels themselves, and those that connect to a known master.
 _REDIS_PYS: dict[type[Any], type[AbstractConnection]] = {
     redis.sentinel.SentinelManagedConnection: redis.Connection,
     redis.sentinel.SentinelManagedSSLConnection: redis.SSLConnection,
@@ -36,27 +37,12 @@ _REDIS_PYS: dict[type[Any], type[AbstractConnection]] = {
     redis.asyncio.sentinel.SentinelManagedSSLConnection: redis.SSLConnection,
 }
 _MOST_EPOCH = 2**63 - 1
-_MOST_TARGETS = 16  # servers of which something is remembered: Sentinels may name others for ever
-_OTHERS_S = 0.25  # once one Sentinel has answered, the others are waited for so long
-
-
-class _Answer:
-    """A Sentinel, as redis-py's ``discover_master`` asks it, that has given its answer already."""
-
-    def __init__(self, masters: dict[str, Any], awaited: bool) -> None:
-        self._masters = masters
-        self._awaited = awaited
-
-    def sentinel_masters(self) -> Any:
-        """Return the answer, in a coroutine where that is expected."""
-        return self._later() if self._awaited else self._masters
-
-    async def _later(self) -> dict[str, Any]:
-        return self._masters
+_MOST_TARGETS = 16  # remembered servers: Sentinels may name new ones for ever
+_OTHERS_S = 0.25  # after the first answer the other Sentinels are waited for so long
 
 
 class _Found:
-    """Stands for the pool that a user's connection class asks for the master, whose address is known here."""
+    """Stands for the pool that a user's connection class asks for the master, and returns the known address."""
 
     is_master = True
 
@@ -77,12 +63,12 @@ class _Found:
 
 
 class SentinelConnector(RedisPyConnector):
-    """Connects to whichever server is the master of a service.
+    """Connects to the current master of a service.
 
     Attributes:
-        service: Its name.
-        sentinels: What connects to each Sentinel.
-        opinions: What they have said.
+        service: The name of the service.
+        sentinels: The connectors to the Sentinels.
+        opinions: The Sentinels' answers.
 
     Raises:
         TypeError: The client is one for replicas, or an asyncio client with a connection class of the user's own.
@@ -100,39 +86,35 @@ class SentinelConnector(RedisPyConnector):
         self.service: str = pool.service_name
         self.sentinels = [RedisPyConnector(sentinel) for sentinel in pool.sentinel_manager.sentinels]
         self.opinions = Opinions(len(self.sentinels), time.monotonic)
-        self._unanswered: dict[int, float] = {}  # since when
+        self._unanswered: dict[int, float] = {}  # when each Sentinel was asked that has not answered yet
         self._targets: dict[Server, SentinelConnector] = {}
 
     def _made_of(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
         del settings["connection_pool"]
         settings.pop("connection_class", None)
         self._asks_the_pool = connection_class not in _REDIS_PYS
-        if not self._asks_the_pool:
-            return _REDIS_PYS[connection_class]
-        if issubclass(connection_class, redis.asyncio.connection.AbstractConnection):
-            return super()._made_of(connection_class, settings)
-        return connection_class
+        synchronous: type[Any] = _REDIS_PYS.get(connection_class, connection_class)
+        return synchronous
 
     def let_go(self, *owners: object) -> bool:
-        """Drop strong references that lead to ``owners``: the client, its pool. Return whether there were any."""
+        """Drop strong references that lead to ``owners``, such as the client; return whether there were any."""
         self._sentinel.loosen(owners)
         needing = [super().let_go(*owners), *[sentinel.let_go(*owners) for sentinel in self.sentinels]]
         return self._sentinel.loose or any(needing)
 
     def describe(self) -> str:
-        """Return the service, and its master as far as it is known."""
+        """Return the name of the service, and the address of its master if it is known."""
         belief = self.opinions.belief
         return f"the master of {self.service!r} ({':'.join(map(str, belief.servers[0])) if belief else 'not known'})"
 
-    def listener(self) -> SentinelConnector:
-        """Return a connector to the same master whose connections need no scripts."""
-        other = copy.copy(self)
-        other._runs_scripts = False
+    def listener(self) -> Self:
+        """Return a connector to the same master whose connections load no scripts."""
+        other = super().listener()
         other._targets = {}
         return other
 
     def forget(self) -> None:
-        """In a forked child: the threads that ask are the parent's."""
+        """In a forked child, which has none of the threads that ask."""
         self.opinions.forget()
         self._unanswered.clear()
 
@@ -140,14 +122,14 @@ class SentinelConnector(RedisPyConnector):
         """Ask the Sentinels, and connect to the master that they name.
 
         Raises:
-            redis.exceptions.RedisError, OSError: It did not work, or that server is no master (any more).
+            redis.exceptions.RedisError, OSError: The attempt failed, or that server is not a master (any more).
         """
         *others, last = self.ask(timeout_s)
         for server in others:
             try:
                 return RedisPyConnector.connect(self._at(server), timeout_s)
             except (redis.exceptions.RedisError, OSError):
-                pass  # it goes by another name as well
+                pass  # the master has another address as well
         return RedisPyConnector.connect(self._at(last), timeout_s)
 
     def _at(self, server: Server) -> SentinelConnector:
@@ -164,12 +146,12 @@ class SentinelConnector(RedisPyConnector):
         return self._targets[server]
 
     def _check(self, connection: AbstractConnection) -> None:
-        # A server that is named may have been demoted since, or not be reached by the Sentinels that would know.
+        # The server may have been demoted since, or may be cut off from the Sentinels that know of its demotion.
         connection.send_command("ROLE")
         try:
             role = connection.read_response()
         except redis.exceptions.NoPermissionError:
-            return  # +role is missing: then the first write tells
+            return  # without the right +role a replica is recognised by its reply to the first write
         if type(role) is not list or not role or role[0] != b"master":
             raise redis.exceptions.ConnectionError(f"{RedisPyConnector.describe(self)} is no master (any more)")
 
@@ -181,14 +163,14 @@ class SentinelConnector(RedisPyConnector):
         return True
 
     def ask(self, timeout_s: float) -> tuple[Server, ...]:
-        """Ask all Sentinels who is the master; return the addresses of the one to believe in. Blocks.
+        """Ask all Sentinels for the master; return its addresses, of which there is at least one. Blocks.
 
         Args:
-            timeout_s: How long it may take until the first answer. The others have a moment more; an answer that comes
-                later still is believed where it is newer.
+            timeout_s: The limit until the first answer. The other Sentinels have 250 ms more; later answers are taken into
+                account when they arrive.
 
         Raises:
-            redis.exceptions.ConnectionError: None of them names one.
+            redis.exceptions.ConnectionError: No Sentinel names a master.
         """
         answers: queue.SimpleQueue[Exception | None] = SimpleQueue()
         over = allocate_lock()  # taken when the round is over
@@ -196,7 +178,7 @@ class SentinelConnector(RedisPyConnector):
         asked = 0
         errors: list[Exception] = []
         for number in range(len(self.sentinels)):
-            # A silent one is asked again when it has answered, or its time is up: threads must not pile up.
+            # A silent Sentinel is not asked again before it has answered or its time is up: threads must not pile up.
             if asked_at - self._unanswered.setdefault(number, asked_at) >= _OTHERS_S:
                 continue
             try:
@@ -229,7 +211,7 @@ class SentinelConnector(RedisPyConnector):
     def _ask_one(
         self, number: int, timeout_s: float, answers: queue.SimpleQueue[Exception | None], over: LockType
     ) -> None:
-        """On a thread of its own: have the opinion of one Sentinel."""
+        """Add the opinion of one Sentinel, and put its error, or None, into ``answers``. On a thread of its own."""
         try:
             self.opinions.give(number, self._opinion(self.sentinels[number], timeout_s))
             if over.locked():
@@ -243,16 +225,16 @@ class SentinelConnector(RedisPyConnector):
 
     def _opinion(self, sentinel: RedisPyConnector, timeout_s: float) -> Opinion | None:
         with sentinel.client(timeout_s) as client:
-            # In one write, so both are of one moment; else the address could come with an epoch that is too old, at worst.
+            # In one write, so that both answers are of the same moment; else the epoch could be older than the address.
             asking = client.pipeline(transaction=False)
             asking.execute_command("SENTINEL MASTER", self.service)
             asking.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", self.service)
             state, address = asking.execute(raise_on_error=False)
             if isinstance(state, redis.exceptions.NoPermissionError):
-                # Of these rights redis-py needs only that to the whole list.
+                # redis-py itself needs only the right to list all masters.
                 state = client.sentinel_masters().get(self.service)
         if isinstance(state, redis.exceptions.ResponseError) or not state:
-            return None  # it watches no such master
+            return None  # it does not watch this master
         try:
             return self._read(state, address)
         except (ValueError, TypeError, LookupError) as error:
@@ -260,21 +242,21 @@ class SentinelConnector(RedisPyConnector):
         raise redis.exceptions.InvalidResponse(text)
 
     def _read(self, state: dict[str, Any], address: Any) -> Opinion | None:
-        """Return the Sentinel's opinion, read from its answers.
+        """Return the opinion in a Sentinel's answers; None if it knows too few other Sentinels, or not the master.
 
         Raises:
-            ValueError, TypeError, LookupError: They are malformed.
+            ValueError, TypeError, LookupError: The answers are malformed.
         """
         if int(state["num-other-sentinels"]) < self._sentinel().min_other_sentinels:
             return None
         epoch = int(state.get("config-epoch", 0))
         if not 0 <= epoch <= _MOST_EPOCH:
             raise ValueError("no configuration epoch can be that large")
-        # The Sentinel that leads a failover gives the state of the old master, in the new epoch, until all has ended;
-        # the address is that of the new one as soon as the epoch is.
+        # Until a failover has ended the Sentinel that leads it returns the state of the old master in the new epoch. The
+        # address belongs to the epoch.
         if isinstance(address, redis.exceptions.ResponseError):
             if "failover_in_progress" in state["flags"]:
-                return None  # it does not tell which of the two is the master
+                return None  # either of the two may be the master
             address = state["ip"], state["port"]
         server = as_server(address[0], address[1])
         if server is None:
@@ -285,10 +267,16 @@ class SentinelConnector(RedisPyConnector):
         return Opinion(epoch, self._judged(state))
 
     def _judged(self, state: dict[str, Any]) -> Server | None:
-        """Return the address as the user's Sentinel object has it, which may map it; None where the master is down."""
+        """Return the address as mapped by the client's Sentinel object; None if the master is down."""
         judge = copy.copy(self._sentinel())
         awaited = inspect.iscoroutinefunction(judge.discover_master)
-        judge.sentinels = [_Answer({self.service: state}, awaited)]
+        masters = {self.service: state}
+
+        async def answer() -> dict[str, Any]:
+            return masters
+
+        # Stands for a Sentinel, and returns the answer that has been received already.
+        judge.sentinels = [SimpleNamespace(sentinel_masters=answer if awaited else lambda: masters)]
         try:
             found = judge.discover_master(self.service)
             host, port = asyncio.run(found) if awaited else found

@@ -1,8 +1,8 @@
-"""What the Sentinels have said about who is the master, and which of it is believed. No I/O here.
+"""The answers of the Sentinels about the master, and the conclusion from them. No I/O.
 
-The newest configuration epoch wins: each failover draws a larger one. A Sentinel may name the master of an earlier epoch
-for a while - it leads a failover that has not ended, was stopped, or is cut off - so one answer alone decides nothing
-while others are newer. Epochs may also begin anew, with new Sentinels; so what is old is outlived, never kept for ever.
+The newest configuration epoch wins; each failover has a larger one. A Sentinel may name the master of an earlier epoch for
+a while, because it leads a failover that has not ended, was stopped, or is cut off. So a single answer is ignored while
+newer ones are recent. Epochs may also start from zero again, with new Sentinels, so old answers expire.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from wheel_lock.net.connector import Server
 from wheel_lock.runtime.native import allocate_lock
 
 _RECENT_S = 15.0  # an answer counts for so long, unless the same Sentinel gives another
-_REMEMBERED_S = 60.0  # a minority that names the master of an earlier epoch is not believed for so long
+_REMEMBERED_S = 60.0  # a minority that names the master of an earlier epoch is ignored for so long
 
 
 class Opinion(NamedTuple):
-    """What one Sentinel says.
+    """The answer of one Sentinel.
 
     Attributes:
         epoch: The configuration epoch.
-        server: The master in that epoch; None where the Sentinel says that it is down.
+        server: The master in that epoch; None if the Sentinel considers it down.
     """
 
     epoch: int
@@ -32,7 +32,7 @@ class Opinion(NamedTuple):
 
 
 class Belief(NamedTuple):
-    """An epoch, and the addresses of the master in it: several where Sentinels call it by different names."""
+    """An epoch and the addresses of its master; there are several if the Sentinels use different ones."""
 
     epoch: int
     servers: tuple[Server, ...]
@@ -42,8 +42,11 @@ class Opinions:
     """The latest opinion of each Sentinel, and the belief that follows from them. From any thread.
 
     Args:
-        sentinels: How many Sentinels there are.
+        sentinels: The number of Sentinels.
         now: Returns the time in seconds.
+
+    Attributes:
+        on_change: Called with the addresses whenever they differ from the previous ones, in the order of these changes.
     """
 
     def __init__(self, sentinels: int, now: Callable[[], float]) -> None:
@@ -54,20 +57,19 @@ class Opinions:
         self._confirmed_at = -math.inf
         self._changes = 0
         self._guard = allocate_lock()
-        # Called with the addresses when others are believed than before, in the order of these changes.
         self.on_change: Callable[[tuple[Server, ...]], object] = lambda servers: None
 
     @property
     def belief(self) -> Belief | None:
-        """What is believed; None before the first answer."""
+        """The latest conclusion; None before the first answer."""
         return self._belief
 
     def forget(self) -> None:
-        """In a forked child: a thread that does not exist here may have held the guard."""
+        """In a forked child: replace the guard, which a thread of the parent may have held."""
         self._guard = allocate_lock()
 
     def give(self, sentinel: int, opinion: Opinion | None) -> None:
-        """Take the answer of a Sentinel; None where it knows of no such master."""
+        """Add the answer of a Sentinel; None if it does not know the master."""
         with self._guard:
             before = self._given.pop(sentinel, (None, 0.0))[0]
             self._changes += opinion != before
@@ -79,10 +81,10 @@ class Opinions:
                 self._confirmed_at = self._now()
 
     def conclude(self, is_master: Callable[[Server], bool]) -> Belief | None:
-        """Conclude from all opinions; return what is believed from now on, or None where no master is named.
+        """Set and return the belief that follows from all recent opinions; None if they name no master.
 
         Args:
-            is_master: Asks a server; called only where the newest epoch may be one that is over.
+            is_master: Asks a server whether it is a master. Called only if the newest epoch may be obsolete.
         """
         while True:
             with self._guard:
@@ -91,7 +93,7 @@ class Opinions:
                 choices.pop(0)
             with self._guard:
                 if changes != self._changes:
-                    continue  # another answer has come meanwhile
+                    continue  # another answer has arrived meanwhile
                 if not choices or not choices[0].servers:
                     return None
                 before, self._belief = self._belief, choices[0]
@@ -102,7 +104,7 @@ class Opinions:
                 return self._belief
 
     def _choices(self) -> list[Belief]:
-        """Return what may be believed, best first: the newest epoch, then older ones where the newest may be over."""
+        """Return the possible beliefs, best first: the newest epoch, then older ones if the newest may be obsolete."""
         now = self._now()
         recent = [opinion for opinion, given_at in self._given.values() if now - given_at < _RECENT_S]
         if not recent:
@@ -110,7 +112,7 @@ class Opinions:
         unconfirmed_s = now - self._confirmed_at
         believed = self._belief
         if self._is_majority(len(recent)) and unconfirmed_s >= _RECENT_S:
-            believed = None  # they have begun anew
+            believed = None  # the epochs have started from zero again
         epochs = {opinion.epoch for opinion in recent}
         choices: list[Belief] = []
         for epoch in sorted(epochs if believed is None else {*epochs, believed.epoch}, reverse=True):

@@ -1,7 +1,7 @@
-"""Client and server that do not agree about TLS: what an attempt to connect that fails for this reason looks like.
+"""Finding out that only one of client and server speaks TLS.
 
-Neither side says so. A server that expects TLS closes the connection; one that does not waits for the rest of what it takes
-for a command. So the port is asked in the other way, once, by whoever has failed to connect; on that thread it may block.
+Neither side reports it. A server that expects TLS closes the connection; one that does not takes the client's hello for
+the beginning of a command. So after a failed attempt to connect the port is probed the other way. Blocks.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ from __future__ import annotations
 import socket
 import ssl
 
+from wheel_lock.net.handshake import HungUp
+
 _PATIENCE_S = 0.5
-_CLOSED = "Connection closed by server"  # so redis-py says
 
 
 def may_disagree(error: Exception, encrypted: bool) -> bool:
-    """Whether an attempt to connect may have failed because only one side speaks TLS.
+    """Return whether an attempt to connect may have failed because only one side speaks TLS.
 
     Args:
-        error: What redis-py has raised.
-        encrypted: Whether the client does.
+        error: The error that redis-py has raised.
+        encrypted: Whether the client speaks TLS.
     """
     cause = error.__cause__ or error.__context__
     if encrypted:
         return isinstance(cause, (TimeoutError, ssl.SSLError))
-    return isinstance(cause, (ConnectionResetError, BrokenPipeError)) or str(error).startswith(_CLOSED)
+    return isinstance(error, HungUp) or isinstance(cause, (ConnectionResetError, BrokenPipeError))
 
 
 def disagreement(server: tuple[str, int], encrypted: bool) -> str | None:
-    """Return what client and server do not agree about; None where it is something else. Blocks for a moment.
+    """Return an explanation if only one side speaks TLS, else None. Blocks for up to 0.5 s for each step.
 
     Args:
         server: Host and port.
@@ -51,7 +52,7 @@ def _answers_in_plain_text(server: tuple[str, int]) -> bool:
 
 def _shakes_hands(server: tuple[str, int]) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # nothing is said here that would have to be kept secret
+    context.check_hostname = False  # nothing secret is sent
     context.verify_mode = ssl.CERT_NONE
     try:
         with socket.create_connection(server, timeout=_PATIENCE_S) as sock, context.wrap_socket(sock):

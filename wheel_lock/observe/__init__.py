@@ -1,4 +1,4 @@
-"""What can be seen of a running context: frozen snapshots and events."""
+"""Snapshots and events of a running context: frozen values."""
 
 from wheel_lock.observe.events import HeldLock, LostEvent
 from wheel_lock.observe.stats import ContextStats

@@ -1,27 +1,23 @@
-"""Frozen values that tell of single leases."""
+"""Frozen values about single leases."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from wheel_lock.errors import LossReason
-
-if TYPE_CHECKING:
-    from wheel_lock.lease import Lease
 
 
 @dataclass(frozen=True, slots=True)
 class LostEvent:
-    """A lease has been lost. Handed to ``on_lost`` callbacks, exactly once per lease.
+    """The loss of a lease. Passed to its ``on_lost`` callback, once per lease.
 
     Attributes:
         name: The lock's name as the caller gave it.
-        reason: Why.
-        at: When the library knew, in seconds of the timer's clock. The callback may run later, behind slow ones.
-        deadline: The lease's local deadline on the same clock; ``at`` lies before it whenever the thread could run.
-        renewals: How often the lease had been renewed.
-        fence: Its fence, if it had one.
+        reason: The reason of the loss.
+        at: When the loss was detected, in seconds of the timer's clock. The callback may run later, behind slow ones.
+        deadline: The lease's local deadline on the same clock; ``at`` precedes it unless the thread was kept from running.
+        renewals: The number of confirmed renewals.
+        fence: The lease's fence; None if it had none.
     """
 
     name: str | bytes
@@ -34,15 +30,15 @@ class LostEvent:
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """One held lock, as :meth:`wheel_lock.LockContext.held` shows it.
+    """A held lock; see :meth:`wheel_lock.LockContext.held`.
 
     Attributes:
         name: The lock's name as the caller gave it.
-        timeout_s: Its time-to-live.
+        timeout_s: Its time-to-live in seconds.
         age_s: Seconds since its acquire was sent.
         remaining_s: Seconds until its local deadline.
-        renewals: How often it has been renewed.
-        overdue: Whether its renewal is not confirmed yet although it should be.
+        renewals: The number of confirmed renewals.
+        overdue: Whether a renewal is due and not confirmed.
     """
 
     name: str | bytes
@@ -51,15 +47,3 @@ class HeldLock:
     remaining_s: float
     renewals: int
     overdue: bool
-
-
-def held_lock(lease: Lease, now: float, overdue: bool) -> HeldLock:
-    """Return what is to be seen of ``lease`` at ``now``."""
-    return HeldLock(
-        name=lease.name,
-        timeout_s=lease.group.timeout_s,
-        age_s=now - lease.acquired_at,
-        remaining_s=lease.deadline - now,
-        renewals=lease.renewals,
-        overdue=overdue,
-    )

@@ -1,4 +1,4 @@
-"""Counters that are cheap to keep, and the frozen snapshot that users see."""
+"""The counters of an engine, and the frozen snapshot of them that users get."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOUNDS = [1e-5 * _GROWTH**step for step in range(320)]  # 10 us to about 60 s, 
 
 
 class LossCounts(Mapping[LossReason, int]):
-    """How many leases were lost for which reason. Read-only, and can be copied and pickled."""
+    """The number of lost leases by reason: a read-only mapping that can be copied and pickled."""
 
     def __init__(self, counts: Mapping[LossReason, int]) -> None:
         self._counts = dict(counts)
@@ -34,7 +34,7 @@ class LossCounts(Mapping[LossReason, int]):
 
 
 class Histogram:
-    """Durations in buckets that grow by 5 %, so any quantile is right to 5 % at a constant cost.
+    """Durations in buckets that grow by 5 %: any quantile is accurate to 5 %, and memory is constant.
 
     >>> lags = Histogram()
     >>> for value in (0.001, 0.002, 0.5): lags.add(value)
@@ -50,14 +50,14 @@ class Histogram:
         self.most = 0.0
 
     def add(self, duration_s: float, times: int = 1) -> None:
-        """Count ``times`` events of ``duration_s`` seconds. O(log of the number of buckets)."""
+        """Count ``times`` events of ``duration_s`` seconds. O(log n) in the number of buckets."""
         self._counts[bisect_left(_BOUNDS, duration_s)] += times
         self.total += times
         if duration_s > self.most:
             self.most = duration_s
 
     def quantile(self, share: float) -> float:
-        """Return an upper bound, within 5 %, of the duration that ``share`` of the events did not exceed; 0 if none."""
+        """Return an upper bound, within 5 %, of the ``share`` quantile (0 to 1) in seconds; 0 if nothing was counted."""
         wanted = share * self.total
         seen = 0
         for bucket, times in enumerate(self._counts):
@@ -69,7 +69,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Counters:
-    """What the engine counts while it works. Written by the timer's thread only."""
+    """The counters of one engine. Written by the timer's thread only."""
 
     acquired: int = 0
     released: int = 0
@@ -82,31 +82,31 @@ class Counters:
     slack_min_s: float = math.inf
 
     def reset(self) -> None:
-        """Begin at nought again, in place."""
+        """Set all counters to zero, in place."""
         for name, value in zip(self.__slots__, (getattr(Counters(), name) for name in self.__slots__), strict=True):
             setattr(self, name, value)
 
 
 @dataclass(frozen=True, slots=True)
 class ContextStats:
-    """A snapshot of one context, counted since it was made.
+    """A snapshot of one context. Counters start when the context is made.
 
     Attributes:
         held: Locks held now.
-        waiting: Callers that wait for a lock now.
+        waiting: Callers waiting for a lock now.
         acquired: Locks granted.
         released: Locks released by their holders.
         renewed: Renewals that the server confirmed.
-        lost: Leases that ended without a release, for whatever reason.
+        lost: Leases that ended without a release.
         lost_by_reason: The same, by :class:`LossReason`.
-        unknown: Renewals whose outcome was not known (no reply, or an error that proves nothing); they are retried.
-        overdue: Leases whose renewal is not confirmed now although it should be.
+        unknown: Renewals without a known outcome (no reply, or an error that proves nothing); they are retried.
+        overdue: Leases with a renewal that is due and not confirmed now.
         batches: Renewal script calls sent.
         connects: Connections made.
         renewal_lag_p50_s: Median time from due to confirmed.
-        renewal_lag_p99_s: 99 % of renewals were confirmed within this time of being due.
+        renewal_lag_p99_s: The 99th percentile of that time.
         renewal_lag_max_s: The longest such time.
-        renewal_slack_min_s: The least time that was left to a local deadline when a renewal was confirmed.
+        renewal_slack_min_s: The least time left to a local deadline when a renewal was confirmed.
     """
 
     held: int
@@ -127,7 +127,7 @@ class ContextStats:
 
 
 def snapshot(counters: Counters, *, held: int, overdue: int, waiting: int = 0) -> ContextStats:
-    """Freeze ``counters``, with what is held and overdue at this moment."""
+    """Return a frozen copy of ``counters``, with the numbers of held, overdue and waiting at this moment."""
     lost = LossCounts(counters.lost)
     return ContextStats(
         held=held,

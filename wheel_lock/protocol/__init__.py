@@ -1,1 +1,1 @@
-"""Bytes and values on the wire. Pure: nothing here knows of a clock, a thread or a socket."""
+"""The wire: encoding of commands, reading of replies, names of keys, Lua scripts. Pure: no clock, thread or socket."""

@@ -1,7 +1,7 @@
-"""Hash slots, and the names of keys that accompany a lock.
+"""Hash slots, and the names of companion keys and channels.
 
-A companion key must live in the hash slot of its lock, on every server and for every legal name, because one script
-touches both. Redis hashes the part of a key between its first ``{`` and the first ``}`` after it, if that part is not
+A companion key must be in the hash slot of its lock, on every server and for every legal name, because one script
+uses both. Redis hashes the part of a key between its first ``{`` and the first ``}`` after it, if that part is not
 empty, and the whole key otherwise (Redis cluster specification).
 """
 
@@ -21,7 +21,7 @@ _REDISSON = b"redisson_lock__channel:"
 
 
 def hash_tag(key: bytes) -> bytes | None:
-    """Return the part of ``key`` that Redis hashes instead of the whole, or None where it hashes the whole.
+    """Return the part of ``key`` that Redis hashes instead of the whole; None if it hashes the whole.
 
     >>> hash_tag(b"a{user}b"), hash_tag(b"plain"), hash_tag(b"{}x")
     (b'user', None, None)
@@ -53,23 +53,23 @@ def wake_channel(name: bytes, whom: bytes = b"") -> bytes:
 
     Args:
         name: The lock's name.
-        whom: Which waiters, where the lock has several kinds of them.
+        whom: The group of waiters, if the lock has several.
     """
     return companion(_WAKE + whom, name)
 
 
 def redisson_channel(name: bytes) -> bytes:
-    """Return the channel on which Redisson tells of a release (RedissonLock.getChannelName, RedissonObject.prefixName)."""
+    """Return the channel on which Redisson publishes releases (RedissonLock.getChannelName, RedissonObject.prefixName)."""
     return _REDISSON + (name if b"{" in name else b"{" + name + b"}")
 
 
 def queue_keys(name: bytes) -> tuple[bytes, bytes]:
-    """Return the keys of a fair lock's queue, in the lock's own slot: who waits, and who of them is alive."""
+    """Return the two keys of a fair lock's queue, in the lock's own slot: the waiters, and their expiries."""
     return companion(_QUEUE, name), companion(_ALIVE, name)
 
 
 def permits_key(name: bytes) -> bytes:
-    """Return the key that holds the number of permits of the semaphore ``name``, where somebody has set it."""
+    """Return the key that holds the number of permits of the semaphore ``name``, if that has been set."""
     return companion(_PERMITS, name)
 
 
@@ -82,10 +82,10 @@ def companion(prefix: bytes, name: bytes) -> bytes:
     """
     # The character after the prefix differs between the three forms: {a} and a are two names, and so need two keys.
     if hash_tag(name) is not None:
-        return prefix + b"=" + name  # the name's own tag goes on to decide
+        return prefix + b"=" + name  # the name's own tag determines the slot
     if name and b"}" not in name:
         return prefix + b"{" + name + b"}"
-    # A closing brace in the name would end our tag early, so a tag that merely hashes to the same slot stands in.
+    # A closing brace in the name would end the tag early, so another tag with the same slot takes its place.
     return prefix + b"#{" + _tag_of_slot(hash_slot(name)) + b"}" + name
 
 
@@ -95,7 +95,7 @@ def _tag_of_slot(slot: int) -> bytes:
 
 @functools.cache
 def _tags() -> dict[int, bytes]:
-    """Return the shortest hexadecimal number in each slot; made once, in about a tenth of a second."""
+    """Return the shortest hexadecimal number in each slot; computed once, in about 0.1 s."""
     tags: dict[int, bytes] = {}
     for candidate in itertools.count():
         tag = b"%x" % candidate

@@ -1,4 +1,4 @@
-"""Reading a stream of RESP2 replies: hiredis parses it, and expensive or malformed replies are rejected before.
+"""Reading a stream of RESP2 replies: hiredis parses it, after expensive or malformed replies have been rejected.
 
 hiredis trusts every length. It allocates a list as soon as it has read the header of an array, buffers a text until it is
 complete, and parses types of RESP3, of which it mishandles some. So each header that could be expensive is checked before
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from wheel_lock.protocol.resp import MalformedReply
 
 NOTHING = object()
-"""What a reader returns if no reply is complete."""
+"""Returned by a reader if no reply is complete."""
 
 TOO_LONG = b"(too long)"
-"""What is returned in place of a text that is too long to be kept."""
+"""Returned in place of a text that is too long to be kept."""
 
 _COMMON = frozenset([b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*0\r\n"])  # most chunks are one of these
 _PLAIN = b"+OK\r\n:-0123456789"  # chunks of these alone contain no expensive header
@@ -98,8 +98,8 @@ class ReplyReader:
         self._reader = reader
         self._limits = limits
         self.gets = reader.gets
-        self._rest = b""  # bytes that have not been fed, ...
-        self._at = 0  # ... from here on
+        self._rest = b""  # received bytes ...
+        self._at = 0  # ... that have not been fed from this position on
         self._payload = 0  # remaining bytes of a text; negative if it is skipped
         self._fed = _LAST  # the byte that was fed last
         self._since = self._arrays = self._items = self._short = 0  # fed since the last complete reply
@@ -118,12 +118,12 @@ class ReplyReader:
             self._feed_more()
 
     def _is_short(self, data: bytes) -> bool:
-        """Whether whatever looks like a header in it is one of a few short lists."""
+        """Count the candidates in ``data``; return whether they are headers of a few short lists."""
         self._short += data.count(b"*")
         return self._short <= _FEW and data[-1] == _LAST and _LOOK_LONG(data) is None
 
     def more(self, fresh: bool) -> bool:
-        """Go on after ``gets`` has returned NOTHING; return whether there may be more replies now.
+        """Feed more after ``gets`` has returned NOTHING; return whether there may be more replies now.
 
         Args:
             fresh: Whether a reply was complete since the last call.

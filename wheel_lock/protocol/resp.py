@@ -1,7 +1,6 @@
-"""RESP2 as bytes: commands are encoded here, and the one shape of batched reply is checked and read here.
+"""RESP2: encoding of commands, and reading of the replies of batched scripts.
 
-Parsing the stream itself is hiredis's work (see net/connection.py). What is known when a lease is made - its name
-and its token - is encoded once, as ``lease_args``, which every later command of that lease reuses.
+hiredis parses the stream. A lease's name and token are encoded once, as ``lease_args``, which all its commands reuse.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ def command(*arguments: bytes) -> bytes:
 
 
 def lease_args(name: bytes, token: bytes) -> bytes:
-    """Encode the two arguments that nearly every command of a lease carries."""
+    """Encode name and token, the two arguments of nearly every command of a lease."""
     return b"$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(token), token)
 
 
 def split_lease_args(data: bytes) -> tuple[bytes, bytes]:
-    """Return the name and the token that ``fragment`` was made of; neither is stored a second time."""
+    """Return the name and the token that :func:`lease_args` has encoded."""
     name, rest = _take_bulk_string(data)
     token, _ = _take_bulk_string(rest)
     return name, token
 
 
 def split_bulk_strings(data: bytes) -> list[bytes]:
-    """Return the arguments that were encoded one after the other."""
+    """Return the arguments of a sequence of bulk strings."""
     found = []
     while data:
         argument, data = _take_bulk_string(data)
@@ -66,7 +65,7 @@ def split_bulk_strings(data: bytes) -> list[bytes]:
 
 
 def name_in(data: bytes) -> bytes:
-    """Return the name alone."""
+    """Return the name that :func:`lease_args` has encoded."""
     end = data.index(b"\r\n")
     return data[end + 2 : end + 2 + int(data[1:end])]
 
@@ -79,19 +78,19 @@ def _take_bulk_string(data: bytes) -> tuple[bytes, bytes]:
 
 
 def set_if_free(lease_args: bytes, ttl_ms: int) -> bytes:
-    """Encode ``SET name token NX PX ttl``: the acquire that redis-py's own Lock sends, byte for byte."""
+    """Encode ``SET name token NX PX ttl``: the same bytes that redis-py's Lock sends."""
     return b"*6\r\n$3\r\nSET\r\n%b$2\r\nNX\r\n$2\r\nPX\r\n%b" % (lease_args, int_arg(ttl_ms))
 
 
 LONG_TEXT = 1000
-"""Characters that are shown of an error which is the whole message, or the cause of one."""
+"""The most characters that are shown of an error that is a whole message, or its cause."""
 
 
 def error_text(error: object, most: int = 200) -> str:
-    """Return a server's text for messages, logs and terminals: short, one line of printable ASCII, and without the
-    arguments of a command, which contain the token.
+    """Return a text that a server has sent (an error, a host name, a version) for messages, logs and terminals.
 
-    Every text of a server goes through here: errors, names of hosts, versions.
+    It is one line of at most ``most`` printable ASCII characters, without the arguments of a command, which contain the
+    token.
 
     >>> error_text("ERR unknown command 'SET', with args beginning with: 'a' 'secret'")
     "ERR unknown command 'SET'"
@@ -110,11 +109,11 @@ TAKEN = 1
 
 
 def exceptions(reply: Reply, leases: int) -> Sequence[tuple[int, int | ServerError]]:
-    """Check and read the reply of a batched script: the entries that did not go as wished.
+    """Check and read the reply of a batched script: the leases for which it failed.
 
     Args:
-        reply: What the server sent: a flat list of 1-based index and verdict.
-        leases: How many leases the call was about.
+        reply: The parsed reply: a flat list of 1-based index and verdict.
+        leases: The number of leases in the call.
 
     Returns:
         Pairs of 0-based index and GONE, TAKEN or the server's error, each index at most once.

@@ -1,10 +1,10 @@
-"""The Lua scripts as the package ships them: text, SHA-1, and the pre-encoded head of a call.
+"""The Lua scripts: text, SHA-1, and the encoded head of a call.
 
-A script has two forms. On Redis 7 and newer its text starts with a ``#!lua flags=...`` line, which lets one call work
-on the keys of every slot a cluster node owns, keeps renewing when the server is out of memory, and makes a demoted
-master answer READONLY. Older servers and fakeredis do not know that line and get the same text without it, and without
-the lines that use ``PEXPIRE ... GT``, which came with Redis 7, too: what follows such a line does without. Which form a
-connection uses is decided once, when it is made.
+A script has two forms. On Redis 7 and newer its text starts with a ``#!lua flags=...`` line, which lets one call use
+keys of all slots of a cluster node, lets renewals run when the server is out of memory, and makes a demoted master answer
+READONLY. Older servers and fakeredis do not support that line, and get the text without it, and without the lines that use
+``PEXPIRE ... GT``, which is new in Redis 7, too; the lines behind them do the same work. A connection chooses the form
+once, when it is made.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ COMMANDS = frozenset({
     *("del", "exists", "get", "hexists", "hset", "pexpire", "pttl", "set", "time"),
     *("zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zscore"),
 })  # fmt: skip
-"""All commands that scripts cannot do without; not so PUBLISH, TYPE, HLEN and HKEYS, where the user may not call them."""
+"""The commands that scripts require. PUBLISH, TYPE, HLEN and HKEYS are optional: the user may have no right to them."""
 
 
 class ScriptForm:
-    """One text of a script, ready to be called.
+    """One text of a script, and its calls.
 
     Attributes:
         source: The text.
-        sha1: Its SHA-1 in hexadecimal, by which the server knows it.
+        sha1: Its SHA-1 in hexadecimal, the argument of EVALSHA.
     """
 
     __slots__ = ("_by_sha1", "_by_source", "sha1", "source")
@@ -49,19 +49,19 @@ class ScriptForm:
             keys: How many of the arguments are KEYS; they come first.
             arguments: How many bulk strings ``body`` holds, keys included.
             body: The encoded arguments.
-            in_full: Send the text (EVAL, which also makes the server remember it) instead of its SHA-1.
+            in_full: Send the text (EVAL, which also loads it into the server's cache) instead of its SHA-1.
         """
         head = self._by_source if use_eval else self._by_sha1
         return b"*%d\r\n%b$%d\r\n%d\r\n%b" % (arguments + 3, head, len(str(keys)), keys, body)
 
 
 class DeclaredKeysForm(NamedTuple):
-    """A batched script as it is called about one lease whose keys are declared.
+    """The form of a batched script for one lease whose keys are declared.
 
     Attributes:
-        script: The same text, which finds its keys among KEYS.
-        keys: Where they are among the arguments of a call that declares none, counted from 0.
-        arguments: How many of those there are.
+        script: The same text, with its keys in KEYS.
+        keys: The 0-based positions of the keys among the arguments of a call without declared keys.
+        arguments: The number of those arguments.
     """
 
     script: Script
@@ -77,22 +77,22 @@ class Script:
     plain: ScriptForm
     flagged: ScriptForm
     sharded: ScriptForm
-    single: DeclaredKeysForm | None = None  # of a batched script
-    commands: frozenset[str] = frozenset()  # without which it cannot do its work
+    single: DeclaredKeysForm | None = None  # only of batched scripts
+    commands: frozenset[str] = frozenset()  # the required commands that it calls
 
     def form(self, capability: int) -> ScriptForm:
-        """Return the form for a server that does not know ``#!lua`` lines (0), does (1), and has sharded pub/sub (2)."""
+        """Return the form for a server without ``#!lua`` lines (0), with them (1), and with sharded pub/sub, too (2)."""
         return (self.plain, self.flagged, self.sharded)[capability]
 
 
 class Command:
-    """One command, not yet tied to a connection: plain, or a script call whose form the connection decides.
+    """A command before a connection is chosen: a plain one, or a script call whose form the connection determines.
 
     Attributes:
-        script: The script, or None for a plain command.
+        script: The script; None for a plain command.
         keys: How many of the arguments are KEYS.
         arguments: How many bulk strings ``body`` holds, keys included.
-        body: The encoded arguments; of a plain command, all of it.
+        body: The encoded arguments; for a plain command, the whole command.
     """
 
     __slots__ = ("arguments", "body", "keys", "script")
@@ -104,7 +104,7 @@ class Command:
         self.body = body
 
     def declared(self) -> Command:
-        """Return a call about one lease with its keys declared; of any other call, the call itself."""
+        """Return the call with declared keys if it is a batched one about one lease, else the call itself."""
         single = None if self.script is None else self.script.single
         if single is None or self.arguments != single.arguments:
             return self
@@ -114,7 +114,12 @@ class Command:
         return Command(single.script, len(keys), self.arguments, b"".join(map(bulk_string, keys + others)))
 
     def encode(self, capability: int, use_eval: bool) -> bytes:
-        """Return the bytes to send on a connection to a server of a ``level``; see :meth:`Script.form`."""
+        """Return the encoded command for a server of a ``level``; see :meth:`Script.form`.
+
+        Args:
+            level: The level of the server.
+            in_full: Send the script's text instead of its SHA-1.
+        """
         if self.script is None:
             return self.body
         return self.script.form(capability).call(self.keys, self.arguments, self.body, use_eval=use_eval)
@@ -128,7 +133,7 @@ _LUA = resources.files(__package__).joinpath("lua")
 
 
 def _included(found: re.Match[bytes]) -> bytes:
-    """Return what several scripts have in common, in the place of the line that asks for it."""
+    """Return the text of the included file that replaces an ``include`` line."""
     return _INCLUDE.sub(_included, _LUA.joinpath("include", f"{found[1].decode()}.lua").read_bytes().rstrip())
 
 
@@ -139,7 +144,7 @@ def _load(name: str) -> Script:
     found = _ONE_LEASE.search(text)
     single = None
     if found is not None:
-        # Shadowed: what the text takes for its arguments are these, in their order, wherever they were sent.
+        # ARGV is shadowed by the same arguments in the order of the batched form, whether sent as KEYS or ARGV.
         arguments = found[1].decode().split(", ")
         declared = b"local ARGV = {%b}\n%b" % (found[1], text)
         script = Script(f"{name}, one lease", *_forms(declared, [flag for flag in flags if "cross-slot" not in flag]))
@@ -192,23 +197,23 @@ ALL = tuple(script for script in list(globals().values()) if isinstance(script, 
 
 
 def rights_arguments(*, keyed: bool) -> tuple[int, list[bytes]]:
-    """Return how many keys a call of RIGHTS has, and its arguments.
+    """Return the number of keys of a call of RIGHTS, and its arguments.
 
     Args:
-        keyed: Whether calls without keys are refused.
+        keyed: Whether the server refuses calls without keys.
     """
-    key = b"wheel_lock:probe:" + secrets.token_hex(16).encode()  # which does not exist
+    key = b"wheel_lock:probe:" + secrets.token_hex(16).encode()  # a key that does not exist
     return int(keyed), [*([key] if keyed else []), key, *map(str.encode, sorted(COMMANDS))]
 
 
 def rights_call(*, keyed: bool) -> Command:
-    """Return the call that looks which commands the user may not call."""
+    """Return the call that finds which commands the user has no right to call; ``keyed``: see :func:`rights_arguments`."""
     keys, arguments = rights_arguments(keyed=keyed)
     return Command(RIGHTS, keys, len(arguments), b"".join(map(bulk_string, arguments)))
 
 
 FLAG_PROBE = b"#!lua flags=no-writes,allow-oom,allow-stale,allow-cross-slot-keys\nreturn 1"
-"""A script that only a server with ``#!lua`` support runs: a feature is asked for, not read off a version."""
+"""A script that only servers with ``#!lua`` support run: the feature is tested, not the version."""
 
 KEYED_FLAG_PROBE = b"#!lua flags=no-writes,allow-oom\nreturn 1"
 """The same for services that refuse calls without keys."""

@@ -1,7 +1,7 @@
-"""Error replies and what they mean: the one place that reads a server's error texts.
+"""Error replies: the one place that parses a server's error texts.
 
-An error reply begins with a code in capitals. Before Redis 7 an error inside a script is wrapped in the script's own, and
-some conditions have no code inside a script in any version. ``code`` is the real one in all of these cases.
+An error reply begins with a code in capitals. Before Redis 7 the error of a script wraps an error inside it, and some
+conditions have no code inside scripts in any version. ``code`` is the original code in all of these cases.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 from functools import cached_property
 
 NOT_LOCAL = "NOTLOCAL"
-"""The code of a key that lives on another node of the cluster, or on none, as a script finds; servers have none for it."""
+"""The code for a script's key that is on another node of the cluster, or on none; servers have no code for this."""
 
 NOT_NOW = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "TRYAGAIN"})
-"""Codes with which a server says that it cannot answer anybody for the moment."""
+"""Codes of a server that can serve no requests for the moment."""
 
-_MOST_READ = 1000  # characters of an error's text, whose length the server chooses
+_MOST_READ = 1000  # the most characters of an error's text that are parsed
 _WRAPPED = re.compile(r"ERR Error running script \([^)]*\): ")
 _PLACE = re.compile(r"@?user_script: ?\d+: ")
 _CODE = re.compile(r"[A-Z][A-Z0-9_]+(?= |$)")
@@ -33,6 +33,7 @@ _WITHOUT_CODE = {  # texts of errors inside scripts, from Redis 6.2 to 8.2 and V
     "do not hash to the same slot": "CROSSSLOT",
 }
 _FORBIDDEN = re.compile(r"no permissions to run the '([\w|-]+)' command")
+_REDIRECTION = re.compile(r"[^ ]* ([0-9]{1,5}) ([!-~]{0,260}):([0-9]{1,5})")  # an IPv6 address has colons of its own
 _LOOKED_AT = 500  # characters
 _WANTS_KEYS = re.compile(
     "|".join(
@@ -54,7 +55,7 @@ class ServerError(Exception):
 
     @cached_property
     def code(self) -> str:
-        """The code, such as ``READONLY``, also where a script's error hides it; ``ERR`` where there is none.
+        """The code, such as ``READONLY``, also if a script's error wraps it; ``ERR`` if there is none.
 
         >>> ServerError("ERR Error running script (call to f_00): @user_script:7: -READONLY You can't write").code
         'READONLY'
@@ -68,28 +69,34 @@ class ServerError(Exception):
         found = _CODE.match(text)
         if found is not None and found[0] != "ERR":
             return found[0]
-        within = _CODE.match(text.removeprefix("ERR "))  # as fakeredis puts it
+        within = _CODE.match(text.removeprefix("ERR "))  # the form of fakeredis
         if within is not None and within[0] in _KNOWN:
             return within[0]
         return next((code for phrase, code in _WITHOUT_CODE.items() if phrase in text), "ERR")
 
     @property
     def in_script(self) -> bool:
-        """Whether it arose while a script ran, which may have been carried out up to there."""
+        """True if the error arose inside a script, which may have been executed up to there."""
         text = str(self)
         return not text.startswith(self.code) or "user_script:" in text
 
     @property
+    def redirection(self) -> tuple[int, str, str] | None:
+        """The slot, host and port that a MOVED or ASK error names; None where they are malformed."""
+        read = _REDIRECTION.fullmatch(str(self))
+        return None if read is None else (int(read[1]), read[2].removeprefix("[").removesuffix("]"), read[3])
+
+    @property
     def forbidden(self) -> frozenset[str]:
-        """The command that the user may not call, if that is what it says."""
+        """The command that the user has no right to call, if that is the error."""
         return frozenset(_FORBIDDEN.findall(str(self)))
 
     @property
     def wants_keys(self) -> bool:
-        """Whether, as the error to a script call without keys, it means that a service needs keys to know where to send it.
+        """True if the error, to a script call without keys, says that keys must be declared.
 
-        The only code for that is CROSSSLOT, so the text is compared with the known ones of services. Other errors go to
-        the caller, who can set ``declare_keys``.
+        The only code for that is CROSSSLOT, so the text is compared with the known texts of services. Other errors are
+        raised, and users can set ``declare_keys``.
         """
         if self.code == "ERR":
             return _WANTS_KEYS.search(str(self)[:_LOOKED_AT]) is not None
@@ -97,7 +104,7 @@ class ServerError(Exception):
 
 
 def code_of(outcome: object) -> str:
-    """Return the code of an error of ours or of redis-py's; an empty text for whatever is no error."""
+    """Return the code of a ServerError or of an exception of redis-py; an empty text for any other object."""
     if isinstance(outcome, ServerError):
         return outcome.code
     return ServerError(str(outcome)).code if isinstance(outcome, Exception) else ""

@@ -1,6 +1,6 @@
-"""Tokens: the owner's secret value of a lease. 128 bits from the system's generator, never kept in stock.
+"""Tokens: the secret value of a lease's owner. 128 bits from the system's generator, never drawn in advance.
 
-(A stock would be copied by a fork, or by a snapshot of the machine, and two owners would have the same secrets.)
+(A stock would be copied by a fork, or by a snapshot of the machine, and two owners would have the same tokens.)
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ TOKEN_CHARACTERS = 22
 
 
 def new_token() -> bytes:
-    """Return 128 random bits as 22 characters."""
+    """Return a new 128-bit random token of 22 characters."""
     return _as_text(secrets.token_bytes(_TOKEN_BYTES))
 
 
 def new_tokens() -> Iterator[bytes]:
-    """Yield such tokens for ever; the random bytes of many that are used at once are drawn at once."""
+    """Yield new tokens without end; random bytes are drawn for 512 of them at a time."""
     while True:
         drawn = secrets.token_bytes(_TOKEN_BYTES * _TOKENS_PER_DRAW)
         for start in range(0, len(drawn), _TOKEN_BYTES):

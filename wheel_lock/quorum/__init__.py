@@ -1,1 +1,1 @@
-"""Locks that a majority of independent masters grants (Redlock), built on an engine for each of them."""
+"""Redlock: locks that a majority of independent masters grants, built on one engine for each master."""

@@ -1,8 +1,8 @@
-"""Acquiring: one election after the other, until a majority of the nodes grants, or the caller's patience ends.
+"""Acquiring: elections are repeated until a majority of the nodes grants the lock, or the wait ends.
 
-All nodes are asked at once, and an election is decided as soon as its outcome is certain, so a node that is slow delays
-nothing. Two who ask at the same time may each get some of the votes. Then both give them back, and pause for a random
-time, longer than an election has taken, before they try again: one of them will be alone.
+An election asks all nodes at once, and is decided as soon as its outcome is certain, so a slow node does not delay it. Two
+concurrent elections may split the votes. Then both return their votes, and pause for a random time, longer than an election
+takes, before the next try.
 
 Source: "Distributed Locks with Redis" on redis.io, section "Retry on failure".
 """
@@ -11,22 +11,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import EXTENDING, Event, Lease
 from wheel_lock.protocol.resp import lease_args
-from wheel_lock.quorum.lease import QuorumLease
+from wheel_lock.quorum.lease import QuorumLease, VoteListener
 from wheel_lock.runtime.backoff import JITTER
 from wheel_lock.wheel import WheelEntry
 
-if TYPE_CHECKING:
-    from wheel_lock.quorum.engine import QuorumEngine
+_RETRY_S = 0.05  # the default pause, on average
+_ELECTIONS = 4  # the least pause, in durations of the last election
 
-_RETRY_S = 0.05  # on average, where nothing else was said
-_ELECTIONS = 4  # the pause is at least so many times as long as an election took
+
+class Quorum(VoteListener, Protocol):
+    """The engine of a quorum, as the waits for its locks see it. Documented at :class:`QuorumEngine`."""
+
+    acquiring: int
+    contests: set[QuorumWaiter]
+
+    def refusal(self, name: str | bytes | None, wanted: int) -> WheelLockError | None: ...
+    def may_wait(self, contest: QuorumWaiter) -> WheelLockError | None: ...
+    def asks_for(self, time_s: float) -> None: ...
+    def limit_s(self, timeout_s: float) -> float: ...
+    def begin(self, lease: QuorumLease) -> None: ...
+    def complete(self, lease: QuorumLease) -> None: ...
+    def release(self, lease: Lease, future: Future[None]) -> None: ...
 
 
 class AcquireRound:
@@ -34,20 +46,20 @@ class AcquireRound:
 
     Args:
         engine: The engine.
-        lease: What is to be granted.
-        decided: Called when it is granted or not.
-        caller_until: When the caller's time is up, in seconds of the timer's clock; None for never.
-        by_script: Ask in a form that tells what kind of key is in the way.
+        lease: The lease to acquire.
+        decided: Called when the election is decided.
+        caller_until: The caller's time limit, in seconds of the timer's clock; None if there is none.
+        by_script: Acquire by the script, whose reply contains the type of a key of another type.
 
     Attributes:
         lease: As above.
         granted: Whether a majority granted it.
-        failure: Why too few nodes answered to tell; None where enough did.
+        failure: The error if too few nodes answered, or the context admits no more locks; None otherwise.
     """
 
     def __init__(
         self,
-        engine: QuorumEngine,
+        engine: Quorum,
         lease: QuorumLease,
         decided: Callable[[], object],
         caller_until: float | None,
@@ -65,9 +77,9 @@ class AcquireRound:
         self.failure: WheelLockError | None = None
 
     def begin(self) -> None:
-        """Ask all nodes, unless the context takes no more."""
+        """Ask all nodes, unless the context admits no more locks."""
         engine, lease = self._engine, self.lease
-        self.failure = engine.admission_error(lease.name, 1)
+        self.failure = engine.refusal(lease.name, 1)
         if self.failure is not None:
             self._end()
             return
@@ -79,10 +91,10 @@ class AcquireRound:
                 vote.ask(lease.token, lease.options, limit_s, self._look, self._caller_until, by_script=self._by_script)
 
     def _look(self) -> None:
-        """A node has answered, or has not in time: look whether it is decided."""
+        """Check whether the election is decided: a node has answered, or exceeded its time limit."""
         lease, now = self.lease, self._engine.timer.clock.now()
         if self._over:
-            self._engine.complete(lease)  # which may be held by now, and have one vote more
+            self._engine.complete(lease)  # the lease may be held by now, with one more vote
             return
         open_votes = self._to_ask + sum(vote.in_flight is not None for vote in lease.votes)
         support = lease.support(now)
@@ -95,8 +107,8 @@ class AcquireRound:
             if len(failures) > len(lease.votes) - lease.quorum:
                 self.failure = self._failure(failures, open_votes)
             elif len(lease.votes) - len(failures) - open_votes < lease.quorum:
-                return  # it will not be granted, but whether that is a refusal is not known yet
-        self._engine.acquiring = max(self._engine.acquiring - 1, 0)  # a failure has forgotten it
+                return  # it will not be granted; whether by refusals or failures is not certain yet
+        self._engine.acquiring = max(self._engine.acquiring - 1, 0)  # reset to 0 after a failure of the engine
         self._end()
 
     def _failure(self, failures: Sequence[Exception], open_votes: int) -> WheelLockError:
@@ -129,32 +141,31 @@ class AcquireRound:
         self.lease.transition(Event.REJECTED)
 
     def give_up(self) -> None:
-        """Nobody waits any more."""
+        """Withdraw all votes, unless the election is decided: the wait has ended."""
         if not self._over:
             self._over = True
-            self._engine.acquiring = max(self._engine.acquiring - 1, 0)  # a failure has forgotten it
+            self._engine.acquiring = max(self._engine.acquiring - 1, 0)  # reset to 0 after a failure of the engine
             self._take_back()
 
 
 class QuorumWaiter(WheelEntry):
-    """One caller's wait, from the first election to the grant, the refusal, or the end of his patience.
+    """One caller's wait, from the first election to the grant, the refusal, or the time limit.
 
-    It completes with the lease, as the only one of a sequence, or with None. On the wheel it waits for its next try.
-    Timer's thread only, but for the constructor.
+    Its wheel entry is the next try. Timer's thread only, except the constructor.
 
     Args:
-        engine: Whose lock.
-        lease: What is to be granted by the first election; each later one is about another, with a token of its own.
+        engine: The engine.
+        lease: The lease of the first election; each later election has another one, with a new token.
         blocking: Whether to wait.
-        until: When to stop, in seconds of the timer's clock; None for never.
-        operation: What to complete.
+        until: The time limit, in seconds of the timer's clock; None if there is none.
+        operation: Completed with the lease, in a sequence of one, or with None if it was not granted.
     """
 
     __slots__ = ("_blocking", "_election", "_engine", "_future", "_lease", "_over", "_tries", "_until", "group")
 
     def __init__(
         self,
-        engine: QuorumEngine,
+        engine: Quorum,
         lease: QuorumLease,
         blocking: bool,
         until: float | None,
@@ -172,7 +183,7 @@ class QuorumWaiter(WheelEntry):
         self._over = False
 
     def begin(self) -> None:
-        """Hold an election."""
+        """Start an election."""
         if self._over:
             return
         if self._tries:
@@ -185,7 +196,7 @@ class QuorumWaiter(WheelEntry):
         self._election.begin()
 
     def on_timeout(self, now: float) -> None:
-        """The pause is over."""
+        """Start the next election after a pause. Called by the wheel."""
         self.begin()
 
     def _another(self, last: QuorumLease) -> QuorumLease:
@@ -218,27 +229,27 @@ class QuorumWaiter(WheelEntry):
             self.fail(refusal)
             return
         pause_s = max(options.retry_every_s or _RETRY_S, _ELECTIONS * (now - began_at)) * JITTER.uniform(0.5, 1.5)
-        # Cut short so that the last try comes when the time is up.
+        # The pause is shortened such that the last try is made at the time limit.
         at = now + pause_s if self._until is None else min(now + pause_s, self._until)
         engine.timer.wheel.schedule(self, engine.timer.scale.ceil(at))
 
     def fail(self, error: Exception) -> None:
-        """It cannot be granted."""
+        """End the wait with ``error``."""
         self._end()
         self._future.set_exception(error)
 
     @property
-    def above(self) -> QuorumEngine:
-        """The engine."""
+    def above(self) -> Quorum:
+        """The failure domain above: the engine."""
         return self._engine
 
     def crashed(self, error: Exception) -> None:
-        """End the wait, and undo what may have been granted: the library's own code has failed in the middle of it."""
+        """End the wait after a failure of the library's own code, and withdraw votes that may have been granted."""
         self.give_up()
         self._future.set_exception(internal_error(error, self._lease.name))
 
     def drop_all(self) -> None:
-        """It will not be granted, and nobody is to hear of that."""
+        """End the wait without completing its operation (interpreter shutdown)."""
         self._end()
 
     def _end(self) -> None:
@@ -250,7 +261,7 @@ class QuorumWaiter(WheelEntry):
             self._election.give_up()
 
     def give_up(self) -> None:
-        """The caller waits no more, or never hears: undo what was granted, or may have been."""
+        """End the wait, and release what was or may have been granted: the caller does not wait any more."""
         if not self._over:
             self._end()
         elif self._lease.state <= EXTENDING:

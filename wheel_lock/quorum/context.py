@@ -1,4 +1,4 @@
-"""The contexts of a quorum of independent masters, for threads and for asyncio."""
+"""The contexts of a quorum of independent masters: for threads, and for asyncio."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ELSEWHERE: dict[str, str] = {
 
 
 class QuorumOptions(TypedDict, total=False):
-    """What a quorum's context takes beside its clients; see :class:`QuorumContext`."""
+    """The parameters of :class:`QuorumContext` beside its clients."""
 
     timer: HashedWheelTimer | None
     node_timeout: float | None
@@ -63,12 +63,12 @@ def _terms(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOpti
 
 
 class BaseQuorumContext(BaseContext):
-    """What the two contexts have in common."""
+    """The common base of the two contexts."""
 
     _engine: QuorumEngine
 
     def node_stats(self) -> dict[str, ContextStats]:
-        """Return a frozen snapshot for each node, by where it is; their leases are the votes of this context's locks."""
+        """Return a frozen snapshot for each node, by its address; its leases are the votes for this context's locks."""
         return {engine.connector.describe(): engine.stats() for engine in self._engine.engines}
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
@@ -88,17 +88,17 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
     Args:
         clients: One client for each master, at least three.
         node_timeout: Seconds that one master may take to answer an acquire; by default a tenth of the lock's timeout.
-        longest_timeout: Seconds of the longest timeout that any user of these masters asks for, where that is longer than
-            all that this context will ask for. For so long a master that has restarted does not count.
-        trust_new_nodes: Whether a master that is seen for the first time counts at once. Otherwise it must have been up
-            for as long as one that has restarted: safe also for a process that starts after a master's restart, but
-            masters that have just been set up grant nothing until then.
+        longest_timeout: The longest lock timeout, in seconds, of any user of these masters, if that exceeds those of this
+            context. Votes of a master do not count for this time after it has restarted.
+        trust_new_nodes: Whether a new master counts at once. If False its votes count only after it has been up for as
+            long as a restarted one: safe also for a process that starts after a master's restart, but masters that have
+            just been set up grant nothing until then.
         timer, batch_size, response_timeout, connect_timeout, close_timeout, release_on_close, max_held, max_waiting,
             declare_keys, track_acquisitions: As for :class:`wheel_lock.LockContext`.
 
     Raises:
-        TypeError: One of the clients is not one of one server over a socket.
-        ValueError: There are too few clients, or one is given twice, or a setting is out of range.
+        TypeError: A client is not that of a single server over a socket.
+        ValueError: There are too few clients, two of one master, or a setting is out of range.
     """
 
     def __init__(
@@ -154,11 +154,11 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         """Return an exclusive lock, not yet acquired.
 
         Args:
-            name, timeout, on_lost, terms: As for :meth:`wheel_lock.LockContext.lock`. A waiter always asks by itself, every
-                ``retry_every`` (0.05 by default) on average.
+            name, timeout, on_lost, terms: As for :meth:`wheel_lock.LockContext.lock`. A waiter polls, every ``retry_every``
+                seconds (0.05 by default) on average.
 
         Raises:
-            ValueError: A value is out of range, or a fence was asked for; before any I/O.
+            ValueError: A value is out of range, or ``fencing`` is requested; before any I/O.
         """
         options = _terms(name, timeout, dict(terms))
         return QuorumLock(self._engine, name, options, checked_callback(on_lost))
@@ -166,7 +166,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
     def reentrant_lock(
         self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[OwnedTerms]
     ) -> QuorumReentrantLock:
-        """Return a lock that the thread which holds it may acquire again; see :meth:`lock`, which it excludes, too."""
+        """Return a reentrant lock; see :meth:`lock`. It excludes other locks of that name, reentrant or not."""
         options = _terms(name, timeout, dict(terms))
         return QuorumReentrantLock(self._engine, name, options, checked_callback(on_lost))
 
@@ -180,7 +180,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
 
     @property
     def asyncio(self) -> AsyncQuorumContext:
-        """This context as asyncio sees it: the same names, awaitable."""
+        """The asyncio face of this context: the same methods, awaitable."""
         return AsyncQuorumContext(self._engine, self)
 
     def __repr__(self) -> str:
@@ -189,7 +189,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
 
 
 class AsyncQuorumContext(BaseQuorumContext, TaskContext):
-    """A :class:`QuorumContext` as asyncio sees it: ``context.asyncio``."""
+    """The asyncio face of a :class:`QuorumContext`: ``context.asyncio``."""
 
     def lock(
         self,
@@ -213,6 +213,6 @@ class AsyncQuorumContext(BaseQuorumContext, TaskContext):
         cancel_on_lost: bool = False,
         **terms: Unpack[OwnedTerms],
     ) -> QuorumTaskReentrantLock:
-        """Return a lock that the task which holds it may acquire again; see :meth:`QuorumContext.lock`."""
+        """Return a reentrant lock, not yet acquired; see :meth:`QuorumContext.reentrant_lock`."""
         options, callback = _terms(name, timeout, dict(terms)), task_callback(on_lost)
         return QuorumTaskReentrantLock(self._engine, name, options, callback, cancel_on_lost=cancel_on_lost)

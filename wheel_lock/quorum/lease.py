@@ -1,11 +1,11 @@
-"""A lease that a majority of the nodes grants: the votes that it consists of, and what follows from them.
+"""A lease that a majority of the nodes grants, and the votes that it consists of.
 
-Each vote is a lease of one node's engine, which renews it and tells when it is lost. Nothing about them is kept a second
-time: whether the whole is believed is computed from the votes when somebody asks, every time.
+Each vote is a lease of one node's engine, which renews it and reports its loss. Nothing about the votes is stored twice:
+the validity of the whole lease is computed from them at each question.
 
 Source: "Distributed Locks with Redis" on redis.io, section "The Redlock Algorithm". There the lock's validity counts from
-before the first node was asked; here each vote has the deadline of its own request, and the whole lasts as long as a
-majority of them does.
+before the first node was asked; here each vote has the deadline of its own request, and the lease is valid as long as a
+majority of the votes is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.requests.acquire import Acquire
@@ -25,50 +25,61 @@ from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.quorum.node import NodeEngine
-from wheel_lock.runtime.failures import guarded
+from wheel_lock.runtime.failures import FailureDomain, guarded
+from wheel_lock.runtime.timer import HashedWheelTimer
 
-if TYPE_CHECKING:
-    from wheel_lock.quorum.engine import QuorumEngine
-
-_LEAST_LIMIT_S = 0.05  # a pause of the collector or the scheduler is no failure of a node
-_DOWN_S = 0.25  # for a node that could not be connected to the last time
+_LEAST_LIMIT_S = 0.05  # longer than a pause of the garbage collector or the scheduler
+_DOWN_S = 0.25  # for a node whose last attempt to connect failed
 _FIRST_CONTACT_S = 1.0  # for connecting and loading the scripts
 
 
-class QuorumGroup:
-    """What quorum leases of one timeout have in common: who looks after those that lack votes."""
+class VoteListener(FailureDomain, Protocol):
+    """The engine of a quorum, as its leases and their votes see it. Documented at :class:`QuorumEngine`."""
 
-    def __init__(self, engine: QuorumEngine, timeout_s: float) -> None:
+    timer: HashedWheelTimer
+    engines: list[NodeEngine]
+    quorum: int
+    longest_s: float
+
+    def vote_lost(self, vote: Vote, reason: LossReason) -> None: ...
+    def heal(self, lease: QuorumLease) -> None: ...
+    def illegal(self, lease: Lease, event: Event) -> None: ...
+
+
+class QuorumGroup:
+    """The group of quorum leases of one timeout. When one of them is due, its missing votes are requested again."""
+
+    def __init__(self, engine: VoteListener, timeout_s: float) -> None:
         self.engine = engine
         self.lock_type: LockType = EXCLUSIVE
         self.timeout_s = timeout_s
         self.alive = True
 
     def due(self, entries: Sequence[Lease], now: float) -> None:
-        """Ask again for the votes that ``entries`` lack."""
+        """Request the missing votes of ``entries``."""
         for lease in entries:
             assert isinstance(lease, QuorumLease)
             self.engine.heal(lease)
 
     def illegal(self, lease: Lease, event: Event) -> None:
-        """Give ``lease`` up: its state does not allow what was asked of it."""
+        """End ``lease``: it received an event that its state does not allow."""
         self.engine.illegal(lease, event)
 
-    def domains(self, entries: Sequence[Lease]) -> tuple[QuorumEngine]:
-        """Return what a failure costs: everything that the engine holds."""
+    def domains(self, entries: Sequence[Lease]) -> tuple[VoteListener]:
+        """Return the failure domain: the engine."""
         return (self.engine,)
 
 
 class Vote(Owner):
-    """One node's part in a quorum lease, and the owner of what that node grants. Timer's thread only.
+    """One node's vote for a quorum lease, and the owner of that node's lease. Timer's thread only.
 
     Attributes:
         node: The node's engine.
-        whole: What it is a part of.
-        lease: What the node has granted last, whatever has become of it; None where it has granted nothing.
-        counts_from: From when that counts, in seconds of the timer's clock.
-        asking: What the node is being asked for, or None.
-        failure: Why it could not be asked, or did not answer, the last time; None where it did.
+        whole: The quorum lease.
+        lease: The node's latest lease, in any state; None if it has granted none.
+        counts_from: When that lease begins to count, in seconds of the timer's clock.
+        asking: The acquire request under way, or None.
+        failure: Why the node could not be asked, or did not answer, the last time; None if it did.
     """
 
     __slots__ = ("_callback", "counts_from", "failure", "in_flight", "lease", "node", "whole")
@@ -85,17 +96,17 @@ class Vote(Owner):
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
-        """Whether the holder has ended, so that nothing is to be renewed for it."""
+        """True if the holder has ended, so that its leases are not renewed any more."""
         return self.whole.owner.ended
 
     @property
     def alive(self) -> bool:
-        """Whether the node's grant has not ended, so far as is known. (It may have run out, or not count yet.)"""
+        """True if the node's lease has not ended, as far as known. (It may have expired, or not count yet.)"""
         return self._standing() is not None
 
     def counted(self, now: float) -> Lease | None:
-        """Return the node's grant if it counts at ``now``. From any thread."""
-        lease = self._standing()  # before the time from when it counts is read: that is written first
+        """Return the node's lease if it counts at ``now``, else None. From any thread."""
+        lease = self._standing()  # read before counts_from, which is written first
         return lease if self.counts_from <= now else None
 
     def _standing(self) -> Lease | None:
@@ -121,12 +132,12 @@ class Vote(Owner):
         """Ask the node for its vote.
 
         Args:
-            token: What it is to store.
-            options: For how long, and how it is to be renewed.
-            limit_s: How long it may take to answer.
-            callback: Called when it has answered, or has not in time.
-            caller_until: When the time of the caller is up who waits for this, in seconds of the timer's clock.
-            by_script: Ask in a form that tells what kind of key is in the way.
+            token: The token to store.
+            options: The terms of the lease.
+            limit_s: Seconds that it may take to answer.
+            callback: Called when it has answered, or exceeded the limit.
+            caller_until: The caller's time limit, in seconds of the timer's clock; None if there is none.
+            by_script: Acquire by the script, whose reply contains the type of a key of another type.
         """
         engine, name = self.node, self.whole.name
         if engine.is_silent:
@@ -138,13 +149,13 @@ class Vote(Owner):
         future: Future[bool] = Future(partial(guarded, self.whole.params.engine, self._answered))
         self._callback = callback
         self.failure = None
-        self.in_flight = request = Acquire(engine, [lease], options, future, waiter_ttl_ms=int(by_script))
+        self.in_flight = request = Acquire(engine.leases, [lease], options, future, waiter_ttl_ms=int(by_script))
         request.caller_until = caller_until
         if not engine.node.connected and engine.node.last_error is None:
             limit_s = max(limit_s, min(_FIRST_CONTACT_S, options.timeout_s / 3))
         elif not engine.node.connected:
-            limit_s = min(limit_s, _DOWN_S)  # it may be back; but a split vote is not decided before
-        # Silent for the whole of so short a time is suspicious, and not for a part of it.
+            limit_s = min(limit_s, _DOWN_S)  # it may be back; but an undecided election waits for it
+        # The node is suspected after this whole time, not after a part of it, because it is short.
         request.limit_s = request.suspicion_s = min(limit_s, engine.options.response_timeout_s)
         request.begin()
 
@@ -161,25 +172,25 @@ class Vote(Owner):
         callback()
 
     def withdraw(self) -> None:
-        """Undo whatever the node has granted, or may have, or may be about to."""
+        """Release what the node has granted, may have granted, or may be about to grant."""
         request, self.in_flight = self.in_flight, None
         if request is not None:
             request.future = Future(noop)
             request.give_up()
         lease = self._standing()
         if lease is not None:
-            # Not in the middle of a tick in which it may be due, too: what is due is not looked for twice.
+            # Posted: this may be the middle of a tick in which the lease is due, too.
             self.node.post_if_open(partial(self.node.release, lease, Future(noop)))
 
 
 class QuorumLease(Lease):
-    """A lease that is believed while a majority of the nodes grants it.
+    """A lease that is valid while a majority of the nodes grants it.
 
     Attributes:
         terms: Its group.
         votes: One for each node.
-        quorum: How many of them it takes.
-        sealed: Its deadline from when it is over.
+        quorum: How many of them are a majority.
+        sealed: Its deadline after its end.
     """
 
     __slots__ = ("options", "params", "quorum", "sealed", "votes")
@@ -201,13 +212,13 @@ class QuorumLease(Lease):
         super().__init__(name, wire, params, owner, on_lost, place)
 
     def support(self, now: float) -> list[Lease]:
-        """Return what counts at ``now``, the latest deadline first. From any thread."""
+        """Return the votes' leases that count at ``now``, the latest deadline first. From any thread."""
         counted = [lease for vote in self.votes if (lease := vote.counted(now)) is not None]
         return sorted(counted, key=lambda lease: lease.deadline, reverse=True)
 
     @property
     def deadline(self) -> float:
-        """Until when a majority lasts: the q-th largest of the deadlines that count."""
+        """When the majority ends: the q-th largest of the deadlines that count."""
         if self.state > EXTENDING:
             return self.sealed
         support = self.support(self.params.engine.timer.clock.now())
@@ -219,12 +230,12 @@ class QuorumLease(Lease):
 
     @property
     def renewals(self) -> int:
-        """How often it has been renewed, at the node where that was most often."""
+        """The number of renewals, at the node with the most."""
         return max([vote.lease.renewals for vote in self.votes if vote.lease], default=0)
 
     @renewals.setter
     def renewals(self, renewals: int) -> None:
-        """Nothing: its votes are counted."""
+        """Do nothing: the renewals of the votes count."""
 
     def is_valid(self, now: float) -> bool:
         if self.loss is not None or self.state > EXTENDING or not self.group.alive:
@@ -233,12 +244,12 @@ class QuorumLease(Lease):
         return len(support) >= self.quorum and now < support[self.quorum - 1].deadline
 
     def latest_deadline(self) -> float:
-        """Until when it was believed at most, although votes have been lost since."""
+        """Return until when it was valid at most, including votes that have been lost since."""
         granted = sorted([vote.lease.deadline for vote in self.votes if vote.lease], reverse=True)
         return granted[self.quorum - 1] if len(granted) >= self.quorum else -math.inf
 
     def lapse_reason(self) -> LossReason:
-        """The reason of the vote that tips it."""
+        """Return the reason of the vote whose loss ends the majority."""
         granted = [vote.lease for vote in self.votes if vote.lease]
         granted.sort(key=lambda lease: (lease.loss is None, lease.deadline), reverse=True)
         if len(granted) < self.quorum:
@@ -247,16 +258,16 @@ class QuorumLease(Lease):
         return tipping.loss or tipping.lapse_reason()
 
     def another_token(self) -> bytes:
-        """Return a token for another try: its own, so that what tidies up after the last cannot meet a grant of this."""
-        _, colon, number = self.token.partition(b":")  # a thread's, where it is reentrant
+        """Return a new token for another try, so that the clean-up of the last try cannot remove a grant of the next."""
+        _, colon, number = self.token.partition(b":")  # the thread's number, in tokens of reentrant locks
         return self.params.lock_type.next_token(self.token) + colon + number
 
     @property
     def hold_until(self) -> float:
-        """Until when it may be held at most, in seconds of the timer's clock."""
+        """When its hold limit ends, in seconds of the timer's clock."""
         return math.inf if self.options.max_hold_s is None else self.acquired_at + self.options.max_hold_s
 
 
 def node_limit_s(node_timeout_s: float | None, timeout_s: float) -> float:
-    """Return how long one node may take to answer, in seconds: a tenth of the timeout unless something else was said."""
+    """Return how many seconds one node may take to answer: by default a tenth of the timeout."""
     return max(timeout_s / 10, _LEAST_LIMIT_S) if node_timeout_s is None else node_timeout_s

@@ -1,8 +1,8 @@
-"""One of the independent masters: an engine of its own, and what is known of its restarts.
+"""One of the independent masters: its engine, and the history of its restarts.
 
-A master that restarts without its data has forgotten what it granted, so a second holder could collect a majority with
-its help. Redlock therefore keeps it out until everything that it may have forgotten has expired. A restart shows in the
-``run_id`` of INFO, which is read whenever a connection is made: before anything is granted on that connection.
+A master that restarts without its data has lost its grants, so a second holder could get a majority with its vote. Redlock
+therefore ignores its votes until all leases that it may have lost have expired. A restart changes the ``run_id`` of INFO,
+which is read for each new connection, before anything is granted on it.
 
 Source: "Distributed Locks with Redis" on redis.io, section "Performance, crash recovery and fsync".
 """
@@ -37,15 +37,15 @@ _MOST_INFO = 100_000
 
 
 class History:
-    """What is known of a master's restarts. Written where connections are made, read on the timer's thread.
+    """The restarts of a master. Written on the threads that connect, read on the timer's thread.
 
     Args:
-        now: Reads the timer's clock.
-        trusts_new: Whether a master that is seen for the first time counts at once, however young it is.
+        now: Returns the time of the timer's clock.
+        trusts_new: Whether a master that is seen for the first time counts at once, whatever its uptime.
 
     Attributes:
-        empty_since: When it may last have started empty, in seconds of the timer's clock; minus infinity where it has
-            not as far as is known.
+        empty_since: When it may last have started empty, in seconds of the timer's clock; minus infinity if no restart
+            is known.
     """
 
     def __init__(self, now: Callable[[], float], trusts_new: bool) -> None:
@@ -56,12 +56,12 @@ class History:
         self.empty_since = -math.inf
 
     def seen(self, run_id: str | None, up_s: int) -> bool:
-        """Note what a new connection leads to; return whether it may have forgotten what it granted.
+        """Note the server behind a new connection; return whether it may have restarted and lost its grants.
 
         Args:
-            run_id: Which life of the server; None where it does not tell, so that it may be a new one each time.
-            up_s: For how long it has been up by its own account, in seconds: the difference of two clock readings that
-                are rounded down each, so up to one second too much.
+            run_id: The server's run_id; None if it reports none, so that each connection may mean a restart.
+            up_s: The uptime that it reports, in seconds: the difference of two clock readings that are rounded down, so
+                up to one second too much.
         """
         first, self._met = not self._met, True
         before, self._run_id = self._run_id, run_id
@@ -73,12 +73,12 @@ class History:
         return anew
 
     def counts_from(self, longest_s: float) -> float:
-        """Return from when its grants count, where no lease that it may have forgotten is longer than ``longest_s``."""
+        """Return when its grants begin to count, if no lease that it may have lost is longer than ``longest_s`` seconds."""
         return self.empty_since + longest_s
 
 
 class NodeConnector(RedisPyConnector):
-    """Connects to one master as its client would, and notes which life of it that is.
+    """Connects to one master as its client does, and notes its run_id and uptime.
 
     Raises:
         TypeError: ``client`` is not a client of one server.
@@ -94,9 +94,9 @@ class NodeConnector(RedisPyConnector):
             fields = _fields(connection.read_response())
         except ResponseError as error:
             if code_of(error) == "BUSY":
-                # That is no sign of a new life: ask again later.
+                # This does not indicate a restart: ask again later.
                 raise RedisConnectionError(error_text(error)) from None
-            fields = {}  # not allowed, or not there, so nobody knows
+            fields = {}  # INFO is not allowed or not supported, so restarts cannot be detected
         up = fields.get("uptime_in_seconds", "")
         if self._history.seen(fields.get("run_id"), int(up) if _SECONDS.fullmatch(up) else 0):
             NOTIFIER.post(
@@ -113,21 +113,22 @@ def _fields(text: object) -> dict[str, str]:
 
 
 class NodeEngine(Engine):
-    """The engine of one master; what it loses is a vote, and a holder hears of that only where it costs the lock."""
+    """The engine of one master. Its leases are votes; ``on_lost`` is called only when the majority is lost."""
 
     def __init__(self, client: AnyClient, options: ContextOptions, timer: HashedWheelTimer, trusts_new: bool) -> None:
         self.history = History(timer.clock.now, trusts_new)
         super().__init__(NodeConnector(client, self.history), options, timer)
-        self.tell_lost = partial(NOTIFIER.post, _log_lost)
+        self.node = self.router.renewer.node
+        self.leases.tell_lost = partial(NOTIFIER.post, _log_lost)
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has been silent for suspiciously long: what is sent now would only pile up."""
+        """True if the connected node is suspected to be dead: further requests would only pile up."""
         return self.node.connected and not self.node.ready
 
 
 def _log_lost(leases: Sequence[Lease]) -> None:
-    """On the notifier thread."""
+    """Log lost votes. On the notifier thread."""
     closing = all(lease.loss is LossReason.CONTEXT_CLOSED for lease in leases)
     level = logging.DEBUG if closing else logging.INFO
     name, reason = quoted(leases[0].name), leases[0].loss

@@ -1,4 +1,4 @@
-"""What is asked of all nodes at once and decided by a majority of their answers."""
+"""The tally of a request to all nodes, which is decided by a majority of their answers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class VoteTally:
     """Answers of nodes, counted until a majority is certain. Timer's thread only.
 
     Args:
-        nodes: How many nodes are asked.
-        quorum: How many make a majority of all.
-        decided: Called once, with this, when that is so.
-        patient: Whether to wait for all answers although a majority is certain, until :meth:`hurry`.
+        nodes: The number of nodes.
+        quorum: How many of them are a majority.
+        decided: Called once, with this object, when the outcome is certain.
+        patient: Whether to wait for all answers although the outcome is certain, until :meth:`hurry`.
 
     Attributes:
-        yes: How many have agreed.
-        no: The answers of the others.
-        failures: Of those that could not be asked, or did not answer.
+        yes: How many nodes have agreed.
+        no: The answers of the nodes that have not.
+        failures: The errors of the nodes that could not be asked, or did not answer.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class VoteTally:
         self.failures: list[Exception] = []
 
     def future(self, read: Callable[[Any], bool] = lambda answer: True) -> Future[Any]:
-        """Return what one node's answer is to complete.
+        """Return the operation that one node's answer completes.
 
         Args:
-            read: Whether the answer agrees.
+            read: Returns whether an answer agrees.
         """
 
         def answered() -> None:
@@ -58,27 +58,27 @@ class VoteTally:
         return future
 
     def refused(self, why: object) -> None:
-        """A node does not agree."""
+        """Count a node that does not agree."""
         self.no.append(why)
         self._look()
 
     def failed(self, error: Exception) -> None:
-        """A node could not be asked, or did not answer."""
+        """Count a node that could not be asked, or did not answer."""
         self.failures.append(error)
         self._look()
 
     @property
     def agreed(self) -> bool:
-        """Whether a majority has agreed."""
+        """True if a majority has agreed."""
         return self.yes >= self._quorum
 
     @property
     def denied(self) -> bool:
-        """Whether so many do not agree that there can be no majority."""
+        """True if so many nodes do not agree that there can be no majority."""
         return len(self.no) > self._nodes - self._quorum
 
     def hurry(self) -> None:
-        """Wait for a majority only, from now on."""
+        """Decide as soon as the outcome is certain, from now on."""
         self._patient = False
         self._look()
 
@@ -91,7 +91,7 @@ class VoteTally:
             self._decided(self)
 
     def failure(self, name: str | bytes | None) -> WheelLockError:
-        """Return what to tell a caller where too few have answered."""
+        """Return the error to raise if too few nodes have answered."""
         first = self.failures[0]
         lock_type = type(first) if isinstance(first, WheelLockError) else WheelLockError
         answered = self._nodes - len(self.failures)

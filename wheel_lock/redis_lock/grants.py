@@ -11,16 +11,16 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from wheel_lock.aio import call as aio_call
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EVERLASTING
 from wheel_lock.lock_types.caller_token import EVERLASTING_CALLER_TOKEN
 from wheel_lock.locks.base import BaseLock
-from wheel_lock.sync import call as sync_call
+from wheel_lock.locks.operations import Steps, ask
 from wheel_lock.sync import lock as sync_lock
 
 # After these losses nobody here cares for the key any more, but it may well be there still, with our token.
@@ -36,6 +36,8 @@ class Grant(BaseLock):
     """One lease that has been granted. Whoever knows its token may change it, as in redis-py."""
 
     __slots__ = ()
+
+    _engine: Engine
 
     def _caller_lease(self, verb: str) -> Lease | None:
         return self._lease
@@ -65,6 +67,10 @@ class Grant(BaseLock):
         """Whether the calling thread, or task, holds it, and nobody else could release it."""
         return self.lease.owner is self._caller() and self.is_held
 
+    def let_go(self) -> Steps[None]:
+        """Renew it no more: somebody else releases it."""
+        return ask(self, partial(self._engine.export, self._to_change("release")))
+
     def leave_alone(self) -> None:
         """Renew it no more and do not release it either, without waiting."""
         engine = self._engine
@@ -81,11 +87,6 @@ class ThreadGrant(Grant, sync_lock.Lock):
     """A grant to a thread."""
 
     __slots__ = ()
-
-    def let_go(self) -> None:
-        """Renew it no more: somebody else releases it."""
-        engine, lease = self._engine, self._to_change("release")
-        sync_call.call(engine, partial(engine.export, lease))
 
 
 class AsyncGrant(Grant, aio_lock.Lock):
@@ -108,11 +109,6 @@ class AsyncGrant(Grant, aio_lock.Lock):
         self.unanswered = False
         return released
 
-    async def let_go(self) -> None:
-        """Renew it no more: somebody else releases it."""
-        engine, lease = self._engine, self._to_change("release")
-        await aio_call.call(engine, partial(engine.export, lease))
-
 
 class Grants:
     """The latest grant of each name in each engine of this process. Weak: a grant goes with its lock object."""
@@ -120,7 +116,7 @@ class Grants:
     def __init__(self) -> None:
         self._latest: dict[tuple[int, bytes], weakref.ref[Grant]] = {}
 
-    def add(self, engine: Engine, grant: Grant) -> None:
+    def add(self, engine: LockEngine, grant: Grant) -> None:
         """Take note of a new grant."""
         latest, place = self._latest, (id(engine), grant.lease.key)
 
@@ -130,7 +126,7 @@ class Grants:
 
         latest[place] = weakref.ref(grant, gone)
 
-    def find(self, engine: Engine, key: bytes) -> Grant | None:
+    def find(self, engine: LockEngine, key: bytes) -> Grant | None:
         """Return the latest grant of a name, whatever has become of it, as long as its lock object is there."""
         reference = self._latest.get((id(engine), key))
         return None if reference is None else reference()

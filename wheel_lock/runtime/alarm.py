@@ -1,4 +1,4 @@
-"""Alarms: actions of the library's own that wait on the wheel for their time."""
+"""Alarms: the library's own timed actions on the wheel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wheel_lock.wheel import WheelEntry
 
 
 class Alarm(WheelEntry):
-    """An action of the library's own, called with the time on the loop's thread, up to a tick early."""
+    """A timed action, called with the current time on the loop's thread, up to a tick early."""
 
     __slots__ = ("action", "domain", "group")
 
@@ -20,24 +20,24 @@ class Alarm(WheelEntry):
         self.domain = domain
 
     def disarm(self) -> None:
-        """Do nothing when it rings, which a cancelled alarm does that has come due in the same step."""
+        """Have the alarm do nothing when it rings: a cancelled alarm may have come due in the same step."""
         self.action = _nothing
 
 
 def _nothing(now: float) -> None:
-    """The action of a cancelled alarm."""
+    """Do nothing: the action of a cancelled alarm."""
 
 
 class AlarmGroup:
-    """Calls the actions of due alarms, each on its own account."""
+    """Calls the actions of due alarms."""
 
     def due(self, entries: list[Alarm], now: float) -> None:
-        """Ring ``entries``; one that fails does not keep the others from ringing."""
+        """Call the action of each of ``entries``, also if another one fails."""
         for alarm in entries:
             guarded(alarm.domain, alarm.action, now)
 
     def domains(self, entries: list[Alarm]) -> Iterable[FailureDomain | None]:
-        """Return what a failure costs that keeps ``entries`` from ringing."""
+        """Return the failure domains of ``entries``."""
         return [alarm.domain for alarm in entries]
 
 

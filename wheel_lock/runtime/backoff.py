@@ -1,4 +1,4 @@
-"""Pauses between tries: doubling, with jitter."""
+"""Exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ JITTER = random.SystemRandom()
 
 
 class Backoff:
-    """Pauses that double, with jitter, up to a limit."""
+    """Pauses that double up to a limit, with jitter.
+
+    Args:
+        first_s: The first pause, in seconds.
+        most_s: The longest pause, in seconds.
+    """
 
     def __init__(self, first_s: float, most_s: float) -> None:
         self._first_s = first_s
@@ -17,7 +22,7 @@ class Backoff:
         self._next_s = first_s
 
     def pause(self) -> float:
-        """Return the next pause in seconds: a quarter more or less, so that many clients do not return at once."""
+        """Return the next pause in seconds, 25 % more or less at random so that many clients do not return at once."""
         pause_s = self._next_s
         self._next_s = min(pause_s * 2, self._most_s)
         return pause_s * JITTER.uniform(0.75, 1.25)

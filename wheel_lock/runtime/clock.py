@@ -1,16 +1,30 @@
-"""What time it is: the one clock that deadlines are measured on.
+"""The clock of deadlines.
 
-CLOCK_BOOTTIME goes on while the machine is suspended, CLOCK_MONOTONIC stops; a lease goes on expiring on its server
-either way, so only the former can be trusted with a local deadline. Wall-clock steps touch neither.
+CLOCK_BOOTTIME includes the time in which the machine is suspended, CLOCK_MONOTONIC does not. Leases expire on their server
+all the same, so local deadlines need the former. Wall-clock steps affect neither.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from wheel_lock.runtime.loop import Loop
+
+class Wakeable(Protocol):
+    """A loop, as a clock that is moved by hand sees it. Each of these may be called from any thread."""
+
+    name: str
+
+    @property
+    def running(self) -> bool: ...
+    @property
+    def in_thread(self) -> bool: ...
+    @property
+    def busy(self) -> bool: ...
+    def next_due_at(self) -> float | None: ...
+    def post(self, call: Callable[[], object]) -> None: ...
+    def wake(self) -> None: ...
 
 
 class Clock(Protocol):
@@ -21,27 +35,27 @@ class Clock(Protocol):
         ...
 
     def sleep_s(self, remaining_s: float) -> float | None:
-        """Return how long to sleep, really, when ``remaining_s`` of this clock remain; None is until woken."""
+        """Return how many real seconds to sleep while ``remaining_s`` of this clock remain; None: until woken."""
         ...
 
-    def attach(self, loop: Loop) -> None:
-        """Note that ``loop`` lives by this clock and must be woken when the clock is moved by hand."""
+    def attach(self, loop: Wakeable) -> None:
+        """Note that ``loop`` uses this clock, and must be woken when the clock is moved by hand."""
         ...
 
 
 class SystemClock:
-    """CLOCK_BOOTTIME where there is one, else ``time.monotonic``."""
+    """CLOCK_BOOTTIME if the system has it, else ``time.monotonic``."""
 
     def now(self) -> float:
         """Return the seconds since boot, suspension included."""
         return _now()
 
     def sleep_s(self, remaining_s: float) -> float | None:
-        """Return ``remaining_s``: real time is what this clock counts."""
+        """Return ``remaining_s``: this clock counts real time."""
         return remaining_s
 
-    def attach(self, loop: Loop) -> None:
-        """Nothing to do: a system clock is never moved by hand."""
+    def attach(self, loop: Wakeable) -> None:
+        """Do nothing: a system clock is never moved by hand."""
 
 
 if hasattr(time, "CLOCK_BOOTTIME"):

@@ -1,8 +1,8 @@
-"""What a failure of the library's own code costs: what it was about, and nothing else.
+"""Failure domains: an exception in the library's own code ends what it was about, and nothing else.
 
-Whatever the timer's thread calls belongs to a failure domain: a request, a node, an engine. An exception that leaves such
-a call has left something half done, and only its domain is in doubt. The domain ends what it keeps, with a reason; the
-thread and all other domains go on. A domain that fails while it does so hands over to the one above it.
+Each call on the timer's thread belongs to a failure domain: a request, a node, an engine. An exception that leaves such a
+call may have left the domain in an inconsistent state. The domain then ends what it keeps, with a reason; the thread and
+all other domains go on. If a domain fails in this, the domain above it does the same.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ logger = logging.getLogger("wheel_lock")
 
 
 class FailureDomain(Protocol):
-    """What is in doubt after a failure in a call that was made for it."""
+    """The objects whose state is in doubt after a failure of a call that was made for them."""
 
     @property
     def above(self) -> FailureDomain | None:
-        """What is in doubt if ``crashed`` fails, too; None where that is all."""
+        """The domain that is in doubt if ``crashed`` fails, too; None if there is none."""
         ...
 
     def crashed(self, error: Exception) -> None:
-        """End whatever the failure may have left half done. Called once per failure, on the timer's thread."""
+        """End everything that the failure may have left inconsistent. Called once per failure, on the timer's thread."""
         ...
 
 
 def guarded(domain: FailureDomain | None, call: Callable[..., object], *arguments: object) -> None:
-    """Call ``call(*arguments)``; an exception is logged and costs ``domain``, nothing where that is None."""
+    """Call ``call(*arguments)``. An exception is logged, and crashes ``domain`` unless that is None."""
     try:
         call(*arguments)
     except Exception as error:
@@ -38,12 +38,12 @@ def guarded(domain: FailureDomain | None, call: Callable[..., object], *argument
 
 
 def contain(domain: FailureDomain | None, call: Callable[..., object], error: Exception) -> None:
-    """Log the ``error`` of a call with its stack, and have ``domain`` end what is in doubt."""
+    """Log the ``error`` of a call with its stack, and crash ``domain`` unless that is None."""
     contain_all((domain,), call, error)
 
 
 def contain_all(domains: Iterable[FailureDomain | None], call: Callable[..., object], error: Exception) -> None:
-    """Log the ``error`` of a call that was made for several domains, and have each end what is in doubt."""
+    """Log the ``error`` of a call that was made for several domains, and crash each of them."""
     NOTIFIER.post(log_failure, call, error)
     for domain in domains:
         if domain is not None:

@@ -1,8 +1,7 @@
-"""Greenlets of gevent as callers: who they are, how they wait, and the threads that run beside them.
+"""gevent: greenlets as owners of locks, how they wait, and system threads beside them.
 
-A greenlet is to a lock what a thread is: an owner of its own, which waits alone. It waits through the hub of its thread,
-so that the others go on. Without gevent each of these questions costs one look into ``sys.modules``, and the package
-never imports it.
+Each greenlet is an owner, as a thread is. It waits through the hub of its thread, so that other greenlets run meanwhile.
+Without gevent each of these functions costs one lookup in ``sys.modules``; the package never imports gevent.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _LOOK_AROUND_S = 1.0
 _EXIT_S = 0.5
 _GLANCE_S = 0.002
 
-_sending = RLock()  # held for moments: what wakes a hub is not closed while another thread is at it
+_sending = RLock()  # held briefly: a hub's watcher is not closed while another thread uses it
 _main_hub: weakref.ref[Any] | None = None  # once it has been seen
 
 
@@ -48,19 +47,19 @@ def _hub_here() -> Any:
 
 
 class Gate(Protocol):
-    """Where a caller waits until another thread opens it, once."""
+    """A lock that one caller waits for until another thread opens it, once."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Wait; return whether it was opened in time."""
+        """Wait, at most ``timeout`` seconds unless that is negative; return whether the gate was opened."""
         ...
 
     def release(self) -> None:
-        """Open it. From any thread; does not wait and does not raise."""
+        """Open the gate. From any thread; does not wait and does not raise."""
         ...
 
 
 class _HubGate:
-    """A gate before which only the calling greenlet waits."""
+    """A gate that blocks only the calling greenlet."""
 
     __slots__ = ("_hub", "_open", "_watcher")
 
@@ -79,10 +78,10 @@ class _HubGate:
                 timer.start(waiter.switch, None)
             self._watcher = loop.async_()
             self._watcher.start(waiter.switch, None)
-            if not self._open:  # looked at after there is something to wake us by
+            if not self._open:  # checked after the watcher has been started
                 waiter.get()
             return self._open
-        finally:  # whatever is thrown into the greenlet: Timeout, GreenletExit
+        finally:  # also if Timeout or GreenletExit is thrown into the greenlet
             watcher = self._watcher
             with _sending:
                 self._watcher = None
@@ -98,7 +97,7 @@ class _HubGate:
                 try:
                     self._watcher.send()
                 except Exception:
-                    pass  # the hub has been destroyed, and its greenlets with it
+                    pass  # the hub has been destroyed together with its greenlets
 
 
 def new_gate() -> Gate:
@@ -107,8 +106,8 @@ def new_gate() -> Gate:
     if "gevent" in modules:
         hub = _hub_here()
         if hub is None and threads_are_patched() and threading.get_native_id() == os.getpid():
-            hub = modules["gevent"].get_hub()  # whatever waits in the main thread makes one, and callbacks run there
-        # The hub itself cannot be left waiting; what it runs (a signal's handler, say) blocks it.
+            hub = modules["gevent"].get_hub()  # any wait in the main thread makes one, and callbacks run there
+        # The hub itself cannot switch; code that it runs (a signal's handler, say) blocks it.
         if hub is not None and hub is not modules["greenlet"].getcurrent():
             if hub.main_hub and (_main_hub is None or _main_hub() is not hub):
                 _main_hub = weakref.ref(hub)
@@ -122,7 +121,7 @@ def new_gate() -> Gate:
 
 
 class GreenletOwner(Owner):
-    """A greenlet as the owner of leases. They end with it."""
+    """A greenlet as the owner of leases, which end with it."""
 
     __slots__ = ("_greenlet",)
 
@@ -132,7 +131,7 @@ class GreenletOwner(Owner):
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
-        """Whether it has ended."""
+        """True if it has ended."""
         greenlet = self._greenlet()
         return greenlet is None or greenlet.dead
 
@@ -141,12 +140,12 @@ _owners: weakref.WeakKeyDictionary[Any, GreenletOwner] = weakref.WeakKeyDictiona
 
 
 def greenlet_owner() -> Owner | None:
-    """Return the owner that stands for the calling greenlet; None where that is the thread itself."""
+    """Return the owner of the calling greenlet; None outside of greenlets."""
     if "gevent" not in modules:
         return None
     greenlet = modules["greenlet"].getcurrent()
     if greenlet.parent is None:
-        return None  # each thread has one such, which is there before any hub is
+        return None  # the root greenlet of a thread
     owner = _owners.get(greenlet)
     if owner is None:
         owner = _owners[greenlet] = GreenletOwner(greenlet)
@@ -157,20 +156,17 @@ def greenlet_owner() -> Owner | None:
 
 
 class SystemThread(Protocol):
-    """As much of a ``threading.Thread`` as is used here."""
+    """The part of ``threading.Thread`` that the package uses."""
 
     @property
     def ident(self) -> int | None: ...
-
     def start(self) -> None: ...
-
     def is_alive(self) -> bool: ...
-
     def join(self, timeout: float | None = None) -> None: ...
 
 
 class _UnpatchedThread:
-    """A daemon thread of the system where ``threading.Thread`` makes greenlets."""
+    """A daemon thread of the system, for programs in which ``threading.Thread`` makes greenlets."""
 
     def __init__(self, target: Callable[[], object], name: str) -> None:
         self.name = name
@@ -188,14 +184,14 @@ class _UnpatchedThread:
             raise
 
     def run(self) -> None:
-        """Be that thread."""
+        """Run the target; the body of the thread."""
         self.ident = get_ident()
         threading.current_thread().name = self.name  # for log records
         try:
             self._target()
             hub = _hub_here()
-            if hub is not None:  # whatever here has waited in the way of gevent, a connecting socket for one
-                modules["gevent"].sleep(0)  # what is to be closed a turn later
+            if hub is not None:  # made by a wait through gevent, such as that of a connecting socket
+                modules["gevent"].sleep(0)  # lets the hub close what it closes one iteration later
                 hub.destroy(True)
         finally:
             self._alive = False
@@ -214,8 +210,8 @@ class _UnpatchedThread:
 
 def _run(target: Callable[[], object]) -> None:
     target()
-    if threads_are_patched():  # meanwhile, and so this thread has another identity now
-        threading.current_thread()  # which is noted, and so can be deleted when the thread ends
+    if threads_are_patched():  # while it ran, so that the thread has another identity now
+        threading.current_thread()  # registers that identity, so that it can be deleted when the thread ends
 
 
 def new_thread(target: Callable[[], object], name: str) -> SystemThread:
@@ -225,16 +221,16 @@ def new_thread(target: Callable[[], object], name: str) -> SystemThread:
     return threading.Thread(target=_run, args=(target,), name=name, daemon=True)
 
 
-def start_soon(target: Callable[[], object], name: str) -> None:
-    """Start a daemon thread of the system without waiting until it runs, which takes long where others compute.
+def start_helper_thread(target: Callable[[], object]) -> None:
+    """Run ``target()``, such as one attempt to connect, on a daemon thread of the system; do not wait until that runs.
 
     Raises:
-        RuntimeError: The system has no thread for us.
+        RuntimeError: The system cannot start a thread.
     """
-    start_new_thread(_start, (target, name))  # because threading.Thread.start() waits
+    start_new_thread(_start, (target, "wheel-lock-connect"))  # because threading.Thread.start() waits
 
 
-_with_hubs: set[_UnpatchedThread] = set()  # threads that run for a moment, and wait in the way of gevent meanwhile
+_with_hubs: set[_UnpatchedThread] = set()  # short-lived threads that may wait through gevent
 
 
 def _start(target: Callable[[], object], name: str) -> None:
@@ -250,15 +246,15 @@ def _start(target: Callable[[], object], name: str) -> None:
     try:
         thread.start()
     except RuntimeError:
-        target()  # the system has no second one, but this will do
+        target()  # the system cannot start a second thread; this one does the work
 
 
 @atexit.register
 def _at_exit() -> None:
-    """Give the threads with hubs a moment to end.
+    """Wait up to half a second for threads with hubs.
 
-    A thread that wakes up while the interpreter ends is ended in the middle of its stack. Where greenlets have stacks of
-    their own there, that crashes the process.
+    A thread that wakes up during the end of the interpreter is terminated in the middle of its stack, which crashes the
+    process if greenlets have stacks in that thread.
     """
     until = monotonic() + _EXIT_S
     while _with_hubs and monotonic() < until:
@@ -266,13 +262,13 @@ def _at_exit() -> None:
 
 
 def run_among_greenlets(call: Callable[[], object]) -> None:
-    """Run what may take locks that gevent has patched - log records, users' callbacks - from a thread of ours.
+    """Call ``call()``, which may take locks that gevent has patched: a log record, or a user's callback.
 
-    gevent's locks do not keep their promises between threads: a greenlet that waits for one which another thread holds
-    may never be woken. So this runs in a greenlet of the main thread, where there is a hub, and is waited for.
+    gevent's locks are not safe between threads: a greenlet that waits for one which another thread holds may never be
+    woken. So the call runs in a greenlet of the main thread, if that has a hub, and this function waits for it.
 
     Args:
-        call: Must not raise.
+        call: The callback; must not raise.
     """
     hub = _main_hub() if _main_hub is not None and threads_are_patched() else None
     if hub is None or hub.loop is None:
@@ -289,4 +285,4 @@ def run_among_greenlets(call: Callable[[], object]) -> None:
 
     hub.loop.run_callback_threadsafe(modules["gevent"].spawn, run)
     while not done.acquire(timeout=_LOOK_AROUND_S) and hub.loop is not None:
-        pass  # another greenlet computes
+        pass  # another greenlet keeps the hub from running

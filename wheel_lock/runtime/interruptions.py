@@ -1,9 +1,9 @@
 """Interruptions: exceptions that a signal's handler raises in the middle of other code (Ctrl-C, the time limit of a job).
 
-CPython runs such a handler between two instructions of the main thread, but not between any two: at the start of a
-function, when a call of something written in C has returned, and where a loop begins anew. The methods that must be
-carried out whatever interrupts them rest on that: all that they do lies in a ``try`` that hands the work over to the
-engine, and what comes behind the last call of it cannot be struck any more.
+CPython runs such a handler in the main thread at the start of a function, after a call of a C function, and at the start
+of a loop's iteration, and not between any other two instructions. Methods that must complete although they are interrupted
+rely on that: their whole body is a ``try`` that hands the work over to the engine, and the statements behind its last call
+cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _RESUME_IS_KNOWN = sys.implementation.name == "cpython" and sys.version_info < (
 
 
 def uninterrupted_start(function: F) -> F:
-    """Let no interruption strike ``function`` before its first statement, where no ``try`` of its own catches it.
+    """Return ``function`` changed such that no signal's handler runs before its first statement, outside of any ``try``.
 
-    The interpreter looks for signals in the instruction RESUME, with which every function starts, but not where it says
-    that a coroutine goes on after an ``await``. So this makes it say that. An interpreter of which this is not known runs
-    the function as it is; then there is a gap of one instruction.
+    The interpreter checks for signals in the instruction RESUME, with which every function starts, unless its argument
+    says that a coroutine resumes after an ``await``. This sets that argument. On other interpreters the function is
+    unchanged, and a gap of one instruction remains.
 
-    To ``sys.settrace`` and ``sys.setprofile`` such a call looks like any other; ``sys.monitoring`` tells of PY_RESUME, not
-    of PY_START, so what counts on the latter (coverage's "sysmon") misses the bodies of these functions.
+    ``sys.settrace`` and ``sys.setprofile`` see such a call like any other; ``sys.monitoring`` reports PY_RESUME instead of
+    PY_START, so tools that rely on the latter (coverage's "sysmon") miss the bodies of these functions.
     """
     if isinstance(function, FunctionType) and _RESUME_IS_KNOWN:
         code = function.__code__
@@ -43,10 +43,9 @@ def uninterrupted_start(function: F) -> F:
 
 
 def uninterrupted_copy(function: F) -> F:
-    """Return a copy of somebody else's function that begins as :func:`uninterrupted_start` has it.
+    """Return a copy of another package's function, changed as by :func:`uninterrupted_start`.
 
-    Where it is not a function of Python's (any more), because something that traces calls has put an object of its own in
-    its place, it is returned as it is.
+    An object that is not a Python function, such as one that a tracing tool has put in its place, is returned unchanged.
     """
     if not isinstance(function, FunctionType):
         return function
@@ -60,11 +59,11 @@ def uninterrupted_copy(function: F) -> F:
 
 @uninterrupted_start
 def insist(work: Callable[[A], object], argument: A) -> None:
-    """Do ``work(argument)`` for who was interrupted, a second time where that is interrupted, too.
+    """Call ``work(argument)`` after an interruption, and once more if that is interrupted, too.
 
     Args:
-        work: A function or method written in Python; harmless to begin again where it was interrupted.
-        argument: What it is called with.
+        work: A function or method written in Python that may be repeated after an interruption.
+        argument: Its argument.
     """
     try:
         work(argument)

@@ -1,4 +1,4 @@
-"""What lives on a loop's thread, as the loop sees it."""
+"""The parts that run on a loop's thread, as the loop sees them: Protocols."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from wheel_lock.runtime.failures import FailureDomain
 
 
 class Member(Protocol):
-    """A part that lives on a loop's thread and must hear of that thread's fate."""
+    """A part that runs on a loop's thread, and is told of the end of that thread."""
 
     @property
     def busy(self) -> bool:
-        """Whether it waits for a reply."""
+        """True if the part waits for a reply."""
         ...
 
     def thread_died(self) -> None:
-        """The thread has died, and every alarm with it."""
+        """End everything: the thread has died, and all alarms are gone."""
         ...
 
     def after_fork_in_child(self) -> None:
-        """This is a forked child: nothing of the parent's is ours."""
+        """Drop everything in a forked child: it belongs to the parent."""
         ...
 
     def timer_stopped(self) -> None:
-        """The loop is about to end for good."""
+        """End everything: the loop is about to stop for good."""
         ...
 
 
 class Flusher(FailureDomain, Protocol):
-    """Whoever has something to write at the end of a turn."""
+    """A part that has data to write at the end of a turn."""
 
     def flush(self) -> None:
-        """Write it."""
+        """Write the data."""
         ...

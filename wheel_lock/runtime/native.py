@@ -1,8 +1,8 @@
-"""Threads, locks, queue, selector and sockets of the system, also where gevent has put greenlets in their place.
+"""Threads, locks, queue, selector and sockets of the system, also if gevent has replaced them.
 
-gevent runs all greenlets of a thread by turns. The one thread must not be one of them: it has to go on while another
-one computes. So what it is made of is taken here, when the package is imported: as it is or, where gevent has patched
-it before, as gevent has kept it. (What eventlet has patched is taken as it is: there the engine is a green thread.)
+The timer's thread must not be a greenlet: it has to run while another greenlet computes. So its building blocks are taken
+here, when the package is imported: the originals that gevent keeps if it has patched them. (What eventlet has patched is
+taken as it is: there the timer's thread is a green thread.)
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ __all__ = [
 
 
 def threads_are_patched() -> bool:
-    """Whether ``threading.Thread`` makes something else than threads of the system, by now."""
+    """Return whether ``threading.Thread`` has been patched, so that it does not make threads of the system."""
     return _thread.start_new_thread is not start_new_thread
 
 
 class _TlsConnection:
-    """A TLS connection that a socket of gevent's has made, and no more of that socket than the engine needs."""
+    """A TLS connection that gevent's socket has made, with the methods of a socket that the engine uses."""
 
     def __init__(self, raw: Any, tls: Any) -> None:
         self._tls = tls
@@ -74,15 +74,15 @@ class _TlsConnection:
         try:
             data: bytes = self._tls.read(size)
         except ssl.SSLEOFError:
-            return b""  # the peer has hung up without a word, as Redis does
+            return b""  # the peer has closed without a TLS shutdown, as Redis does
         return data
 
 
 def without_hub(sock: Any) -> Any:
-    """Return what the engine uses of a connected socket: itself, or its connection alone where it is one of gevent's.
+    """Return ``sock``, or, if it is gevent's, an equivalent that does not use a hub.
 
-    Those wait, and even close, through the hub of the thread that has made them, which ends with that thread. To be
-    called there.
+    gevent's sockets wait, and even close, through the hub of the thread that made them, which ends with that thread. To
+    be called on that thread.
     """
     patched = sys.modules.get("gevent.socket")
     if patched is None or not isinstance(sock, patched.socket):

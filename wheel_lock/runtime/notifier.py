@@ -1,8 +1,8 @@
-"""Notifiers: threads on which users' code, warnings and log handlers run, so that none of them can delay a tick.
+"""Notifiers: threads for users' code, warnings and log handlers, so that none of them can delay a tick.
 
-Each is a daemon thread that starts when there is something to tell, and ends a moment after there is nothing more. It
-survives whatever a callback raises, SystemExit included. Calls run one after the other, in the order in which they were
-posted. The process has one for its log, its warnings and the tasks of its timers; every context has its own for callbacks.
+Each is a daemon thread that starts with the first call, and ends a second after the last. It survives any exception of a
+callback, SystemExit included. Calls run one after the other, in the order in which they were posted. The process has one
+notifier for the log, warnings and the tasks of timers; every context has its own for callbacks.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from wheel_lock.runtime.weak_registry import WeakRegistry
 logger = logging.getLogger("wheel_lock")
 
 _names = itertools.count(1)
-_RUNS = "runs"
-_GIVEN_UP = "given up"
-# What says that the system has no thread for us, or that the interpreter ends. These and no others: what a signal's handler
-# raises may be made of them.
+RUNS, GIVEN_UP = "runs", "given up"  # the two claims to a thread that is being started; the first claim holds
+# Raised when the system cannot start a thread, or the interpreter ends. Compared by identity: exceptions that a signal's
+# handler raises may be subclasses of these.
 _NO_THREAD = (RuntimeError, MemoryError, getattr(builtins, "PythonFinalizationError", RuntimeError))
-_LINGER_S = 1.0  # an idle thread is kept for so long: losses come in bursts
+_LINGER_S = 1.0  # the time for which an idle thread is kept: losses come in bursts
 
 
 class Running:
-    """A call under way on a notifier's thread.
+    """A call that is running on a notifier's thread.
 
     Attributes:
-        call: What was called.
-        arguments: And with what.
+        call: The callback.
+        arguments: Its arguments.
         since: When it began, in seconds of ``time.monotonic``.
-        reported: Whether the log says already that it takes long.
+        reported: Whether it has been logged as slow.
     """
 
     __slots__ = ("arguments", "call", "reported", "since")
@@ -55,14 +54,14 @@ def _log_failure(call: object) -> None:
     try:
         logger.exception("a callback on the notifier thread failed: %r", call)
     except BaseException:
-        pass  # a log handler that raises, or a __repr__: there is nobody left to tell
+        pass  # a log handler that raises, or a __repr__: no other place is left to report it
 
 
 class Notifier:
     """Runs calls, in order, on a thread of its own.
 
     Attributes:
-        running: The call that is under way, or None. A glance from any thread.
+        running: The call that is running, or None. May be read from any thread.
     """
 
     def __init__(self) -> None:
@@ -70,10 +69,10 @@ class Notifier:
         NOTIFIERS.add(self)
 
     def _reset(self) -> None:
-        # SimpleQueue.put is reentrant, so a post from a finaliser in the middle of another post cannot deadlock.
+        # SimpleQueue.put is reentrant, so a post from a finaliser that interrupts another post cannot deadlock.
         self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]] = native.SimpleQueue()
-        self._threads: dict[None, SystemThread] = {}  # the one, if there is one
-        self._refused: str | None = None  # why there was no thread when one was wanted
+        self._threads: dict[None, SystemThread] = {}  # at most one: a dict, whose setdefault is atomic
+        self._refused: str | None = None  # why the last attempt to start a thread failed
         self.running: Running | None = None
 
     @property
@@ -82,12 +81,12 @@ class Notifier:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way, or waits for its turn. A glance from any thread."""
+        """True if a call is running or queued. May be read from any thread."""
         return self.running is not None or not self._calls.empty()
 
     @uninterrupted_start
     def post(self, call: Callable[..., object], *arguments: object) -> None:
-        """Have ``call(*arguments)`` run soon on the notifier thread, also where this is interrupted. Never blocks."""
+        """Call ``call(*arguments)`` soon on the notifier thread, also if this method is interrupted. Never blocks."""
         try:
             self._calls.put((call, arguments))
             self.start_if_need_be()
@@ -96,7 +95,7 @@ class Notifier:
             raise
 
     def start_if_need_be(self) -> None:
-        """Start the thread where something waits for it, because the system had none for us before."""
+        """Start the thread if calls are queued and an earlier start failed."""
         if self._thread is None:
             self._start()
 
@@ -106,75 +105,75 @@ class Notifier:
         thread, fate = None, dict[None, str]()
         try:
             thread = new_thread(self._run, f"wheel-lock-notifier-{next(_names)}")
-            # One step of the interpreter decides between this, other threads, and a finaliser that has posted meanwhile.
+            # An atomic operation decides between this, other threads, and a finaliser that has posted meanwhile.
             if self._threads.setdefault(None, thread) is thread:
-                # Not start() here: it waits until the new thread runs, and the timer's thread has no time for that.
+                # Not start() here: it waits until the new thread runs, which would delay the timer's thread.
                 native.start_new_thread(self._launch, (thread, fate))
         except BaseException as error:
             insist(self._give_up, (thread, fate))
             if type(error) not in _NO_THREAD:
-                raise  # a signal's handler has: that is the caller's, who starts another
-            self._refused = repr(error)  # not logged here: who posts may be the timer's thread, and handlers have locks
+                raise  # by a signal's handler: passed on to the caller, which starts another thread
+            self._refused = repr(error)  # logged later: this may be the timer's thread, and log handlers take locks
 
     def _give_up(self, attempt: tuple[SystemThread | None, dict[None, str]]) -> None:
-        """Whoever was to start the thread has not, or does not know whether he has: unless it runs, it never will."""
+        """Forget a thread whose start failed or was interrupted, unless it runs; it will never run then."""
         thread, fate = attempt
-        if fate.setdefault(None, _GIVEN_UP) is _GIVEN_UP and self._thread is thread is not None:
+        if fate.setdefault(None, GIVEN_UP) is GIVEN_UP and self._thread is thread is not None:
             self._threads.pop(None, None)
 
     def _launch(self, thread: SystemThread, fate: dict[None, str]) -> None:
-        if fate.setdefault(None, _RUNS) is not _RUNS:
+        if fate.setdefault(None, RUNS) is not RUNS:
             return
         try:
             thread.start()
-        except BaseException as error:  # the system has no second one: the next post tries again
+        except BaseException as error:  # the system cannot start it: the next post tries again
             self._refused = repr(error)
             if self._thread is thread:
                 self._threads.pop(None, None)
 
     def _run(self) -> None:
-        me = self._thread  # noted before it was started
+        me = self._thread  # set before it was started
         try:
-            while self._thread is me:  # not so in a child that a callback has forked
+            while self._thread is me:  # False in a child that a callback has forked
                 try:
                     call, arguments = self._calls.get(timeout=_LINGER_S)
                 except queue.Empty:
                     return
                 run_among_greenlets(partial(self.run, call, *arguments))
                 self._say_why_late()
-                # The references must go before the next, possibly long wait: a callback may be all that keeps a lock alive.
+                # Deleted before the next, possibly long wait: a callback may hold the last reference to a lock.
                 del call, arguments
         finally:
             if self._thread is me:
-                # From here on a post starts the next; what came before is looked for here.
+                # From here on a post starts the next thread; for calls that were queued before it is started here.
                 self._threads.pop(None, None)
                 self._start()
 
     def _say_why_late(self) -> None:
-        """Log why there was no thread for a while. On its own thread, behind what was late already."""
+        """Log why calls were delayed by the lack of a thread. On the notifier's thread."""
         why, self._refused = self._refused, None
         if why is not None:
             run_among_greenlets(partial(self.run, logger.debug, "notifications had to wait for a thread: %s", why))
 
     def run(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call ``call(*arguments)``, one of many in a call that was posted; a failure is logged. On its own thread."""
+        """Call ``call(*arguments)``, and log an exception. On the notifier's thread."""
         before, self.running = self.running, Running(call, arguments)
         try:
             call(*arguments)
         except BaseException:
-            # SystemExit too: a callback must not silence the ones after it.
+            # SystemExit too: a callback must not prevent the ones after it.
             _log_failure(call)
         finally:
             self.running = before
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all that was posted before has run.
+        """Wait until all calls that were posted before have run.
 
         Args:
-            timeout_s: How long to wait at most.
+            timeout_s: The longest time to wait, in seconds.
 
         Returns:
-            Whether it has. False at once on the notifier thread itself, which cannot wait for itself.
+            Whether they have run. False at once on the notifier thread, which cannot wait for itself.
         """
         thread = self._thread
         if thread is not None and thread.ident == native.get_ident():
@@ -187,10 +186,10 @@ class Notifier:
 
 
 class ProcessNotifier(Notifier):
-    """The notifier for what concerns the whole process."""
+    """The notifier of the process."""
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all that was posted before, to this or to any other notifier, has run."""
+        """Wait until all calls that were posted before, to this or any other notifier, have run."""
         until = time.monotonic() + timeout_s
         others = [notifier for notifier in NOTIFIERS if notifier is not self]
         drained = [notifier.drain(max(until - time.monotonic(), 0.0)) for notifier in others]
@@ -205,7 +204,7 @@ def _after_fork() -> None:
 NOTIFIERS: WeakRegistry[Notifier] = WeakRegistry()
 
 NOTIFIER = ProcessNotifier()
-"""The one of this process."""
+"""The notifier of this process."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

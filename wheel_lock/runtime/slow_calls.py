@@ -1,4 +1,4 @@
-"""Callbacks that take long: the log names them while they still run, for those behind them wait."""
+"""Slow callbacks: a warning names a callback that delays others, while it still runs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from wheel_lock.runtime.notifier import Notifier
 logger = logging.getLogger("wheel_lock")
 
 SLOW_S = 1.0
-_REPORTS = Notifier()  # of its own: the process's may be the one that is held up
+_REPORTS = Notifier()  # a separate one: the notifier of the process may be the one that is blocked
 
 
 class SlowCalls:
-    """Looks after one notifier, as long as it is busy. Timer's thread only.
+    """Checks one notifier periodically while it is busy. Timer's thread only.
 
     Args:
-        loop: On whose wheel the looks are scheduled.
-        notifier: Whose calls.
+        loop: The loop on whose wheel the checks are scheduled.
+        notifier: The notifier.
     """
 
     def __init__(self, loop: Loop, notifier: Notifier) -> None:
@@ -30,7 +30,7 @@ class SlowCalls:
         self._alarm: Alarm | None = None
 
     def look_later(self) -> None:
-        """Something has been posted."""
+        """Schedule a check, unless one is scheduled: a call has been posted."""
         if self._alarm is None or self._alarm not in self._loop.wheel:
             self._alarm = self._loop.call_at(self._loop.now + SLOW_S, self._look)
 
@@ -41,7 +41,7 @@ class SlowCalls:
         if running is None:
             self._notifier.start_if_need_be()
         if running is not None and not running.reported:
-            took_s = time.monotonic() - running.since  # real time, whatever clock the timer lives by
+            took_s = time.monotonic() - running.since  # real time, whatever the timer's clock
             if took_s >= SLOW_S:
                 running.reported = True
                 _REPORTS.post(_report, running.call, running.arguments, took_s)
@@ -52,13 +52,13 @@ class SlowCalls:
 
 
 def _described(call: Callable[..., object]) -> str:
-    """Return the name of a callback, as its author knows it."""
+    """Return the qualified name of a callback, or its ``repr()``."""
     name = getattr(call, "__qualname__", None)
     return repr(call) if name is None else f"{getattr(call, '__module__', None)}.{name}"
 
 
 def _report(call: Callable[..., object], arguments: tuple[object, ...], took_s: float) -> None:
-    """On the notifier thread."""
+    """Log a slow callback. On the notifier thread."""
     shown = ", ".join(map(repr, arguments))
     logger.warning(
         "the callback %s(%s) runs for %.1f s already, and those behind it wait", _described(call), shown, took_s

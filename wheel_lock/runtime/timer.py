@@ -1,7 +1,7 @@
-"""HashedWheelTimer: what users see of the one thread, after Netty's class of the same name.
+"""HashedWheelTimer: the public face of the loop, modelled on Netty's class of that name.
 
-``new_timeout(task, delay)`` returns a :class:`Timeout`, ``stop()`` returns what was not processed. Users' tasks run on
-the notifier thread. A timeout is rounded up to a tick: never early, as in Netty.
+``new_timeout(task, delay)`` returns a :class:`Timeout`, ``stop()`` returns the unprocessed ones. Users' tasks run on the
+notifier thread. A timeout is rounded up to a tick: never early, as in Netty.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MANY_TIMERS = 64  # as in Netty: one timer serves a process, so this many are a 
 
 
 class TimeoutState(enum.Enum):
-    """Where a timeout stands; it leaves PENDING once and for good."""
+    """The state of a timeout; it leaves PENDING once."""
 
     PENDING = "pending"
     CANCELLED = "cancelled"
@@ -38,12 +38,12 @@ class TimeoutState(enum.Enum):
 
 
 class Timeout(WheelEntry):
-    """A task that waits for its time. Made by :meth:`HashedWheelTimer.new_timeout`.
+    """A scheduled task. Made by :meth:`HashedWheelTimer.new_timeout`.
 
     Attributes:
-        timer: The timer it waits on.
-        task: What is called, with this object, when its time has come.
-        due_at: When that is, in seconds of the timer's clock.
+        timer: The timer that it is scheduled on.
+        task: The callback; its argument is this object.
+        due_at: When it is due, in seconds of the timer's clock.
     """
 
     __slots__ = ("due_at", "group", "state", "task", "timer")
@@ -57,21 +57,21 @@ class Timeout(WheelEntry):
         self.state = TimeoutState.PENDING
 
     def cancel(self) -> bool:
-        """Cancel it, from any thread. O(1).
+        """Cancel the timeout, from any thread. O(1).
 
         Returns:
-            True if it was pending and its task will not run; False if it had expired or been cancelled before.
+            True if it was pending, so that its task will not run; False if it had expired or been cancelled.
         """
         return self.timer.cancel_timeout(self)
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was cancelled before its time came."""
+        """True if the timeout was cancelled before it expired."""
         return self.state is TimeoutState.CANCELLED
 
     @property
     def expired(self) -> bool:
-        """Whether its time has come and its task has been handed to the notifier thread."""
+        """True if the timeout has expired, and its task has been handed to the notifier thread."""
         return self.state is TimeoutState.EXPIRED
 
     def __repr__(self) -> str:
@@ -86,14 +86,14 @@ class TimeoutGroup:
         self._slow_calls = SlowCalls(timer, NOTIFIER)
 
     def due(self, entries: list[Timeout], now: float) -> None:
-        """Expire ``entries``, except those that were cancelled at the last moment."""
+        """Expire ``entries``, except those that have been cancelled meanwhile."""
         for timeout in entries:
             if self._timer.settle(timeout, TimeoutState.EXPIRED):
                 NOTIFIER.post(timeout.task, timeout)
         self._slow_calls.look_later()
 
     def domains(self, entries: list[Timeout]) -> tuple[FailureDomain, ...]:
-        """Return what a failure costs: nothing but the timeouts that were not handed over."""
+        """Return no failure domain: a failure affects only the timeouts that were not handed over."""
         return ()
 
 
@@ -104,11 +104,11 @@ class HashedWheelTimer(Loop):
         tick_ms: Length of a tick in milliseconds.
         slots: Slots of the wheel, rounded up to a power of two, as in Netty. One rotation takes ``slots * tick_ms``.
         max_pending: The most timeouts of users that may be pending at once; None for no bound.
-        clock: Where time comes from; the system's by default.
-        threaded: False leaves the turning to the caller (:meth:`turn`): for tests that step a clock by hand.
+        clock: The source of time; the system's clock by default.
+        threaded: If False there is no thread, and the caller calls :meth:`turn`: for tests that move a clock by hand.
 
-    A timer that is dropped without :meth:`stop` goes on as long as timeouts are pending on it, or a context uses it.
-    Then it is collected like any other object, its thread ends, and a ResourceWarning names it.
+    A timer that is dropped without :meth:`stop` runs as long as timeouts are pending on it, or a context uses it. Then it
+    is collected like any other object, its thread ends, and a ResourceWarning names it.
 
     Raises:
         ValueError: A value is out of range.
@@ -135,14 +135,17 @@ class HashedWheelTimer(Loop):
             )
 
     def new_timeout(self, task: Callable[[Timeout], object], delay: float) -> Timeout:
-        """Have ``task(timeout)`` called on the notifier thread, not before ``delay`` has passed. O(1).
+        """Call ``task(timeout)`` on the notifier thread, not before ``delay`` has passed. O(1).
 
         Args:
-            task: What to call. An exception is logged and harms nothing else.
-            delay: Seconds from now; what is not positive means at the next tick.
+            task: The callback. An exception that it raises is logged.
+            delay: Seconds from now; zero or less means at the next tick.
+
+        Returns:
+            The timeout, which can be cancelled.
 
         Raises:
-            ValueError: The delay is not a finite number, or one of more than 300 years.
+            ValueError: The delay is not a finite number, or exceeds 1e10 seconds; or ``task`` is not callable.
             TimerStopped: The timer has been stopped.
             TooManyTimeouts: ``max_pending`` timeouts are pending.
         """
@@ -161,11 +164,11 @@ class HashedWheelTimer(Loop):
 
     @property
     def pending(self) -> int:
-        """How many timeouts of users wait for their time."""
+        """The number of pending timeouts of users."""
         return len(self._pending)
 
     def stop(self) -> set[Timeout]:
-        """Stop the thread and refuse new timeouts from now on. Stopping twice is harmless.
+        """Stop the thread, and refuse new timeouts. A second call does nothing.
 
         Returns:
             The timeouts that were neither processed nor cancelled; their tasks will not run.
@@ -185,7 +188,7 @@ class HashedWheelTimer(Loop):
             try:
                 unprocessed.add(self._pending.pop())
             except KeyError:
-                break  # the last one has just been settled
+                break  # another thread has just settled the last one
         if thread is not None and thread.is_alive():
             self.wake()
             thread.join(timeout=5.0)
@@ -193,7 +196,7 @@ class HashedWheelTimer(Loop):
 
     @classmethod
     def shared(cls) -> HashedWheelTimer:
-        """Return the timer that all contexts of this process share unless they are given another."""
+        """Return the timer of this process, which all contexts use by default."""
         global _shared
         with _shared_lock:
             if _shared is None or _shared._stopped:
@@ -202,20 +205,20 @@ class HashedWheelTimer(Loop):
 
     @classmethod
     def chosen(cls, timer: HashedWheelTimer | None) -> HashedWheelTimer:
-        """Return ``timer``, or the shared one where it is None.
+        """Return ``timer``, or the shared timer if it is None.
 
         Raises:
-            TypeError: It is something else.
+            TypeError: It is not a timer.
         """
         if timer is not None and not isinstance(timer, HashedWheelTimer):
             raise TypeError(f"timer must be a HashedWheelTimer, not {type(timer).__name__}")
         return cls.shared() if timer is None else timer
 
     def settle(self, timeout: Timeout, state: TimeoutState) -> bool:
-        """Take a pending timeout to ``state``; False if it was not pending. The one place that decides races.
+        """Set the state of a pending timeout; return False if it was not pending. The one place that decides races.
 
-        One step of the interpreter decides, and no lock: a caller that a signal's handler has interrupted while he holds
-        one may be waiting for this thread.
+        One atomic operation of a set decides, not a lock: a signal's handler that interrupts the holder of a lock may
+        wait for this thread.
         """
         try:
             self._pending.remove(timeout)

@@ -1,6 +1,6 @@
-"""A waker: lets any thread end the sleep of a selector. An eventfd where the system has one, else a socket pair.
+"""Wakers: let any thread end the sleep of a selector. An eventfd if the system has it, else a socket pair.
 
-An eventfd costs about a third of what a socket pair does, and this is paid twice in every round trip of a caller.
+An eventfd costs about a third of a socket pair, and each round trip of a caller uses the waker twice.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ class SocketWaker:
         self._writer.setblocking(False)
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable."""
+        """Return the descriptor that becomes readable."""
         return self._reader.fileno()
 
     def wake(self) -> None:
-        """Make it readable. From any thread; harmless when it is already, or closed."""
+        """Make the descriptor readable. From any thread; does nothing if it is readable already, or closed."""
         try:
             self._writer.send(b"\0")
         except OSError:
             pass
 
     def clear(self) -> None:
-        """Make it unreadable again."""
+        """Make the descriptor unreadable again."""
         try:
             self._reader.recv(4096)
         except OSError:
@@ -41,7 +41,7 @@ class SocketWaker:
         self.close()  # see EventWaker
 
     def close(self) -> None:
-        """Give its descriptors back."""
+        """Close the descriptors."""
         self._reader.close()
         self._writer.close()
 
@@ -50,7 +50,7 @@ class EventWaker:
     """A waker on an eventfd.
 
     Attributes:
-        wake: Makes it readable. From any thread; harmless when it is already.
+        wake: Makes the descriptor readable. From any thread; does nothing if it is readable already.
     """
 
     def __init__(self) -> None:
@@ -59,27 +59,27 @@ class EventWaker:
         self.wake: Callable[[], object] = partial(os.eventfd_write, self._fd, 1)
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable."""
+        """Return the descriptor that becomes readable."""
         return self._fd
 
     def clear(self) -> None:
-        """Make it unreadable again."""
+        """Make the descriptor unreadable again."""
         try:
             os.eventfd_read(self._fd)
         except OSError:
             pass
 
     def __del__(self) -> None:
-        # Not earlier: whoever holds this may still wake by it, and the descriptor would be somebody else's by then.
+        # Not earlier: a thread that holds a reference may still call wake(), and the number may be reused by then.
         self.close()
 
     def close(self) -> None:
-        """Give its descriptor back."""
+        """Close the descriptor."""
         fd, self._fd = getattr(self, "_fd", -1), -1
         if fd >= 0:
             os.close(fd)
 
 
 def new_waker() -> EventWaker | SocketWaker:
-    """Return the best waker that this system has."""
+    """Return the fastest waker that this system supports."""
     return EventWaker() if hasattr(os, "eventfd") else SocketWaker()

@@ -1,4 +1,4 @@
-"""Things that are held weakly and looked at from any thread, in finalisers, and in a forked child."""
+"""A registry of weak references that is safe in any thread, in finalisers, and in a forked child."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class WeakRegistry(Generic[T]):
-    """A set of weak references that may change while it is gone through.
+    """A set of weak references that may change during an iteration.
 
     (A ``weakref.WeakSet`` raises RuntimeError when another thread, or a finaliser, adds to it meanwhile.)
     """
@@ -19,12 +19,12 @@ class WeakRegistry(Generic[T]):
         self._references: dict[int, weakref.ref[T]] = {}
 
     def add(self, item: T) -> None:
-        """Add ``item``, which goes by itself when nobody else holds it any more."""
+        """Add ``item``, which is removed when it is collected."""
         key, references = id(item), self._references
         references[key] = weakref.ref(item, lambda reference: references.pop(key, None))
 
     def __iter__(self) -> Iterator[T]:
-        for reference in self._references.copy().values():  # copied in one step of the interpreter
+        for reference in self._references.copy().values():  # an atomic copy
             item = reference()
             if item is not None:
                 yield item

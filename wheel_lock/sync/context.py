@@ -6,14 +6,15 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import WheelLockError
+from wheel_lock.locks import operations
 from wheel_lock.locks.context import BaseContext, close_later
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.sync import call as sync_call
 
 
-class ThreadContext(BaseContext):
+class ThreadContext(sync_call.ThreadSide, BaseContext):
     """The side that threads see."""
 
     def close(self, timeout: float | None = None) -> None:
@@ -26,7 +27,7 @@ class ThreadContext(BaseContext):
         """
         limit_s = self._closing_time_s(timeout)
         if limit_s is not None:
-            sync_call.call(self._engine, partial(self._engine.close, limit_s))
+            sync_call.run(operations.ask(self, partial(self._engine.close, limit_s)))
 
     def __enter__(self) -> Self:
         return self
@@ -47,6 +48,6 @@ class ThreadContext(BaseContext):
             raise
 
     def __del__(self) -> None:
-        engine: Engine | None = getattr(self, "_engine", None)
+        engine: LockEngine | None = getattr(self, "_engine", None)
         if engine is not None:
             engine.post_if_running(engine.retire)

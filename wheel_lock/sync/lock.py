@@ -6,26 +6,20 @@ extend it, and it is renewed no more when that thread ends. Any thread may look 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Self
 
-from wheel_lock.engine.requests.adopt import undo_export
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.lease import Lease, Owner
+from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost
-from wheel_lock.options import lock_name
-from wheel_lock.protocol.handoff import Handoff
-from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Command
-from wheel_lock.runtime.interruptions import insist, uninterrupted_start
-from wheel_lock.sync.call import SyncFuture, behind_releases, call, current_owner
+from wheel_lock.runtime.interruptions import uninterrupted_start
+from wheel_lock.sync.call import ThreadSide, current_owner, run
 
 __all__ = ["Lock", "OnLost"]
 
 
-class Lock(BaseLock):
+class Lock(ThreadSide, BaseLock):
     """One lock, for threads. Made by :meth:`wheel_lock.LockContext.lock`; a context manager.
 
     It may be acquired again after a release; each acquire is a new lease. Used from several threads, each thread has a
@@ -65,20 +59,7 @@ class Lock(BaseLock):
             LockServerError: The server refused the command itself.
             ValueError: A value is out of range.
         """
-        engine = self._engine
-        waiting: SyncFuture[Sequence[Lease] | None] = SyncFuture(engine)
-        waiter = behind_releases(engine, self._new_waiter, blocking, blocking_timeout, token, waiting)
-        leases = None
-        try:
-            engine.submit(waiter.begin)
-            leases = waiting.result()
-            if leases is not None:
-                self._take(leases[0])
-            return leases is not None
-        except BaseException:
-            # An interruption (KeyboardInterrupt, say) must not leave a grant behind. Harmless if there is none.
-            self._give_up(waiter, leases)
-            raise
+        return run(operations.acquire(self, blocking, blocking_timeout, token))
 
     @uninterrupted_start
     def release(self) -> bool:
@@ -96,20 +77,13 @@ class Lock(BaseLock):
             LockUnavailable, LockTimeout, LockServerError: The server could not be asked, did not answer, or refused.
                 The lock is not renewed any more and expires within its timeout.
         """
-        lease = None
-        try:
-            lease = self._to_release()
-            if lease is None:
-                return False
-            waiting: SyncFuture[None] = SyncFuture(self._engine)
-            self._engine.submit(partial(self._engine.release, lease, waiting))
-            self._released(lease)
-        except WheelLockError:
-            raise
-        except BaseException:
-            insist(self._let_go, lease)
-            raise
-        waiting.result()
+        released = operations.begin_release(
+            self
+        )  # and not ``operations.release``: this is called as often as nothing else
+        if released is None:
+            return False
+        released.wait()
+        released.result()
         return True
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
@@ -128,9 +102,7 @@ class Lock(BaseLock):
             LockNotHeld, LockLost, WrongThread, LockUnavailable, LockTimeout, LockServerError: As for ``release``;
                 where the outcome is not known the lock is held on as long as was known before.
         """
-        lease, time_ms = self._to_extend(additional_time, replace_ttl)
-        call(self._engine, partial(self._engine.extend, lease, time_ms, bool(replace_ttl)))
-        return True
+        return run(operations.extend(self, additional_time, replace_ttl))
 
     def reacquire(self) -> bool:
         """Set the time-to-live back to the timeout, now. Returns and raises as :meth:`extend` does."""
@@ -148,46 +120,17 @@ class Lock(BaseLock):
         Raises:
             LockNotHeld, LockLost, WrongThread: As for ``release``.
         """
-        lease = self._to_change("export")
-        handoff = self._handoff(lease)
-        engine = self._engine
-        waiting: SyncFuture[None] = SyncFuture(engine)
-        try:
-            engine.submit(partial(engine.export, lease, waiting))
-            waiting.result()
-            return handoff.to_text()
-        except BaseException:
-            engine.post_if_open(partial(undo_export, engine, lease, waiting))  # nobody has got the text
-            raise
-
-    def _adopt(self, handoff: Handoff) -> None:
-        engine = self._engine
-        waiting: SyncFuture[bool] = SyncFuture(engine)
-        request = self._adoption(handoff, waiting)
-        try:
-            engine.submit(request.begin)
-            if not waiting.result():
-                raise LockNotAcquired(f"The lock {quoted(self.name)} was adopted too late", self.name)
-            self._take_adopted(request.lease)
-        except BaseException:
-            engine.post_if_open(request.give_up)
-            raise
+        return run(operations.export(self))
 
     # -- what the server says ----------------------------------------------------------------------------------------
 
     def locked(self) -> bool:
         """Ask the server whether anybody holds the lock."""
-        return self._ask(self._lock_type.locked(lock_name(self.name)), self._lock_type.parse_locked)
+        return run(operations.locked(self))
 
     def owned(self) -> bool:
         """Ask the server whether this lock's own token is stored there."""
-        lease = self._own_or_latest()
-        if lease is None or not lease.group.alive:
-            return False
-        return self._ask(self._lock_type.owned(lease), lambda reply: self._lock_type.parse_owned(reply, lease))
-
-    def _ask(self, command: Command, read: Callable[[Reply], bool]) -> bool:
-        return bool(call(self._engine, partial(self._engine.query, self.name, command, read)))
+        return run(operations.owned(self))
 
     def __enter__(self) -> Self:
         if not (self._enters_adopted() or self.acquire()):

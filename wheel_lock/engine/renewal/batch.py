@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
+from wheel_lock.engine.interfaces import LeaseGroup, Shard
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.renewal.outages import Outage
+from wheel_lock.engine.renewal.verification import Verification
 from wheel_lock.engine.requests.base import Request, batch_call
 from wheel_lock.lease import HELD, RENEWING, Event, Lease
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.protocol.resp import Reply, exceptions, int_arg
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_NOW, ServerError
 
-if TYPE_CHECKING:
-    from wheel_lock.engine.renewal.renewer import Renewer
-    from wheel_lock.engine.renewal.verification import Verification
-    from wheel_lock.lock_types.base import LockType
-
 _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly for any number of leases (Knuth 6.4)
+
+
+class BatchOwner(Shard, Protocol):
+    """What groups and batches know of their renewer."""
+
+    table: LeaseTable
+    outage: Outage
+
+    def partition_due(self, failed: Iterable[Lease], now: float) -> list[Lease]: ...
+    def renew(self, group: LeaseGroup, leases: list[Lease]) -> None: ...
+    def heard(self, *, not_now: bool) -> None: ...
+    def confirmed(self, batch: Batch, failed: Sequence[tuple[int, int | ServerError]]) -> None: ...
+    def failed(self, batch: Batch, error: ServerError) -> None: ...
+    def refused_alone(self, batch: Batch, error: ServerError) -> None: ...
+    def interrupted(self, batch: Batch) -> None: ...
+    def moved(self, batch: Batch, home: Shard) -> None: ...
+    def batch_deferred(self, batch: Batch) -> None: ...
+    def vanished(self, batch: Batch) -> None: ...
+    def batch_timed_out(self, batch: Batch) -> None:
+        """Suspect the connection: a batch has had no reply for too long."""
+        ...
 
 
 class RenewalGroup:
@@ -25,7 +46,7 @@ class RenewalGroup:
     __slots__ = ("_phase", "alive", "interval_ticks", "lock_type", "renewer", "timeout_ms", "timeout_s", "ttl")
 
     def __init__(
-        self, renewer: Renewer, lock_type: LockType, timeout_s: float, timeout_ms: int, interval_ticks: int
+        self, renewer: BatchOwner, lock_type: LockType, timeout_s: float, timeout_ms: int, interval_ticks: int
     ) -> None:
         self.renewer = renewer
         self.lock_type = lock_type
@@ -49,7 +70,7 @@ class RenewalGroup:
         live: list[Lease] = []
         failed: list[Lease] = []
         keep, held = live.append, HELD
-        now = self.renewer.timer.clock.now()  # what went before in this turn may have taken long
+        now = self.renewer.table.timer.clock.now()  # what went before in this turn may have taken long
         for lease in entries:
             # A lease that came due in this step may have been released, moved or lost by what was called before.
             if lease.state is held and lease.deadline > now and lease.limits is None and not lease.owner.ended:
@@ -63,9 +84,9 @@ class RenewalGroup:
             self.renewer.renew(self, live)
 
     def illegal(self, lease: Lease, event: Event) -> None:
-        self.renewer.engine.illegal(lease, event)
+        self.renewer.table.mark_illegal(lease, event)
 
-    def domains(self, entries: list[Lease]) -> tuple[Renewer]:
+    def domains(self, entries: list[Lease]) -> tuple[BatchOwner]:
         """Return what a failure costs: which of the leases of the node are watched is in doubt."""
         return (self.renewer,)
 
@@ -79,13 +100,13 @@ class Batch(Request):
 
     def __init__(
         self,
-        renewer: Renewer,
-        params: RenewalGroup,
+        renewer: BatchOwner,
+        params: LeaseGroup,
         leases: Sequence[Lease],
         drained: bool,
         verification: Verification | None,
     ) -> None:
-        super().__init__(renewer.timer, renewer.node)
+        super().__init__(renewer.table, renewer.node)
         self._renewer = renewer
         self.params = params
         self.leases = leases
@@ -94,8 +115,8 @@ class Batch(Request):
         self.overdue = False  # its leases are watched in the overdue set
         self.silent = False  # it was not answered when it should have been
 
-    def redirect_to(self, renewer: Renewer) -> None:
-        self._renewer.moved(self, renewer)
+    def redirect_to(self, shard: Shard) -> None:
+        self._renewer.moved(self, shard)
 
     def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
         # Its renewer decides when; a whole batch was refused for a reason that concerns the node.
@@ -129,7 +150,7 @@ class Batch(Request):
 
     def error_reply(self, error: ServerError) -> None:
         self._renewer.heard(not_now=error.code in NOT_NOW)
-        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+        if self.table.router.redirect(self, error):
             if error.code not in ("MOVED", "ASK"):
                 self._renewer.outage.begin(error)
             return

@@ -7,10 +7,10 @@ matter of retries, and nothing is scheduled for a node on which nothing is held.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
-from wheel_lock.engine.requests.base import group_of
+from wheel_lock.engine.interfaces import Shard, group_of
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.errors import counted
 from wheel_lock.lease import Lease
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
@@ -18,25 +18,26 @@ from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.notifier import NOTIFIER
 
-if TYPE_CHECKING:
-    from wheel_lock.engine.renewal.retry import RenewalRetries
-
 logger = logging.getLogger("wheel_lock")
 
 _PATIENCE_S = 1.0
 
 
 class Outage:
-    """The trouble with one renewer's node. Timer's thread only, but for what is logged.
+    """The trouble with one node. Timer's thread only, but for what is logged.
 
     Args:
-        renewer: Which renews what is held there.
+        table: The leases of the engine.
+        shard: What renews the leases of the node.
+        well: Returns whether the node answers, and has confirmed all that was sent.
     """
 
-    __slots__ = ("_alarm", "_in_log", "_posted", "_refusal", "_renewer", "_since")
+    __slots__ = ("_alarm", "_in_log", "_posted", "_refusal", "_shard", "_since", "_table", "_well")
 
-    def __init__(self, renewer: RenewalRetries) -> None:
-        self._renewer = renewer
+    def __init__(self, table: LeaseTable, shard: Shard, well: Callable[[], bool]) -> None:
+        self._table = table
+        self._shard = shard
+        self._well = well
         self._since: float | None = None  # None while the node is well
         self._refusal: ServerError | None = None  # the latest error reply to a renewal
         self._alarm: Alarm | None = None
@@ -45,19 +46,19 @@ class Outage:
 
     def begin(self, refusal: ServerError | None = None) -> None:
         """The node cannot be reached, or has answered a renewal with the error ``refusal``. It may have been so before."""
-        timer = self._renewer.timer
+        timer = self._table.timer
         if refusal is not None:
             self._refusal = refusal
         if self._since is None:
             self._since = timer.now
-        if self._alarm is None and not self._posted and self._renewer.node.is_needed():
+        if self._alarm is None and not self._posted and self._shard.is_needed(self._shard.node):
             self._alarm = timer.call_at(timer.now + _PATIENCE_S + timer.scale.tick_s, self._warn, None)
 
     def _warn(self, now: float) -> None:
         self._alarm = None
         self.look()
-        renewer, node = self._renewer, self._renewer.node
-        if self._since is None or not node.is_needed():
+        node = self._shard.node
+        if self._since is None or not self._shard.is_needed(node):
             return
         self._posted = True
         if node.ready and self._refusal is not None:
@@ -65,11 +66,11 @@ class Outage:
         else:
             what, cause = "been unreachable", error_text(node.last_error or "it does not answer", LONG_TEXT)
         text = f"{node.connector.describe()} has {what} for {now - self._since:.1f} s"
-        NOTIFIER.post(self._log_warning, renewer.engine.held.copy(), text, cause)
+        NOTIFIER.post(self._log_warning, self._table.held.copy(), text, cause)
 
     def _log_warning(self, held: Iterable[Lease], text: str, cause: str) -> None:
         """On the notifier thread, where it delays nobody to look whose they all are."""
-        locks = sum(group_of(lease).renewer is self._renewer for lease in held)
+        locks = sum(group_of(lease).renewer is self._shard for lease in held)
         if locks:
             self._in_log = True
             logger.warning(
@@ -78,15 +79,14 @@ class Outage:
 
     def look(self) -> None:
         """Something has gone well: look whether the outage, if there is one, is over."""
-        renewer = self._renewer
-        if self._since is None or not renewer.well:
+        if self._since is None or not self._well():
             return
         since, self._since, self._refusal = self._since, None, None
-        renewer.timer.cancel(self._alarm)
+        self._table.timer.cancel(self._alarm)
         self._alarm = None
         if self._posted:
             self._posted = False
-            NOTIFIER.post(self._log_end, renewer.node.connector.describe(), renewer.timer.now - since)
+            NOTIFIER.post(self._log_end, self._shard.node.connector.describe(), self._table.timer.now - since)
 
     def _log_end(self, place: str, seconds: float) -> None:
         if self._in_log:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 
 from sortedcontainers import SortedKeyList
 
-from wheel_lock.engine.requests.base import group_of
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.lease import Lease
 from wheel_lock.protocol.scripts import Script
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, group_of
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
 from wheel_lock.engine.renewal.retry import RenewalRetries
 from wheel_lock.engine.renewal.verification import Verification
-from wheel_lock.engine.requests.base import group_of
 from wheel_lock.engine.requests.cleanup import Cleanup
-from wheel_lock.engine.requests.replication import ReplicationBarrier
+from wheel_lock.engine.requests.replication import ReplicationBarrier, new_node
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import (
     HELD,
@@ -28,42 +28,42 @@ from wheel_lock.lease import (
     local_deadline,
     mark_sent,
 )
+from wheel_lock.lock_types.base import LockType
+from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node
 from wheel_lock.options import latest_renewal_s, shortest_timeout_s
 from wheel_lock.protocol.resp import GONE, TAKEN
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
+from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.lock_types.base import LockType
 
 CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
 _TOGETHER = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
 
 
 class Renewer(RenewalRetries):
-    """Keeps the leases of one node alive. Timer's thread only."""
+    """Keeps the leases of one node alive. Timer's thread only.
 
-    def __init__(self, engine: Engine, node: Node) -> None:
-        self.engine = engine
-        self.node = node
-        self.timer: HashedWheelTimer = engine.timer
-        self._options = engine.options
-        self._counters = engine.counters
+    Args:
+        table: The leases of the engine.
+        router: Which node a name lives on.
+        connector: What connects to the node.
+    """
+
+    def __init__(self, table: LeaseTable, router: Router, connector: Connector) -> None:
+        self.table = table
+        self.router = router
+        self.timer: HashedWheelTimer = table.timer
+        self._options = table.state.options
+        self._counters = table.state.counters
+        self.domain: FailureDomain = self
+        self.node = new_node(table, self, connector)
         self._groups: dict[tuple[LockType, int, int], RenewalGroup] = {}
         # Where acquires go, if that is somewhere else.
-        self.replication = (
-            ReplicationBarrier(engine, engine.new_node(node.connector)) if engine.options.min_replicas else None
-        )
-        self.acquiring_node = node if self.replication is None else self.replication.node
+        self.replication = ReplicationBarrier(table, self, connector) if self._options.min_replicas else None
+        self.acquiring_node = self.node if self.replication is None else self.replication.node
         self.every_ticks = 1  # where there are several nodes each has ticks of its own
         self.tick_share = 0
-        for each in self.nodes:
-            each.domain = self
-            each.on_trouble = self.trouble
-        node.on_ready = self.node_ready
-        node.on_connected = self.connected
         self._reset()
 
     def start_empty(self) -> None:
@@ -96,7 +96,7 @@ class Renewer(RenewalRetries):
             )
         return self._group_of(lock_type, timeout_s, timeout_ms, interval_ticks)
 
-    def like(self, group: RenewalGroup) -> RenewalGroup:
+    def like(self, group: LeaseGroup) -> RenewalGroup:
         """Return the group of the same terms as another renewer's. From any thread."""
         return self._group_of(group.lock_type, group.timeout_s, group.timeout_ms, group.interval_ticks)
 
@@ -159,7 +159,7 @@ class Renewer(RenewalRetries):
         self.watch_overdue(leases)
         self.drain()
 
-    def _spread(self, group: RenewalGroup, tick: int) -> int:
+    def _spread(self, group: LeaseGroup, tick: int) -> int:
         """Return an earlier tick than ``tick``, one of this node's own."""
         tick -= group.next_phase()
         return tick - (tick - self.tick_share) % self.every_ticks
@@ -188,16 +188,16 @@ class Renewer(RenewalRetries):
                 continue  # what was called before it in this step has ended it, or put it on the wheel again
             lapsing = lease.at_limit and self.timer.scale.floor(lease.deadline) - 1 <= tick
             if lapsing or lease.loss is not None or now >= lease.deadline:
-                self.engine.mark_lost([lease])
+                self.table.mark_lost([lease])
             elif lease.owner.ended:
-                self.engine.mark_lost([lease], LossReason.ABANDONED)
+                self.table.mark_lost([lease], LossReason.ABANDONED)
             elif not lease.at_limit:
                 live.append(lease)
             else:
                 self.schedule(lease, now)
         return live
 
-    def renew(self, group: RenewalGroup, leases: list[Lease]) -> None:
+    def renew(self, group: LeaseGroup, leases: list[Lease]) -> None:
         """Send renewals for HELD leases that are due, as far as the node can take them; the rest is overdue."""
         size = self.node.batch_size
         if self.node.ready and not self._server_rejecting and group.lock_type.renew not in self._refused:
@@ -209,15 +209,15 @@ class Renewer(RenewalRetries):
             self.watch_overdue(leases)
             self.node.connect()
             self.drain()
-            self.rehome_overdue(leases)
+            self.router.rehome(leases)
 
-    def verify(self, group: RenewalGroup, leases: list[Lease], verification: Verification) -> None:
+    def verify(self, group: LeaseGroup, leases: list[Lease], verification: Verification) -> None:
         """Renew HELD leases, taken off the wheel, ahead of their time; see there."""
         self._send(group, leases, verification=verification)
 
     def _send(
         self,
-        group: RenewalGroup,
+        group: LeaseGroup,
         leases: list[Lease],
         *,
         drained: bool = False,
@@ -279,7 +279,7 @@ class Renewer(RenewalRetries):
             self._due_now(batch, [leases[index] for index in exceptional])
             self._some_failed(batch, [(leases[index], status) for index, status in failed])
             leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
-        if self.engine.cluster is not None:
+        if not self.router.stable:
             leases = [lease for lease in leases if group_of(lease).renewer is self]  # others have been let go meanwhile
         if leases:
             self._take_confirmation(batch, leases, now)
@@ -313,7 +313,7 @@ class Renewer(RenewalRetries):
 
     def _too_late(self, leases: Sequence[Lease]) -> None:
         """A confirmation that came after the loss: the key is ours and alive, and nobody believes in it."""
-        self.engine.mark_lost([lease for lease in leases if lease.state is RENEWING])
+        self.table.mark_lost([lease for lease in leases if lease.state is RENEWING])
         lost = [lease for lease in leases if lease.state is State.LOST]
         if lost:
             self.clean_up(lost)
@@ -329,12 +329,12 @@ class Renewer(RenewalRetries):
         if not group.alive:
             return  # in a forked child: they are the parent's
         until = max(self.timer.now + group.timeout_s, *[lease.max_expiry for lease in leases])
-        Cleanup(self.timer, node or self.node, group.lock_type, leases, until).start()
+        Cleanup(self.table, node or self.node, group.lock_type, leases, until).start()
 
     def _some_failed(self, batch: Batch, failed: Sequence[tuple[Lease, int | ServerError]]) -> None:
         """Deal with the entries of a batch that were not renewed; those that ended meanwhile are none of our business."""
         # A node answers a call that declares its keys with MOVED, and without a cluster there is no other node.
-        may_stray = self.engine.cluster is not None and not batch.declared
+        may_stray = not self.router.stable and not batch.declared
         gone: list[Lease] = []
         taken: list[Lease] = []
         unknown: list[Lease] = []
@@ -355,12 +355,12 @@ class Renewer(RenewalRetries):
                 unknown.append(lease)
                 if isinstance(status, ServerError):
                     errors.append(status)
-        self.engine.mark_lost(gone, LossReason.KEY_GONE)
-        self.engine.mark_lost(taken, LossReason.TAKEN)
+        self.table.mark_lost(gone, LossReason.KEY_GONE)
+        self.table.mark_lost(taken, LossReason.TAKEN)
         if misrouted:
             self._ask_alone(misrouted)
         if unknown:
-            self._look_for_master(errors)
+            self.router.refused(self.node, errors)
             self.outage.begin(errors[0] if errors else None)
             self._counters.unknown += len(unknown)
             self.watch_overdue(unknown)
@@ -368,8 +368,8 @@ class Renewer(RenewalRetries):
 
     def _ask_alone(self, misrouted: Sequence[Lease]) -> None:
         """Ask about OVERDUE leases that the node does not own, each alone: then it says who does."""
-        assert self.engine.cluster is not None
-        for lease in self.engine.cluster.strayed(misrouted):
+        self.router.refresh()
+        for lease in self.router.rehome(misrouted):
             self._send(group_of(lease), [lease], drained=True)
 
     def failed(self, batch: Batch, error: ServerError) -> None:
@@ -382,41 +382,32 @@ class Renewer(RenewalRetries):
             self._server_rejecting = True
         self._refused[script] = None
         self._retry_later()
-        self._look_for_master([error])
+        self.router.refused(self.node, [error])
         self.outage.begin(error)
 
     def refused_alone(self, batch: Batch, error: ServerError) -> None:
         """The call about one lease was refused where each has its own: behind a proxy that says nothing of the others."""
         self.batch_deferred(batch)
-        self._look_for_master([error])
+        self.router.refused(self.node, [error])
         self.outage.begin(error)
-
-    def _look_for_master(self, errors: Iterable[ServerError]) -> None:
-        if self.engine.cluster is not None:
-            self.engine.cluster.refresh()
-        elif (demoted := next((error for error in errors if error.code == "READONLY"), None)) is not None:
-            self.node.demoted(demoted)
 
     def drop_misrouted(self) -> None:
         """Do not wait for a silent node's answer about leases that live elsewhere by now."""
-        cluster = self.engine.cluster
-        assert cluster is not None
         for batch in tuple(self._silent):
             for lease in batch.leases:
                 if lease.state is RENEWING and group_of(lease).renewer is self:
-                    home = cluster.renewer_of(lease.key)
+                    home = self.router.shard_of(lease.key)
                     if home is not self:
                         self.overdue.discard(lease)
                         lease.transition(Event.OUTCOME_UNKNOWN)
-                        cluster.migrate(lease, home)
+                        self.router.migrate(lease, home)
 
-    def moved(self, batch: Batch, home: Renewer) -> None:
+    def moved(self, batch: Batch, home: Shard) -> None:
         """A batch of one lease, which lives on another node, as that node has said."""
         self.interrupted(batch)
-        assert self.engine.cluster is not None
         for lease in batch.leases:
             if lease.state is OVERDUE:
-                self.engine.cluster.migrate(lease, home)
+                self.router.migrate(lease, home)
         self._go_on_probing()
 
     def batch_deferred(self, batch: Batch) -> None:
@@ -439,7 +430,7 @@ class Renewer(RenewalRetries):
         for lease in unknown:
             lease.transition(Event.OUTCOME_UNKNOWN)
         self.watch_overdue(unknown)
-        self.rehome_overdue(unknown)
+        self.router.rehome(unknown)
 
     def _due_now(self, batch: Batch, leases: Iterable[Lease]) -> None:
         """Have the lag of leases whose verification has failed count from now: they were not due before."""

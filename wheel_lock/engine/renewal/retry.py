@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, group_of
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import log_given_up
+from wheel_lock.engine.renewal.batch import Batch
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.overdue import Overdue
 from wheel_lock.engine.renewal.verification import Verification
-from wheel_lock.engine.requests.base import group_of
+from wheel_lock.engine.requests.base import start_query
+from wheel_lock.engine.requests.replication import ReplicationBarrier
+from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import HELD, OVERDUE, Event, Lease, local_deadline
 from wheel_lock.net.node import Node
 from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.scripts import Script
 from wheel_lock.protocol.server_errors import NOT_NOW
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import Backoff
 from wheel_lock.runtime.timer import HashedWheelTimer
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
-    from wheel_lock.engine.requests.replication import ReplicationBarrier
-    from wheel_lock.protocol.scripts import Script
 
 _LOOK_AGAIN_S = 1.0
 _DRAIN_LEASES = 1000  # where each has a call of its own
 _DRAIN_CALLS = 64  # under way from the overdue set: 35 ms of a server's time, so that what is due now is not held up
 
 
-class RenewalRetries:
+class RenewalRetries(Shard):
     """What a renewer knows of leases whose renewal is not confirmed. Timer's thread only."""
 
-    engine: Engine
-    node: Node
-    replication: ReplicationBarrier | None
+    table: LeaseTable
+    router: Router
+    replication: ReplicationBarrier | None = None
     timer: HashedWheelTimer
     _options: ContextOptions
 
@@ -60,7 +59,7 @@ class RenewalRetries:
         self._watch: Alarm | None = None
         self.verification: Verification | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
-        self.outage = Outage(self)
+        self.outage = Outage(self.table, self, lambda: self.well)
 
     @property
     def well(self) -> bool:
@@ -69,11 +68,18 @@ class RenewalRetries:
             self._server_rejecting or self._drained_in_flight or self._resting or self.overdue
         )
 
-    def trouble(self) -> None:
+    def is_needed(self, node: Node) -> bool:
+        """Return whether leases are held, and some may live here."""
+        return bool(self.table.held) and self.router.owns_names(self)
+
+    def queued(self, node: Node) -> None:
+        """A request waits for a connection: fetch the slot map meanwhile, unless one has been received."""
+        self.router.queued()
+
+    def trouble(self, node: Node) -> None:
         """The node has been lost, or is suspected, or could not be connected to."""
         self.outage.begin()
-        if self.engine.cluster is not None:
-            self.engine.cluster.refresh()
+        self.router.refresh()
 
     @property
     def nodes(self) -> list[Node]:
@@ -92,20 +98,20 @@ class RenewalRetries:
         self._reset()
 
     @property
-    def above(self) -> Engine:
+    def above(self) -> EngineState:
         """The engine."""
-        return self.engine
+        return self.table.state
 
     def crashed(self, error: Exception) -> None:
         """End what is kept at this node: a call for it has failed, and nothing else is in doubt."""
-        leases = [lease for lease in self.engine.held if group_of(lease).renewer is self]
+        leases = [lease for lease in self.table.held if group_of(lease).renewer is self]
         log_given_up(len(leases), error)
-        self.engine.mark_lost(leases, LossReason.INTERNAL_ERROR)
+        self.table.mark_lost(leases, LossReason.INTERNAL_ERROR)
         for node in self.nodes:
             node.restart(error)
         self.restart()
 
-    def _send(self, group: RenewalGroup, leases: list[Lease], *, drained: bool = False) -> None:
+    def _send(self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False) -> None:
         raise NotImplementedError
 
     def watch_overdue(self, leases: Sequence[Lease]) -> None:
@@ -128,11 +134,11 @@ class RenewalRetries:
 
     def _tell_lapsed(self, now: float) -> None:
         self._watch = None
-        self.engine.mark_lost(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now + 2)))
+        self.table.mark_lost(self.overdue.pop_until(self.timer.scale.seconds(self.timer.wheel.now + 2)))
         self._set_watch()
 
     def untrack(self, lease: Lease) -> None:
-        """The lease has ended: take it off wherever it waits. O(1), O(log n) when it is overdue."""
+        """Remove a lease from the wheel and from the overdue set. O(1), O(log n) when it is overdue."""
         if not self.timer.wheel.cancel(lease):
             self._resting.discard(lease)
             if self.overdue:
@@ -144,7 +150,7 @@ class RenewalRetries:
             return
         # A thread that was stopped comes here with replies in its hands, before it has looked at the deadlines.
         now = self.timer.clock.now()
-        self.engine.mark_lost(self.overdue.pop_until(now))
+        self.table.mark_lost(self.overdue.pop_until(now))
         calls = self._room
         if calls <= 0:
             return
@@ -163,8 +169,8 @@ class RenewalRetries:
         size, sent = self.node.batch_size, 0
         # Until something is sent: those whose owners have ended may be all that is taken, and no reply would come for them.
         while not sent and (taken := self.overdue.take(calls * size, self._waits, of=of, besides=besides)):
-            by_group: dict[RenewalGroup, list[Lease]] = {}
-            self.engine.mark_lost([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
+            by_group: dict[LeaseGroup, list[Lease]] = {}
+            self.table.mark_lost([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
             for lease in taken:
                 if lease.state is OVERDUE:
                     by_group.setdefault(group_of(lease), []).append(lease)
@@ -220,10 +226,16 @@ class RenewalRetries:
         elif self._resting:
             self._retry_later()
 
-    def node_ready(self) -> None:
-        """There is a connection that answers: whatever is overdue goes out at once."""
-        if self.engine.cluster is not None:
-            self.engine.cluster.ready()
+    def ready(self, node: Node, *, new: bool) -> None:
+        """Send what is overdue at once on a connection that answers; on the one for acquires there is nothing to do.
+
+        After a ``new`` connection what is held is verified, because the server may have forgotten it.
+        """
+        if node is not self.node:
+            return
+        if new:
+            self.verification = Verification(self) if self.table.held else None  # type: ignore[arg-type]
+        self.router.ready()
         self._server_rejecting = self._helpless = False
         self._answers.clear()
         self._refused.clear()
@@ -231,10 +243,6 @@ class RenewalRetries:
         self.drain()
         self.outage.look()
         self.go_on_verifying()
-
-    def connected(self) -> None:
-        """Verify what is held, for the server may have forgotten it: a connection has been made."""
-        self.verification = Verification(self) if self.engine.held else None  # type: ignore[arg-type]
 
     def go_on_verifying(self) -> None:
         """Go on with the verification, if one is under way."""
@@ -245,12 +253,6 @@ class RenewalRetries:
     def takes_more(self) -> bool:
         """Whether the node answers, does not refuse renewals, and has not too many of them unanswered."""
         return self.node.ready and not self._server_rejecting and self._in_flight < self._options.max_calls_in_flight
-
-    def rehome_overdue(self, leases: Iterable[Lease]) -> None:
-        """Hand over those OVERDUE leases that live on another node."""
-        if self.engine.cluster is not None:
-            for lease in leases:
-                self.engine.cluster.rehome(lease)
 
     def needs_none(self, lease: Lease) -> bool:
         """Whether a lease is not to be renewed now: never again, or not before that prolongs what was extended."""
@@ -272,17 +274,17 @@ class RenewalRetries:
             if not_now or isinstance(error, (LockUnavailable, LockTimeout)):
                 self.timer.call_at(self.timer.now + _LOOK_AGAIN_S, look_again, self)
             elif error is None and not future.result():
-                self.engine.mark_lost([lease], LossReason.KEY_GONE)
+                self.table.mark_lost([lease], LossReason.KEY_GONE)
 
         def look_again(now: float) -> None:
-            if lease.state is HELD and not self.engine.closed:
+            if lease.state is HELD and not self.table.state.closed:
                 group_of(lease).renewer.look_at(lease)
 
         future = Future[bool](looked)
-        self.engine.query(lease.name, lock_type.owned(lease), partial(lock_type.parse_owned, lease=lease), future)
+        start_query(self.table, lease.name, lock_type.owned(lease), partial(lock_type.parse_owned, lease=lease), future)
 
     def server_is_well(self) -> None:
         """It has just granted a lock: if it refused renewals before, there is no need to wait for the next probe."""
         if self._server_rejecting:
-            self.node_ready()
+            self.ready(self.node, new=False)
         self.outage.look()

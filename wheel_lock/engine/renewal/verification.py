@@ -7,16 +7,28 @@ lease keeps its place on the wheel's schedule: the verification moves no due tic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
-from wheel_lock.engine.requests.base import group_of
+from wheel_lock.engine.interfaces import LeaseGroup, Shard, group_of
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.lease import HELD, Lease, local_deadline
 
-if TYPE_CHECKING:
-    from wheel_lock.engine.renewal.batch import RenewalGroup
-    from wheel_lock.engine.renewal.renewer import Renewer
-
 _CALLS = 8  # under way: enough to keep the server busy, few enough to let renewals that are due in between
+
+
+class VerifiedShard(Shard, Protocol):
+    """What a verification knows of the renewer."""
+
+    table: LeaseTable
+    verification: Verification | None
+
+    @property
+    def takes_more(self) -> bool: ...
+    def look_at(self, lease: Lease, then: Callable[[], object] = ...) -> None: ...
+    def verify(self, group: LeaseGroup, leases: list[Lease], verification: Verification) -> None:
+        """Renew HELD leases, taken off the wheel, ahead of their time."""
+        ...
 
 
 class Verification:
@@ -26,10 +38,10 @@ class Verification:
         renewer: Whose leases; its node has just been connected.
     """
 
-    def __init__(self, renewer: Renewer) -> None:
+    def __init__(self, renewer: VerifiedShard) -> None:
         self._renewer = renewer
-        self._leases = list(renewer.engine.held)
-        self._since = renewer.timer.now
+        self._leases = list(renewer.table.held)
+        self._since = renewer.table.timer.now
         self._next = 0
         self._under_way = 0
         self._posted = False
@@ -43,7 +55,7 @@ class Verification:
         """Verify the next part in the next turn, if there is one and a call may be sent."""
         if not self._posted and self._next < len(self._leases) and self._has_room:
             self._posted = True
-            self._renewer.timer.post(self._verify_part, self._renewer)
+            self._renewer.table.timer.post(self._verify_part, self._renewer)
 
     @property
     def _has_room(self) -> bool:
@@ -55,11 +67,11 @@ class Verification:
         self._posted = False
         if not self._has_room:
             return
-        renewer, wheel = self._renewer, self._renewer.timer.wheel
+        renewer, wheel = self._renewer, self._renewer.table.timer.wheel
         size = renewer.node.batch_size
         part = self._leases[self._next : self._next + size * renewer.node.calls_for_a_batch]
         self._next += len(part)
-        by_group: dict[RenewalGroup, list[Lease]] = {}
+        by_group: dict[LeaseGroup, list[Lease]] = {}
         for lease in part:
             group = group_of(lease)
             if lease.state is not HELD or group.renewer is not renewer:

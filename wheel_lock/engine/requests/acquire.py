@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.requests.base import CallerRequest, acquiring_node_of, group_of, least_s, node_of
+from wheel_lock.engine.interfaces import Shard, group_of, shard_at
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.base import CallerRequest, acquiring_node_of, hold_limit_error, least_s, node_of
+from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.permissions import Look, needs_of
-from wheel_lock.errors import LockLost, LockServerError, LockTimeout, LossReason, WheelLockError, quoted
+from wheel_lock.errors import LockLost, LockServerError, LockTimeout, LossReason, WheelLockError
 from wheel_lock.lease import Event, Lease, State
-from wheel_lock.lock_types.base import Contention, Refusal
+from wheel_lock.lock_types.base import Contention, LockType, Refusal
 from wheel_lock.net.connection import NodeRequest
+from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.engine.renewal.renewer import Renewer
-    from wheel_lock.engine.waiting.waiter import Waiter
-    from wheel_lock.lock_types.base import LockType
-    from wheel_lock.net.node import Node
-
-
-def hold_limit_error(name: str | bytes | None, options: LockOptions, took_s: float) -> LockTimeout | None:
-    """Return what to raise where a grant took ``took_s`` seconds, longer than its hold limit; None where it has none."""
-    limit_s = options.max_hold_s
-    if limit_s is None or limit_s >= options.timeout_s:
-        return None
-    took = f"The grant of the lock {quoted(name)} arrived after {took_s:.3f} s"
-    return LockTimeout(f"{took}, and it may be held for {limit_s:g} s only (max_hold)", name)
 
 
 class Acquire(CallerRequest):
@@ -44,37 +31,38 @@ class Acquire(CallerRequest):
         retry_ms: Where it was refused, when to ask again at the latest, in milliseconds from now, if that is known.
         caller_until: When its caller's time is up, in seconds of the timer's clock; None for never.
         cut_short: Whether it has ended because its caller's time was up, which says nothing to other callers.
-        waiter: Whose try it is, if that may wait.
+        on_found: Called with the type of a key that is no lock of this type and expires, if its caller waits for that.
     """
 
     __slots__ = (
         "_counted",
-        "_engine",
         "_hurried",
+        "_lock_type",
         "_options",
         "_waiter_ttl_ms",
         "caller_until",
         "cut_short",
         "future",
         "leases",
+        "on_found",
         "retry_ms",
-        "waiter",
     )
 
     leases: Sequence[Lease]
 
     def __init__(
         self,
-        engine: Engine,
+        table: LeaseTable,
         leases: Sequence[Lease],
         options: LockOptions,
         future: Future[bool],
         *,
         waiter_ttl_ms: int = 0,
     ) -> None:
-        super().__init__(engine.timer, acquiring_node_of(leases[0]), leases[0].name, engine.options.response_timeout_s)
-        self._engine = engine
+        limit_s = table.state.options.response_timeout_s
+        super().__init__(table, acquiring_node_of(leases[0]), leases[0].name, limit_s)
         self.leases = leases
+        self._lock_type: LockType = group_of(leases[0]).lock_type
         self._options = options
         self._waiter_ttl_ms = waiter_ttl_ms
         self.future = future
@@ -82,7 +70,7 @@ class Acquire(CallerRequest):
         self.caller_until: float | None = None
         self.cut_short = False
         self._hurried = False  # its caller's time is up before its own
-        self.waiter: Waiter | None = None
+        self.on_found: Callable[[str], object] | None = None
         self._counted = False  # among those being acquired
         self.suspicion_s = min(self.suspicion_s, options.timeout_s / 6)
 
@@ -91,12 +79,8 @@ class Acquire(CallerRequest):
         """The only one, or the first."""
         return self.leases[0]
 
-    def node_on(self, renewer: Renewer) -> Node:
-        return renewer.acquiring_node
-
-    @property
-    def _lock_type(self) -> LockType:
-        return group_of(self.leases[0]).lock_type
+    def node_on(self, shard: Shard) -> Node:
+        return shard.acquiring_node
 
     @property
     def needs(self) -> frozenset[str]:
@@ -133,14 +117,14 @@ class Acquire(CallerRequest):
         if isinstance(status, ServerError):
             self.error_reply(status)
             return
-        replicas = self.node.replication
+        replicas = shard_at(self.node).replication
         if isinstance(status, Refusal):
             if status.is_data:
                 self.error_reply(self._no_lock(status))
                 return
             self.finish()
-            if status.found is not None and self.waiter is not None:
-                self.waiter.finds(status.found)
+            if status.found is not None and self.on_found is not None:
+                self.on_found(status.found)
             self.retry_ms = status.retry_ms
             # Of several, an earlier try whose reply was lost may have been granted those that nobody else holds now.
             self._reject(self.executions > 1 and len(self.leases) > 1)
@@ -177,19 +161,19 @@ class Acquire(CallerRequest):
 
     def take(self, fence: int) -> None:
         """The server has granted it."""
-        refusal = self._engine.admission_error(self.name, len(self.leases)) if self._queues else None
+        refusal = self.table.admission_error(self.name, len(self.leases)) if self._queues else None
         if refusal is not None:
             self._undo(True)
             self.future.set_exception(refusal)
             return
-        if self._engine.grant(self.leases, self._options, self.sent_at):
+        if self.table.grant(self.leases, self._options, self.sent_at):
             self.leases[0].fence = fence or None
             self.future.set_result(True)
             return
         # Granted, but the reply took longer than the lease lasts, or than it may be held.
         if not self._lock_type.unique_tokens:
             self._too_late(fence)
-        self._engine.reject(self.leases, self._lock_type.unique_tokens, self.node)
+        self.table.reject(self.leases, self._lock_type.unique_tokens, self.node)
         self.end_late(hold_limit_error(self.name, self._options, self.timer.clock.now() - self.sent_at))
 
     def end_late(self, error: LockTimeout | None) -> None:
@@ -205,16 +189,16 @@ class Acquire(CallerRequest):
             for lease in self.leases:
                 lease.transition(Event.GRANTED)
                 lease.transition(Event.RELEASE)
-            self._engine.clean_up(self.leases, self.node)
+            self.table.clean_up(self.leases, self.node)
 
     def _undo(self, clean_up: bool) -> None:
         """End the try without a grant; ``clean_up`` where the server may have granted it all the same."""
         if not clean_up or self._lock_type.unique_tokens:
-            self._engine.reject(self.leases, clean_up, self.node)
+            self.table.reject(self.leases, clean_up, self.node)
         # Else a key with this token may be somebody else's, and only the answer, should it come, tells.
 
     def _reject(self, clean_up: bool) -> None:
-        self._engine.reject(self.leases, clean_up, self.node)
+        self.table.reject(self.leases, clean_up, self.node)
         self.future.set_result(False)
 
     def failed(self, error: WheelLockError) -> None:
@@ -241,16 +225,16 @@ class Acquire(CallerRequest):
 
     def begin(self) -> None:
         """Send it, unless the context takes no more."""
-        refusal = self._engine.admission_error(self.name, len(self.leases))
+        refusal = self.table.admission_error(self.name, len(self.leases))
         if refusal is None:
             if not self._queues:
                 self._counted = True
-                self._engine.acquiring += len(self.leases)
-            self._engine.watch_master()
+                self.table.acquiring += len(self.leases)
+            self.table.router.watch_master()
             self.start()
         else:
             self.finished = True
-            self._engine.reject(self.leases, False)
+            self.table.reject(self.leases, False)
             self.future.set_exception(refusal)
 
     def finish(self) -> None:
@@ -259,7 +243,7 @@ class Acquire(CallerRequest):
             self.timer.wheel.cancel(self)
         if self._counted:
             self._counted = False
-            self._engine.acquiring = max(self._engine.acquiring - len(self.leases), 0)  # a failure has forgotten them
+            self.table.acquiring = max(self.table.acquiring - len(self.leases), 0)  # a failure has forgotten them
 
     def give_up(self) -> None:
         """The caller waits no more: undo what was granted, or may have been."""
@@ -270,17 +254,28 @@ class Acquire(CallerRequest):
         else:
             kept = [lease for lease in self.leases if lease.state <= State.EXTENDING]
             if kept:
-                self._engine.release_many(kept, Future(noop))
+                release_many(self.table, kept, Future(noop))
+
+
+def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
+    """Release one lease. Nothing is sent for it any more once the operation is done."""
+    error = table.begin_release(lease)
+    if error is None:
+        Release(table, lease, future).start()
+        table.listener.ended(lease)  # a waiter of this process asks right behind the release, in the same write
+    elif lease in table.swaps:
+        table.swaps[lease].release(future)
+    else:
+        future.set_exception(error)
 
 
 class Release(CallerRequest):
     """The release of one lease. Completes when the key is gone, or fails with why the lease was not ours any more."""
 
-    __slots__ = ("_engine", "_future", "lease")
+    __slots__ = ("_future", "lease")
 
-    def __init__(self, engine: Engine, lease: Lease, future: Future[None]) -> None:
-        super().__init__(engine.timer, node_of(lease), lease.name, engine.options.response_timeout_s)
-        self._engine = engine
+    def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
+        super().__init__(table, node_of(lease), lease.name, table.state.options.response_timeout_s)
         self._future = future
         self.lease = lease
 
@@ -309,14 +304,14 @@ class Release(CallerRequest):
         self.finish()
         # When an earlier try's reply was lost, that the key is gone, or another's, is what that try has achieved.
         if isinstance(outcome, LossReason) and self.executions <= 1:
-            self._engine.mark_lost([self.lease], outcome)
+            self.table.mark_lost([self.lease], outcome)
             self._future.set_exception(LockLost(self.lease.name, outcome))
             return
         if not isinstance(outcome, LossReason):
-            self._engine.wait_queues.listened(self.lease, outcome)
-        self._engine.release_done([self.lease])
+            self.table.listener.listened(self.lease, outcome)
+        self.table.release_done([self.lease])
         self._future.set_result(None)
 
     def failed(self, error: WheelLockError) -> None:
-        self._engine.release_unknown([self.lease])
+        self.table.release_unknown([self.lease])
         self._future.set_exception(error)

@@ -1,19 +1,16 @@
-"""Several locks together: one try asks for all of them, and is granted all or none.
-
-Nothing is held while it waits: it stands in the line for the first name that another holds, and asks for all of them again
-when that one may be free. So overlapping sets cannot wait for each other in a circle.
-"""
+"""Several locks together: one attempt acquires all of them or none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import batch_call, group_of, node_of
-from wheel_lock.engine.waiting.waiter import Waiter
+from wheel_lock.engine.requests.base import batch_call, node_of
+from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types.base import NO_FENCE, Refusal
 from wheel_lock.options import LockOptions
@@ -22,9 +19,6 @@ from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
 from wheel_lock.runtime.failures import guarded
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
 
 
 class AcquireAll(Acquire):
@@ -36,8 +30,8 @@ class AcquireAll(Acquire):
 
     __slots__ = ("_instead", "blocker")
 
-    def __init__(self, engine: Engine, leases: Sequence[Lease], options: LockOptions, future: Future[bool]) -> None:
-        super().__init__(engine, leases, options, future)
+    def __init__(self, table: LeaseTable, leases: Sequence[Lease], options: LockOptions, future: Future[bool]) -> None:
+        super().__init__(table, leases, options, future)
         self.blocker: Lease | None = None
         self._instead: AcquireAllSequential | None = None
 
@@ -45,10 +39,10 @@ class AcquireAll(Acquire):
         self._ask_for_each()
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is None or error.code != NOT_LOCAL:
+        if self.table.router.stable or error.code != NOT_LOCAL:
             super().error_reply(error)
         elif not self.finished:
-            self.node.cluster.refresh()
+            self.table.router.refresh()
             self._ask_for_each()  # alone: then the node says where it lives
 
     def _ask_for_each(self) -> None:
@@ -56,7 +50,7 @@ class AcquireAll(Acquire):
         self.finish()
         self.finished = False  # in other hands
         combined: Future[bool] = Future(partial(guarded, self, self._sequential_done))
-        self._instead = AcquireAllSequential(self._engine, self.leases, self._options, combined, alone=True)
+        self._instead = AcquireAllSequential(self.table, self.leases, self._options, combined, alone=True)
         self._instead.perhaps_granted = self.executions > 1
         self._instead.caller_until = self.caller_until
         self._instead.begin()
@@ -110,14 +104,14 @@ class AcquireAllSequential(AcquireAll):
 
     def __init__(
         self,
-        engine: Engine,
+        table: LeaseTable,
         leases: Sequence[Lease],
         options: LockOptions,
         future: Future[bool],
         *,
         alone: bool = False,
     ) -> None:
-        super().__init__(engine, leases, options, future)
+        super().__init__(table, leases, options, future)
         by_node: dict[str, list[Lease]] = {}
         for lease in leases:
             node = node_of(lease)
@@ -137,7 +131,7 @@ class AcquireAllSequential(AcquireAll):
             self._complete()
             return
         asked: Future[bool] = Future(partial(guarded, self, self._asked))
-        self._part = part = AcquireAll(self._engine, self._parts.pop(), self._options, asked)
+        self._part = part = AcquireAll(self.table, self._parts.pop(), self._options, asked)
         part.caller_until = self.caller_until
         part.begin()
 
@@ -170,11 +164,11 @@ class AcquireAllSequential(AcquireAll):
         self.finished = True
         self._part = None
         for leases in self._parts:
-            self._engine.reject(leases, self.perhaps_granted)
+            self.table.reject(leases, self.perhaps_granted)
         self._parts.clear()
         granted = [lease for lease in self._granted if lease.state <= EXTENDING]
         self._granted.clear()
-        self._engine.release_many(granted, Future(then))
+        release_many(self.table, granted, Future(then))
         if self.caller_until is not None and granted:
             # A node that does not answer must not take more time than the caller has.
             self.timer.call_at(max(self.caller_until, self.timer.now), lambda now: then(), self)
@@ -186,42 +180,3 @@ class AcquireAllSequential(AcquireAll):
             part.future = Future(noop)
             part.give_up()
         self._undo_all(noop)
-
-
-class MultiLockWaiter(Waiter):
-    """One caller's wait for several exclusive locks together."""
-
-    __slots__ = ("_callbacks",)
-
-    def __init__(self, engine: Engine, options: LockOptions, leases: Sequence[Lease], *rest: Any) -> None:
-        super().__init__(engine, options, leases, *rest)
-        self._callbacks = {lease: lease.on_lost for lease in leases}  # a try in parts takes them off
-
-    @property
-    def concerns_others(self) -> bool:
-        """No: it may be about another name that it cannot ask."""
-        return False
-
-    def _another(self, first: Lease) -> Lease:
-        lease = super()._another(first)
-        lease.on_lost = self._callbacks[first]
-        return lease
-
-    def begin(self) -> None:
-        """Ask for all of them: what somebody hears who asks for one of them says nothing about the others."""
-        if not self.over:
-            self.began_at = self._engine.timer.now
-            self.try_once(self._tried, waiting=False)
-
-    def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
-        if len(leases) > 1 and (len(set(map(node_of, leases))) > 1 or node_of(leases[0]).single_key_mode):
-            return AcquireAllSequential(self._engine, leases, self.options, future)
-        return AcquireAll(self._engine, leases, self.options, future)
-
-    def refused_by(self, request: Acquire) -> bool:
-        """Wait for the name that another holds; return whether it is another name than before."""
-        assert isinstance(request, AcquireAll)
-        if request.blocker is None or request.blocker.key == self.key:
-            return False
-        self._wait_for(request.blocker.key)
-        return True

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import group_of
 from wheel_lock.errors import InvalidHandoff, LockLost, LockTimeout, quoted
-from wheel_lock.lease import Lease, State
+from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import NO_FENCE, OTHER_FENCE
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
 
 
 class Adopt(Acquire):
@@ -33,9 +30,9 @@ class Adopt(Acquire):
     may_wait = False  # it is about a lease in hand: whoever gives it up has it released
 
     def __init__(
-        self, engine: Engine, lease: Lease, options: LockOptions, handoff: Handoff, future: Future[bool]
+        self, table: LeaseTable, lease: Lease, options: LockOptions, handoff: Handoff, future: Future[bool]
     ) -> None:
-        super().__init__(engine, (lease,), options, future)
+        super().__init__(table, (lease,), options, future)
         self._handoff = handoff
 
     def _call(self, *, again: bool) -> Command:
@@ -53,14 +50,14 @@ class Adopt(Acquire):
         if reason is None:
             self.take(self._handoff.fence or NO_FENCE)
         else:
-            self._engine.reject([self.lease], False)
+            self.table.reject([self.lease], False)
             self.future.set_exception(LockLost(self.lease.name, reason))
 
     def _other_fence(self) -> None:
         if self.finished:
             return
         self.finish()
-        self._engine.reject([self.lease], False)
+        self.table.reject([self.lease], False)
         name = self._handoff.name
         self.future.set_exception(
             InvalidHandoff(f"The fence in the text is not the one that the lock {quoted(name)} has", name)
@@ -79,15 +76,3 @@ class Adopt(Acquire):
 
     def end_late(self, error: LockTimeout | None) -> None:
         super().end_late(None)  # an adoption that comes too late for any reason is no adoption
-
-
-def undo_export(engine: Engine, lease: Lease, future: Future[None]) -> None:
-    """Nobody has got the text of an export, so nobody can adopt the lease: release it. Timer's thread only.
-
-    Args:
-        engine: Whose lease.
-        lease: The lease.
-        operation: The export; where that has failed, the lease was exported by another one, whose text is out there.
-    """
-    if future.done and future.error is None and lease.state is State.EXPORTED:
-        engine.clean_up([lease])

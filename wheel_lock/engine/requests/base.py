@@ -8,26 +8,22 @@ right order: no grant is left behind.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import Shard, group_of
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import Lease
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.node import Node
-from wheel_lock.options import lock_name
+from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.protocol.resp import LONG_TEXT, MalformedReply, Reply, error_text
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import FailureDomain, guarded
-from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.wheel import WheelEntry
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.renewal.batch import RenewalGroup
-    from wheel_lock.engine.renewal.renewer import Renewer
-    from wheel_lock.lock_types.base import LockType
-
 
 _MOMENT_S = 0.05  # what is suspicious so soon goes onto the wheel at once
 _LEAST_S = 0.1  # what a try is given however little time its caller has left: a round trip to a healthy server
@@ -89,12 +85,24 @@ class Request(WheelEntry):
         sent_at: When it was last about to be sent, in seconds of the timer's clock.
     """
 
-    __slots__ = ("attempts", "declared", "finished", "group", "node", "sent_asking", "sent_at", "timer", "use_eval")
+    __slots__ = (
+        "attempts",
+        "declared",
+        "finished",
+        "group",
+        "node",
+        "sent_asking",
+        "sent_at",
+        "table",
+        "timer",
+        "use_eval",
+    )
 
-    def __init__(self, timer: HashedWheelTimer, node: Node) -> None:
+    def __init__(self, table: LeaseTable, node: Node) -> None:
         self.tick = -1
         self.group = REQUEST_TIMEOUTS
-        self.timer = timer
+        self.table = table
+        self.timer = timer = table.timer
         self.node = node
         self.sent_asking = False
         self.declared = False
@@ -166,41 +174,33 @@ class Request(WheelEntry):
         """The name that decides about its node; None where there is none."""
         return self.leases[0].key if self.leases else None
 
-    def redirect_to(self, renewer: Renewer) -> None:
-        """What it is about lives on another node: ask there."""
+    def redirect_to(self, shard: Shard) -> None:
+        """Send the request to another node, where the leases that it is about live by now."""
         for lease in self.leases:
-            if self.node.cluster is not None:
-                self.node.cluster.migrate(lease, renewer)
+            self.table.router.migrate(lease, shard)
         self.sent_asking = False
-        self.node = self.node_on(renewer)
+        self.node = self.node_on(shard)
         self.resend()
 
-    def node_on(self, renewer: Renewer) -> Node:
-        """The channel on which it goes to a node."""
-        return renewer.node
+    def node_on(self, shard: Shard) -> Node:
+        """Return the connection on which the request goes to a node."""
+        return shard.node
 
     def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
         """Send it again after a pause, if that is its way; its last try was not carried out, or not ``perhaps_done``."""
         return False
 
-    def send_again(self) -> None:
-        """Send it once more, to where its name lives by now."""
-        if self.node.cluster is None:
-            self.resend()
-        else:
-            self.node.cluster.send_again(self)
-
     @property
-    def above(self) -> FailureDomain | None:
-        """The engine of its node."""
-        return self.node.domain and self.node.domain.above
+    def above(self) -> FailureDomain:
+        """The engine."""
+        return self.table.state
 
     def crashed(self, error: Exception) -> None:
         """End it and the leases that it is about: the library's own code has failed in the middle of it."""
         self.finished = True
         self.timer.wheel.cancel(self)
         for lease in self.leases:
-            group_of(lease).renewer.engine.give_up([lease])
+            self.table.give_up([lease])
 
     def value_reply(self, reply: Reply) -> None:
         """Take a reply that is no error."""
@@ -227,7 +227,7 @@ class CallerRequest(Request):
     """A request that a caller waits for, with a time limit that includes reconnecting.
 
     Args:
-        timer: Whose thread this is.
+        table: The leases of the engine.
         node: Where it is sent.
         name: The lock's name, for errors.
         limit_s: How long it may take.
@@ -235,11 +235,12 @@ class CallerRequest(Request):
 
     __slots__ = ("limit_s", "name", "suspicion_s", "until")
 
-    def __init__(self, timer: HashedWheelTimer, node: Node, name: str | bytes | None, limit_s: float) -> None:
+    def __init__(self, table: LeaseTable, node: Node, name: str | bytes | None, limit_s: float) -> None:
         # Not through super(): there are two of these in every acquire and release.
         self.tick = -1
         self.group = REQUEST_TIMEOUTS
-        self.timer = timer
+        self.table = table
+        self.timer = timer = table.timer
         self.node = node
         self.sent_asking = False
         self.declared = False
@@ -323,7 +324,7 @@ class CallerRequest(Request):
 
     def goes_elsewhere(self, error: ServerError) -> bool:
         """Send it where, or when, it can be carried out if an error tells that; return whether it does."""
-        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+        if self.table.router.redirect(self, error):
             return True
         moves = self.goes_to_another_master(error)
         if moves:
@@ -341,7 +342,7 @@ class CallerRequest(Request):
 
     def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
         self.attempts -= not maybe_executed
-        self.timer.call_at(self.timer.now + pause_s, lambda now: self.send_again(), self)
+        self.timer.call_at(self.timer.now + pause_s, lambda now: self.table.router.resend(self), self)
         return True
 
     @property
@@ -393,7 +394,7 @@ class Query(CallerRequest):
 
     def __init__(
         self,
-        timer: HashedWheelTimer,
+        table: LeaseTable,
         node: Node,
         name: str | bytes,
         limit_s: float,
@@ -401,7 +402,7 @@ class Query(CallerRequest):
         read: Callable[[Reply], Any],
         future: Future[Any],
     ) -> None:
-        super().__init__(timer, node, name, limit_s)
+        super().__init__(table, node, name, limit_s)
         self._call = call
         self._read = read
         self._future = future
@@ -431,6 +432,23 @@ class Query(CallerRequest):
         self._future.set_exception(error)
 
 
+def start_query(
+    table: LeaseTable, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]
+) -> None:
+    """Ask the server something about a name; the operation completes with what ``read`` makes of the reply."""
+    node = table.router.shard_of(lock_name(name)).node
+    Query(table, node, name, table.state.options.response_timeout_s, call, read, future).start()
+
+
+def hold_limit_error(name: str | bytes | None, options: LockOptions, took_s: float) -> LockTimeout | None:
+    """Return what to raise where a grant took ``took_s`` seconds, longer than its hold limit; None where it has none."""
+    limit_s = options.max_hold_s
+    if limit_s is None or limit_s >= options.timeout_s:
+        return None
+    took = f"The grant of the lock {quoted(name)} arrived after {took_s:.3f} s"
+    return LockTimeout(f"{took}, and it may be held for {limit_s:g} s only (max_hold)", name)
+
+
 def refused_by_server(
     error: ServerError, name: str | bytes | None, missing: Iterable[str] = frozenset()
 ) -> LockServerError:
@@ -454,8 +472,3 @@ def node_of(lease: Lease) -> Node:
 def acquiring_node_of(lease: Lease) -> Node:
     """The node that a lease will live on, on the channel for acquires."""
     return group_of(lease).renewer.acquiring_node
-
-
-def group_of(lease: Lease) -> RenewalGroup:
-    """The group of a lease that this engine has made."""
-    return lease.group  # type: ignore[return-value]

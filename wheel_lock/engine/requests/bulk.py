@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
 
-from wheel_lock.engine.requests.base import CallerRequest, group_of, node_of
+from wheel_lock.engine.interfaces import Shard, group_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.base import CallerRequest, node_of
 from wheel_lock.engine.requests.permissions import Look
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.net.connection import NodeRequest
+from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import Reply, exceptions
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.engine.renewal.renewer import Renewer
-    from wheel_lock.engine.topology.cluster import Cluster
-    from wheel_lock.net.node import Node
 
 BATCHES_IN_FLIGHT = 8  # enough to keep the server busy, few enough to let renewals in between
 
@@ -87,15 +82,14 @@ class BulkBatch(CallerRequest):
     leases: Sequence[Lease]
 
     def __init__(self, bulk: BulkOperation, leases: Sequence[Lease], backlog: NodeBacklog) -> None:
-        engine = bulk.engine
         node = bulk.node_on(group_of(leases[0]).renewer)
-        super().__init__(engine.timer, node, leases[0].name, engine.options.response_timeout_s)
+        super().__init__(bulk.table, node, leases[0].name, bulk.table.state.options.response_timeout_s)
         self._bulk = bulk
         self.leases = leases
         self.backlog = backlog
 
-    def node_on(self, renewer: Renewer) -> Node:
-        return self._bulk.node_on(renewer)
+    def node_on(self, shard: Shard) -> Node:
+        return self._bulk.node_on(shard)
 
     def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
         return Look(self) if missing_rights & self.needs else self
@@ -153,8 +147,8 @@ class BulkOperation:
     may_wait = False  # whether batches wait for room in a full connection
     releases = False  # whether batches count as awaited after their call has ended: other owners wait for the locks
 
-    def __init__(self, engine: Engine, leases: Iterable[Lease]) -> None:
-        self.engine = engine
+    def __init__(self, table: LeaseTable, leases: Iterable[Lease]) -> None:
+        self.table = table
         self._backlogs: dict[Node, NodeBacklog] = {}
         self._early: list[Lease] = []  # asked for before it is known which node they live on
         self._sealed = True  # there are no more to come
@@ -164,24 +158,24 @@ class BulkOperation:
 
     def put(self, leases: Iterable[Lease]) -> None:
         """Have something done about ``leases``, too."""
-        cluster = self.engine.cluster
-        if cluster is None:
-            self._backlog_of(self.engine.node).leases.extend(leases)
-        elif cluster.known or self.engine.closed:
-            self._put_home(cluster, leases)
+        router = self.table.router
+        if router.stable:
+            self._backlog_of(router.shards[0].node).leases.extend(leases)
+        elif router.known or self.table.state.closed:
+            self._assign(leases)
         else:
             self._early.extend(leases)
-            cluster.when_known(partial(self._put_early, cluster))
+            router.when_known(self._assign_early)
 
-    def _put_home(self, cluster: Cluster, leases: Iterable[Lease]) -> None:
+    def _assign(self, leases: Iterable[Lease]) -> None:
         for lease in leases:
-            cluster.assign(lease)
+            self.table.router.assign(lease)
             self._backlog_of(node_of(lease)).leases.append(lease)
 
-    def _put_early(self, cluster: Cluster) -> None:
-        """It is known by now who owns what; or nobody tells, and then the nodes have to say it one by one."""
+    def _assign_early(self) -> None:
+        """The slot map has been received; or it has not, and then the nodes correct the guess call by call."""
         early, self._early = self._early, []
-        self._put_home(cluster, early)
+        self._assign(early)
         if early:
             self.pump()
 
@@ -219,9 +213,9 @@ class BulkOperation:
         early, self._early = self._early, []
         return [*early, *[lease for backlog in self._backlogs.values() for lease in backlog.take_rest()]]
 
-    def node_on(self, renewer: Renewer) -> Node:
-        """The channel on which a batch goes to a node."""
-        return renewer.node
+    def node_on(self, shard: Shard) -> Node:
+        """Return the connection on which a batch goes to a node."""
+        return shard.node
 
     def begin_batch(self, leases: Sequence[Lease]) -> None:
         """Do what has to be done before a batch is sent."""

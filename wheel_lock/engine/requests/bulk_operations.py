@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.requests.acquire import hold_limit_error
-from wheel_lock.engine.requests.base import batch_call, group_of, least_s, no_answer, refused_by_server
+from wheel_lock.engine.interfaces import Shard, group_of, shard_at
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.base import batch_call, hold_limit_error, least_s, no_answer, refused_by_server
 from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
 from wheel_lock.engine.requests.permissions import needs_of
-from wheel_lock.errors import ContextClosed, LockServerError, LossReason, WheelLockError
+from wheel_lock.errors import ContextClosed, LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
+from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import GONE, TAKEN
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.engine.renewal.renewer import Renewer
-    from wheel_lock.net.node import Node
 
 
 class AcquireMany(BulkOperation):
@@ -34,9 +30,9 @@ class AcquireMany(BulkOperation):
     may_wait = True
 
     def __init__(
-        self, engine: Engine, options: LockOptions, future: Future[None], all_or_nothing: bool = False
+        self, table: LeaseTable, options: LockOptions, future: Future[None], all_or_nothing: bool = False
     ) -> None:
-        super().__init__(engine, ())
+        super().__init__(table, ())
         self._sealed = False
         self._all_or_nothing = all_or_nothing
         self._places = 0
@@ -46,12 +42,12 @@ class AcquireMany(BulkOperation):
         self._undoing = False
         self._error: WheelLockError | None = None
 
-    def node_on(self, renewer: Renewer) -> Node:
-        return renewer.acquiring_node
+    def node_on(self, shard: Shard) -> Node:
+        return shard.acquiring_node
 
     def batch_done(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
         """Take the outcome of one batch, when enough replicas have it, and go on."""
-        replicas = batch.node.replication
+        replicas = shard_at(batch.node).replication
         if replicas is None or len(failed) == len(batch.leases):
             super().batch_done(batch, failed)
         else:
@@ -77,17 +73,17 @@ class AcquireMany(BulkOperation):
         self._give_places_back(len(batch.leases))
         for index, status in failed.items():
             lease = batch.leases[index]
-            self.engine.reject([lease], isinstance(status, ServerError) and batch.executions > 1)
+            self.table.reject([lease], isinstance(status, ServerError) and batch.executions > 1)
             if isinstance(status, ServerError):
                 self._stop(refused_by_server(status, lease.name))
         granted = [lease for index, lease in enumerate(batch.leases) if index not in failed] if failed else batch.leases
-        if granted and self.engine.grant(granted, self._options, batch.sent_at):
+        if granted and self.table.grant(granted, self._options, batch.sent_at):
             self._granted.extend(granted)
         elif granted:
-            self.engine.reject(granted, True)
+            self.table.reject(granted, True)
             granted = []
-            late = hold_limit_error(batch.name, self._options, self.engine.timer.clock.now() - batch.sent_at)
-            if self.engine.closed:
+            late = hold_limit_error(batch.name, self._options, self.table.timer.clock.now() - batch.sent_at)
+            if self.table.state.closed:
                 self._stop(ContextClosed("The context has been closed"))
             elif late is not None:
                 self._stop(late)
@@ -97,7 +93,7 @@ class AcquireMany(BulkOperation):
     def miss(self, batch: BulkBatch, error: WheelLockError) -> None:
         batch.withdraw()
         self._give_places_back(len(batch.leases))
-        self.engine.reject(batch.leases, batch.executions > 0, batch.node)
+        self.table.reject(batch.leases, batch.executions > 0, batch.node)
         self._stop(error)
 
     def _stop(self, error: WheelLockError) -> None:
@@ -105,7 +101,7 @@ class AcquireMany(BulkOperation):
         self._error = self._error or error
 
     def finished(self) -> None:
-        self.engine.reject(self.take_rest(), False)
+        self.table.reject(self.take_rest(), False)
         self._give_places_back(self._places)
         if self._error is not None:
             self._undo()
@@ -125,22 +121,24 @@ class AcquireMany(BulkOperation):
             limit_s: How many seconds all of it may take; None for as long as it takes, each batch within its own limit.
         """
         if limit_s is not None:
-            timer = self.engine.timer
-            limit_s = max(limit_s, max(map(least_s, self.engine.nodes)))
-            timer.call_at(timer.now + limit_s + timer.scale.tick_s, lambda now: self._on_timeout(limit_s), self.engine)
-        refusal = self.engine.admission_error(None, expected)
+            timer = self.table.timer
+            limit_s = max(limit_s, max(map(least_s, self.table.router.nodes)))
+            timer.call_at(
+                timer.now + limit_s + timer.scale.tick_s, lambda now: self._on_timeout(limit_s), self.table.state
+            )
+        refusal = self.table.admission_error(None, expected)
         if refusal is not None:
             self._stop(refusal)
         else:
-            self.engine.watch_master()
+            self.table.router.watch_master()
             self._places = expected
-            self.engine.acquiring += expected
+            self.table.acquiring += expected
 
     def _give_places_back(self, places: int) -> None:
         """Of those that ``max_held`` counts as being acquired, ``places`` are acquired now, or will not be."""
         places = min(places, self._places)
         self._places -= places
-        self.engine.acquiring = max(self.engine.acquiring - places, 0)  # a thread that died has forgotten them
+        self.table.acquiring = max(self.table.acquiring - places, 0)  # a thread that died has forgotten them
 
     def add(self, leases: Sequence[Lease]) -> None:
         """Take more leases, and send what may be sent."""
@@ -156,7 +154,7 @@ class AcquireMany(BulkOperation):
             return
         under_way, self._under_way = self._under_way, set()
         slow = next(iter(under_way), None)
-        error = no_answer(slow.node if slow else self.engine.node, slow.name if slow else None, limit_s)
+        error = no_answer(slow.node if slow else self.table.router.shards[0].node, slow.name if slow else None, limit_s)
         for batch in under_way:
             batch.finish()
             self.miss(batch, error)
@@ -181,7 +179,7 @@ class AcquireMany(BulkOperation):
     def _undo(self, then: Callable[[], object] = noop) -> None:
         granted = [lease for lease in self._granted if lease.state <= State.EXTENDING]
         self._granted.clear()
-        self.engine.release_many(granted, Future(then))
+        release_many(self.table, granted, Future(then))
 
 
 class ReleaseMany(BulkOperation):
@@ -189,8 +187,10 @@ class ReleaseMany(BulkOperation):
 
     releases = True
 
-    def __init__(self, engine: Engine, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
-        super().__init__(engine, leases)
+    def __init__(
+        self, table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]
+    ) -> None:
+        super().__init__(table, leases)
         self._future = future
         self.losses: dict[str | bytes, LossReason] = {}
         self._error: WheelLockError | None = None
@@ -208,38 +208,46 @@ class ReleaseMany(BulkOperation):
         for index, status in failed.items():
             lease = batch.leases[index]
             if isinstance(status, ServerError) and status.code != "WRONGTYPE":
-                self.engine.release_unknown([lease])
+                self.table.release_unknown([lease])
                 self._error = refused_by_server(status, lease.name)
                 continue
             reason = LossReason.KEY_GONE if status == GONE else LossReason.TAKEN
             self.losses[lease.name] = reason
-            self.engine.mark_lost([lease], reason)
+            self.table.mark_lost([lease], reason)
 
     def _release_done(self, leases: Sequence[Lease]) -> None:
-        self.engine.release_done(leases)
-        if self.engine.wait_queues:
+        self.table.release_done(leases)
+        if self.table.listener:
             for lease in leases:
-                self.engine.wait_queues.ended(lease)
+                self.table.listener.ended(lease)
 
     def miss(self, batch: BulkBatch, error: WheelLockError) -> None:
-        self.engine.release_unknown(batch.leases)
+        self.table.release_unknown(batch.leases)
         self._error = error
         if not isinstance(error, LockServerError):
             batch.backlog.stopped = True  # a server that does not answer is not asked batch by batch
 
     def finished(self) -> None:
-        self.engine.release_unknown(self.take_rest())
+        self.table.release_unknown(self.take_rest())
         if self._error is not None:
             self._future.set_exception(self._error)
         else:
             self._future.set_result(self.losses)
 
 
+def release_many(table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
+    """Release many leases; the operation completes with the reasons of those that had been lost."""
+    ends = [(lease, table.begin_release(lease)) for lease in leases]
+    bulk = ReleaseMany(table, [lease for lease, error in ends if error is None], future)
+    bulk.losses = {lease.name: error.reason for lease, error in ends if isinstance(error, LockLost)}
+    bulk.pump()
+
+
 class Sweep(BulkOperation):
     """The end of everything when a context is closed: batch by batch, leases are lost and released at the server."""
 
-    def __init__(self, engine: Engine, leases: Iterable[Lease], future: Future[None]) -> None:
-        super().__init__(engine, leases)
+    def __init__(self, table: LeaseTable, leases: Iterable[Lease], future: Future[None]) -> None:
+        super().__init__(table, leases)
         self._future = future
 
     def call(self, leases: Sequence[Lease]) -> Command:
@@ -250,7 +258,7 @@ class Sweep(BulkOperation):
 
     def _lose(self, leases: Iterable[Lease]) -> None:
         # Not those that their holders are releasing: theirs is the answer that is under way.
-        self.engine.mark_lost([lease for lease in leases if lease.state <= State.EXTENDING], LossReason.CONTEXT_CLOSED)
+        self.table.mark_lost([lease for lease in leases if lease.state <= State.EXTENDING], LossReason.CONTEXT_CLOSED)
 
     def take(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
         pass

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import Request
 from wheel_lock.lease import Lease
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import Reply, exceptions
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
-from wheel_lock.runtime.timer import HashedWheelTimer
-
-if TYPE_CHECKING:
-    from wheel_lock.lock_types.base import LockType
 
 _FIRST_PAUSE_S = 0.05  # before one that was refused is tried again, twice this
 _LONGEST_PAUSE_S = 30.0
@@ -29,9 +26,9 @@ class Cleanup(Request):
     __slots__ = ("_leases", "_lock_type", "_pause_s", "_until")
 
     def __init__(
-        self, timer: HashedWheelTimer, node: Node, lock_type: LockType, leases: Sequence[Lease], until: float
+        self, table: LeaseTable, node: Node, lock_type: LockType, leases: Sequence[Lease], until: float
     ) -> None:
-        super().__init__(timer, node)
+        super().__init__(table, node)
         self._lock_type = lock_type
         self._leases = leases
         self._until = until
@@ -42,7 +39,7 @@ class Cleanup(Request):
         if self.node.single_key_mode and len(self._leases) > 1:
             self.finished = True
             for lease in self._leases:
-                Cleanup(self.timer, self.node, self._lock_type, [lease], self._until).start()
+                Cleanup(self.table, self.node, self._lock_type, [lease], self._until).start()
             return
         self.timer.wheel.schedule(self, self.timer.scale.ceil(self._until))
         self.node.send(self)
@@ -67,9 +64,9 @@ class Cleanup(Request):
         refused: list[Lease] = []
         for index, status in exceptions(reply, len(self._leases)):
             lease = self._leases[index]
-            if self.node.cluster is not None and len(self._leases) > 1 and code_of(status) == NOT_LOCAL:
-                node = self.node.cluster.renewer_of(lease.key).node
-                Cleanup(self.timer, node, self._lock_type, [lease], self._until).start()
+            if not self.table.router.stable and len(self._leases) > 1 and code_of(status) == NOT_LOCAL:
+                node = self.table.router.shard_of(lease.key).node
+                Cleanup(self.table, node, self._lock_type, [lease], self._until).start()
             elif isinstance(status, ServerError) and status.code != "WRONGTYPE":
                 refused.append(lease)
         self._leases = refused
@@ -84,15 +81,15 @@ class Cleanup(Request):
             self.timer.call_at(self.timer.now + self._pause_s, lambda now: self.resend(), self)
 
     def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
-        self.timer.call_at(self.timer.now + pause_s, lambda now: self.send_again(), self)
+        self.timer.call_at(self.timer.now + pause_s, lambda now: self.table.router.resend(self), self)
         return True
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+        if self.table.router.redirect(self, error):
             return
         if self.node.note_keys_required(error, self.declared):
             self.finish()
-            Cleanup(self.timer, self.node, self._lock_type, self._leases, self._until).start()
+            Cleanup(self.table, self.node, self._lock_type, self._leases, self._until).start()
         else:
             self._refused()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests.base import CallerRequest, group_of, node_of
+from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.base import CallerRequest, node_of
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State, local_deadline
 from wheel_lock.options import too_long
@@ -14,18 +15,14 @@ from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-
 
 class Extend(CallerRequest):
     """Change the time-to-live of one lease. Completes when the server has, or fails with why it could not."""
 
-    __slots__ = ("_engine", "_future", "_replace", "_time_ms", "lease")
+    __slots__ = ("_future", "_replace", "_time_ms", "lease")
 
-    def __init__(self, engine: Engine, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
-        super().__init__(engine.timer, node_of(lease), lease.name, engine.options.response_timeout_s)
-        self._engine = engine
+    def __init__(self, table: LeaseTable, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
+        super().__init__(table, node_of(lease), lease.name, table.state.options.response_timeout_s)
         self._future = future
         self.lease = lease
         self._time_ms = time_ms
@@ -65,12 +62,12 @@ class Extend(CallerRequest):
 
     def _extended(self, outcome: int | LossReason | None) -> None:
         """Handle the reply: the new time-to-live in ms, why there is none, or None if it is unchanged."""
-        lease, engine = self.lease, self._engine
+        lease = self.lease
         if lease.state is EXTENDING:
             if isinstance(outcome, LossReason):
-                engine.mark_lost([lease], outcome)
+                self.table.mark_lost([lease], outcome)
             elif not lease.is_valid(self.timer.clock.now()):
-                engine.mark_lost([lease])
+                self.table.mark_lost([lease])
             elif outcome is None:
                 self._unextended()
                 self._future.set_exception(too_long(self._time_ms / 1000, "what the server says"))
@@ -87,7 +84,7 @@ class Extend(CallerRequest):
                 self._future.set_result(None)
                 return
         if lease.state is State.LOST and not isinstance(outcome, LossReason):
-            engine.clean_up([lease])
+            self.table.clean_up([lease])
         self._future.set_exception(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
 
     def _unextended(self) -> None:
@@ -113,7 +110,7 @@ class Extend(CallerRequest):
             self.on_unavailable(error)
 
     def error_reply(self, error: ServerError) -> None:
-        if self.node.cluster is not None and self.node.cluster.redirects(self, error):
+        if self.table.router.redirect(self, error):
             return
         if not self.goes_to_another_master(error):
             self._unextended()

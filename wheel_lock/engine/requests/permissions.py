@@ -7,19 +7,14 @@ it has been asked for once more: an administrator may have granted them meanwhil
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from wheel_lock.engine.requests.base import Request
-from wheel_lock.net.connector import read_missing
+from wheel_lock.engine.requests.base import CallerRequest, Request
+from wheel_lock.lease import Lease
+from wheel_lock.lock_types.base import LockType
+from wheel_lock.net.capabilities import read_missing
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.requests.base import CallerRequest
-    from wheel_lock.lease import Lease
-    from wheel_lock.lock_types.base import LockType
 
 TO_CALL_SCRIPTS = frozenset({"eval", "evalsha"})
 
@@ -46,7 +41,7 @@ class Look(Request):
     __slots__ = ("_request",)
 
     def __init__(self, request: CallerRequest) -> None:
-        super().__init__(request.timer, request.node)
+        super().__init__(request.table, request.node)
         self._request = request
 
     def call(self) -> Command:

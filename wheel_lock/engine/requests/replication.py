@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest
 from wheel_lock.errors import LockUnavailable, NotReplicated, WheelLockError, copied
-from wheel_lock.net.node import Node
+from wheel_lock.net.connector import Connector
+from wheel_lock.net.node import Node, NodeObserver
 from wheel_lock.protocol.resp import MalformedReply, Reply, command
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.failures import guarded
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
 
 Confirmed = Callable[[WheelLockError | None], object]
 
@@ -29,10 +27,11 @@ class _Wait(CallerRequest):
 
     __slots__ = ("_least", "_tell", "_timeout_ms")
 
-    def __init__(self, engine: Engine, node: Node, tell: Confirmed) -> None:
-        super().__init__(engine.timer, node, None, engine.options.response_timeout_s)
-        self._least = engine.options.min_replicas
-        self._timeout_ms = max(1, round(engine.options.replica_timeout_s * 1000))
+    def __init__(self, table: LeaseTable, node: Node, tell: Confirmed) -> None:
+        options = table.state.options
+        super().__init__(table, node, None, options.response_timeout_s)
+        self._least = options.min_replicas
+        self._timeout_ms = max(1, round(options.replica_timeout_s * 1000))
         self._tell = tell
 
     @property
@@ -57,17 +56,24 @@ class _Wait(CallerRequest):
         self._tell(error)
 
 
+def new_node(table: LeaseTable, observer: NodeObserver, connector: Connector, expected_delay_s: float = 0.0) -> Node:
+    """Return a node of an engine that reports to ``observer``."""
+    state = table.state
+    return Node(
+        observer, state.timer, connector, state.options, state.counters, state.launch, expected_delay_s=expected_delay_s
+    )
+
+
 class ReplicationBarrier:
     """The channel on which acquires of one node go, and what waits for its replicas. Timer's thread only.
 
     One WAIT is under way at a time, so nothing waits behind more than one, and the next stands for all that came meanwhile.
     """
 
-    def __init__(self, engine: Engine, node: Node) -> None:
-        self._engine = engine
-        self.node = node
-        node.replication = self
-        node.expected_delay_s = 2 * engine.options.replica_timeout_s  # by a WAIT ahead, and by one of its own
+    def __init__(self, table: LeaseTable, observer: NodeObserver, connector: Connector) -> None:
+        self._table = table
+        expected_delay_s = 2 * table.state.options.replica_timeout_s  # by a WAIT ahead, and by one of its own
+        self.node = new_node(table, observer, connector, expected_delay_s)
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -78,7 +84,9 @@ class ReplicationBarrier:
     def confirm(self, confirmed: Confirmed) -> None:
         """Have ``confirmed()`` told, when enough replicas have all that was granted by now, or why that is not so."""
         if not self._granted and not self._asking:
-            self._engine.timer.post(self._wait, self._engine)  # when all replies that have come at once have been read
+            self._table.timer.post(
+                self._wait, self._table.state
+            )  # when all replies that have come at once have been read
         self._granted.append((self.node.pipeline, confirmed))
 
     def _wait(self) -> None:
@@ -93,10 +101,10 @@ class ReplicationBarrier:
                 )
         if here:
             self._asking = True
-            _Wait(self._engine, self.node, partial(self._notify, here)).start()
+            _Wait(self._table, self.node, partial(self._notify, here)).start()
 
     def _notify(self, granted: list[Confirmed], error: WheelLockError | None) -> None:
         self._asking = False
         for confirmed in granted:
-            guarded(self._engine, confirmed, None if error is None else copied(error))
+            guarded(self._table.state, confirmed, None if error is None else copied(error))
         self._wait()

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.requests.base import CallerRequest, group_of, node_of
+from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.acquire import release
+from wheel_lock.engine.requests.base import CallerRequest, node_of
+from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
 
 
 class Swap(CallerRequest):
@@ -34,11 +34,10 @@ class Swap(CallerRequest):
         new: What takes its place. Where it never does, it says for what reason the old one was lost.
     """
 
-    __slots__ = ("_engine", "_future", "_options", "_releases", "begun", "lease", "new")
+    __slots__ = ("_future", "_options", "_releases", "begun", "lease", "new")
 
-    def __init__(self, engine: Engine, lease: Lease, new: Lease, options: LockOptions, future: Future[None]) -> None:
-        super().__init__(engine.timer, node_of(lease), lease.name, engine.options.response_timeout_s)
-        self._engine = engine
+    def __init__(self, table: LeaseTable, lease: Lease, new: Lease, options: LockOptions, future: Future[None]) -> None:
+        super().__init__(table, node_of(lease), lease.name, table.state.options.response_timeout_s)
         self._future = future
         self._options = options
         self.begun = False
@@ -51,13 +50,13 @@ class Swap(CallerRequest):
         if self.begun or self.finished:
             return
         self.begun = True
-        error = self._engine.begin_release(self.lease)
+        error = self.table.begin_release(self.lease)
         if error is None:
-            self._engine.swaps[self.new] = self
+            self.table.swaps[self.new] = self
             self.start()
         else:
             self.finished = True
-            self._engine.reject([self.new], False)
+            self.table.reject([self.new], False)
             self.new.loss = self.lease.loss
             self._fail(error)
 
@@ -67,7 +66,7 @@ class Swap(CallerRequest):
 
     def finish(self) -> None:
         super().finish()
-        self._engine.swaps.pop(self.new, None)
+        self.table.swaps.pop(self.new, None)
 
     @property
     def leases(self) -> Sequence[Lease]:
@@ -82,15 +81,15 @@ class Swap(CallerRequest):
         if self.finished:
             return  # both are being cleaned up, behind this
         self.finish()
-        engine = self._engine
-        if reason is None and engine.grant([self.new], self._terms(), self.sent_at):
-            engine.release_done([self.lease])
-            engine.wait_queues.ended(self.lease)
+        table = self.table
+        if reason is None and table.grant([self.new], self._terms(), self.sent_at):
+            table.release_done([self.lease])
+            table.listener.ended(self.lease)
             self._future.set_result(None)
             for future in self._releases:
-                engine.release(self.new, future)
+                release(table, self.new, future)
             return
-        engine.reject([self.new], reason is None)
+        table.reject([self.new], reason is None)
         if reason is None:
             self._end_unconfirmed()
         else:
@@ -118,14 +117,14 @@ class Swap(CallerRequest):
 
     def _end(self, clean_up: bool) -> None:
         """End both; ``clean_up`` where the new one may be there."""
-        self._engine.reject([self.new], clean_up)
+        self.table.reject([self.new], clean_up)
         self._end_unconfirmed()
-        self._engine.clean_up([self.lease])
+        self.table.clean_up([self.lease])
 
     def _end_unconfirmed(self) -> None:
         """End the old one: it is not known, or too late, whether the new one has taken its place."""
         if self._releases:
-            self._engine.release_unknown([self.lease])  # nothing is lost for who has let go of it
+            self.table.release_unknown([self.lease])  # nothing is lost for who has let go of it
         else:
             self._lose(LossReason.NOT_CONFIRMED)
 
@@ -135,7 +134,7 @@ class Swap(CallerRequest):
     def _lose(self, reason: LossReason) -> None:
         """Tell that it is lost. Whoever does not wait for this looks at the new lease, perhaps when he is told."""
         self.new.loss = self.new.loss or self.lease.loss or reason
-        self._engine.mark_lost([self.lease], reason)
+        self.table.mark_lost([self.lease], reason)
 
     def crashed(self, error: Exception) -> None:
         if self.new.state > EXTENDING:
@@ -150,4 +149,4 @@ class Swap(CallerRequest):
             self._end(self.attempts > 0)
             self._fail(self._lost())
         elif self.new.state <= EXTENDING:
-            self._engine.release_many([self.new], Future(noop))
+            release_many(self.table, [self.new], Future(noop))

@@ -8,27 +8,27 @@ whole map is asked for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
+from wheel_lock.engine.interfaces import LeaseGroup, RoutedRequest, Shard, group_of
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
-from wheel_lock.engine.requests.base import Request, group_of
+from wheel_lock.engine.requests.base import Request
+from wheel_lock.engine.topology.sharded_pubsub import ClusterPubSub
+from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
 from wheel_lock.net.cluster import MOST_NODES, ClusterConnector, SlotRange
 from wheel_lock.net.connection import BareCommand
 from wheel_lock.net.connector import Server, as_server
+from wheel_lock.net.node import Node
+from wheel_lock.net.pubsub import PubSub
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 from wheel_lock.protocol.resp import MalformedReply
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import Backoff
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.engine.renewal.batch import RenewalGroup
 
 _NOT_NOW = ("TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", NOT_LOCAL, "READONLY")  # the last one of a demoted master
 _PATIENCE_S = 1.0  # with which bulk work waits for the first map
@@ -36,87 +36,86 @@ _TICKS_EACH = 2
 _CALM_S = 5.0  # after which the next question is a new matter
 _GONE_S = 60.0  # after which a node that owns nothing is forgotten
 _PER_TURN = 1000  # leases that move to another home: some 10 ms
-_REDIRECTION = re.compile(r"([0-9]{1,5}) ([!-~]{0,260}):([0-9]{1,5})")  # an address of IPv6 has colons of its own
 _PAUSE_S = 0.05  # before a call is sent again that a node could not carry out for the moment
 
 
-class Cluster:
-    """Which lease lives on which node. Timer's thread only, but for :meth:`renewer_of`."""
+class ClusterRouter(SingleRouter):
+    """The router of a cluster. Timer's thread only, but for :meth:`shard_of` and :meth:`group_of`."""
 
-    def __init__(self, engine: Engine, connector: ClusterConnector) -> None:
-        self._engine = engine
+    stable = False
+    known = False  # until a node has sent its slot map
+
+    def __init__(self, leases: LeaseTable, connector: ClusterConnector) -> None:
         self._connector = connector
-        self._by_server: dict[Server, Renewer] = {connector.servers[0]: engine.renewer}
-        self._owners: list[Renewer] = [engine.renewer] * SLOTS
-        self._masters: set[Renewer] = {engine.renewer}
+        self._masters: set[Renewer] = set()
+        super().__init__(leases, connector.to(connector.servers[0]))
+        self._state = leases.state
+        self._by_server: dict[Server, Renewer] = {connector.servers[0]: self.renewer}
+        self._owners: list[Renewer] = [self.renewer] * SLOTS
+        self._masters.add(self.renewer)
         self._moved_at: dict[int, float] = {}  # when a node has last corrected the map, by slot
         self._corrected = False  # since leases were last looked through for those that live elsewhere
-        self.known = False  # whether any node has told who owns what
-        self._adopt(engine.renewer)
-        self.after_fork_in_child()
+        self._reset()
 
-    def begin_anew(self) -> None:
-        """At the end of the context, or after the death of the thread: nothing is being asked for any more."""
+    def _new_wakeups(self) -> ClusterPubSub:
+        return ClusterPubSub(self, self._connector)
+
+    def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
+        super().begin_anew(begin)
         waiting = self._for_known
-        self.after_fork_in_child()
-        for begin in waiting:
-            begin()
+        self._reset()
+        for each in waiting:
+            each()
 
     def after_fork_in_child(self) -> None:
-        """In a forked child, too: nothing is being asked for, and who waits for it is another's."""
+        self._reset()
+        super().after_fork_in_child()
+
+    def _reset(self) -> None:
         self._asking = False
         self._asked_at = -inf
         self._look: Alarm | None = None
         self._for_known: list[Callable[[], object]] = []
         self._idle_since: dict[Renewer, float] = {}  # nodes that own nothing
         self._visited: list[Renewer] = []  # by leases that have come to another home
-        self._backoff = Backoff(self._engine.options.backoff_first_s, self._engine.options.backoff_max_s)
+        self._backoff = Backoff(self._state.options.backoff_first_s, self._state.options.backoff_max_s)
 
-    def renewer_of(self, key: bytes) -> Renewer:
-        """Return what renews the leases of a name. From any thread."""
+    def shard_of(self, key: bytes) -> Renewer:
         return self._owners[hash_slot(key)]
 
-    def owns_slots(self, renewer: Renewer) -> bool:
-        """Whether any name lives on a node."""
-        return renewer in self._masters
+    def owns_names(self, shard: Shard) -> bool:
+        return shard in self._masters
 
-    def group_of(self, group: RenewalGroup, key: bytes) -> RenewalGroup:
-        """Return what a lease of the same terms shares with others where ``key`` lives. From any thread."""
-        return self.renewer_of(key).like(group)
-
-    def _adopt(self, renewer: Renewer) -> None:
-        engine = self._engine
-        for node in renewer.nodes:
-            node.cluster = self
-            node.is_needed = lambda: bool(engine.held) and renewer in self._masters
+    def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup:
+        return self.shard_of(key).like(group)
 
     def _at(self, server: Server) -> Renewer:
         renewer = self._by_server.get(server)
         if renewer is None:
-            renewer = Renewer(self._engine, self._engine.new_node(self._connector.to(server)))
+            renewer = Renewer(self.leases, self, self._connector.to(server))
             self._by_server[server] = renewer
             self._connector.servers = [server, *self._connector.servers]  # it was just heard of, so it lives
-            self._adopt(renewer)
-            self._engine.renewers = [*self._engine.renewers, renewer]  # others may be walking along it
+            self.shards = [*self.shards, renewer]  # others may be iterating over it
         return renewer
 
     # -- what a node says --------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
-        """A node is connected to."""
-        self._engine.pubsub.rearrange()
-        self.ensure_slot_map()
+        self.wakeups.rearrange()
+        self._ensure_slot_map()
 
-    def ensure_slot_map(self) -> None:
-        """Something has to be done, so it must be known where: ask, if that has never been answered."""
+    def queued(self) -> None:
+        self._ensure_slot_map()
+
+    def _ensure_slot_map(self) -> None:
+        """Fetch the slot map unless one has been received."""
         if not self.known:
             self.refresh()
 
-    def redirects(self, request: Request, error: ServerError) -> bool:
-        """Deal with an error that tells where else, or when, to send a request; False where it is another error."""
+    def redirect(self, request: RoutedRequest, error: ServerError) -> bool:
         code = error.code
         if code in ("MOVED", "ASK"):
-            slot, server = self._read_redirection(str(error).partition(" ")[2], request)
+            slot, server = self._read_redirection(error, request)
             if server is None or (server not in self._by_server and len(self._by_server) >= 2 * MOST_NODES):
                 self.refresh()
                 return request.retry_after(_PAUSE_S)
@@ -133,10 +132,10 @@ class Cluster:
             return request.retry_after(_PAUSE_S, maybe_executed=error.in_script and code != "READONLY")
         return False
 
-    def _moved(self, request: Request, slot: int, target: Renewer) -> None:
+    def _moved(self, request: RoutedRequest, slot: int, target: Renewer) -> None:
         """A slot is another node's, as its former owner says, or a node that its owner has sent us to."""
         self.refresh()
-        now = self._engine.timer.now
+        now = self.timer.now
         changes = self._owners[slot] is not target
         # Nodes that are not of one mind yet send us to and fro: with pauses, or we would do nothing else.
         # So does a node that redirects to itself.
@@ -154,7 +153,7 @@ class Cluster:
         request.attempts -= 1  # it was not carried out
         request.redirect_to(target)
 
-    def _ask_there(self, request: Request, target: Renewer) -> None:
+    def _ask_there(self, request: RoutedRequest, target: Renewer) -> None:
         """A slot is on its way, and what a request is about is there already, as the owner says."""
         node = request.node_on(target)
         if request.sent_asking or not node.ready:
@@ -170,39 +169,35 @@ class Cluster:
         node.send(BareCommand(b"ASKING"))
         request.resend()
 
-    def _read_redirection(self, text: str, request: Request) -> tuple[int, Server | None]:
-        read = _REDIRECTION.fullmatch(text)
-        slot = SLOTS if read is None else int(read[1])
-        if read is None or slot >= SLOTS:
-            raise MalformedReply(f"{text[:40]!r} is no redirection")
+    def _read_redirection(self, error: ServerError, request: RoutedRequest) -> tuple[int, Server | None]:
+        slot, host, port = error.redirection or (SLOTS, "", "")
+        if slot >= SLOTS:
+            raise MalformedReply(f"{str(error)[:40]!r} is no redirection")
         if not request.declared or (request.key is not None and slot != hash_slot(request.key)):
             raise MalformedReply(f"a redirection of slot {slot}, which the call is not about")
-        server = as_server(read[2].removeprefix("[").removesuffix("]"), read[3], request.node.server)
+        server = as_server(host, port, request.node.server)
         if server is None:
-            raise MalformedReply(f"{text[:40]!r} is no redirection to where a node can be")
+            raise MalformedReply(f"{str(error)[:40]!r} is no redirection to where a node can be")
         return slot, self._connector.known_place(server[0] or "", server[1])
 
-    def send_again(self, request: Request) -> None:
-        """Send a request to where its name lives by now."""
-        home = None if request.key is None else self.renewer_of(request.key)
+    def resend(self, request: RoutedRequest) -> None:
+        home = None if request.key is None else self.shard_of(request.key)
         if request.finished or home is None or request.node in home.nodes:
             request.resend()
         else:
             request.redirect_to(home)
 
-    def strayed(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Take OVERDUE leases that a node does not know of home; return those of which that node is the home."""
+    def refused(self, node: Node, errors: Iterable[ServerError]) -> None:
         self.refresh()
-        return [lease for lease in leases if not self.rehome(lease)]
+
+    def rehome(self, leases: Iterable[Lease]) -> list[Lease]:
+        return [lease for lease in leases if not self._rehome(lease)]
 
     def when_known(self, begin: Callable[[], object]) -> None:
-        """Have ``begin()`` called when it is known who owns what, or when nobody has told it for too long."""
         if not self._for_known:
-            self._engine.timer.call_at(
-                self._engine.timer.now + _PATIENCE_S, lambda now: self._tell_known(), self._engine
-            )
+            self.timer.call_at(self.timer.now + _PATIENCE_S, lambda now: self._tell_known(), self._state)
         self._for_known.append(begin)
-        self.ensure_slot_map()
+        self._ensure_slot_map()
 
     def _tell_known(self) -> None:
         waiting, self._for_known = self._for_known, []
@@ -210,22 +205,24 @@ class Cluster:
             begin()
 
     def assign(self, lease: Lease) -> None:
-        """Give a lease that is still to be acquired the home that its name has by now."""
         if lease.state is State.PENDING:
             lease.group = self.group_of(group_of(lease), lease.key)
 
     # -- whose is what -----------------------------------------------------------------------------------------------
 
-    def rehome(self, lease: Lease) -> bool:
-        """Have a lease renewed where it lives, if it is not; False where it is, or while a call about it is under way."""
-        home, old = self.renewer_of(lease.key), group_of(lease).renewer
+    def _rehome(self, lease: Lease) -> bool:
+        """Have a lease renewed where it lives; return False if it is, or while a call about it is in flight."""
+        home, old = self.shard_of(lease.key), group_of(lease).renewer
         if home is old or lease.state not in (HELD, OVERDUE, EXTENDING):
             return False
-        self.migrate(lease, home)
+        self._migrate(lease, home)
         return True
 
-    def migrate(self, lease: Lease, home: Renewer) -> None:
-        """A lease lives elsewhere from now on."""
+    def migrate(self, lease: Lease, shard: Shard) -> None:
+        assert isinstance(shard, Renewer)
+        self._migrate(lease, shard)
+
+    def _migrate(self, lease: Lease, home: Renewer) -> None:
         group = group_of(lease)
         if group.renewer is home:
             return
@@ -234,13 +231,13 @@ class Cluster:
             group.renewer.untrack(lease)
         lease.group = home.like(group)
         if lease.state is HELD and home.needs_none(lease):
-            home.schedule(lease, self._engine.timer.now)
+            home.schedule(lease, self.timer.now)
             home.look_at(lease)
         elif watched:
             home.watch_overdue([lease])
             if home not in self._visited:
                 if not self._visited:
-                    self._engine.timer.post(self._receive, self._engine)  # all that come at once, together
+                    self.timer.post(self._receive, self._state)  # all that come at once, together
                 self._visited.append(home)
 
     def _receive(self) -> None:
@@ -252,19 +249,19 @@ class Cluster:
 
     def refresh(self) -> None:
         """Ask who owns which slots, soon."""
-        if self._asking or self._look is not None or self._engine.closed:
+        if self._asking or self._look is not None or self._state.closed:
             return
-        timer = self._engine.timer
+        timer = self.timer
         if timer.now - self._asked_at > _CALM_S:
             self._backoff.reset()
-        self._look = timer.call_at(timer.now + self._backoff.pause(), self._ask_now, self._engine)
+        self._look = timer.call_at(timer.now + self._backoff.pause(), self._ask_now, self._state)
 
     def _ask_now(self, now: float) -> None:
         self._look = None
         self._asking = True
         self._asked_at = now
         try:
-            self._engine.launch(self._ask)
+            self._state.launch(self._ask)
         except RuntimeError:  # no thread can be started
             self._asking = False
             self.refresh()
@@ -272,15 +269,15 @@ class Cluster:
     def _ask(self) -> None:
         """On a helper thread."""
         life = self._backoff
-        found = self._connector.ask(self._engine.options.connect_timeout_s)
-        self._engine.post_if_open(lambda: self._answered(found, life))
+        found = self._connector.ask(self._state.options.connect_timeout_s)
+        self._state.post_if_open(lambda: self._answered(found, life))
 
     def _answered(self, found: Sequence[SlotRange], life: Backoff) -> None:
         if life is not self._backoff:
             return
         self._asking = False
         if not found:
-            if self._engine.held or self._engine.busy:
+            if self.leases.held or self.busy:
                 self.refresh()
             return
         self.known = True
@@ -296,13 +293,13 @@ class Cluster:
         self._connector.servers = [server for server, renewer in self._by_server.items() if renewer in self._masters]
         self._leave(left)
         self._tell_known()
-        for renewer in self._engine.renewers:
+        for renewer in self.shards:
             self._send_on(renewer)
         self._forget_gone()
         self._share_ticks()
-        self._engine.pubsub.rearrange()
+        self.wakeups.rearrange()
         corrected, self._corrected = self._corrected, False
-        for renewer in self._engine.renewers:
+        for renewer in self.shards:
             renewer.drop_misrouted()
             if corrected:
                 self._rehome_all(renewer.overdue.snapshot(), 0)
@@ -312,7 +309,7 @@ class Cluster:
     def _leave(self, left: Set[Renewer]) -> None:
         """Move the leases of nodes that own no slots any more, and close their connections."""
         if left:
-            leases = [lease for lease in self._engine.held if group_of(lease).renewer in left]
+            leases = [lease for lease in self.leases.held if group_of(lease).renewer in left]
             leases.sort(key=attrgetter("deadline"))
             self._rehome_all(leases, 0)
         for renewer in left:
@@ -322,24 +319,24 @@ class Cluster:
     def _rehome_all(self, leases: Sequence[Lease], start: int) -> None:
         """A part in each turn: those who live on other nodes do not wait for very many."""
         for lease in leases[start : start + _PER_TURN]:
-            self.rehome(lease)
+            self._rehome(lease)
         if start + _PER_TURN < len(leases):
-            self._engine.timer.post(lambda: self._rehome_all(leases, start + _PER_TURN), self._engine)
+            self.timer.post(lambda: self._rehome_all(leases, start + _PER_TURN), self._state)
 
     def _forget_gone(self) -> None:
         """Forget unused nodes that have owned no slot for ``_GONE_S``; if more than ``MOST_NODES`` are known, all unused
         nodes that own none now."""
-        engine, now = self._engine, self._engine.timer.now
+        now = self.timer.now
         long_s = _GONE_S if len(self._by_server) <= MOST_NODES else -1.0
         gone: set[Renewer] = set()
-        for renewer in engine.renewers:
+        for renewer in self.shards:
             if renewer in self._masters or not renewer.idle:
                 self._idle_since.pop(renewer, None)
-            elif now - self._idle_since.setdefault(renewer, now) > long_s and renewer is not engine.renewer:
+            elif now - self._idle_since.setdefault(renewer, now) > long_s and renewer is not self.renewer:
                 del self._idle_since[renewer]
                 gone.add(renewer)
         if gone:
-            engine.renewers = [renewer for renewer in engine.renewers if renewer not in gone]
+            self.shards = [renewer for renewer in self.shards if renewer not in gone]
             self._by_server = {server: other for server, other in self._by_server.items() if other not in gone}
 
     def _send_on(self, renewer: Renewer) -> None:
@@ -347,13 +344,13 @@ class Cluster:
         for node in renewer.nodes:
             for request in node.take_waiting():
                 if isinstance(request, Request) and request.key is not None:
-                    self.send_again(request)
+                    self.resend(request)
                 else:
                     node.send(request)
 
     def _share_ticks(self) -> None:
         """Give each master ticks of its own for what is spread, so that each tick has work for one of them only."""
-        masters = [renewer for renewer in self._engine.renewers if renewer in self._masters]
+        masters = [renewer for renewer in self.shards if renewer in self._masters]
         for number, renewer in enumerate(masters):
             renewer.every_ticks = _TICKS_EACH * len(masters)
             renewer.tick_share = _TICKS_EACH * number

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.pacing import Pace
+from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.net.connector import Server
 from wheel_lock.net.pubsub import PubSub
 from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import JITTER
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
 
 # The Sentinel that leads a failover says the second when it ends, and the first when the new master is one.
 _CHANNELS = (b"+promoted-slave", b"+switch-master")
@@ -28,29 +27,29 @@ _HEED_EVERY_S = 0.25  # for a Sentinel that announces failovers of which the oth
 _PAUSE_S = 5.0  # at most, between two attempts to connect to a Sentinel that is away: there are others
 
 
-class SentinelRouter:
-    """Listens to the Sentinels of one service, and asks them. Timer's thread only."""
+class SentinelRouter(SingleRouter):
+    """The router of a master that Sentinels name: it subscribes to them, and asks them. Timer's thread only."""
 
-    def __init__(
-        self, engine: Engine, connector: SentinelConnector, launch: Callable[[Callable[[], None]], None]
-    ) -> None:
-        self._engine = engine
+    def __init__(self, leases: LeaseTable, connector: SentinelConnector) -> None:
+        super().__init__(leases, connector)
+        self._state = state = leases.state
         self._connector = connector
-        self._launch = launch
-        options = dataclasses.replace(engine.options, backoff_max_s=max(engine.options.backoff_max_s, _PAUSE_S))
-        self.wakeups = [PubSub(engine.timer, each.listener(), options, launch, engine) for each in connector.sentinels]
-        connector.opinions.on_change = lambda servers: engine.post_if_open(lambda: self._changed(servers))
+        options = dataclasses.replace(state.options, backoff_max_s=max(state.options.backoff_max_s, _PAUSE_S))
+        self._sentinels = [
+            PubSub(state.timer, each.listener(), options, state.launch, state) for each in connector.sentinels
+        ]
+        self.listeners += self._sentinels
+        connector.opinions.on_change = lambda servers: state.post_if_open(lambda: self._changed(servers))
         self._next_look: Alarm | None = None
         self._heeded: Alarm | None = None
         self._pace = Pace(_HEED_EVERY_S)
         self._looking = False
         self._look_again = False
 
-    def listen(self) -> None:
-        """Begin to listen, and to look now and then, if that has not been done: something is wanted from now on."""
+    def watch_master(self) -> None:
         if self._next_look is None:
             self._set_next_look()
-            for wakeups in self.wakeups:
+            for wakeups in self._sentinels:
                 if wakeups.needed:
                     wakeups.resume()
                 else:
@@ -58,17 +57,18 @@ class SentinelRouter:
                         wakeups.listen(channel, self)
             self._look()
 
-    def begin_anew(self) -> None:
-        """Nobody listens any more: after the death of the thread, in a forked child, when all has been hung up."""
-        self._engine.timer.cancel(self._next_look)
-        self._engine.timer.cancel(self._heeded)
+    def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
+        super().begin_anew(begin)
+        self.timer.cancel(self._next_look)
+        self.timer.cancel(self._heeded)
         self._next_look = self._heeded = None
         self._looking = self._look_again = False
 
     def after_fork_in_child(self) -> None:
-        """In a forked child: the alarms and the threads that ask are the parent's."""
-        self._next_look = self._heeded = None
+        self._next_look = self._heeded = None  # alarms of the parent process
+        self._looking = self._look_again = False
         self._connector.forget()
+        super().after_fork_in_child()
 
     def on_subscribed(self, holds: bool) -> None:
         """A subscription begins to hold, or does not: what was published before was not heard, so ask."""
@@ -79,12 +79,12 @@ class SentinelRouter:
         """A Sentinel says that a master has been replaced, of this or another service."""
         if self._heeded is not None or self._connector.service.encode() not in message.split():
             return
-        now = self._engine.timer.now
+        now = self.timer.now
         if self._pace.allows(now):
             self._pace.tried(now)
             self._look()
         else:
-            self._heeded = self._engine.timer.call_at(now + _HEED_EVERY_S, self._heed, self)
+            self._heeded = self.timer.call_at(now + _HEED_EVERY_S, self._heed, self)
 
     def _heed(self, now: float) -> None:
         self._heeded = None
@@ -93,16 +93,15 @@ class SentinelRouter:
 
     def _set_next_look(self) -> None:
         pause_s = _LOOK_EVERY_S * JITTER.uniform(0.75, 1.25)
-        self._next_look = self._engine.timer.call_at(self._engine.timer.now + pause_s, self._look_if_needed, self)
+        self._next_look = self.timer.call_at(self.timer.now + pause_s, self._look_if_needed, self)
 
     def _look_if_needed(self, now: float) -> None:
         self._next_look = None
-        engine = self._engine
-        if engine.held or engine.acquiring or engine.wait_queues:
+        if self.leases.held or self.leases.acquiring or self.leases.listener:
             self._set_next_look()
             self._look()
         else:
-            for wakeups in self.wakeups:
+            for wakeups in self._sentinels:
                 wakeups.pause()
 
     def _look(self) -> None:
@@ -111,28 +110,28 @@ class SentinelRouter:
             self._look_again = True
             return
         try:
-            self._launch(self._ask)
+            self._state.launch(self._ask)
             self._looking = True
         except RuntimeError:
             pass  # no thread can be started; the next look, or what refuses us, will tell
 
     @property
-    def above(self) -> Engine:
+    def above(self) -> EngineState:
         """The engine, whose master this is about."""
-        return self._engine
+        return self._state
 
     def crashed(self, error: Exception) -> None:
         """End everything that the engine holds: which server is the master is in doubt."""
-        self._engine.crashed(error)
+        self._state.crashed(error)
 
     def _ask(self) -> None:
         """On a helper thread."""
         try:
-            self._connector.ask(self._engine.options.connect_timeout_s)
+            self._connector.ask(self._state.options.connect_timeout_s)
         except BaseException:
             pass  # none of them knows at present
         finally:
-            self._engine.post_if_open(self._looked)
+            self._state.post_if_open(self._looked)
 
     def _looked(self) -> None:
         self._looking = False
@@ -144,6 +143,6 @@ class SentinelRouter:
         self._pace.granted()
         named = " or ".join(f"{host}:{port}" for host, port in masters)
         error = ConnectionAbortedError(f"the Sentinels say that {named} is the master now")
-        for node in self._engine.nodes:
+        for node in self.nodes:
             node.leave_for(masters, error)
-        self._engine.pubsub.leave_for(masters, error)
+        self.wakeups.leave_for(masters, error)

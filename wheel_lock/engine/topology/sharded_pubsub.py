@@ -7,31 +7,23 @@ what one node publishes in the old way all nodes pass on. When a slot moves its 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
 
+from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.topology.single import SingleRouter
+from wheel_lock.net.capabilities import SHARDED
 from wheel_lock.net.cluster import ClusterConnector
-from wheel_lock.net.connector import SHARDED, Connector, Server
+from wheel_lock.net.connector import Server
 from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.runtime.failures import guarded
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.engine.renewal.renewer import Renewer
-
-
-def pubsub_for(engine: Engine, connector: Connector | ClusterConnector) -> PubSub:
-    """Return what listens for an engine."""
-    if isinstance(connector, ClusterConnector):
-        return ClusterPubSub(engine, connector)
-    return PubSub(engine.timer, connector.listener(), engine.options, engine.launch, engine)
 
 
 class ClusterPubSub(PubSub):
     """Subscriptions to the wake-up channels of a whole cluster. Itself it hears what is published in the old way."""
 
-    def __init__(self, engine: Engine, connector: ClusterConnector) -> None:
-        super().__init__(engine.timer, connector.listener(), engine.options, engine.launch, engine)
-        self._engine = engine
+    def __init__(self, router: SingleRouter, connector: ClusterConnector) -> None:
+        state = router.leases.state
+        super().__init__(state.timer, connector.listener(), state.options, state.launch, state)
+        self._router = router
         self._connector = connector
         self._shards: dict[Renewer, PubSub] = {}
         self._heard_by: dict[tuple[bytes, Listener], PubSub] = {}
@@ -43,18 +35,14 @@ class ClusterPubSub(PubSub):
 
     def _proper(self, channel: bytes) -> PubSub | None:
         """Who is to listen to a channel; None for this one itself."""
-        cluster = self._engine.cluster
-        assert cluster is not None
-        renewer = cluster.renewer_of(channel)
+        renewer = self._router.shard_of(channel)
         server = next((node.server for node in renewer.nodes if node.capability == SHARDED), None)
         if server is None:
             return None
         shard = self._shards.get(renewer)
         if shard is None:
-            connector = self._connector.to(server).listener()
-            engine = self._engine
-            shard = PubSub(self._timer, connector, engine.options, engine.launch, engine, cluster.refresh)
-            self._shards[renewer] = shard
+            router = self._router
+            shard = self._shards[renewer] = router.listen_to(self._connector.to(server).listener(), router.refresh)
         return shard
 
     def listen(self, channel: bytes, listener: Listener) -> None:
@@ -81,9 +69,8 @@ class ClusterPubSub(PubSub):
                 self.ignore(channel, listener)
                 guarded(listener, listener.on_subscribed, False)
                 self.listen(channel, listener)
-        cluster = self._engine.cluster
         for renewer, shard in list(self._shards.items()):
-            if not shard.needed and not (cluster and cluster.owns_slots(renewer)):
+            if not shard.needed and not self._router.owns_names(renewer):
                 shard.retire()
                 del self._shards[renewer]
 

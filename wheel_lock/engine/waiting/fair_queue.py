@@ -7,18 +7,14 @@ who is not heard of any more is skipped. A wake-up calls one of them by name.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
+from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue
-from wheel_lock.engine.waiting.waiter import Waiter
+from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.protocol.tokens import TOKEN_CHARACTERS
 from wheel_lock.wheel import WheelEntry
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 
 
 class QueueSlot(WheelEntry):
@@ -34,7 +30,7 @@ class QueueSlot(WheelEntry):
         self.trying = False
         self.again = False  # try once more when the current try is over
         self.called = False  # woken while a try was under way, which may have been refused just before
-        self.pace = Pace(queue.above.timer.scale.tick_s)
+        self.pace = Pace(queue.timer.scale.tick_s)
         self.paused = False  # woken in vain before: the next try waits for its tick
 
     def on_timeout(self, now: float) -> None:
@@ -42,7 +38,7 @@ class QueueSlot(WheelEntry):
         self._queue.look(self)
 
     @property
-    def above(self) -> Engine:
+    def above(self) -> EngineState:
         """The engine."""
         return self._queue.above
 
@@ -56,8 +52,8 @@ class FairWaitQueue(BaseWaitQueue):
 
     __slots__ = ("_slots",)
 
-    def __init__(self, wait_queues: WaitQueueRegistry, engine: Engine, first: Waiter) -> None:
-        super().__init__(wait_queues, engine, first)
+    def __init__(self, wait_queues: Registry, first: Waiter) -> None:
+        super().__init__(wait_queues, first)
         self._slots: dict[bytes, QueueSlot] = {}  # by the name under which the server knows the waiter
 
     def _name(self, waiter: Waiter) -> bytes:
@@ -66,7 +62,7 @@ class FairWaitQueue(BaseWaitQueue):
     def join(self, waiter: Waiter) -> None:
         """Stand at the end: its first try has taken a place there."""
         super().join(waiter)
-        self._engine.timer.wheel.cancel(self)
+        self.timer.wheel.cancel(self)
         self._slots[self._name(waiter)] = slot = QueueSlot(self, waiter)
         if self._subscribed:
             self.look(slot)  # what was published since its own try, nobody has listened to
@@ -76,12 +72,12 @@ class FairWaitQueue(BaseWaitQueue):
     def left(self, waiter: Waiter) -> None:
         """Its place is free."""
         slot = self._slots.pop(self._name(waiter))
-        self._engine.timer.wheel.cancel(slot)
+        self.timer.wheel.cancel(slot)
 
     def drain(self) -> list[Waiter]:
         """Send everybody away, without a word; return who stood in it."""
         for slot in self._slots.values():
-            self._engine.timer.wheel.cancel(slot)
+            self.timer.wheel.cancel(slot)
         self._slots.clear()
         return super().drain()
 
@@ -108,7 +104,7 @@ class FairWaitQueue(BaseWaitQueue):
         if slot.trying:
             slot.called = True
         elif not slot.paused:
-            timer = self._engine.timer
+            timer = self.timer
             if slot.pace.allows(timer.now):
                 self.look(slot)
             else:
@@ -121,9 +117,9 @@ class FairWaitQueue(BaseWaitQueue):
         if slot.trying:
             slot.again = True
             return
-        self._engine.timer.wheel.cancel(slot)
+        self.timer.wheel.cancel(slot)
         slot.trying, slot.again, slot.called, slot.paused = True, False, False, False
-        slot.pace.tried(self._engine.timer.now)
+        slot.pace.tried(self.timer.now)
         slot.waiter.try_once(partial(self._tried, slot), waiting=True)
 
     def _tried(self, slot: QueueSlot) -> None:
@@ -143,7 +139,7 @@ class FairWaitQueue(BaseWaitQueue):
         elif slot.again:
             self.look(slot)
         else:
-            slot.pace.refused(self._engine.timer.now, request.retry_ms)
+            slot.pace.refused(self.timer.now, request.retry_ms)
             if slot.called:
                 self._call(slot)
             else:
@@ -153,5 +149,5 @@ class FairWaitQueue(BaseWaitQueue):
         pause_s = slot.waiter.waiter_ttl_s / 3
         if retry_ms is not None:
             pause_s = min(pause_s, (retry_ms + 1) / 1000)  # a millisecond more, because the server rounds down
-        timer = self._engine.timer
+        timer = self.timer
         timer.wheel.schedule(slot, timer.scale.ceil(timer.clock.now() + pause_s))

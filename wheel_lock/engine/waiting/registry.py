@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from wheel_lock.engine.requests.base import group_of
+from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.fair_queue import FairWaitQueue
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue, WaitQueue
 from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError, copied, internal_error
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention
+from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.runtime.failures import guarded
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
 
 
 class WaitQueueRegistry:
     """All the queues of one engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.pubsub = engine.pubsub
+    def __init__(self, table: LeaseTable, wakeups: PubSub) -> None:
+        self.table = table
+        self.pubsub = wakeups
         self.after_fork_in_child()
 
     def after_fork_in_child(self) -> None:
@@ -50,24 +48,24 @@ class WaitQueueRegistry:
         queue = self._queues.get(waiter.queue_key)
         if queue is None:
             queue_class = FairWaitQueue if waiter.lock_type.contention is Contention.SERVER_QUEUE else WaitQueue
-            queue = self._queues[waiter.queue_key] = queue_class(self, self._engine, waiter)
+            queue = self._queues[waiter.queue_key] = queue_class(self, waiter)
             queue.close_later()
         return queue
 
-    def close(self, queue: BaseWaitQueue) -> None:
-        """Nobody has stood in it for a while."""
-        if self._queues.get(queue.queue_key) is queue:  # else all were sent away in the very step in which it came due
-            del self._queues[queue.queue_key]
-            self.pubsub.ignore(queue.channel, queue)
+    def close(self, place: bytes, queue: Listener, channel: bytes) -> None:
+        """Drop an empty queue."""
+        if self._queues.get(place) is queue:  # else all waiters were dropped in the very step in which it came due
+            del self._queues[place]
+            self.pubsub.ignore(channel, queue)
 
     def _queue_of(self, lease: Lease) -> BaseWaitQueue | None:
         return self._queues.get(group_of(lease).lock_type.queue_key(lease.key)) if self._queues else None
 
     def admission_error(self, name: str | bytes) -> WheelLockError | None:
         """Return why one more may not wait, or None if it may."""
-        if self._engine.closed:
+        if self.table.state.closed:
             return ContextClosed("The context has been closed", name)
-        most = self._engine.options.max_waiting
+        most = self.table.state.options.max_waiting
         if most is not None and self.count >= most:
             return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context", name)
         return None
@@ -87,13 +85,13 @@ class WaitQueueRegistry:
             guarded(self, queue.listened, woken)
 
     @property
-    def above(self) -> Engine:
+    def above(self) -> EngineState:
         """The engine."""
-        return self._engine
+        return self.table.state
 
     def crashed(self, error: Exception) -> None:
         """End all waits: the library's own code has failed in the middle of one. What is held is not in doubt."""
-        self._engine.deaths += 1  # a caller whose wait has got lost half-way looks at this
+        self.table.state.deaths += 1  # a caller whose wait has got lost half-way looks at this
         self.fail(internal_error(error, None))
         self.pubsub.restart(error)
 
@@ -110,7 +108,7 @@ class WaitQueueRegistry:
 
     def _drain(self) -> list[Waiter]:
         waiters = list(self.pollers)
-        wheel = self._engine.timer.wheel
+        wheel = self.table.timer.wheel
         for queue in self._queues.values():
             waiters.extend(queue.drain())
         for first in list(self.in_flight.values()):

@@ -13,21 +13,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, least_s
-from wheel_lock.engine.waiting.waiter import IS_OVER, Waiter
+from wheel_lock.engine.state import EngineState
+from wheel_lock.engine.waiting.waiter import IS_OVER, Registry, Waiter
 from wheel_lock.errors import TooManyLocks, copied
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types.base import Contention
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.wheel import WheelEntry
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 
 _LINGER_S = 2.0  # a subscription outlives its last waiter for so long: the next one may come at once
 _IN_A_ROW = 16  # grants that pass from hand to hand within a process before other processes get their chance
@@ -43,13 +39,13 @@ class BaseWaitQueue(WheelEntry):
         place: What it is found by.
     """
 
-    __slots__ = ("_engine", "_key", "_listens", "_registry", "_subscribed", "_waiters", "channel", "group", "queue_key")
+    __slots__ = ("_key", "_listens", "_registry", "_subscribed", "_waiters", "channel", "group", "queue_key", "timer")
 
-    def __init__(self, wait_queues: WaitQueueRegistry, engine: Engine, first: Waiter) -> None:
+    def __init__(self, wait_queues: Registry, first: Waiter) -> None:
         self.tick = -1
         self.group = REQUEST_TIMEOUTS
         self._registry = wait_queues
-        self._engine = engine
+        self.timer = wait_queues.table.timer
         self._key = first.key
         self.channel = first.lock_type.wake_channel(first.key)
         self.queue_key = first.queue_key
@@ -100,7 +96,7 @@ class BaseWaitQueue(WheelEntry):
         """Send everybody away, without a word; return who stood in it."""
         waiters = list(self._waiters)
         self._waiters.clear()
-        self._engine.timer.wheel.cancel(self)
+        self.timer.wheel.cancel(self)
         return waiters
 
     def on_waiter_timeout(self, waiter: Waiter) -> None:
@@ -137,9 +133,9 @@ class BaseWaitQueue(WheelEntry):
         """A release has woken so many listeners, on all servers' connections together."""
 
     @property
-    def above(self) -> Engine:
+    def above(self) -> EngineState:
         """The engine."""
-        return self._engine
+        return self._registry.table.state
 
     def crashed(self, error: Exception) -> None:
         """End all waits: the library's own code has failed in the middle of one."""
@@ -147,11 +143,11 @@ class BaseWaitQueue(WheelEntry):
 
     def on_timeout(self, now: float) -> None:
         """The wheel says that the time has come."""
-        if self not in self._engine.timer.wheel and not self._waiters:  # else scheduled anew in the same step
-            self._registry.close(self)
+        if self not in self.timer.wheel and not self._waiters:  # else scheduled anew in the same step
+            self._registry.close(self.queue_key, self, self.channel)
 
     def _schedule(self, pause_s: float) -> None:
-        timer = self._engine.timer
+        timer = self.timer
         timer.wheel.cancel(self)
         timer.wheel.schedule(self, timer.scale.ceil(timer.clock.now() + pause_s))
 
@@ -174,19 +170,19 @@ class WaitQueue(BaseWaitQueue):
         "holder",
     )
 
-    def __init__(self, wait_queues: WaitQueueRegistry, engine: Engine, first: Waiter) -> None:
-        super().__init__(wait_queues, engine, first)
+    def __init__(self, wait_queues: Registry, first: Waiter) -> None:
+        super().__init__(wait_queues, first)
         self._shared = first.lock_type.contention is Contention.SHARED
         self.holder: Lease | None = None  # where the lock is held by this process, and was granted to this queue
         self._trying: Acquire | None = None
         self._again = False  # released here while a try was under way, which may have been refused just before
         self._called = False  # woken meanwhile
-        self._pace = Pace(engine.timer.scale.tick_s)
+        self._pace = Pace(self.timer.scale.tick_s)
         self._paused = False  # woken in vain before: the next try waits for its tick
         self._yielding = False
         self._rivals = 0  # other processes that listened at the last release
         self._in_a_row = 0
-        self._heard_at = engine.timer.now  # when the server has answered last: what it said is why there is a queue
+        self._heard_at = self.timer.now  # when the server has answered last: what it said is why there is a queue
         # Those behind the first whose time is up, and who want to be sure.
         self._leaving: Parking[Waiter] = Parking(IS_OVER)
 
@@ -219,7 +215,7 @@ class WaitQueue(BaseWaitQueue):
         if trying is not None and trying is waiter._request:
             self._trying = None
             # After the clean-up of the try that is given up, which follows in this very turn.
-            self._engine.timer.post(self._try, self)
+            self.timer.post(self._try, self)
 
     def close_later(self) -> None:
         """Nobody stands in it: close it, unless somebody comes soon."""
@@ -248,7 +244,7 @@ class WaitQueue(BaseWaitQueue):
                 self._try()
 
     def _leave_behind(self, waiter: Waiter) -> None:
-        now = self._engine.timer.now
+        now = self.timer.now
         if self.held_here or now - self._heard_at <= _FRESH_S:
             self._go(waiter).refuse()
         elif waiter.last:
@@ -279,7 +275,7 @@ class WaitQueue(BaseWaitQueue):
 
     def _heed(self) -> None:
         """Follow a wake-up: at once, or, if earlier ones were in vain, at the next tick."""
-        if self._pace.allows(self._engine.timer.now):
+        if self._pace.allows(self.timer.now):
             self._try()
         else:
             self._paused = True
@@ -305,17 +301,17 @@ class WaitQueue(BaseWaitQueue):
         elif self._rivals > 0 and self._in_a_row >= _IN_A_ROW:
             self._in_a_row = 0
             self._yielding = True
-            self._schedule(self._engine.timer.scale.tick_s)
+            self._schedule(self.timer.scale.tick_s)
         else:
             self._try()
 
     def on_timeout(self, now: float) -> None:
         """Nothing was heard for a while: look."""
-        if self in self._engine.timer.wheel:
+        if self in self.timer.wheel:
             return  # scheduled anew by something else that came due in the same step
         self._yielding = self._paused = False
         if not self._waiters:
-            self._registry.close(self)
+            self._registry.close(self.queue_key, self, self.channel)
         elif self._trying is None:
             # Who has said how often he wants to look does so also here: the key may have been released behind our back.
             if self.held_here and self._first.options.fallback_s is None:
@@ -325,8 +321,8 @@ class WaitQueue(BaseWaitQueue):
 
     def listened(self, woken: int) -> None:
         """A release has woken so many listeners, on all servers' connections together."""
-        # In a cluster the number says nothing: only those are counted who listen at the very node.
-        self._rivals = 1 if self._engine.cluster is not None else woken - self._subscribed
+        # In a cluster the number says nothing: it counts the subscribers of one node only.
+        self._rivals = woken - self._subscribed if self._registry.table.router.stable else 1
 
     # -- trying ------------------------------------------------------------------------------------------------------
 
@@ -334,8 +330,8 @@ class WaitQueue(BaseWaitQueue):
         if self._trying is not None or not self._waiters:
             return
         self._again = self._called = self._yielding = self._paused = False
-        self._pace.tried(self._engine.timer.now)
-        self._engine.timer.wheel.cancel(self)
+        self._pace.tried(self.timer.now)
+        self.timer.wheel.cancel(self)
         first = self._first
         first.try_once(partial(self._tried, first), waiting=True)
         if first.queue is self and not first.request.future.done:
@@ -348,7 +344,7 @@ class WaitQueue(BaseWaitQueue):
         self._trying = None
         error = request.future.error
         if error is None:
-            self._heard_at = self._engine.timer.now
+            self._heard_at = self.timer.now
             for other in self._leaving.take_all():
                 if other.queue is self and other is not waiter:
                     self._go(other).refuse()
@@ -356,7 +352,7 @@ class WaitQueue(BaseWaitQueue):
             self.fail(error)
         elif error is not None:
             self._go(waiter).fail(error)
-            self._engine.timer.post(self._try, self)  # there may be very many, and each of them may fail at once
+            self.timer.post(self._try, self)  # there may be very many, and each of them may fail at once
         elif request.future.result():
             self._granted(waiter, request)
         else:
@@ -375,7 +371,7 @@ class WaitQueue(BaseWaitQueue):
                 self._look_later()
 
     def _refused(self, waiter: Waiter, request: Acquire) -> None:
-        self._pace.refused(self._engine.timer.now, request.retry_ms)
+        self._pace.refused(self.timer.now, request.retry_ms)
         if not self.held_here:
             self.holder = None
             self._in_a_row = 0
@@ -400,8 +396,12 @@ class WaitQueue(BaseWaitQueue):
         first = self._first
         pause_s = first.options.fallback_s
         if pause_s is None:
-            waited_s = self._engine.timer.now - first.began_at
-            most_s = first.waiter_ttl_s / 3 if first.lock_type.registers_waiters else self._engine.options.fallback_s
+            waited_s = self.timer.now - first.began_at
+            most_s = (
+                first.waiter_ttl_s / 3
+                if first.lock_type.registers_waiters
+                else self._registry.table.state.options.fallback_s
+            )
             pause_s = min(max(_FIRST_LOOK_S, waited_s), most_s)
         if retry_ms is not None:
             pause_s = min(pause_s, (retry_ms + 1) / 1000)  # a millisecond more, because the server rounds down

@@ -6,14 +6,20 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, acquiring_node_of, group_of, least_s, no_answer
-from wheel_lock.errors import copied, internal_error, quoted
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, acquiring_node_of, least_s, no_answer
+from wheel_lock.engine.requests.bulk_operations import release_many
+from wheel_lock.engine.state import EngineState
+from wheel_lock.errors import WheelLockError, copied, internal_error, quoted
 from wheel_lock.lease import EXTENDING, Lease
-from wheel_lock.lock_types.base import Contention
+from wheel_lock.lock_types.base import Contention, LockType
+from wheel_lock.net.node import Node
+from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import lease_args
@@ -21,16 +27,47 @@ from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.wheel import WheelEntry
 
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue
-    from wheel_lock.lock_types.base import LockType
-    from wheel_lock.net.node import Node
-
 logger = logging.getLogger("wheel_lock")
 
 _LEAST_WAITER_TTL_S = 0.1
 IS_OVER: Callable[[Waiter], bool] = attrgetter("over")
+
+
+class QueueOfWaiters(Protocol):
+    """The waiters of one name, as each of them sees it; see queue.py and queue.py."""
+
+    def join(self, waiter: Waiter) -> None: ...
+    def leave(self, waiter: Waiter) -> None: ...
+    def on_waiter_timeout(self, waiter: Waiter) -> None: ...
+    def granted_to(self, lease: Lease) -> None:
+        """Note that the lock was granted to this process."""
+        ...
+
+
+class Registry(Protocol):
+    """The wait queues of one engine, as waiters and queues see them; see queues.py.
+
+    Attributes:
+        table: The leases of the engine.
+        wakeups: The subscriptions on which waiters are woken.
+        asking: By name, the waiter that makes the first attempt, and can wait.
+        pollers: Waiters that poll.
+        waiting: How many waiters are in queues.
+    """
+
+    table: LeaseTable
+    pubsub: PubSub
+    in_flight: dict[bytes, Waiter]
+    pollers: set[Waiter]
+    waiting: int
+
+    def find(self, place: bytes) -> QueueOfWaiters | None: ...
+    def open(self, waiter: Waiter) -> QueueOfWaiters: ...
+    def close(self, place: bytes, queue: Listener, channel: bytes) -> None: ...
+    def admission_error(self, name: str | bytes) -> WheelLockError | None: ...
+    def crashed(self, error: Exception) -> None:
+        """End all waits: the library's own code has failed in the middle of one."""
+        ...
 
 
 class Waiter(WheelEntry):
@@ -40,7 +77,7 @@ class Waiter(WheelEntry):
     of its time, or, where it polls, for its next try. Timer's thread only, but for the constructor.
 
     Args:
-        engine: Whose lock.
+        queues: The wait queues of the engine.
         options: How to acquire; whether it may wait and how long are given apart.
         leases: The lease of the first try, or several of one group that are acquired together. Each later try gets its
             own, with a token of its own unless that was given, so that what cleans up after a try whose outcome is not
@@ -54,9 +91,9 @@ class Waiter(WheelEntry):
     __slots__ = (
         "_attempts",
         "_blocking",
-        "_engine",
         "_followers",
         "_lock_type",
+        "_queues",
         "_request",
         "_template",
         "_token_given",
@@ -71,12 +108,13 @@ class Waiter(WheelEntry):
         "over",
         "queue",
         "queue_key",
+        "table",
         "until",
     )
 
     def __init__(
         self,
-        engine: Engine,
+        queues: Registry,
         options: LockOptions,
         leases: Sequence[Lease],
         token_given: bool,
@@ -86,7 +124,8 @@ class Waiter(WheelEntry):
     ) -> None:
         self.tick = -1
         self.group = REQUEST_TIMEOUTS
-        self._engine = engine
+        self._queues = queues
+        self.table = queues.table
         self._template = leases
         self._token_given = token_given
         self._blocking = blocking
@@ -99,7 +138,7 @@ class Waiter(WheelEntry):
         self.until = until
         self.future = future
         self.leases: Sequence[Lease] | None = None
-        self.queue: BaseWaitQueue | None = None
+        self.queue: QueueOfWaiters | None = None
         self.over = False
         self.last = False  # its time is up; the try that is under way is the last
         self.began_at = 0.0
@@ -127,7 +166,7 @@ class Waiter(WheelEntry):
     @property
     def waiter_ttl_s(self) -> float:
         """For how long the server is to remember that it waits, in seconds: it asks three times as often."""
-        waiter_ttl_s = max(min(self._engine.options.fallback_s, self.options.timeout_s), _LEAST_WAITER_TTL_S)
+        waiter_ttl_s = max(min(self.table.state.options.fallback_s, self.options.timeout_s), _LEAST_WAITER_TTL_S)
         return max(waiter_ttl_s, 2 * (self.options.retry_every_s or 0.0))
 
     def begin(self) -> None:
@@ -138,13 +177,13 @@ class Waiter(WheelEntry):
         """Try, or join the queue if there is one, or wait for what somebody hears who asks just now."""
         if self.over:
             return
-        self.began_at = self._engine.timer.now
-        self._engine.timer.wheel.cancel(self)
+        self.began_at = self.table.timer.now
+        self.table.timer.wheel.cancel(self)
         contention = self._lock_type.contention
         if not self._blocking or self._polls or contention is Contention.SERVER_QUEUE:
             self.try_once(self._tried, waiting=self._blocking and self._lock_type.registers_waiters)
             return
-        wait_queues = self._engine.wait_queues
+        wait_queues = self._queues
         if wait_queues.find(self.queue_key) is not None:
             self._stand_in()
             return
@@ -165,20 +204,18 @@ class Waiter(WheelEntry):
         self._request = request = self._new_request(leases, future, round(self.waiter_ttl_s * 1000) if waiting else 0)
         request.caller_until = self.until
         if self._blocking:
-            request.waiter = self
+            request.on_found = self.finds
         self._attempts += 1
         request.begin()
 
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
-        return Acquire(self._engine, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
+        return Acquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
 
     def _another(self, first: Lease) -> Lease:
         wire = first.lease_args
         if not self._token_given:
             wire = lease_args(first.key, self._lock_type.next_token(first.token))
-        group = group_of(first)
-        if self._engine.cluster is not None:
-            group = self._engine.cluster.group_of(group, first.key)
+        group = self.table.router.group_of(group_of(first), first.key)
         return Lease(first.name, wire, group, first.owner, first.on_lost, first.call_site)
 
     @property
@@ -198,13 +235,13 @@ class Waiter(WheelEntry):
                     waiter.fail(copied(future.error))
                 return
             if not request.cut_short and future.result():
-                self._engine.wait_queues.open(behind[0]).granted_to(request.lease)
+                self._queues.open(behind[0]).granted_to(request.lease)
             for waiter in behind:
                 waiter.begin()
 
     def take_followers(self) -> list[Waiter] | None:
         """It asks for the first time no more, so it stands in nobody's way; return who came behind."""
-        asking = self._engine.wait_queues.in_flight
+        asking = self._queues.in_flight
         if asking.get(self.queue_key) is self:
             del asking[self.queue_key]
         behind, self._followers = self._followers, None
@@ -246,34 +283,34 @@ class Waiter(WheelEntry):
         if self._may_wait():
             if self.until is not None:
                 self.wait_until(self.until)
-            self._engine.wait_queues.open(self).join(self)
+            self._queues.open(self).join(self)
 
     def _may_wait(self) -> bool:
-        refusal = self._engine.wait_queues.admission_error(self.key)
+        refusal = self._queues.admission_error(self.key)
         if refusal is not None:
             self.fail(refusal)
         return refusal is None
 
     def _poll(self) -> None:
-        now, pause_s = self._engine.timer.clock.now(), self.options.retry_every_s
+        now, pause_s = self.table.timer.clock.now(), self.options.retry_every_s
         assert pause_s is not None
         if self._attempts == self.options.max_attempts or (self.until is not None and now >= self.until):
             self.refuse()
             return
-        if self not in self._engine.wait_queues.pollers:
+        if self not in self._queues.pollers:
             if not self._may_wait():
                 return
-            self._engine.wait_queues.pollers.add(self)
+            self._queues.pollers.add(self)
         # Cut short so that the last try comes when the time is up.
         self.wait_until(now + pause_s if self.until is None else min(now + pause_s, self.until))
 
     def wait_until(self, when: float) -> None:
         """Come due on the wheel, where it is not, at ``when``, in seconds of the timer's clock."""
-        self._engine.timer.wheel.schedule(self, self._engine.timer.scale.ceil(when))
+        self.table.timer.wheel.schedule(self, self.table.timer.scale.ceil(when))
 
     def on_timeout(self, now: float) -> None:
         """The wheel says that the time has come."""
-        if self in self._engine.timer.wheel:
+        if self in self.table.timer.wheel:
             return  # it has begun anew meanwhile: who was ahead of it was late in the same step
         if self.queue is not None:
             self.queue.on_waiter_timeout(self)
@@ -284,26 +321,26 @@ class Waiter(WheelEntry):
             self.try_once(self._tried, waiting=self._lock_type.registers_waiters or self._attempts == 1)
 
     @property
-    def above(self) -> Engine:
+    def above(self) -> EngineState:
         """The engine."""
-        return self._engine
+        return self.table.state
 
     def crashed(self, error: Exception) -> None:
         """End all waits: the library's own code has failed in the middle of one."""
-        self._engine.wait_queues.crashed(error)
+        self._queues.crashed(error)
         self.fail(internal_error(error, self.key))  # it may not have been in a queue
 
     def _end(self) -> None:
         self.over = True
         self.queue = None
         if self.tick >= 0:
-            self._engine.timer.wheel.cancel(self)
-            self._engine.wait_queues.pollers.discard(self)
+            self.table.timer.wheel.cancel(self)
+            self._queues.pollers.discard(self)
 
     def succeed(self, leases: Sequence[Lease]) -> None:
         """It is granted."""
         self._end()
-        self._request = None  # which knows us, too: nothing should be left to the garbage collector
+        self._request = None  # it refers to this, too, and the cycle would be left to the garbage collector
         self.leases = leases
         self.future.set_result(leases)
 
@@ -322,7 +359,7 @@ class Waiter(WheelEntry):
 
     def fail_unanswered(self) -> None:
         """Its time is up, and what it would have heard from somebody else's try has not come."""
-        waited_s = self._engine.timer.now - self.began_at
+        waited_s = self.table.timer.now - self.began_at
         self.fail(no_answer(self.node, self._template[0].name, waited_s))
 
     @property
@@ -336,19 +373,20 @@ class Waiter(WheelEntry):
         if request is None or not (request.finished and self._blocking and self._lock_type.registers_waiters):
             return
         if request.attempts or self._attempts > 1:  # else nothing was sent
-            self._engine.clean_up(request.leases)
+            self.table.clean_up(request.leases)
 
     def give_up(self) -> None:
         """The caller waits no more, or never hears: undo what was granted, or may have been."""
         if self.over:
-            self._engine.release_many([lease for lease in self.leases or () if lease.state <= EXTENDING], Future(noop))
+            held = [lease for lease in self.leases or () if lease.state <= EXTENDING]
+            release_many(self.table, held, Future(noop))
             return
         queue = self.queue
         self._end()
         if queue is not None:
             queue.leave(self)
         self.abort()
-        if self._engine.wait_queues.in_flight.get(self.queue_key) is self:
+        if self._queues.in_flight.get(self.queue_key) is self:
             for waiter in self.take_followers() or ():
                 waiter.begin()
 

@@ -1,7 +1,7 @@
 -- flags:
--- Acquire one exclusive lock, or say how long its holder has left: what a waiter asks, and a lock that never expires.
+-- Acquire one exclusive lock, or return the remaining time of its holder: for waiters, and for locks that never expire.
 -- KEYS: name.  ARGV: token, ttl in ms or 0 for none.
--- Reply: 0 (granted), or a list: the holder's remaining time in ms, -1 where it does not expire, and a type; see include/held.
+-- Reply: 0 (granted), or a list: the holder's remaining time in ms, -1 if it does not expire, and a type; see include/held.
 -- include: expiry
 -- include: held
 local ttl = ARGV[2]
@@ -14,7 +14,7 @@ end
 if granted then return 0 end
 local value = redis.pcall('get', KEYS[1])
 if value == ARGV[1] then
-  -- An earlier try of this very token was granted and its reply was lost.
+  -- An earlier try with this token was granted, and its reply was lost.
   if ttl ~= '0' then prolong(redis.call, KEYS[1], ttl) end
   return 0
 end

@@ -1,8 +1,8 @@
 -- flags: allow-cross-slot-keys
 -- Acquire several exclusive locks, all of them or none.
 -- KEYS: none.  ARGV: ttl in ms, then name and token of each lease.
--- Reply: 0 (granted), or a list: the 1-based index of the first that another holds, his remaining time in ms, -1 where it
--- does not expire, and a type; see include/held.
+-- Reply: 0 (granted), or a list: the 1-based index of the first that is held, its remaining time in ms, -1 if it does not
+-- expire, and a type; see include/held.
 -- include: held
 -- One lease: ARGV[1], KEYS[1], ARGV[2]
 -- include: expiry
@@ -10,7 +10,7 @@ local ttl = ARGV[1]
 for i = 2, #ARGV, 2 do
   local value = redis.pcall('get', ARGV[i])
   if type(value) == 'table' and not is_of_other_type(value) then return value end
-  -- Our own token there is an earlier try of this very call, whose reply was lost.
+  -- The lease's own token: an earlier try of this call was granted, and its reply was lost.
   if value and value ~= ARGV[i + 1] then return {i / 2, unpack(held(ARGV[i], value))} end
 end
 for i = 2, #ARGV, 2 do

@@ -1,10 +1,10 @@
 -- flags:
--- Acquire one fair lock: granted when it is free and nobody alive stands before. Who waits takes a place at the end.
--- KEYS: name, queue, who of it is alive, and a fence key where a fence is asked for.
--- ARGV: token, ttl in ms, for how long it is alive without a word in ms (0: it does not wait), wake-up channel, ttl of the
--- fence key in ms.
--- Reply: the fence or 0 (granted), or a list: the holder's remaining time in ms for who is first in the queue, -1 for the
--- others; or that time for everybody, -1 where it does not expire, and a type; see include/held.
+-- Acquire one fair lock: granted if it is free and no live waiter is before this one. A waiter is appended to the queue.
+-- KEYS: name, queue, expiries of its waiters, and a fence key if a fence is requested.
+-- ARGV: token, ttl in ms, the waiter's ttl in the queue in ms (0: it does not wait), wake-up channel, ttl of the fence key
+-- in ms.
+-- Reply: the fence or 0 (granted), or a list: the holder's remaining time in ms for the head of the queue, -1 for other
+-- waiters; or that time for all, -1 if it does not expire, and a type; see include/held.
 -- include: expiry
 -- include: held
 -- include: number
@@ -21,12 +21,12 @@ end
 local value = redis.pcall('get', name)
 local first, expiry, problem = head(queue, alive)
 if problem then return problem end
--- A key with this very token is an earlier try of the same lease: it was granted and its reply was lost.
+-- The key has this token: an earlier try of this lease was granted, and its reply was lost.
 if value == token or (not value and (not first or first == me)) then
   local left = redis.pcall('zrem', alive, me)
   if type(left) == 'table' then return not_waiters(left) end
   redis.call('zrem', queue, me)
-  -- The grant comes last: an error before it has granted nothing.
+  -- The grant comes last, so that an error before it grants nothing.
   if KEYS[4] then
     if value then fence = same_fence(KEYS[4], fence) end
     keep_fence(KEYS[4], fence, ARGV[5])
@@ -56,6 +56,6 @@ if value then
   if first ~= me and not reply[2] then reply[1] = -1 end
   return reply
 end
--- It is free, and the turn is another's, who may have missed the word.
+-- The lock is free, and another waiter is the head: wake it again, because its wake-up may have been lost.
 redis.pcall('publish', ARGV[4], first)
 return {expiry - now}

@@ -1,14 +1,14 @@
 -- flags:
 -- Acquire one exclusive lock and draw its fence: a number that grows with every grant of the name.
--- KEYS: name, fence key.  ARGV: token, ttl in ms, ttl of the fence key in ms, '1' where nobody else has this token.
--- Reply: the fence, or a list: the holder's remaining time in ms, -1 where it does not expire, and a type; see include/held.
+-- KEYS: name, fence key.  ARGV: token, ttl in ms, ttl of the fence key in ms, '1' if no other owner has this token.
+-- Reply: the fence, or a list: the holder's remaining time in ms, -1 if it does not expire, and a type; see include/held.
 -- include: expiry
 -- include: held
 -- include: number
 -- include: fence
 local fence, problem = draw_fence(KEYS[2])
 if not fence then return problem end
--- Our own token there is an earlier try, which was granted and whose reply was lost.
+-- The lease's own token: an earlier try was granted, and its reply was lost.
 local value = redis.pcall('get', KEYS[1])
 local there = redis.call('exists', KEYS[1]) == 1
 if there and (ARGV[4] ~= '1' or value ~= ARGV[1]) then return held(KEYS[1], value) end

@@ -1,11 +1,11 @@
 -- flags: allow-cross-slot-keys
--- Acquire many exclusive locks, each on its own: also the form in which an acquire is tried again after a broken
--- connection, because it recognises a grant that an earlier try of the same token has left behind.
+-- Acquire many exclusive locks, each independently of the others. Also the form of an acquire that is retried after a
+-- broken connection, because it recognises an earlier grant of the same token.
 -- KEYS: none.  ARGV: ttl in ms, then name and token of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 1 (taken by another) or the error's text.
 -- One lease: ARGV[1], KEYS[1], ARGV[2]
 -- include: expiry
--- Locals: a look into a global table costs as much as the compare itself, twice per lease.
+-- Locals: a lookup in a global table costs as much as the compare itself, twice per lease.
 local pcall, argv = redis.pcall, ARGV
 local ttl = argv[1]
 local out, n = {}, 0

@@ -1,8 +1,8 @@
 -- flags:
--- Acquire a read-write lock for reading: granted unless a writer holds it, or waits while the turn is not the readers'.
--- KEYS: name.  ARGV: member, ttl in ms, for how long to remember that it waits in ms (0: it does not).
--- Reply: 0 (granted), or a list: when what is in the way will have expired, in ms from now, or never (-1); and
--- its type where it is no such lock.
+-- Acquire a read-write lock for reading: granted unless a writer holds it, or waits outside of a readers' turn.
+-- KEYS: name.  ARGV: member, ttl in ms, ttl of the mark of a waiting reader in ms (0: it does not wait).
+-- Reply: 0 (granted), or a list: when the obstacle will have expired, in ms from now, -1 if never; and the key's
+-- type if that is another one.
 -- include: held
 -- include: unfit
 -- include: holders
@@ -23,7 +23,7 @@ for i = 1, #others, 2 do
   end
 end
 if turn then waits = 0 end
--- A member of this very name is an earlier try of the same lease: it was granted and its reply was lost.
+-- This member exists already: an earlier try of this lease was granted, and its reply was lost.
 local until_ms = math.max(held, waits)
 if until_ms > 0 and not redis.call('zscore', name, member) then
   if patience > 0 then enter(name, -1, waiter('q', member), patience) end

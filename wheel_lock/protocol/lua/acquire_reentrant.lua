@@ -1,13 +1,13 @@
 -- flags:
--- Acquire one lock in the layout of Redisson's RLock: a hash with one field, its holder, and how often he holds it.
--- KEYS: name, and a fence key where a fence is asked for.  ARGV: field, ttl in ms, ttl of the fence key in ms.
--- Reply: the fence or 0 (granted), or a list: the holder's remaining time in ms, -1 where it does not expire, and a type;
+-- Acquire one lock in the layout of Redisson's RLock: a hash with one field, the holder, whose value is the hold count.
+-- KEYS: name, and a fence key if a fence is requested.  ARGV: field, ttl in ms, ttl of the fence key in ms.
+-- Reply: the fence or 0 (granted), or a list: the holder's remaining time in ms, -1 if it does not expire, and a type;
 -- see include/held.
 -- include: expiry
 -- include: held
 -- include: number
 -- include: fence
--- Whether the key is a hash of somebody's own: a lock's has one field, that ends with a number. (False where one may not ask.)
+-- Return whether the key is a hash but no lock, which has one field that ends with a number. (False without the right to ask.)
 local function is_foreign(name)
   local fields = redis.pcall('hlen', name)
   if fields == 1 then fields = redis.pcall('hkeys', name) end
@@ -19,7 +19,7 @@ if KEYS[2] then
   fence, problem = draw_fence(KEYS[2])
   if not fence then return problem end
 end
--- A field of this very name is an earlier try of the same lease: it was granted and its reply was lost.
+-- This field exists already: an earlier try of this lease was granted, and its reply was lost.
 local there = redis.call('exists', KEYS[1]) == 1
 local mine = redis.pcall('hexists', KEYS[1], ARGV[1])
 if there and mine ~= 1 then

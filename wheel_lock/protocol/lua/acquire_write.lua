@@ -1,10 +1,10 @@
 -- flags:
--- Acquire a read-write lock for writing: granted unless somebody holds it, or the turn is the readers'. A writer that
--- waits leaves word of it, which holds back new readers and expires by itself.
--- KEYS: name, and a fence key where a fence is asked for.
--- ARGV: member, ttl in ms, for how long to remember that it waits in ms (0: it does not), ttl of the fence key in ms.
--- Reply: the fence or 0 (granted), or a list: when what is in the way will have expired, in ms from now, or never (-1);
--- and its type where it is no such lock.
+-- Acquire a read-write lock for writing: granted unless it is held, or it is the readers' turn. A waiting writer leaves a
+-- mark, which keeps new readers out and expires by itself.
+-- KEYS: name, and a fence key if a fence is requested.
+-- ARGV: member, ttl in ms, ttl of the mark of a waiting writer in ms (0: it does not wait), ttl of the fence key in ms.
+-- Reply: the fence or 0 (granted), or a list: when the obstacle will have expired, in ms from now, -1 if never; and the
+-- key's type if that is another one.
 -- include: held
 -- include: number
 -- include: fence
@@ -20,7 +20,7 @@ end
 problem = unfit(name)
 if problem then return problem end
 purge(name)
--- A member of this very name is an earlier try of the same lease: it was granted and its reply was lost.
+-- This member exists already: an earlier try of this lease was granted, and its reply was lost.
 if not redis.call('zscore', name, member) then
   local until_ms = 0
   local others = redis.call('zrangebyscore', name, '-inf', '(0', 'WITHSCORES')

@@ -1,20 +1,20 @@
 -- flags: allow-oom
--- Take a lease over from whoever exported it: put a new token in the place of theirs, so that only one can.
--- KEYS: name, and the fence key where the lease has a fence.  ARGV: their token, our token, ttl in ms, and where the lease has
--- a fence that one and the ttl of its key in ms.
--- Reply: 1 (ours now), 0 (gone), -1 (another's token), -2 (the fence is not the one of this lease).
+-- Take over an exported lease: replace the exporter's token by a new one, so that only one adopter succeeds.
+-- KEYS: name, and the fence key if the lease has a fence.  ARGV: the exporter's token, the new token, ttl in ms, and if the
+-- lease has a fence that fence and the ttl of its key in ms.
+-- Reply: 1 (adopted), 0 (gone), -1 (another token), -2 (the fence is not the one of this lease).
 -- include: held
 -- include: number
 -- include: fence
 local value = redis.pcall('get', KEYS[1])
 if type(value) == 'table' then return is_of_other_type(value) and -1 or value end
 if not value then return 0 end
--- Our own token there is an earlier try of this very call, whose reply was lost. It may have been extended since.
+-- The new token: an earlier try of this call succeeded, and its reply was lost. The lease may have been extended since.
 if value ~= ARGV[1] and value ~= ARGV[2] then return -1 end
-local fence = value == ARGV[1] and tonumber(ARGV[4])  -- else it was looked at then
+local fence = value == ARGV[1] and tonumber(ARGV[4])  -- else the earlier try has checked it
 if fence then
-  -- No other fence is drawn while the lease lasts. If the fence key has expired meanwhile, the next grant draws the time:
-  -- a fence that is not below that could be repeated, or never be exceeded.
+  -- No other fence is drawn while the lease lasts. If the fence key has expired meanwhile, the next grant draws the server's
+  -- time: a fence that is not below that could be repeated, or never be exceeded.
   local last, problem = last_fence(KEYS[2])
   if problem then return problem end
   if last == 0 then

@@ -1,13 +1,13 @@
 -- flags: allow-oom
--- Count who holds a sorted set, and look for one of them.
+-- Count the holders in a sorted set, and find one of them.
 -- KEYS: name, and of a semaphore the key that holds its number of permits.  ARGV: member, or '' for none.
--- Reply: a list: how many share it, how many hold it alone, whether the member is there, and the number of permits or -1.
+-- Reply: a list: the number of shared holders, of exclusive ones, whether the member exists, and the number of permits or -1.
 -- include: held
 -- include: holders
 -- include: number
 -- include: permits
 local name, alone = KEYS[1], 0
--- Something else is there: nobody can get in.
+-- The key has another type, so the lock cannot be acquired.
 if type(redis.pcall('zcard', name)) == 'table' then return {2147483647, 1, 0, -1} end
 local others = redis.call('zrangebyscore', name, '-inf', '(' .. -now)
 for i = 1, #others do

@@ -1,6 +1,6 @@
 -- flags: allow-oom,allow-cross-slot-keys
--- Release many fair locks, each only where its token still matches, or leave their queues, and wake whose turn it is.
--- KEYS: none.  ARGV: name, token, queue, who of it is alive, and wake-up channel of each lease.
+-- Release many fair locks, each only where its token still matches, or leave their queues, and wake the new head of each.
+-- KEYS: none.  ARGV: name, token, queue, expiries of its waiters, and wake-up channel of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's token) or the error's text.
 -- One lease: KEYS[1], ARGV[1], KEYS[2], KEYS[3], ARGV[2]
 -- include: held
@@ -11,7 +11,7 @@ local function leave(name, token, queue, alive, channel)
   local value = redis.pcall('get', name)
   if value == token then redis.call('del', name) end
   local me = string.sub(token, 1, 22)
-  -- What has happened to the queue, should something else be there, must not look as if the lock had been another's.
+  -- An error about a queue key of another type must not be reported as another's token.
   redis.pcall('zrem', queue, me)
   redis.pcall('zrem', alive, me)
   local well, first = pcall(head, queue, alive)

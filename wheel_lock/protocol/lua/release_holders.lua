@@ -1,13 +1,13 @@
 -- flags: allow-oom,allow-cross-slot-keys
--- Release many leases that are members of sorted sets, and wake who waits for what each leaves behind.
--- KEYS: none.  ARGV: name, member, and two wake-up channels of each lease: of those who may share, and of the others.
+-- Release many leases that are members of sorted sets, and wake the waiters that each makes room for.
+-- KEYS: none.  ARGV: name, member, and two wake-up channels of each lease: of shared waiters, and of exclusive ones.
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone) or the error's text.
 -- One lease: KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 -- include: holders
 -- include: turns
 -- include: foreign
 local argv = ARGV
--- What is left may end long before the one who has gone would have.
+-- The remaining members may expire long before the released one would have.
 local function fit(name)
   local left, pttl = last(name), redis.call('pttl', name)
   if left and (pttl > left or pttl == -1) then
@@ -26,13 +26,13 @@ local function release(name, member, shared, alone)
     if score then
       purge(name)
       if redis.call('zcount', name, '(0', '+inf') == 0 then
-        -- The turn is over, unless others who were woken are still on their way.
+        -- The readers' turn is over, unless other readers that were woken have not come yet.
         if not readers_wait(name) then redis.call('zrem', name, 't') end
         redis.pcall('publish', alone, '0')
       end
     end
   else
-    -- Also of a writer that has waited and does so no more: nothing is left of it that holds readers back.
+    -- Also for a writer that stops waiting: its mark does not keep readers out any more.
     local waited = redis.call('zrem', name, waiter('i', member)) == 1
     if score then pass_on(name) end
     if score or waited then

@@ -1,9 +1,9 @@
 -- flags: allow-oom,allow-cross-slot-keys
--- Release many exclusive locks, each only where its token still matches, and wake who waits for them.
+-- Release many exclusive locks, each only where its token still matches, and wake their waiters.
 -- KEYS: none.  ARGV: name, token and wake-up channel of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's token) or the error's text.
 -- One lease: KEYS[1], ARGV[1], ARGV[2]
--- Locals: a look into a global table costs as much as the compare itself, twice per lease.
+-- Locals: a lookup in a global table costs as much as the compare itself, twice per lease.
 local pcall, argv = redis.pcall, ARGV
 local out, n = {}, 0
 for i = 1, #argv, 3 do

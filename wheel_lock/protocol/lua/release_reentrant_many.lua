@@ -1,5 +1,5 @@
 -- flags: allow-oom,allow-cross-slot-keys
--- Release many reentrant locks, each only where its holder's field is still there, and wake who waits for them.
+-- Release many reentrant locks, each only where its holder's field is still there, and wake their waiters.
 -- KEYS: none.  ARGV: name, field and wake-up channel of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's) or the error's text.
 -- One lease: KEYS[1], ARGV[1], ARGV[2]

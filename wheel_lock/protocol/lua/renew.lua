@@ -1,10 +1,10 @@
 -- flags: allow-oom,allow-cross-slot-keys
--- Renew many exclusive leases: push the expiry out, only where the token still matches.
+-- Renew many exclusive leases: prolong the expiry, only where the token still matches.
 -- KEYS: none.  ARGV: ttl in ms, then name and token of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's token) or the error's text.
 -- One lease: ARGV[1], KEYS[1], ARGV[2]
 -- include: expiry
--- Locals: a look into a global table costs as much as the compare itself, twice per lease.
+-- Locals: a lookup in a global table costs as much as the compare itself, twice per lease.
 local pcall, argv = redis.pcall, ARGV
 local ttl = argv[1]
 local out, n = {}, 0

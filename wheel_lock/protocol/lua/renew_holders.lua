@@ -1,5 +1,5 @@
 -- flags: allow-oom,allow-cross-slot-keys
--- Renew many leases that are members of sorted sets: push their expiry out, only where it has not come yet.
+-- Renew many leases that are members of sorted sets: prolong their expiry, only where it has not passed.
 -- KEYS: none.  ARGV: ttl in ms, then name and member of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone) or the error's text.
 -- One lease: ARGV[1], KEYS[1], ARGV[2]
@@ -15,7 +15,7 @@ for i = 2, #argv, 2 do
   if type(score) == 'string' then
     score = tonumber(score)
     if math.abs(score) > now then
-      -- The key first: should that be refused, no member has more time than its key.
+      -- The key first: if that is refused, no member outlasts the key.
       local done = prolong(pcall, name, ttl)
       if type(done) ~= 'table' and math.abs(score) < expiry then
         done = pcall('zadd', name, score > 0 and expiry or -expiry, argv[i + 1])

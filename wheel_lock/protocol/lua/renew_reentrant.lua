@@ -1,5 +1,5 @@
 -- flags: allow-oom,allow-cross-slot-keys
--- Renew many reentrant leases: push the expiry out, only where the holder's field is still there.
+-- Renew many reentrant leases: prolong the expiry, only where the holder's field is still there.
 -- KEYS: none.  ARGV: ttl in ms, then name and field of each lease.
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's) or the error's text.
 -- One lease: ARGV[1], KEYS[1], ARGV[2]

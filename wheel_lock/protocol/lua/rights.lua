@@ -1,8 +1,8 @@
 -- flags: no-writes,allow-oom,allow-stale,allow-cross-slot-keys
--- Try which commands the user may not call, without any effect: with arguments that fail, or do nothing to a key that does
--- not exist. (redis.acl_check_cmd tells less: whether it is the command or the key; and without a key it can crash Redis 7.0.)
--- KEYS: none, but where a service wants one.  ARGV: a key that does not exist, then the commands.
--- Reply: the list of those.
+-- Find the commands that the user has no right to call, without side effects: calls with arguments that fail, or do nothing
+-- to a missing key. (redis.acl_check_cmd does not distinguish command and key, and can crash Redis 7.0 without a key.)
+-- KEYS: none, or one if the service requires it.  ARGV: a key that does not exist, then the commands.
+-- Reply: the list of these commands.
 local key, out = ARGV[1], {}
 local arguments = {
   time = {},

@@ -1,5 +1,5 @@
 -- flags: allow-oom
--- Set the number of permits of a semaphore for all who use it, or leave it to each of them again, and wake who waits.
+-- Set the number of permits of a semaphore for all its users, or remove that number, and wake the waiters.
 -- KEYS: the key that holds the number.  ARGV: the number, or '' for none, wake-up channel.
 -- Reply: 1.
 if ARGV[1] == '' then

@@ -1,7 +1,7 @@
--- The next fence: max(last + 1, server time in microseconds), so that it outlives the loss of its own key.
--- It is drawn before anything is granted: if its key is of no use nothing must have been.
--- The last fence, 0 where there is none, or nil and the error. The error does not name the key: its meaning is read
--- from its text, which must not contain a user's name.
+-- The next fence: max(last + 1, server time in microseconds), so that it still grows after the loss of its key.
+-- It is drawn before the grant: if its key is not usable nothing must have been granted.
+-- The last fence, 0 if there is none, or nil and the error. The error does not contain the key: its text is parsed, and
+-- must not contain a user's name.
 local function last_fence(key)
   local text = redis.pcall('get', key) or '0'
   if type(text) == 'table' and not is_of_other_type(text) then return nil, text end
@@ -15,8 +15,8 @@ local function draw_fence(key)
   local time = redis.call('time')
   return math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
 end
--- The fence of a try whose lease is there already: the last one, for that stands as long as the lease does. So a try that comes
--- twice, however late, leaves the fence as its holder knows it. (`drawn`, where the key has expired meanwhile.)
+-- The fence of a try whose lease exists already: the last one, which does not change while the lease lasts. So a repeated
+-- try, however late, returns the fence that the holder has. (`drawn`, if the key has expired meanwhile.)
 local function same_fence(key, drawn)
   local last = last_fence(key)
   return last > 0 and last or drawn

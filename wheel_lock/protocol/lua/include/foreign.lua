@@ -1,6 +1,6 @@
--- Whether the key is a sorted set of somebody's own, of whose members nothing may be removed and which must not be given an
--- expiry: looked at at both ends, where also stands a score that is no time (inf). A lock's members are letter, colon and 22 characters or more, or t; see include/turns. The
--- sign of a score goes with the letter; see include/holders.
+-- Return whether the key is a sorted set of another application, whose members must not be removed and which must not get
+-- an expiry. Both ends are checked, where a score that is no time (inf) is found, too. A lock's members are a letter, a
+-- colon and at least 22 characters, or t; see include/turns. The letter determines the sign of the score; see include/holders.
 local function is_foreign(name)
   for _, place in ipairs({0, -1}) do
     local found = redis.call('zrange', name, place, place, 'WITHSCORES')

@@ -1,5 +1,5 @@
--- What is told where somebody holds the key: his remaining time in ms, -1 where it does not expire, and the type of the key
--- where `looked`, the reply of a command that this kind of lock uses, says that it is of another one.
+-- Return the reply for a key that is held: its remaining time in ms, -1 if it does not expire, and its type if `looked`, the
+-- reply of a command of this lock type, says that the key has another one.
 local function is_of_other_type(looked)
   return type(looked) == 'table' and string.find(tostring(looked.err), 'WRONGTYPE', 1, true) ~= nil
 end

@@ -1,4 +1,4 @@
--- The number of permits: that of the key, else that of the caller, else -1; or nil and the error.
+-- Return the number of permits: that of the key, else that of the caller, else -1; or nil and the error.
 local function permits_of(key, instead)
   local text = redis.pcall('get', key) or instead
   if not text then return -1 end

@@ -1,11 +1,11 @@
--- The queue of a fair lock: who waits, by ticket, and until when each is taken to be alive, by the server's clock.
+-- The queue of a fair lock: the waiters by ticket, and the expiry of each in ms by the server's clock.
 local function not_waiters(looked)
   if looked and not is_of_other_type(looked) then return looked end
   return redis.error_reply('ERR the queue of this fair lock holds something else than waiters; it makes itself anew when its keys are deleted')
 end
 local time = redis.call('time')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
--- The first live waiter and its expiry; dead ones before it are removed. Or nil, nil and the error.
+-- Return the first live waiter and its expiry; expired ones before it are removed. Or nil, nil and the error.
 local function head(queue, alive)
   while true do
     local looked = redis.pcall('zrange', queue, 0, 0)

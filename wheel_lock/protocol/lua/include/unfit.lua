@@ -1,4 +1,4 @@
--- The reply where the key is no sorted set of holders; nil where it is one, or is not there.
+-- Return the reply for a key that is not a sorted set of holders; nil if it is one, or does not exist.
 -- include: foreign
 local function unfit(name)
   local card = redis.pcall('zcard', name)

@@ -1,0 +1,209 @@
+"""The lease table: the one place where a lease of an engine begins and ends.
+
+The order of effects in :meth:`LeaseTable.grant` and :meth:`LeaseTable.mark_lost` is a safety rule: see docs/design.md,
+"Truth about a lease".
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of
+from wheel_lock.engine.loss_events import log_illegal
+from wheel_lock.engine.state import EngineState
+from wheel_lock.errors import ContextClosed, LockLost, LockNotHeld, LossReason, TooManyLocks, WheelLockError
+from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
+from wheel_lock.net.node import Node
+from wheel_lock.options import LockOptions
+
+# The server may still have what was lost for these reasons.
+_UNDONE = (
+    LossReason.NOT_CONFIRMED,
+    LossReason.RENEWAL_LIMIT,
+    LossReason.HOLD_LIMIT,
+    LossReason.ABANDONED,
+    LossReason.INTERNAL_ERROR,
+)
+
+
+class LeaseTable:
+    """Admits, grants and ends the leases of one engine. Timer's thread only.
+
+    Args:
+        state: What the parts of the engine share.
+        tell_lost: Has the holders of lost leases told.
+
+    Attributes:
+        acquiring: How many leases are being acquired, as far as ``max_held`` counts them.
+        held: The held leases, in order of acquisition.
+        router: Which node a name lives on. Set once, by the engine.
+        listener: What is told of leases that end. Set once, by the engine.
+        on_ended: Called when leases have ended at the server, too. Set once, by the engine.
+        swaps: Swaps whose outcome is not known, by the new lease.
+    """
+
+    router: Router
+    listener: LeaseListener
+    on_ended: Callable[[], object]
+
+    def __init__(self, state: EngineState, tell_lost: Callable[[Sequence[Lease]], object]) -> None:
+        self.state = state
+        self.timer = state.timer
+        self.tell_lost = tell_lost
+        self.held: dict[Lease, None] = {}
+        self.swaps: dict[Lease, PendingSwap] = {}
+        self.acquiring = 0
+
+    def forget(self) -> None:
+        """Hold nothing, in a forked child."""
+        self.held.clear()
+        self.swaps.clear()
+        self.acquiring = 0
+
+    def admission_error(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
+        """Return why ``wanted`` more locks may not be acquired, or None if they may."""
+        if self.state.closed:
+            return ContextClosed("The context has been closed", name)
+        most = self.state.options.max_held
+        if most is not None and len(self.held) + self.acquiring + wanted > most:
+            return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
+        return None
+
+    # -- a lease begins ----------------------------------------------------------------------------------------------
+
+    def grant(self, leases: Sequence[Lease], options: LockOptions, sent_at: float) -> bool:
+        """Make leases held that the server has granted.
+
+        Args:
+            leases: PENDING leases of one group.
+            options: The terms on which they were asked for.
+            sent_at: When the acquire was about to be sent, in seconds of the timer's clock.
+
+        Returns:
+            False if the leases, or their hold limit, have run out before the reply was read.
+        """
+        state, timer = self.state, self.timer
+        latest = latest_grant(sent_at, options.timeout_s, options.max_hold_s, timer.scale.tick_s)
+        if state.closed or timer.clock.now() >= latest:
+            return False
+        limits = None
+        if options.renew_every_s is None or options.max_renewals is not None or options.max_hold_s is not None:
+            hold_until = float("inf") if options.max_hold_s is None else sent_at + options.max_hold_s
+            limits = Limits(0 if options.renew_every_s is None else options.max_renewals, hold_until)
+        if not grant_all(leases, sent_at, options.timeout_s, limits):
+            self.mark_lost(leases, LossReason.INTERNAL_ERROR)
+            return False
+        if len(leases) == 1:
+            self.held[leases[0]] = None
+        else:
+            self.held.update(dict.fromkeys(leases))
+        state.counters.acquired += len(leases)
+        renewer = group_of(leases[0]).renewer
+        renewer.begin(leases, sent_at)
+        renewer.server_is_well()
+        self.router.watch_master()
+        return True
+
+    def reject(self, leases: Sequence[Lease], clean_up: bool, node: Node | None = None) -> None:
+        """End leases that were never held.
+
+        Args:
+            leases: The leases.
+            clean_up: They may have been granted, so a release follows.
+            node: The connection on which they were asked for; by default that of their group.
+        """
+        for lease in leases:
+            if lease.state is State.PENDING:
+                lease.transition(Event.REJECTED)
+        if clean_up:
+            self.clean_up(leases, node)
+
+    def clean_up(self, leases: Iterable[Lease], node: Node | None = None) -> None:
+        """Release, owner-checked, leases that are not held any more; behind what was sent to ``node``."""
+        for group, some in itertools.groupby(leases, group_of):
+            group.renewer.clean_up(list(some), node)
+
+    # -- a lease ends ------------------------------------------------------------------------------------------------
+
+    def begin_release(self, lease: Lease, event: Event = Event.RELEASE) -> WheelLockError | None:
+        """Take a held lease out of everything, because its holder gives it away; return why that is impossible."""
+        error = self.check_owned(lease)
+        if error is None:
+            group_of(lease).renewer.untrack(lease)
+            lease.transition(event)
+            self.held.pop(lease, None)
+        return error
+
+    def check_owned(self, lease: Lease) -> WheelLockError | None:
+        """Return why the holder cannot do anything with ``lease``, or None where it can. A lapsed lease is marked lost."""
+        if not lease.group.alive:
+            return LockLost(lease.name, lease.loss or LossReason.FORKED)
+        if lease.state <= EXTENDING and not lease.is_valid(self.timer.clock.now()):
+            self.mark_lost([lease])
+            self.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
+        if lease.state is State.LOST or lease.loss is not None:
+            return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
+        if lease.state > EXTENDING:
+            return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
+        return None
+
+    def release_done(self, leases: Sequence[Lease]) -> None:
+        """End leases that the server has released."""
+        self.state.counters.released += len(leases)
+        for lease in leases:
+            lease.transition(Event.RELEASED)
+        self.on_ended()
+
+    def release_unknown(self, leases: Sequence[Lease]) -> None:
+        """End leases whose release has no known outcome: they are over here, and expire at the server."""
+        releasing = [lease for lease in leases if lease.state is State.RELEASING]
+        for lease in releasing:
+            lease.transition(Event.RELEASED)
+        # An extension would keep the key for far longer than the caller of a failed release expects.
+        now = self.timer.now
+        self.clean_up(
+            [lease for lease in releasing if lease.max_expiry > now and group_of(lease).lock_type.unique_tokens]
+        )
+
+    def mark_lost(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
+        """End leases that were not released, and have their holders told, once.
+
+        Args:
+            leases: Believed leases, or ones in the middle of their release; others are passed over.
+            reason: Why; by default, the reason for which each lapses now.
+        """
+        lost: list[Lease] = []
+        for lease in leases:
+            if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
+                continue
+            lease.loss = why = lease.loss or reason or lease.lapse_reason()
+            group_of(lease).renewer.untrack(lease)
+            self.held.pop(lease, None)
+            lease.transition(Event.LOSE)
+            self.state.counters.lost[why] += 1
+            lost.append(lease)
+        if lost:
+            self.tell_lost(lost)
+            for lease in lost:
+                if not self.state.exiting:
+                    lease.owner.lost(lease)
+                if lease.max_expiry > self.timer.now and lease.loss in _UNDONE:
+                    # An extension would outlast by far what a holder expects. Not at once: the node may be restarting.
+                    self.timer.post(partial(self.clean_up, [lease]), self.state)
+                self.listener.ended(lease)
+            self.on_ended()
+
+    def mark_illegal(self, lease: Lease, event: Event) -> None:
+        """Give up a lease of which a step was asked that its state does not allow. That is a bug; the log says where."""
+        log_illegal(lease, event)
+        self.give_up([lease])
+        if event in (Event.GRANTED, Event.CONFIRMED) and group_of(lease).lock_type.unique_tokens:
+            self.clean_up([lease])  # the server has just said that its key is alive
+
+    def give_up(self, leases: Sequence[Lease]) -> None:
+        """End leases that a failure of the library's own code has left half done; those that are over stay as they are."""
+        self.reject(leases, False)
+        self.release_unknown(leases)
+        self.mark_lost(leases, LossReason.INTERNAL_ERROR)

@@ -1,0 +1,57 @@
+"""Waiting for several locks together: the waiter is in the queue of the first name that another holds.
+
+Nothing is held while it waits, and it asks for all of them again when that one may be free. So overlapping sets cannot wait
+for each other in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.acquire import Acquire
+from wheel_lock.engine.requests.acquire_all import AcquireAll, AcquireAllSequential
+from wheel_lock.engine.requests.base import node_of
+from wheel_lock.engine.waiting.waiter import Registry, Waiter
+from wheel_lock.lease import Lease
+from wheel_lock.options import LockOptions
+
+
+class MultiLockWaiter(Waiter):
+    """One caller's wait for several exclusive locks together."""
+
+    __slots__ = ("_callbacks",)
+
+    def __init__(self, queues: Registry, options: LockOptions, leases: Sequence[Lease], *rest: Any) -> None:
+        super().__init__(queues, options, leases, *rest)
+        self._callbacks = {lease: lease.on_lost for lease in leases}  # a try in parts takes them off
+
+    @property
+    def concerns_others(self) -> bool:
+        """No: it may be about another name that it cannot ask."""
+        return False
+
+    def _another(self, first: Lease) -> Lease:
+        lease = super()._another(first)
+        lease.on_lost = self._callbacks[first]
+        return lease
+
+    def begin(self) -> None:
+        """Ask for all of them: what somebody hears who asks for one of them says nothing about the others."""
+        if not self.over:
+            self.began_at = self.table.timer.now
+            self.try_once(self._tried, waiting=False)
+
+    def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
+        if len(leases) > 1 and (len(set(map(node_of, leases))) > 1 or node_of(leases[0]).single_key_mode):
+            return AcquireAllSequential(self.table, leases, self.options, future)
+        return AcquireAll(self.table, leases, self.options, future)
+
+    def refused_by(self, request: Acquire) -> bool:
+        """Wait for the name that another holds; return whether it is another name than before."""
+        assert isinstance(request, AcquireAll)
+        if request.blocker is None or request.blocker.key == self.key:
+            return False
+        self._wait_for(request.blocker.key)
+        return True
