@@ -13,19 +13,17 @@ from redis.exceptions import LockError
 from wheel_lock.asyncio import AsyncContext
 from wheel_lock.decorator import Locked
 from wheel_lock.engine.engine import ENGINES, Engine
-from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
+from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost, checked_callback
-from wheel_lock.locks.bulk import ManyLocks, Name, leases_to_release, let_go_of, raise_if_any, read_all
-from wheel_lock.locks.handoff import adopted_options, handed_over_kind
+from wheel_lock.locks.bulk import Name
 from wheel_lock.net.clients import AnyClient, client_at, connector_for
 from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
-from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.quorum.context import QuorumContext, QuorumOptions
-from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.timer import HashedWheelTimer
-from wheel_lock.sync.call import Waiting
+from wheel_lock.sync.call import Waiting, run
 from wheel_lock.sync.context import ThreadFace
 from wheel_lock.sync.factory import ThreadLocks
 from wheel_lock.sync.lock import Lock
@@ -250,30 +248,10 @@ class LockContext(ThreadLocks, ThreadFace):
             LockUnavailable, LockTimeout, LockServerError: Not all could be asked for. Nothing is left acquired.
             TooManyLocks: ``max_held`` does not allow that many. Nothing is left acquired.
         """
-        options = lock_options(
-            timeout,
-            blocking=False,
-            renew=renew,
-            renew_every=renew_every,
-            max_renewals=max_renewals,
-            max_hold=max_hold,
-            thread_local=thread_local,
-        )
+        terms = {"renew": renew, "renew_every": renew_every, "max_renewals": max_renewals, "max_hold": max_hold}
+        options = lock_options(timeout, blocking=False, thread_local=thread_local, **terms)
         callback = checked_callback(on_lost)
-
-        def new_lock(name: Name) -> Lock:
-            return Lock(self._engine, EXCLUSIVE, name, options, callback)
-
-        waiting: Waiting[None] = Waiting(self._engine)
-        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, waiting, blocking_timeout)
-        try:
-            for _ in many.hand_over():
-                pass
-            waiting.result()
-            return many.outcome()
-        except BaseException:
-            many.give_up()
-            raise
+        return run(operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking_timeout))
 
     @uninterrupted_start
     def release_many(self, locks: Iterable[Lock | None]) -> None:
@@ -288,22 +266,7 @@ class LockContext(ThreadLocks, ThreadFace):
             LocksLost: Some had been lost before; the others are released.
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.release`.
         """
-        leases = None
-        given: list[Any] = []
-        waiting: Waiting[dict[str | bytes, LossReason]]
-        try:
-            leases, lost = leases_to_release(read_all(locks, given))
-            if leases:
-                waiting = Waiting(self._engine)
-                self._engine.submit(partial(self._engine.release_many, leases, waiting))
-        except (WheelLockError, TypeError):
-            raise
-        except BaseException:
-            insist(lambda known: let_go_of(self._engine, locks, given, known), leases)
-            raise
-        if leases:
-            lost.update(waiting.result())
-        raise_if_any(lost, self._engine)
+        run(operations.release_many(self, locks))
 
     def adopt(self, text: str, *, on_lost: OnLost | None = None, thread_local: bool = True) -> Lock:
         """Take over a lock that somebody, here or in another process, has let go of with :meth:`Lock.export`.
@@ -326,11 +289,7 @@ class LockContext(ThreadLocks, ThreadFace):
             TooManyLocks: ``max_held`` does not allow one more. The text can still be used.
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.acquire`.
         """
-        handoff = Handoff.from_text(text)
-        kind, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
-        lock = Lock(self._engine, kind, handoff.name, options, checked_callback(on_lost))
-        lock._adopt(handoff)
-        return lock
+        return run(operations.adopt(self, Lock, text, checked_callback(on_lost), thread_local))
 
     def locked(self, name: str, timeout: float = 30.0, **terms: Unpack[LockTerms]) -> Locked:
         """Return a decorator: the function, or coroutine function, runs while it holds a lock.
@@ -405,6 +364,7 @@ def _at_exit() -> None:
             closing.append(waiting)
     for waiting in closing:
         try:
+            waiting.wait()
             waiting.result()
         except LockError:
             pass  # nobody is left to be told

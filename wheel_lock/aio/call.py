@@ -11,20 +11,19 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator
-from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from types import coroutine
+from typing import Any, TypeVar
 
-from wheel_lock.engine.future import Operation
 from wheel_lock.engine.interfaces import LockEngine
-from wheel_lock.errors import LockAlreadyHeld, LockUnavailable
+from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Lease, Owner
+from wheel_lock.locks.callers import CallerOperation, Side
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
 logger = logging.getLogger("wheel_lock")
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 _LOOK_AROUND_S = 1.0  # so often waiting tasks make sure that the thread they wait for is still there
 
@@ -104,7 +103,7 @@ def _mailbox() -> _Mailbox:
     return mailbox
 
 
-class Awaiting(Operation[T]):
+class Awaiting(CallerOperation[T]):
     """An operation that a task awaits.
 
     Args:
@@ -112,10 +111,9 @@ class Awaiting(Operation[T]):
 
     Attributes:
         engine: As above.
-        undeliverable: Called, on the timer's thread, when the result comes and the event loop is closed.
     """
 
-    __slots__ = ("_deaths", "_future", "_mailbox", "engine", "undeliverable")
+    __slots__ = ("_deaths", "_future", "_mailbox", "engine")
 
     def __init__(self, engine: LockEngine) -> None:
         # Not through super(): what it would be told is a method here, because a bound one would make a cycle.
@@ -126,7 +124,7 @@ class Awaiting(Operation[T]):
         self._deaths = engine.deaths
         self._mailbox = mailbox = _mailbox()
         self._future: asyncio.Future[None] = mailbox.loop.create_future()
-        self.undeliverable: Callable[[], object] | None = None
+        self.undeliverable = None
 
     def _tell(self) -> None:
         if self.error is not None and self.engine.exiting and self._mailbox.in_daemon:
@@ -138,12 +136,7 @@ class Awaiting(Operation[T]):
             if self.undeliverable is not None:
                 self.undeliverable()
 
-    def __await__(self) -> Generator[Any, None, T]:
-        """Wait, and return the result or raise its exception.
-
-        Raises:
-            LockUnavailable: The thread that was to complete it died meanwhile, or was stopped.
-        """
+    def wait(self) -> Generator[Any, None, None]:
         mailbox = self._mailbox
         mailbox.expected.add(self)
         mailbox.look_later()
@@ -154,7 +147,9 @@ class Awaiting(Operation[T]):
             raise
         finally:
             mailbox.expected.discard(self)
-        return self.result()
+
+    def pause(self) -> Generator[Any, None, None]:
+        yield  # as asyncio.sleep(0) does
 
     def give_up_if_alone(self) -> None:
         """Wait no more if the thread that was to complete it is not there any more. On the event loop."""
@@ -163,22 +158,20 @@ class Awaiting(Operation[T]):
             self._future.set_exception(LockUnavailable("The thread that keeps the locks ended before it answered"))
 
 
-def wait_for(engine: LockEngine, work: Callable[[Operation[T]], object]) -> Awaiting[T]:
-    """Have work done on the timer's thread; return its result to come, to be awaited. See ``caller.wait_for``."""
-    awaiting: Awaiting[T] = Awaiting(engine)
-    engine.submit(partial(work, awaiting))
-    return awaiting
+class TaskSide(Side):
+    """A lock object or a context for tasks."""
+
+    __slots__ = ()
+
+    def _new_operation(self) -> CallerOperation[Any]:
+        return Awaiting(self._engine)
 
 
-async def behind_releases(engine: LockEngine, begin: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """Begin what may find a lock held that is being released; see ``caller.behind_releases``."""
-    try:
-        return begin(*arguments, **options)
-    except LockAlreadyHeld:
-        if not engine.interrupted:
-            raise
-    await wait_for(engine, engine.come_by)
-    return begin(*arguments, **options)
+@uninterrupted_start
+@coroutine
+def run(steps: Generator[Any, None, T]) -> Generator[Any, None, T]:
+    """Carry out an operation (see locks/operations.py) in the calling task; return its result, to be awaited."""
+    return (yield from steps)
 
 
 class TaskOwner(Owner):

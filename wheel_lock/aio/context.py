@@ -6,33 +6,30 @@ anything: a face only waits for completions.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from wheel_lock.aio import call as aio_call
-from wheel_lock.aio.call import Awaiting, wait_for
+from wheel_lock.aio.call import run
 from wheel_lock.aio.factory import TaskLocks
 from wheel_lock.aio.lock import Lock, task_callback
 from wheel_lock.aio.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.interfaces import LockEngine
-from wheel_lock.errors import WheelLockError
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
+from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
-from wheel_lock.locks.bulk import ManyLocks, Name, leases_to_release, let_go_of, raise_if_any, read_all
+from wheel_lock.locks.bulk import Name
 from wheel_lock.locks.context import Face, close_later
-from wheel_lock.locks.handoff import adopted_options, handed_over_kind
 from wheel_lock.options import LockTerms, lock_name, lock_options
-from wheel_lock.protocol.handoff import Handoff
-from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.runtime.interruptions import uninterrupted_start
 
 __all__ = ["AsyncContext", "Lock", "MultiLock", "ReadLock", "ReadWriteLock", "ReentrantLock", "Semaphore", "WriteLock"]
 
 
-class TaskFace(Face):
+class TaskFace(aio_call.TaskSide, Face):
     """The side that tasks see.
 
     Args:
@@ -48,7 +45,7 @@ class TaskFace(Face):
         """Close the context, for threads too; see :meth:`wheel_lock.LockContext.close`."""
         limit_s = self._closing_time_s(timeout)
         if limit_s is not None:
-            await aio_call.wait_for(self._engine, partial(self._engine.close, limit_s))
+            await aio_call.run(operations.ask(self, partial(self._engine.close, limit_s)))
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,49 +109,17 @@ class AsyncContext(TaskLocks, TaskFace):
         thread_local: bool = False,
     ) -> dict[Name, Lock | None]:
         """Try once to acquire each of ``names``; see :meth:`wheel_lock.LockContext.acquire_many`."""
-        options = lock_options(
-            timeout,
-            blocking=False,
-            renew=renew,
-            renew_every=renew_every,
-            max_renewals=max_renewals,
-            max_hold=max_hold,
-            thread_local=thread_local,
-        )
+        terms = {"renew": renew, "renew_every": renew_every, "max_renewals": max_renewals, "max_hold": max_hold}
+        options = lock_options(timeout, blocking=False, thread_local=thread_local, **terms)
         callback = task_callback(on_lost)
-
-        def new_lock(name: Name) -> Lock:
-            return Lock(self._engine, EXCLUSIVE, name, options, callback)
-
-        awaiting: Awaiting[None] = Awaiting(self._engine)
-        many = ManyLocks(self._engine, names, options, new_lock, all_or_nothing, awaiting, blocking_timeout)
-        awaiting.undeliverable = many.give_up
-        try:
-            for _ in many.hand_over():
-                await asyncio.sleep(0)  # other tasks want their turn, too
-            await awaiting
-            return many.outcome()
-        except BaseException:
-            many.give_up()
-            raise
+        return await run(
+            operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking_timeout)
+        )
 
     @uninterrupted_start
     async def release_many(self, locks: Iterable[Lock | None]) -> None:
         """Release ``locks``; see :meth:`wheel_lock.LockContext.release_many`."""
-        leases, released = None, None
-        given: list[Any] = []
-        try:
-            leases, lost = leases_to_release(read_all(locks, given))
-            if leases:
-                released = wait_for(self._engine, partial(self._engine.release_many, leases))
-        except (WheelLockError, TypeError):
-            raise
-        except BaseException:
-            insist(lambda known: let_go_of(self._engine, locks, given, known), leases)
-            raise
-        if released is not None:
-            lost.update(await released)
-        raise_if_any(lost, self._engine)
+        await run(operations.release_many(self, locks))
 
     async def adopt(
         self,
@@ -165,9 +130,5 @@ class AsyncContext(TaskLocks, TaskFace):
         thread_local: bool = True,
     ) -> Lock:
         """Take over a lock that somebody has exported; see :meth:`wheel_lock.LockContext.adopt`."""
-        handoff = Handoff.from_text(text)
-        kind, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
         callback = task_callback(on_lost)
-        lock = Lock(self._engine, kind, handoff.name, options, callback, cancel_on_lost=cancel_on_lost)
-        await lock._adopt(handoff)
-        return lock
+        return await run(operations.adopt(self, Lock, text, callback, thread_local, cancel_on_lost=cancel_on_lost))

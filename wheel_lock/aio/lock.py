@@ -6,33 +6,29 @@ import asyncio
 import inspect
 import logging
 import weakref
-from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from wheel_lock.aio.call import Awaiting, TaskOwner, behind_releases, current_owner, wait_for
+from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, run
 from wheel_lock.aio.cancellation import Block, Guard, enter, left
 from wheel_lock.engine.loss_events import HandedOn
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.lease import EXTENDING, Lease, Owner
+from wheel_lock.locks import operations
 from wheel_lock.locks.base import (
     LockHandle,
     OnLost,
     checked_callback,
 )
 from wheel_lock.observe.events import LostEvent
-from wheel_lock.options import lock_name
-from wheel_lock.protocol.handoff import Handoff
-from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
 logger = logging.getLogger("wheel_lock")
 
 
-class Lock(LockHandle):
+class Lock(TaskSide, LockHandle):
     """One lock, for asyncio. Made by ``context.asyncio.lock``; an asynchronous context manager.
 
     It means what :class:`wheel_lock.Lock` means, with ``await``. A task that acquires it holds it; tasks that share one
@@ -77,48 +73,16 @@ class Lock(LockHandle):
         token: str | bytes | None = None,
     ) -> bool:
         """Acquire the lock; see :meth:`wheel_lock.Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
-        engine = self._engine
-        awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
-        acquisition = await behind_releases(engine, self._acquisition, blocking, blocking_timeout, token, awaiting)
-        awaiting.undeliverable = acquisition.give_up
-        leases = None
-        try:
-            engine.submit(acquisition.begin)
-            leases = await awaiting
-            if leases is not None:
-                self._take(leases[0])
-            return leases is not None
-        except BaseException:
-            self._give_up(acquisition, leases)
-            raise
+        return await run(operations.acquire(self, blocking, blocking_timeout, token))
 
     @uninterrupted_start
     async def release(self) -> bool:
         """Release the lock; see :meth:`wheel_lock.Lock.release`. A cancelled task's release is carried out all the same."""
-        lease = None
-        try:
-            lease = self._to_release()
-            if lease is None:
-                return False
-            released = self._begin_release(lease)
-        except WheelLockError:
-            raise
-        except BaseException:
-            insist(self._let_go, lease)
-            raise
-        await released
-        return True
-
-    def _begin_release(self, lease: Lease) -> Awaiting[None]:
-        released: Awaiting[None] = wait_for(self._engine, partial(self._engine.release, lease))
-        self._released(lease)
-        return released
+        return await run(operations.release(self))
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Change the time-to-live once; see :meth:`wheel_lock.Lock.extend`."""
-        lease, time_ms = self._to_extend(additional_time, replace_ttl)
-        await wait_for(self._engine, partial(self._engine.extend, lease, time_ms, bool(replace_ttl)))
-        return True
+        return await run(operations.extend(self, additional_time, replace_ttl))
 
     async def reacquire(self) -> bool:
         """Set the time-to-live back to the timeout, now."""
@@ -129,46 +93,15 @@ class Lock(LockHandle):
 
         A task that is cancelled meanwhile has no text to pass on, so the lock is released.
         """
-        lease = self._to_change("export")
-        handoff, engine = self._handoff(lease), self._server
-        awaiting: Awaiting[None] = Awaiting(engine)
-        undo = partial(engine.undo_export, lease, awaiting)
-        awaiting.undeliverable = undo
-        try:
-            engine.submit(partial(engine.export, lease, awaiting))
-            await awaiting
-            return handoff.to_text()
-        except BaseException:
-            engine.post_if_open(undo)
-            raise
-
-    async def _adopt(self, handoff: Handoff) -> None:
-        engine = self._engine
-        awaiting: Awaiting[bool] = Awaiting(engine)
-        request = self._adoption(handoff, awaiting)
-        awaiting.undeliverable = request.give_up
-        try:
-            engine.submit(request.begin)
-            if not await awaiting:
-                raise LockNotAcquired(f"The lock {quoted(self.name)} was adopted too late", self.name)
-            self._take_adopted(request.lease)
-        except BaseException:
-            engine.post_if_open(request.give_up)
-            raise
+        return await run(operations.export(self))
 
     async def locked(self) -> bool:
         """Ask the server whether anybody holds the lock."""
-        return await self._ask(self._kind.locked(lock_name(self.name)), self._kind.read_locked)
+        return await run(operations.locked(self))
 
     async def owned(self) -> bool:
         """Ask the server whether this lock's own token is stored there."""
-        lease = self._seen()
-        if lease is None or not lease.group.alive:
-            return False
-        return await self._ask(self._kind.owned(lease), lambda reply: self._kind.read_owned(reply, lease))
-
-    async def _ask(self, call: Call, read: Callable[[Reply], bool]) -> bool:
-        return bool(await wait_for(self._engine, partial(self._engine.query, self.name, call, read)))
+        return await run(operations.owned(self))
 
     async def __aenter__(self) -> Self:
         if not (self._enters_adopted() or await self.acquire()):
@@ -250,14 +183,7 @@ class Lock(LockHandle):
     @uninterrupted_start
     async def _leave(self, lease: Lease | None) -> None:
         """Release the lease with which a block was entered."""
-        try:
-            released = self._begin_release(self._usable(lease, "release"))
-        except WheelLockError:
-            raise
-        except BaseException:
-            insist(self._let_go, lease)
-            raise
-        await released
+        await run(operations.release(self, lease, left=True))
 
     def _left_lost(self, lease: Lease) -> None:
         """The block that was entered with it has been left because it was lost."""

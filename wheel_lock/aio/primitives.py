@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from wheel_lock.aio.call import Awaiting, behind_releases, current_task, current_task_itself, wait_for
+from wheel_lock.aio.call import TaskSide, current_task, current_task_itself, run
 from wheel_lock.aio.lock import Lock, task_callback
 from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import LockNotAcquired, WheelLockError
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
-from wheel_lock.locks.bulk import raise_if_any
 from wheel_lock.locks.multi import MultiHandle
 from wheel_lock.locks.read_write import Halves, ReadHandle, WriteHandle
 from wheel_lock.locks.reentrancy import ReentrantHandle
 from wheel_lock.locks.semaphore import SemaphoreHandle
 from wheel_lock.options import LockOptions
-from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+from wheel_lock.runtime.interruptions import uninterrupted_start
 
 _OTHERS = "another task holds it"
 
@@ -60,7 +59,7 @@ class ReentrantLock(ReentrantHandle, Lock):
     @uninterrupted_start
     async def release(self) -> bool:
         """Release the lock once; True where it is fully released, False where this task still holds it."""
-        return await Lock.release(self)  # not by super(), which an interruption could strike
+        return await run(operations.release(self))
 
     @uninterrupted_start
     async def _leave(self, lease: Lease | None) -> None:
@@ -91,22 +90,7 @@ class WriteLock(WriteHandle, ReentrantLock):
     @uninterrupted_start
     async def release(self) -> bool:
         """Release it once; where this task has acquired it for reading, too, it is held on for that, without a gap."""
-        swap = None
-        try:
-            if self._keeps_reading:
-                awaiting: Awaiting[None] = Awaiting(self._engine)
-                hold, swap = self._new_swap(awaiting)
-                self._stop_writing(hold, swap)
-        except WheelLockError:
-            raise
-        except BaseException:
-            if swap is None:
-                insist(self._let_go, None)
-            raise
-        if swap is None:
-            return await ReentrantLock.release(self)
-        await awaiting
-        return True
+        return await run(operations.release_writer(self))
 
     @uninterrupted_start
     async def _leave(self, lease: Lease | None) -> None:
@@ -116,22 +100,7 @@ class WriteLock(WriteHandle, ReentrantLock):
 
     async def downgrade(self) -> ReadLock:
         """Hold it for reading instead, without a gap; see the method for threads."""
-        self._check_downgrade()
-        engine = self._engine
-        awaiting: Awaiting[None] = Awaiting(engine)
-        hold, swap = self._new_swap(awaiting)
-        awaiting.undeliverable = swap.give_up
-        reader = ReadLock(*self._as_reader())
-        try:
-            engine.submit(swap.begin)
-            await awaiting
-            self._read_on(hold, swap.new, reader)
-            return reader
-        except WheelLockError:
-            raise
-        except BaseException:
-            insist(self._undo_downgrade, hold)
-            raise
+        return await run(operations.downgrade(self, ReadLock))
 
 
 class ReadWriteLock(Halves[ReadLock, WriteLock]):
@@ -160,10 +129,10 @@ class Semaphore(SemaphoreHandle, Lock):
 
     async def set_permits(self, permits: int | None) -> None:
         """Set how many permits there are, for all who use this name; see the method for threads."""
-        await self._ask(*self._setting(permits))
+        await run(operations.ask(self, self._setting(permits)))
 
 
-class MultiLock(MultiHandle[Lock]):
+class MultiLock(TaskSide, MultiHandle[Lock]):
     """Several exclusive locks as one: all of them are held, or none. Made by ``context.asyncio.multi_lock``."""
 
     __slots__ = ()
@@ -177,35 +146,12 @@ class MultiLock(MultiHandle[Lock]):
 
     async def acquire(self, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
         """Acquire all of them, or none. Nothing is held while it waits; a task that is cancelled leaves nothing."""
-        engine = self._engine
-        awaiting: Awaiting[Sequence[Lease] | None] = Awaiting(engine)
-        together = await behind_releases(engine, self._together, blocking, blocking_timeout, awaiting)
-        awaiting.undeliverable = together.give_up
-        try:
-            engine.submit(together.begin)
-            return self._take(await awaiting)
-        except BaseException:
-            insist(engine.post_if_open, together.give_up)
-            raise
+        return await run(operations.acquire(self, blocking, blocking_timeout))
 
     @uninterrupted_start
     async def release(self) -> None:
         """Release all of them; see the method for threads."""
-        leases, released = None, None
-        try:
-            leases, lost, missing = self._to_release()
-            if leases:
-                released = wait_for(self._engine, partial(self._engine.release_many, leases))
-        except WheelLockError:
-            raise
-        except BaseException:
-            insist(self._let_go, leases)
-            raise
-        if released is not None:
-            lost.update(await released)
-        raise_if_any(lost, self._engine)
-        if missing is not None:
-            raise missing
+        await run(operations.release_all(self, self._to_release, self._let_go))
 
     async def __aenter__(self) -> Self:
         if not await self.acquire():

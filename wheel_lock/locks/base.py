@@ -13,10 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, NoReturn
 
-from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Operation, end_quietly
 from wheel_lock.engine.interfaces import LockEngine, Wait, terms_of
-from wheel_lock.engine.requests.adopt import Adopt
 from wheel_lock.errors import (
     LockAlreadyHeld,
     LockLost,
@@ -30,6 +28,7 @@ from wheel_lock.lease import EXTENDING, NOBODY, Group, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import Kind
 from wheel_lock.lock_types.caller_token import WITH_CHOSEN_TOKEN
+from wheel_lock.locks.callers import Side
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, extension_ms, lock_name, lock_token, seconds
 from wheel_lock.protocol.handoff import Handoff
@@ -54,7 +53,7 @@ OnLost = Callable[[LostEvent], object]
 _LOST = (State.LOST, State.REFUSED)  # the latter where it was to take the place of one that was lost
 
 
-class LockHandle:
+class LockHandle(Side):
     """What the lock objects of both faces have in common: all that needs no waiting.
 
     Attributes:
@@ -147,16 +146,10 @@ class LockHandle:
             raise ValueError(f"a lock of the kind {self._kind.name!r} makes its tokens itself, so token must be None")
         return kind
 
-    @property
-    def _server(self) -> Engine:
-        """The engine of one server, or cluster: a lock of a quorum cannot be handed over."""
-        assert isinstance(self._engine, Engine)
-        return self._engine
-
-    def _adoption(self, handoff: Handoff, operation: Operation[bool]) -> Adopt:
-        """Return the request that takes an exported lease over, ready to begin."""
-        lease = self._new_lease(lock_name(self.name))
-        return Adopt(self._server.leases, lease, self._options, handoff, operation)
+    def _owned_query(self, lease: Lease) -> Callable[[Operation[bool]], object]:
+        """Return the work that asks whether the token of ``lease`` is stored."""
+        kind = self._kind
+        return partial(self._engine.query, self.name, kind.owned(lease), partial(kind.read_owned, lease=lease))
 
     def _handoff(self, lease: Lease) -> Handoff:
         """Return what an adopter must know of ``lease``, or raise where its kind cannot be handed over."""
@@ -185,6 +178,10 @@ class LockHandle:
             left,
             hold_until,
         )
+
+    def _take_granted(self, leases: Sequence[Lease]) -> None:
+        """Keep what an acquire was granted."""
+        self._take(leases[0])
 
     def _take(self, lease: Lease) -> None:
         """Keep the new lease; an owner that lost an earlier one through this object keeps its truth about that."""

@@ -7,15 +7,14 @@ from typing import NoReturn
 
 from wheel_lock.engine.future import Operation, nobody
 from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.locks.callers import Side
 from wheel_lock.observe import ContextStats, HeldLock
 from wheel_lock.options import seconds
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 
-class Face:
+class Face(Side):
     """One side of an engine."""
-
-    _engine: LockEngine
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. O(1) in the number of locks."""

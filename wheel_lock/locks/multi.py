@@ -8,16 +8,19 @@ from typing import Generic, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Operation
+from wheel_lock.engine.interfaces import Wait
 from wheel_lock.engine.waiting.multi_lock import Together
 from wheel_lock.errors import LockLost, LockNotHeld, LossReason, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.locks.base import LockHandle, time_limit
+from wheel_lock.locks.callers import Side
 from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 L = TypeVar("L", bound=LockHandle)
 
 
-class MultiHandle(Generic[L]):
+class MultiHandle(Side, Generic[L]):
     """Several exclusive locks as one.
 
     Attributes:
@@ -62,27 +65,31 @@ class MultiHandle(Generic[L]):
         """Seconds until the first local deadline; 0 when they are not held."""
         return min(lock.remaining() for lock in self.locks.values())
 
-    def _together(
+    def _acquisition(
         self,
         blocking: bool | None,
         blocking_timeout: float | None,
+        token: object,
         operation: Operation[Sequence[Lease] | None],
     ) -> Together:
         """Return the wait for all of them, ready to begin; what is wrong with it is raised before any I/O."""
-        engine, options = self._engine, self._options
+        engine, options = self._server, self._options
         blocking, until = time_limit(engine, options, blocking, blocking_timeout)
         for lock in self.locks.values():
             lock._refuse_again()
         leases = [lock._new_lease(lock_name(name)) for name, lock in self.locks.items()]
         return Together(engine.lines, options, leases, False, blocking, until, operation)
 
-    def _take(self, leases: Sequence[Lease] | None) -> bool:
-        """Keep what was granted, if it was."""
-        if leases is None:
-            return False
+    def _take_granted(self, leases: Sequence[Lease]) -> None:
+        """Keep what an acquire was granted."""
         for lock, lease in zip(self.locks.values(), leases, strict=True):
             lock._take(lease)
-        return True
+
+    @uninterrupted_start
+    def _give_up(self, wait: Wait, leases: Sequence[Lease] | None) -> None:
+        """The caller was interrupted while acquiring: undo what was granted, or may have been."""
+        self._engine.interrupted = True  # some may have been taken already
+        insist(self._engine.post_if_open, wait.give_up)
 
     def _to_release(self) -> tuple[list[Lease], dict[str | bytes, LossReason], LockNotHeld | None]:
         """Return what can be released, what was lost, and why one cannot be: it may have been released by itself."""
@@ -102,7 +109,7 @@ class MultiHandle(Generic[L]):
         """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
         if leases is None:
             leases = [lease for lock in self.locks.values() if (lease := lock._mine()) is not None]
-        self._engine.release_unawaited(partial(self._engine.release_many, leases))
+        self._engine.release_unawaited(partial(self._server.release_many, leases))
 
     def _not_acquired(self) -> str:
         return f"{self!r} could not be acquired in time"

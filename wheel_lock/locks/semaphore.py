@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from wheel_lock.engine.future import Operation
 from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import Permit
 from wheel_lock.lock_types.replies import count as read_count
 from wheel_lock.locks.base import LockHandle
 from wheel_lock.options import count, lock_name
-from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
 
 
 class SemaphoreHandle(LockHandle):
@@ -32,9 +32,10 @@ class SemaphoreHandle(LockHandle):
             raise LockAlreadyHeld(f"A permit of {quoted(self.name)} is held already through this object", self.name)
         super()._keep(lease)
 
-    def _setting(self, permits: int | None) -> tuple[Call, Callable[[Reply], bool]]:
-        """Return the command that sets the number, and what its reply means."""
+    def _setting(self, permits: int | None) -> Callable[[Operation[bool]], object]:
+        """Return the work that sets the number."""
         assert isinstance(self._kind, Permit)
         if permits is not None:
             count("permits", permits, least=1)
-        return self._kind.set_permits(lock_name(self.name), permits), lambda reply: read_count(reply) == 1
+        call = self._kind.set_permits(lock_name(self.name), permits)
+        return partial(self._engine.query, self.name, call, lambda reply: read_count(reply) == 1)

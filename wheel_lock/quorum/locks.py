@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from wheel_lock.aio import call as aio_call
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.aio import primitives as aio_primitives
+from wheel_lock.engine.future import Operation
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
@@ -19,7 +20,6 @@ from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
 from wheel_lock.sync import lock as sync_lock
 from wheel_lock.sync import primitives as sync_primitives
-from wheel_lock.sync.call import wait_for
 
 
 class QuorumHandle(LockHandle):
@@ -51,49 +51,36 @@ class QuorumHandle(LockHandle):
             self.name,
         )
 
-    def _own(self) -> QuorumLease | None:
-        """Return the lease that the nodes can be asked about, or None."""
-        lease = self._seen()
-        return lease if isinstance(lease, QuorumLease) and lease.group.alive else None
+    def _owned_query(self, lease: Lease) -> Callable[[Operation[bool]], object]:
+        assert isinstance(lease, QuorumLease)
+        return partial(self._engine.owned, lease)
 
 
-class _ForThreads(QuorumHandle):
-    __slots__ = ()
+class QuorumLock(QuorumHandle, sync_lock.Lock):
+    """An exclusive lock that a majority of masters grants, for threads. Made by ``LockContext.quorum(...).lock``.
 
-    def owned(self) -> bool:
-        """Ask the nodes; return whether a majority of them still has this lock's tokens."""
-        lease = self._own()
-        return lease is not None and bool(wait_for(self._engine, partial(self._engine.owned, lease)))
-
-
-class QuorumLock(_ForThreads, sync_lock.Lock):
-    """An exclusive lock that a majority of masters grants, for threads. Made by ``LockContext.quorum(...).lock``."""
+    ``owned()`` asks the nodes whether a majority of them still has this lock's own tokens.
+    """
 
     __slots__ = ()
 
 
-class QuorumReentrantLock(_ForThreads, sync_primitives.ReentrantLock):
-    """A reentrant lock that a majority of masters grants, for threads. Holds are counted in the process."""
+class QuorumReentrantLock(QuorumHandle, sync_primitives.ReentrantLock):
+    """The same, for a thread that acquires it again; how often is counted in the process."""
 
     __slots__ = ()
 
 
-class _ForTasks(QuorumHandle):
-    __slots__ = ()
+class QuorumTaskLock(QuorumHandle, aio_lock.Lock):
+    """An exclusive lock that a majority of masters grants, for tasks. Made by ``LockContext.quorum(...).asyncio.lock``.
 
-    async def owned(self) -> bool:
-        """Ask the nodes; return whether a majority of them still has this lock's tokens."""
-        lease = self._own()
-        return lease is not None and bool(await aio_call.wait_for(self._engine, partial(self._engine.owned, lease)))
-
-
-class QuorumTaskLock(_ForTasks, aio_lock.Lock):
-    """An exclusive lock that a majority of masters grants, for tasks. Made by ``LockContext.quorum(...).asyncio.lock``."""
+    ``await owned()`` asks the nodes whether a majority of them still has this lock's own tokens.
+    """
 
     __slots__ = ()
 
 
-class QuorumTaskReentrantLock(_ForTasks, aio_primitives.ReentrantLock):
-    """A reentrant lock that a majority of masters grants, for tasks."""
+class QuorumTaskReentrantLock(QuorumHandle, aio_primitives.ReentrantLock):
+    """The same, for a task that acquires it again."""
 
     __slots__ = ()

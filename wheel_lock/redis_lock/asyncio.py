@@ -8,9 +8,10 @@ from typing import Any, Literal
 import redis.asyncio.lock
 from redis import exceptions
 
+from wheel_lock.aio.call import run
 from wheel_lock.errors import LockNotHeld
 from wheel_lock.protocol.tokens import new_token
-from wheel_lock.redis_lock.base import FOR_EVER, Renewed, already_held, extension, redis_pys_errors
+from wheel_lock.redis_lock.base import Renewed, redis_pys_errors
 from wheel_lock.redis_lock.grants import AsyncGrant
 from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
 
@@ -21,6 +22,8 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
     """The same for asyncio: ``redis.asyncio.Redis().lock(name, timeout=30, lock_class=AsyncLock)``."""
 
     _for_asyncio = True
+    _redis_pys = redis.asyncio.lock.Lock
+    _grant_class = AsyncGrant
 
     async def acquire(
         self,
@@ -30,31 +33,15 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
     ) -> bool:
         """Acquire the lock; see :meth:`Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
         patience = self._patience(blocking, blocking_timeout)
-        if patience == FOR_EVER and (mine := self._held_by_caller(self._kept.copy())) is not None:
-            with redis_pys_errors("acquire", self.name):
-                if await mine.owned():
-                    raise already_held(self.name)
+        await run(self._refuse_endless(patience, self._kept.copy()))
         if self.polls:
             token = new_token() if token is None else token
             return bool(await super().acquire(blocking, blocking_timeout, token))
-        return await self._attempt(patience, token)
-
-    async def _attempt(self, patience: tuple[bool, float | None], token: Any) -> bool:
-        engine, (kind, options) = self._engine, self._terms(self.sleep, token is not None, patience[1])
-        grant = AsyncGrant(engine, kind, self._engines_name(), options, None)
-        try:
-            with redis_pys_errors("acquire", self.name):
-                if not await grant.acquire(*patience, None if token is None else self._encoded(token)):
-                    return False
-            self.local.token = self._keep(grant, engine)
-            return True
-        except BaseException:
-            grant.give_back()  # see Lock
-            raise
+        return await run(self._attempt(self.sleep, patience, token))
 
     async def do_acquire(self, token: Any) -> bool:
         """Try once, with a token that may be anybody's."""
-        return await self._attempt((False, None), token)
+        return await run(self._attempt(self.sleep, (False, None), token))
 
     @uninterrupted_start
     async def release(self) -> None:
@@ -92,8 +79,7 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
 
     async def do_release(self, expected_token: Any) -> None:
         """Release the lease of a token. A task that is cancelled meanwhile releases it all the same."""
-        text = redis.asyncio.lock.Lock.LUA_RELEASE_SCRIPT
-        while (grant := self._to_use("release", expected_token, self.lua_release, text)) is not None:
+        while (grant := self._to_use("release", expected_token)) is not None:
             with redis_pys_errors("release", self.name):
                 try:
                     await grant.release()
@@ -106,7 +92,7 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
         with redis_pys_errors("release", self.name):
             grant = self._find(expected_token)
             if grant is not None:
-                await grant.let_go()
+                await run(grant.let_go())
             try:
                 await super().do_release(expected_token)
             except exceptions.LockNotOwnedError:
@@ -117,20 +103,12 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
 
     async def do_extend(self, additional_time: Any, replace_ttl: bool) -> Literal[True]:
         """Change the time-to-live of the lease."""
-        text = redis.asyncio.lock.Lock.LUA_EXTEND_SCRIPT
-        grant = self._to_use("extend", self.local.token, self.lua_extend, text)
-        if grant is None or grant.everlasting:
-            return await super().do_extend(additional_time, replace_ttl)
-        with redis_pys_errors("extend", self.name):
-            await grant.extend(extension(additional_time, replace_ttl), replace_ttl)
-        return True
+        if await run(self._extend("extend", additional_time, replace_ttl)):
+            return True
+        return await super().do_extend(additional_time, replace_ttl)
 
     async def do_reacquire(self) -> Literal[True]:
         """Set the time-to-live of the lease back to the timeout."""
-        text = redis.asyncio.lock.Lock.LUA_REACQUIRE_SCRIPT
-        grant = self._to_use("reacquire", self.local.token, self.lua_reacquire, text)
-        if grant is None or grant.everlasting:
-            return await super().do_reacquire()
-        with redis_pys_errors("reacquire", self.name):
-            await grant.extend(float(self.timeout), replace_ttl=True)
-        return True
+        if await run(self._extend("reacquire")):
+            return True
+        return await super().do_reacquire()

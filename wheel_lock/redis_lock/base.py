@@ -24,6 +24,8 @@ from wheel_lock.errors import (
 from wheel_lock.lease import Owner
 from wheel_lock.lock_types import EVERLASTING, EXCLUSIVE
 from wheel_lock.lock_types.caller_token import CHOSEN_TOKEN, EVERLASTING_CHOSEN_TOKEN
+from wheel_lock.locks import operations
+from wheel_lock.locks.operations import Steps
 from wheel_lock.options import MAX_SECONDS, lock_options
 from wheel_lock.redis_lock.grants import GRANTS, Grant
 from wheel_lock.sync.call import current_owner
@@ -67,6 +69,8 @@ class Renewed:
     """Whether to wait as redis-py does: ask, sleep, ask again. For subclasses, and for tests that patch its clock."""
 
     _for_asyncio: ClassVar[bool]
+    _redis_pys: ClassVar[Any]
+    _grant_class: ClassVar[type[Grant]]
 
     # redis-py's
     redis: Any
@@ -156,6 +160,32 @@ class Renewed:
                 return grant
         return None
 
+    def _refuse_endless(self, patience: tuple[bool, float | None], candidates: Iterable[Grant | None]) -> Steps[None]:
+        """Raise LockAlreadyHeld for a caller who would wait for himself without limit."""
+        if patience == FOR_EVER and (mine := self._held_by_caller(candidates)) is not None:
+            with redis_pys_errors("acquire", self.name):
+                if (yield from operations.owned(mine)):
+                    raise LockAlreadyHeld(
+                        f"The lock {quoted(self.name)} is held by this very caller, who would wait for ever (see "
+                        "thread_local)",
+                        self.name,
+                    )
+
+    def _attempt(self, sleep: Any, patience: tuple[bool, float | None], token: Any) -> Steps[bool]:
+        """Acquire it; return whether it was granted."""
+        engine, (kind, options) = self._engine, self._terms(sleep, token is not None, patience[1])
+        grant = self._grant_class(engine, kind, self._engines_name(), options, None)
+        try:
+            with redis_pys_errors("acquire", self.name):
+                secret = None if token is None else self._encoded(token)
+                if not (yield from operations.acquire(grant, *patience, secret)):
+                    return False
+            self.local.token = self._keep(grant, engine)
+            return True
+        except BaseException:
+            grant.give_back()  # an interruption on the way back must not leave a key that perhaps never expires
+            raise
+
     def _keep(self, grant: Grant, engine: Engine) -> bytes:
         """Keep a new grant, and none that has come to its end; return its token."""
         for kept in self._kept.copy():  # several threads may be here at once
@@ -183,17 +213,27 @@ class Renewed:
             return None
         return None if grant is None or grant.out_of_hands else grant
 
-    def _to_use(self, verb: str, token: Any, script: Any, text: str) -> Any:
+    def _to_use(self, verb: str, token: Any) -> Any:
         """The grant through which the engine is to do it; None where redis-py's way is the right one.
 
         That is: for tokens from elsewhere, and where somebody has put a script of his own in the place of redis-py's.
         """
         grant = self._find(token)
+        script, text = getattr(self, f"lua_{verb}"), getattr(self._redis_pys, f"LUA_{verb.upper()}_SCRIPT")
         if grant is not None and getattr(script, "script", None) != text:
             with redis_pys_errors(verb, self.name):
                 grant.raise_if_lost()
             return None
         return grant
+
+    def _extend(self, verb: str, additional_time: Any = None, replace_ttl: bool = True) -> Steps[bool]:
+        """Extend the caller's lease, or reacquire it; return False where redis-py's way is the right one."""
+        grant = self._to_use(verb, self.local.token)
+        if grant is None or grant.everlasting:
+            return False
+        with redis_pys_errors(verb, self.name):
+            time_s = float(self.timeout) if verb == "reacquire" else _extension(additional_time, replace_ttl)
+            return (yield from operations.extend(grant, time_s, replace_ttl))
 
 
 def _as_float(value: Any) -> float:
@@ -204,7 +244,7 @@ def _as_float(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def extension(additional_time: Any, replace_ttl: bool) -> float:
+def _extension(additional_time: Any, replace_ttl: bool) -> float:
     """Return the seconds to extend by: adding nothing, which is a way to ask, is allowed."""
     time_s = _as_float(additional_time)
     return 0.001 if time_s == 0 and not replace_ttl else time_s
@@ -224,10 +264,3 @@ def redis_pys_errors(verb: str, name: Any) -> Iterator[None]:
         raise (kind if kind in _CONNECTION_ERRORS else exceptions.ConnectionError)(str(error)) from error
     except LockServerError as error:
         raise _SERVER_ERRORS.get(error.code, exceptions.ResponseError)(str(error)) from error
-
-
-def already_held(name: Any) -> LockAlreadyHeld:
-    """Return the error for who would wait for himself."""
-    return LockAlreadyHeld(
-        f"The lock {quoted(name)} is held by this very caller, who would wait for ever (see thread_local)", name
-    )

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from wheel_lock.aio import call as aio_call
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Operation, nobody
@@ -21,7 +20,7 @@ from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EVERLASTING
 from wheel_lock.lock_types.caller_token import EVERLASTING_CHOSEN_TOKEN
 from wheel_lock.locks.base import LockHandle
-from wheel_lock.sync import call as sync_call
+from wheel_lock.locks.operations import Steps, ask
 from wheel_lock.sync import lock as sync_lock
 
 # After these losses nobody here cares for the key any more, but it may well be there still, with our token.
@@ -68,6 +67,10 @@ class Grant(LockHandle):
         """Whether the calling thread, or task, holds it, and nobody else could release it."""
         return self.lease.owner is self._caller() and self.is_held
 
+    def let_go(self) -> Steps[None]:
+        """Renew it no more: somebody else releases it."""
+        return ask(self, partial(self._engine.export, self._to_change("release")))
+
     def leave_alone(self) -> None:
         """Renew it no more and do not release it either, without waiting."""
         engine = self._engine
@@ -84,11 +87,6 @@ class ThreadGrant(Grant, sync_lock.Lock):
     """A grant to a thread."""
 
     __slots__ = ()
-
-    def let_go(self) -> None:
-        """Renew it no more: somebody else releases it."""
-        engine, lease = self._engine, self._to_change("release")
-        sync_call.wait_for(engine, partial(engine.export, lease))
 
 
 class AsyncGrant(Grant, aio_lock.Lock):
@@ -110,11 +108,6 @@ class AsyncGrant(Grant, aio_lock.Lock):
         released = await super().release()
         self.unanswered = False
         return released
-
-    async def let_go(self) -> None:
-        """Renew it no more: somebody else releases it."""
-        engine, lease = self._engine, self._to_change("release")
-        await aio_call.wait_for(engine, partial(engine.export, lease))
 
 
 class Grants:

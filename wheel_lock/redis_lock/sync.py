@@ -9,9 +9,10 @@ from redis.exceptions import RedisError
 from redis.utils import HIREDIS_AVAILABLE
 
 from wheel_lock.protocol.tokens import new_token
-from wheel_lock.redis_lock.base import FOR_EVER, Renewed, already_held, extension, redis_pys_errors
+from wheel_lock.redis_lock.base import Renewed, redis_pys_errors
 from wheel_lock.redis_lock.grants import ThreadGrant
 from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
+from wheel_lock.sync.call import run
 
 
 class Lock(Renewed, redis.lock.Lock):
@@ -22,6 +23,8 @@ class Lock(Renewed, redis.lock.Lock):
     """
 
     _for_asyncio = False
+    _redis_pys = redis.lock.Lock
+    _grant_class = ThreadGrant
 
     def _key(self) -> bytes:
         # hiredis packs a synchronous client's commands, and knows UTF-8 only, whatever the client's encoding.
@@ -47,27 +50,11 @@ class Lock(Renewed, redis.lock.Lock):
         """
         sleep = self.sleep if sleep is None else sleep
         patience = self._patience(blocking, blocking_timeout)
-        if patience == FOR_EVER and (mine := self._held_by_caller((*self._kept.copy(), self._latest()))) is not None:
-            with redis_pys_errors("acquire", self.name):
-                if mine.owned():
-                    raise already_held(self.name)
+        run(self._refuse_endless(patience, (*self._kept.copy(), self._latest())))
         if self.polls:
             token = new_token() if token is None else token
             return bool(super().acquire(sleep, blocking, blocking_timeout, token))
-        return self._attempt(sleep, patience, token)
-
-    def _attempt(self, sleep: Any, patience: tuple[bool, float | None], token: Any) -> bool:
-        engine, (kind, options) = self._engine, self._terms(sleep, token is not None, patience[1])
-        grant = ThreadGrant(engine, kind, self._engines_name(), options, None)
-        try:
-            with redis_pys_errors("acquire", self.name):
-                if not grant.acquire(*patience, None if token is None else self._encoded(token)):
-                    return False
-            self.local.token = self._keep(grant, engine)
-            return True
-        except BaseException:
-            grant.give_back()  # an interruption on the way back must not leave a key that perhaps never expires
-            raise
+        return run(self._attempt(sleep, patience, token))
 
     @uninterrupted_start
     def release(self) -> None:
@@ -97,35 +84,29 @@ class Lock(Renewed, redis.lock.Lock):
 
     def do_acquire(self, token: Any) -> bool:
         """Try once, with a token that may be anybody's."""
-        return self._attempt(self.sleep, (False, None), token)
+        return run(self._attempt(self.sleep, (False, None), token))
 
     def do_release(self, expected_token: Any) -> None:
         """Release the lease of a token."""
-        grant = self._to_use("release", expected_token, self.lua_release, redis.lock.Lock.LUA_RELEASE_SCRIPT)
+        grant = self._to_use("release", expected_token)
         with redis_pys_errors("release", self.name):
             if grant is not None:
                 grant.release()
             else:
                 grant = self._find(expected_token)
                 if grant is not None:
-                    grant.let_go()
+                    run(grant.let_go())
                 super().do_release(expected_token)
         self._kept.pop(grant, None)
 
     def do_extend(self, additional_time: Any, replace_ttl: bool) -> Literal[True]:
         """Change the time-to-live of the calling thread's lease."""
-        grant = self._to_use("extend", self.local.token, self.lua_extend, redis.lock.Lock.LUA_EXTEND_SCRIPT)
-        if grant is None or grant.everlasting:
-            return super().do_extend(additional_time, replace_ttl)
-        with redis_pys_errors("extend", self.name):
-            grant.extend(extension(additional_time, replace_ttl), replace_ttl)
-        return True
+        if run(self._extend("extend", additional_time, replace_ttl)):
+            return True
+        return super().do_extend(additional_time, replace_ttl)
 
     def do_reacquire(self) -> Literal[True]:
         """Set the time-to-live of the calling thread's lease back to the timeout."""
-        grant = self._to_use("reacquire", self.local.token, self.lua_reacquire, redis.lock.Lock.LUA_REACQUIRE_SCRIPT)
-        if grant is None or grant.everlasting:
-            return super().do_reacquire()
-        with redis_pys_errors("reacquire", self.name):
-            grant.extend(float(self.timeout), replace_ttl=True)
-        return True
+        if run(self._extend("reacquire")):
+            return True
+        return super().do_reacquire()

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
-from typing import ParamSpec, TypeVar
+from collections.abc import Generator, Iterable
+from typing import Any, TypeVar
 
-from wheel_lock.engine.future import Operation, end_quietly
+from wheel_lock.engine.future import end_quietly
 from wheel_lock.engine.interfaces import LockEngine
-from wheel_lock.errors import LockAlreadyHeld, LockUnavailable
+from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Owner
+from wheel_lock.locks.callers import CallerOperation, Side
 from wheel_lock.runtime.greenlets import greenlet_owner, new_gate
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.native import local
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 _LOOK_AROUND_S = 1.0  # after this a waiting caller makes sure that the thread it waits for is still there
 _LONGEST_LOOK_S = 16.0  # then again after twice the time, up to this
@@ -48,24 +47,23 @@ def current_owner() -> Owner:
     return mark.owner
 
 
-class Waiting(Operation[T]):
+class Waiting(CallerOperation[T]):
     """An operation that a thread waits for."""
 
     __slots__ = ("_deaths", "_engine", "_gate")
 
     def __init__(self, engine: LockEngine) -> None:
         self._gate = gate = new_gate()
-        super().__init__(gate.release)
+        # Not through super(), which takes its time.
+        self._notify = gate.release
+        self._value = None
+        self.done = False
+        self.error = None
         self._engine = engine
         self._deaths = engine.deaths
 
     @uninterrupted_start
-    def result(self) -> T:
-        """Wait, and return the result or raise its exception.
-
-        Raises:
-            LockUnavailable: The thread that was to complete it died meanwhile, or was stopped.
-        """
+    def wait(self) -> Iterable[Any]:
         try:
             look_s = _LOOK_AROUND_S
             while not self._gate.acquire(timeout=look_s):
@@ -79,35 +77,31 @@ class Waiting(Operation[T]):
             raise
         if self.error is not None:
             end_quietly(self._engine.exiting)
-        return super().result()
+        return ()
+
+    def pause(self) -> Iterable[Any]:
+        return ()
 
 
-def wait_for(engine: LockEngine, work: Callable[[Operation[T]], object]) -> T:
-    """Have work done on the timer's thread and wait for its result.
+class ThreadSide(Side):
+    """A lock object or a context for threads."""
 
-    Args:
-        engine: Whose thread.
-        work: Called there with the operation that it is to complete.
+    __slots__ = ()
 
-    Raises:
-        LockUnavailable: The thread died meanwhile.
-        Exception: Whatever the work failed with.
-    """
-    waiting: Waiting[T] = Waiting(engine)
-    engine.submit(partial(work, waiting))
-    return waiting.result()
+    def _new_operation(self) -> CallerOperation[Any]:
+        return Waiting(self._engine)
 
 
-def behind_releases(engine: LockEngine, begin: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """Return what ``begin`` returns for these arguments, which may begin with a look at what is held.
+@uninterrupted_start
+def run(steps: Generator[Any, None, T]) -> T:
+    """Carry out an operation (see locks/operations.py) in the calling thread; return its result.
 
-    A release that an interrupted caller has left may be on its way to the timer's thread, and the lock looks held until
-    then: LockAlreadyHeld is raised only when that thread has come by. Where no caller was interrupted it comes at once.
+    Its generator never suspends, because what it waits for blocks in :meth:`Waiting.wait`. So an interruption strikes in
+    the frame that it would strike in a plain function.
     """
     try:
-        return begin(*arguments, **options)
-    except LockAlreadyHeld:
-        if not engine.interrupted:
-            raise
-    wait_for(engine, engine.come_by)
-    return begin(*arguments, **options)
+        steps.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise RuntimeError("an operation that a thread waits for must not suspend")

@@ -8,12 +8,13 @@ from typing import Self
 
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import WheelLockError
+from wheel_lock.locks import operations
 from wheel_lock.locks.context import Face, close_later
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.sync import call as sync_call
 
 
-class ThreadFace(Face):
+class ThreadFace(sync_call.ThreadSide, Face):
     """The side that threads see."""
 
     def close(self, timeout: float | None = None) -> None:
@@ -26,7 +27,7 @@ class ThreadFace(Face):
         """
         limit_s = self._closing_time_s(timeout)
         if limit_s is not None:
-            sync_call.wait_for(self._engine, partial(self._engine.close, limit_s))
+            sync_call.run(operations.ask(self, partial(self._engine.close, limit_s)))
 
     def __enter__(self) -> Self:
         return self

@@ -6,25 +6,20 @@ extend it, and it is renewed no more when that thread ends. Any thread may look 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Self
 
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.lease import Lease, Owner
+from wheel_lock.locks import operations
 from wheel_lock.locks.base import LockHandle, OnLost
-from wheel_lock.options import lock_name
-from wheel_lock.protocol.handoff import Handoff
-from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
-from wheel_lock.runtime.interruptions import insist, uninterrupted_start
-from wheel_lock.sync.call import Waiting, behind_releases, current_owner, wait_for
+from wheel_lock.runtime.interruptions import uninterrupted_start
+from wheel_lock.sync.call import ThreadSide, current_owner, run
 
 __all__ = ["Lock", "OnLost"]
 
 
-class Lock(LockHandle):
+class Lock(ThreadSide, LockHandle):
     """One lock, for threads. Made by :meth:`wheel_lock.LockContext.lock`; a context manager.
 
     It may be acquired again after a release; each acquire is a new lease. Used from several threads, each thread has a
@@ -64,20 +59,7 @@ class Lock(LockHandle):
             LockServerError: The server refused the command itself.
             ValueError: A value is out of range.
         """
-        engine = self._engine
-        waiting: Waiting[Sequence[Lease] | None] = Waiting(engine)
-        acquisition = behind_releases(engine, self._acquisition, blocking, blocking_timeout, token, waiting)
-        leases = None
-        try:
-            engine.submit(acquisition.begin)
-            leases = waiting.result()
-            if leases is not None:
-                self._take(leases[0])
-            return leases is not None
-        except BaseException:
-            # An interruption (KeyboardInterrupt, say) must not leave a grant behind. Harmless if there is none.
-            self._give_up(acquisition, leases)
-            raise
+        return run(operations.acquire(self, blocking, blocking_timeout, token))
 
     @uninterrupted_start
     def release(self) -> bool:
@@ -95,20 +77,13 @@ class Lock(LockHandle):
             LockUnavailable, LockTimeout, LockServerError: The server could not be asked, did not answer, or refused.
                 The lock is not renewed any more and expires within its timeout.
         """
-        lease = None
-        try:
-            lease = self._to_release()
-            if lease is None:
-                return False
-            waiting: Waiting[None] = Waiting(self._engine)
-            self._engine.submit(partial(self._engine.release, lease, waiting))
-            self._released(lease)
-        except WheelLockError:
-            raise
-        except BaseException:
-            insist(self._let_go, lease)
-            raise
-        waiting.result()
+        released = operations.begin_release(
+            self
+        )  # and not ``operations.release``: this is called as often as nothing else
+        if released is None:
+            return False
+        released.wait()
+        released.result()
         return True
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
@@ -127,9 +102,7 @@ class Lock(LockHandle):
             LockNotHeld, LockLost, WrongThread, LockUnavailable, LockTimeout, LockServerError: As for ``release``;
                 where the outcome is not known the lock is held on as long as was known before.
         """
-        lease, time_ms = self._to_extend(additional_time, replace_ttl)
-        wait_for(self._engine, partial(self._engine.extend, lease, time_ms, bool(replace_ttl)))
-        return True
+        return run(operations.extend(self, additional_time, replace_ttl))
 
     def reacquire(self) -> bool:
         """Set the time-to-live back to the timeout, now. Returns and raises as :meth:`extend` does."""
@@ -147,46 +120,17 @@ class Lock(LockHandle):
         Raises:
             LockNotHeld, LockLost, WrongThread: As for ``release``.
         """
-        lease = self._to_change("export")
-        handoff = self._handoff(lease)
-        engine = self._server
-        waiting: Waiting[None] = Waiting(engine)
-        try:
-            engine.submit(partial(engine.export, lease, waiting))
-            waiting.result()
-            return handoff.to_text()
-        except BaseException:
-            engine.post_if_open(partial(engine.undo_export, lease, waiting))  # nobody has got the text
-            raise
-
-    def _adopt(self, handoff: Handoff) -> None:
-        engine = self._engine
-        waiting: Waiting[bool] = Waiting(engine)
-        request = self._adoption(handoff, waiting)
-        try:
-            engine.submit(request.begin)
-            if not waiting.result():
-                raise LockNotAcquired(f"The lock {quoted(self.name)} was adopted too late", self.name)
-            self._take_adopted(request.lease)
-        except BaseException:
-            engine.post_if_open(request.give_up)
-            raise
+        return run(operations.export(self))
 
     # -- what the server says ----------------------------------------------------------------------------------------
 
     def locked(self) -> bool:
         """Ask the server whether anybody holds the lock."""
-        return self._ask(self._kind.locked(lock_name(self.name)), self._kind.read_locked)
+        return run(operations.locked(self))
 
     def owned(self) -> bool:
         """Ask the server whether this lock's own token is stored there."""
-        lease = self._seen()
-        if lease is None or not lease.group.alive:
-            return False
-        return self._ask(self._kind.owned(lease), lambda reply: self._kind.read_owned(reply, lease))
-
-    def _ask(self, call: Call, read: Callable[[Reply], bool]) -> bool:
-        return bool(wait_for(self._engine, partial(self._engine.query, self.name, call, read)))
+        return run(operations.owned(self))
 
     def __enter__(self) -> Self:
         if not (self._enters_adopted() or self.acquire()):

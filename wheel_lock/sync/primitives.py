@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.errors import LockNotAcquired, LossReason, WheelLockError
+from wheel_lock.errors import LockNotAcquired, WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
-from wheel_lock.locks.bulk import raise_if_any
 from wheel_lock.locks.multi import MultiHandle
 from wheel_lock.locks.read_write import Halves, ReadHandle, WriteHandle
 from wheel_lock.locks.reentrancy import ReentrantHandle
 from wheel_lock.locks.semaphore import SemaphoreHandle
 from wheel_lock.options import LockOptions
-from wheel_lock.runtime.interruptions import insist, uninterrupted_start
-from wheel_lock.sync.call import Waiting, behind_releases
+from wheel_lock.runtime.interruptions import uninterrupted_start
+from wheel_lock.sync.call import ThreadSide, run
 from wheel_lock.sync.lock import Lock
 
 _OTHERS = "another thread holds it"
@@ -75,7 +74,7 @@ class ReentrantLock(ReentrantHandle, Lock):
             LockNotHeld, LockLost, WrongThread, LockUnavailable, LockTimeout, LockServerError: As for
                 :meth:`wheel_lock.Lock.release`.
         """
-        return Lock.release(self)  # not by super(), which an interruption could strike
+        return run(operations.release(self))
 
 
 class ReadLock(ReadHandle, ReentrantLock):
@@ -96,22 +95,7 @@ class WriteLock(WriteHandle, ReentrantLock):
         Returns:
             True where it is fully released for writing, False where this thread still holds it so.
         """
-        swap = None
-        try:
-            if self._keeps_reading:
-                waiting: Waiting[None] = Waiting(self._engine)
-                hold, swap = self._new_swap(waiting)
-                self._stop_writing(hold, swap)
-        except WheelLockError:
-            raise
-        except BaseException:
-            if swap is None:
-                insist(self._let_go, None)
-            raise
-        if swap is None:
-            return ReentrantLock.release(self)
-        waiting.result()
-        return True
+        return run(operations.release_writer(self))
 
     @uninterrupted_start
     def __exit__(
@@ -136,21 +120,7 @@ class WriteLock(WriteHandle, ReentrantLock):
             WheelLockError: It is held more than once, and so not only by who calls this.
             LockNotHeld, LockLost, WrongThread, LockUnavailable, LockTimeout, LockServerError: As for ``release``.
         """
-        self._check_downgrade()
-        engine = self._engine
-        waiting: Waiting[None] = Waiting(engine)
-        hold, swap = self._new_swap(waiting)
-        reader = ReadLock(*self._as_reader())
-        try:
-            engine.submit(swap.begin)
-            waiting.result()
-            self._read_on(hold, swap.new, reader)
-            return reader
-        except WheelLockError:
-            raise
-        except BaseException:
-            insist(self._undo_downgrade, hold)
-            raise
+        return run(operations.downgrade(self, ReadLock))
 
 
 class ReadWriteLock(Halves[ReadLock, WriteLock]):
@@ -179,10 +149,10 @@ class Semaphore(SemaphoreHandle, Lock):
             ValueError: The number will not do; before any I/O.
             LockUnavailable, LockTimeout, LockServerError: The server could not be asked, did not answer, or refused.
         """
-        self._ask(*self._setting(permits))
+        run(operations.ask(self, self._setting(permits)))
 
 
-class MultiLock(MultiHandle[Lock]):
+class MultiLock(ThreadSide, MultiHandle[Lock]):
     """Several exclusive locks as one: all of them are held, or none. Made by :meth:`wheel_lock.LockContext.multi_lock`."""
 
     __slots__ = ()
@@ -194,16 +164,7 @@ class MultiLock(MultiHandle[Lock]):
 
     def acquire(self, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
         """Acquire all of them, or none; see :meth:`wheel_lock.Lock.acquire`. Nothing is held while it waits."""
-        engine = self._engine
-        waiting: Waiting[Sequence[Lease] | None] = Waiting(engine)
-        together = behind_releases(engine, self._together, blocking, blocking_timeout, waiting)
-        try:
-            engine.submit(together.begin)
-            return self._take(waiting.result())
-        except BaseException:
-            engine.interrupted = True  # some may have been taken already
-            insist(engine.post_if_open, together.give_up)
-            raise
+        return run(operations.acquire(self, blocking, blocking_timeout))
 
     @uninterrupted_start
     def release(self) -> None:
@@ -214,22 +175,7 @@ class MultiLock(MultiHandle[Lock]):
             LockNotHeld: One of them is not held; the others are released.
             WrongThread, LockUnavailable, LockTimeout, LockServerError: As for :meth:`wheel_lock.Lock.release`.
         """
-        leases = None
-        try:
-            leases, lost, missing = self._to_release()
-            waiting: Waiting[dict[str | bytes, LossReason]] = Waiting(self._engine)
-            if leases:
-                self._engine.submit(partial(self._engine.release_many, leases, waiting))
-        except WheelLockError:
-            raise
-        except BaseException:
-            insist(self._let_go, leases)
-            raise
-        if leases:
-            lost.update(waiting.result())
-        raise_if_any(lost, self._engine)
-        if missing is not None:
-            raise missing
+        run(operations.release_all(self, self._to_release, self._let_go))
 
     def __enter__(self) -> Self:
         if not self.acquire():

@@ -37,6 +37,7 @@ class Acquire(CallerRequest):
     __slots__ = (
         "_counted",
         "_hurried",
+        "_kind",
         "_options",
         "_patience_ms",
         "caller_until",
@@ -59,6 +60,7 @@ class Acquire(CallerRequest):
         limit_s = table.state.options.response_timeout_s
         super().__init__(table, acquiring_node_of(leases[0]), leases[0].name, limit_s)
         self.leases = leases
+        self._kind: Kind = terms_of(leases[0]).kind
         self._options = options
         self._patience_ms = patience_ms
         self.operation = operation
@@ -81,10 +83,6 @@ class Acquire(CallerRequest):
 
     def road_to(self, shard: Shard) -> Node:
         return shard.acquiring_node
-
-    @property
-    def _kind(self) -> Kind:
-        return terms_of(self.leases[0]).kind
 
     @property
     def needs(self) -> frozenset[str]:

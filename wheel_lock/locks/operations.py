@@ -1,0 +1,284 @@
+"""What the methods of lock objects and contexts do, once for threads and for tasks.
+
+Each operation is a generator. It waits by ``yield from`` an operation of the engine, whose class says how: a thread's
+blocks, a task's suspends. ``caller.run`` carries it out in a thread, ``tasks.run`` in a task.
+
+An operation that begins a release must be carried out whatever interrupts it (see runtime/interruptions.py). So it has an
+``uninterrupted_start``, and all of it up to the message to the engine lies in a ``try``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from wheel_lock.engine.future import Operation
+from wheel_lock.engine.requests.adopt import Adopt
+from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LockNotHeld, LossReason, WheelLockError, quoted
+from wheel_lock.lease import Lease
+from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.locks.base import LockHandle, OnLost
+from wheel_lock.locks.bulk import AnyLock, ManyLocks, Name, leases_to_release, let_go_of, raise_if_any, read_all
+from wheel_lock.locks.callers import CallerOperation, Side
+from wheel_lock.locks.handoff import adopted_options, handed_over_kind
+from wheel_lock.locks.multi import MultiHandle
+from wheel_lock.locks.read_write import ReadHandle, WriteHandle
+from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.protocol.handoff import Handoff
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+
+T = TypeVar("T")
+Reader = TypeVar("Reader", bound=ReadHandle)
+
+Steps = Generator[Any, None, T]
+
+
+def ask(side: Side, work: Callable[[Operation[T]], object]) -> Steps[T]:
+    """Call ``work`` on the timer's thread with an operation, and wait until it has completed that; return the result."""
+    operation: CallerOperation[T] = side._new_operation()
+    side._engine.submit(partial(work, operation))
+    yield from operation.wait()
+    return operation.result()
+
+
+def acquire(
+    lock: LockHandle | MultiHandle[Any],
+    blocking: bool | None,
+    blocking_timeout: float | None,
+    token: str | bytes | None = None,
+) -> Steps[bool]:
+    """Acquire a lock, or several as one; return whether that was granted."""
+    engine = lock._engine
+    granted: CallerOperation[Sequence[Lease] | None] = lock._new_operation()
+    wait = None
+    try:
+        wait = lock._acquisition(blocking, blocking_timeout, token, granted)
+    except LockAlreadyHeld:
+        if not engine.interrupted:
+            raise
+    if wait is None:
+        # A release that an interrupted caller has left may be on its way to the timer's thread: it looks held until then.
+        yield from ask(lock, engine.come_by)
+        wait = lock._acquisition(blocking, blocking_timeout, token, granted)
+    granted.undeliverable = wait.give_up
+    leases = None
+    try:
+        engine.submit(wait.begin)
+        yield from granted.wait()
+        leases = granted.result()
+        if leases is not None:
+            lock._take_granted(leases)
+        return leases is not None
+    except BaseException:
+        # An interruption (KeyboardInterrupt, say) must not leave a grant behind. Harmless if there is none.
+        lock._give_up(wait, leases)
+        raise
+
+
+@uninterrupted_start
+def begin_release(lock: LockHandle, lease: Lease | None = None, *, left: bool = False) -> CallerOperation[None] | None:
+    """Begin to release a lock once; return the operation to wait for, or None where the lock is held on.
+
+    Where a block is ``left`` it is the lease with which that was entered, not whatever the caller holds by now.
+    """
+    try:
+        lease = lock._usable(lease, "release") if left else lock._to_release()
+        if lease is None:
+            return None
+        released: CallerOperation[None] = lock._new_operation()
+        lock._engine.submit(partial(lock._engine.release, lease, released))
+        lock._released(lease)
+        return released
+    except WheelLockError:
+        raise
+    except BaseException:
+        insist(lock._let_go, lease)
+        raise
+
+
+@uninterrupted_start
+def release(lock: LockHandle, lease: Lease | None = None, *, left: bool = False) -> Steps[bool]:
+    """Release a lock once, see ``begin_release``; return whether it is released."""
+    released = begin_release(lock, lease, left=left)
+    if released is None:
+        return False
+    yield from released.wait()
+    released.result()
+    return True
+
+
+@uninterrupted_start
+def release_writer(lock: WriteHandle) -> Steps[bool]:
+    """Release a writer's lock once; where it is held for reading, too, that goes on without a gap."""
+    swap = None
+    try:
+        if lock._keeps_reading:
+            swapped: CallerOperation[None] = lock._new_operation()
+            hold, swap = lock._new_swap(swapped)
+            lock._stop_writing(hold, swap)
+    except WheelLockError:
+        raise
+    except BaseException:
+        if swap is None:
+            insist(lock._let_go, None)
+        raise
+    if swap is None:
+        return (yield from release(lock))
+    yield from swapped.wait()
+    swapped.result()
+    return True
+
+
+def downgrade(lock: WriteHandle, reader_class: Callable[..., Reader]) -> Steps[Reader]:
+    """Put a reader's lease in the place of a writer's; return the lock object that holds it."""
+    lock._check_downgrade()
+    swapped: CallerOperation[None] = lock._new_operation()
+    hold, swap = lock._new_swap(swapped)
+    swapped.undeliverable = swap.give_up
+    reader = reader_class(*lock._as_reader())
+    try:
+        lock._engine.submit(swap.begin)
+        yield from swapped.wait()
+        swapped.result()
+        lock._read_on(hold, swap.new, reader)
+        return reader
+    except WheelLockError:
+        raise
+    except BaseException:
+        insist(lock._undo_downgrade, hold)
+        raise
+
+
+def extend(lock: LockHandle, additional_time: float, replace_ttl: bool) -> Steps[bool]:
+    """Change the time-to-live of a held lease; return True."""
+    lease, time_ms = lock._to_extend(additional_time, replace_ttl)
+    yield from ask(lock, partial(lock._engine.extend, lease, time_ms, bool(replace_ttl)))
+    return True
+
+
+def export(lock: LockHandle) -> Steps[str]:
+    """Let go of a held lease without releasing it; return the text by which it can be adopted."""
+    lease = lock._to_change("export")
+    handoff, engine = lock._handoff(lease), lock._server
+    exported: CallerOperation[None] = lock._new_operation()
+    undo = partial(engine.undo_export, lease, exported)
+    exported.undeliverable = undo
+    try:
+        engine.submit(partial(engine.export, lease, exported))
+        yield from exported.wait()
+        exported.result()
+        return handoff.to_text()
+    except BaseException:
+        engine.post_if_open(undo)  # nobody has got the text
+        raise
+
+
+def adopt(
+    side: Side,
+    lock_class: Callable[..., AnyLock],
+    text: str,
+    on_lost: OnLost | None,
+    thread_local: bool,
+    **more: Any,
+) -> Steps[AnyLock]:
+    """Take over a lease that was exported; return the lock that holds it, which is made with ``more``."""
+    engine, handoff = side._server, Handoff.from_text(text)
+    kind, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
+    lock = lock_class(engine, kind, handoff.name, options, on_lost, **more)
+    adopted: CallerOperation[bool] = lock._new_operation()
+    request = Adopt(engine.leases, lock._new_lease(lock_name(lock.name)), options, handoff, adopted)
+    adopted.undeliverable = request.give_up
+    try:
+        engine.submit(request.begin)
+        yield from adopted.wait()
+        if not adopted.result():
+            raise LockNotAcquired(f"The lock {quoted(lock.name)} was adopted too late", lock.name)
+        lock._take_adopted(request.lease)
+        return lock
+    except BaseException:
+        engine.post_if_open(request.give_up)
+        raise
+
+
+def locked(lock: LockHandle) -> Steps[bool]:
+    """Return whether the server says that anybody holds a lock."""
+    kind = lock._kind
+    return ask(lock, partial(lock._engine.query, lock.name, kind.locked(lock_name(lock.name)), kind.read_locked))
+
+
+def owned(lock: LockHandle) -> Steps[bool]:
+    """Return whether the server says that a lock's own token is stored there."""
+    lease = lock._seen()
+    if lease is None or not lease.group.alive:
+        return False
+    return bool((yield from ask(lock, lock._owned_query(lease))))
+
+
+def acquire_many(
+    side: Side,
+    lock_class: Callable[..., AnyLock],
+    names: Iterable[Name],
+    options: LockOptions,
+    on_lost: OnLost | None,
+    all_or_nothing: bool,
+    limit: float | None,
+) -> Steps[dict[Name, AnyLock | None]]:
+    """Try once to acquire each of ``names``; return the lock of each, or None."""
+    engine = side._server
+    acquired: CallerOperation[None] = side._new_operation()
+
+    def new_lock(name: Name) -> AnyLock:
+        return lock_class(engine, EXCLUSIVE, name, options, on_lost)
+
+    many = ManyLocks(engine, names, options, new_lock, all_or_nothing, acquired, limit)
+    acquired.undeliverable = many.give_up
+    try:
+        for _ in many.hand_over():
+            yield from acquired.pause()
+        yield from acquired.wait()
+        acquired.result()
+        return many.outcome()
+    except BaseException:
+        many.give_up()
+        raise
+
+
+@uninterrupted_start
+def release_all(
+    side: Side,
+    choose: Callable[[], tuple[list[Lease], dict[str | bytes, LossReason], LockNotHeld | None]],
+    let_go: Callable[[list[Lease] | None], object],
+) -> Steps[None]:
+    """Release the leases that ``choose`` returns, with those that are lost and the error to raise when all are released.
+
+    After an interruption ``let_go`` has them released without waiting; it gets None where they were not chosen yet.
+    """
+    leases = None
+    try:
+        leases, lost, missing = choose()
+        if leases:
+            released: CallerOperation[dict[str | bytes, LossReason]] = side._new_operation()
+            side._engine.submit(partial(side._server.release_many, leases, released))
+    except (WheelLockError, TypeError):
+        raise
+    except BaseException:
+        insist(let_go, leases)
+        raise
+    if leases:
+        yield from released.wait()
+        lost.update(released.result())
+    raise_if_any(lost, side._engine)
+    if missing is not None:
+        raise missing
+
+
+@uninterrupted_start
+def release_many(side: Side, locks: Iterable[LockHandle | None]) -> Steps[None]:
+    """Release ``locks``, all of which are read first."""
+    given: list[Any] = []
+    return release_all(
+        side,
+        lambda: (*leases_to_release(read_all(locks, given)), None),
+        lambda leases: let_go_of(side._server, locks, given, leases),
+    )
