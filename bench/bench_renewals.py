@@ -15,13 +15,13 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from tests.support.redis_server import RedisServer
 from wheel_lock import HashedWheelTimer
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.lease import NOBODY, Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.options import ContextOptions, lock_options
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 from wheel_lock.testing import ManualClock
 
 LOCKS = 10_000
@@ -51,8 +51,8 @@ def test_wheel_lock(benchmark: BenchmarkFixture, server: RedisServer) -> None:
     engine = Engine(RedisPyConnector(server.client()), ContextOptions(), timer, launch=lambda attempt: attempt())
     options = lock_options(TIMEOUT_S)
     group = engine.router.renewer.group(EXCLUSIVE, options.timeout_s, options.timeout_ms, options.renew_every_s)
-    leases = [Lease(f"lock:{n}", fragment(b"lock:%d" % n, b"%022d" % n), group, NOBODY) for n in range(LOCKS)]
-    acquired: Operation[None] = Operation(lambda: None)
+    leases = [Lease(f"lock:{n}", lease_args(b"lock:%d" % n, b"%022d" % n), group, NOBODY) for n in range(LOCKS)]
+    acquired: Future[None] = Future(lambda: None)
     bulk = AcquireMany(engine.leases, options, acquired)
     timer.post(lambda: bulk.add(leases))
     timer.post(bulk.seal)

@@ -211,7 +211,7 @@ def test_whatever_is_called_for_the_engine_has_a_failure_domain() -> None:
         ("lease.py", "from . import engine", ["1: rule layers"]),
         ("lease.py", "from .engine.leases import LeaseTable", ["1: rule layers"]),
         ("net/connection.py", "from .. import context", ["1: rule layers"]),
-        ("net/connection.py", "from ..locks.base import LockHandle", ["1: rule layers"]),
+        ("net/connection.py", "from ..locks.base import BaseLock", ["1: rule layers"]),
         ("engine/__init__.py", "from ..locks import base", ["1: rule layers"]),
         ("wheel/wheel.py", "def f():\n    from wheel_lock import lease", ["2: rule layers"]),
         ("context.py", "import wheel_lock.cli, wheel_lock.testing", ["1: rule layers", "1: rule layers"]),

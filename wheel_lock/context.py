@@ -23,15 +23,15 @@ from wheel_lock.quorum.context import QuorumContext, QuorumOptions
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.timer import HashedWheelTimer
-from wheel_lock.sync.call import Waiting, run
-from wheel_lock.sync.context import ThreadFace
+from wheel_lock.sync.call import SyncFuture, run
+from wheel_lock.sync.context import ThreadContext
 from wheel_lock.sync.factory import ThreadLocks
 from wheel_lock.sync.lock import Lock
 
 _EXIT_TIMEOUT_S = 0.8  # so that a process that holds locks still ends within a second
 
 
-class LockContext(ThreadLocks, ThreadFace):
+class LockContext(ThreadLocks, ThreadContext):
     """Holds locks on one Redis server and keeps them alive from one thread.
 
     Args:
@@ -353,13 +353,13 @@ if hasattr(os, "register_at_fork"):
 @atexit.register
 def _at_exit() -> None:
     """Release what is held, within a bounded time for all contexts together; what cannot be released expires."""
-    closing: list[Waiting[None]] = []
+    closing: list[SyncFuture[None]] = []
     engines = list(ENGINES)
     for engine in engines:
         engine.exiting = True
     for engine in engines:
         if (engine.held or engine.timer.running) and not engine.closed and not engine.timer.stopped:
-            waiting: Waiting[None] = Waiting(engine)
+            waiting: SyncFuture[None] = SyncFuture(engine)
             engine.post_if_open(partial(engine.end, _EXIT_TIMEOUT_S, waiting))
             closing.append(waiting)
     for waiting in closing:

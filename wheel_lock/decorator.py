@@ -18,7 +18,7 @@ from wheel_lock.aio.lock import Lock as AsyncLock
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockAlreadyHeld, quoted
 from wheel_lock.lease import Owner
-from wheel_lock.locks.base import LockHandle
+from wheel_lock.locks.base import BaseLock
 from wheel_lock.options import lock_name
 from wheel_lock.sync import call as sync_call
 from wheel_lock.sync.lock import Lock
@@ -28,10 +28,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # The locks of running calls, by their owners. Weak: a lock is collected with its call, also if that is interrupted.
-_calls: weakref.WeakValueDictionary[tuple[Owner, LockEngine, str | bytes], LockHandle] = weakref.WeakValueDictionary()
+_calls: weakref.WeakValueDictionary[tuple[Owner, LockEngine, str | bytes], BaseLock] = weakref.WeakValueDictionary()
 
 
-def _call_of(lock: LockHandle, owner: Owner) -> tuple[Owner, LockEngine, str | bytes]:
+def _call_of(lock: BaseLock, owner: Owner) -> tuple[Owner, LockEngine, str | bytes]:
     """Return the key of a call that acquires ``lock``. Raises LockAlreadyHeld if a call of the same owner holds it."""
     call = owner, lock._engine, lock.name
     outer = _calls.get(call)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from wheel_lock.errors import LossReason
 from wheel_lock.observe.events import HeldLock, LostEvent
 from wheel_lock.options import DRIFT, MARGIN_S
-from wheel_lock.protocol.resp import name_in, split_fragment
+from wheel_lock.protocol.resp import name_in, split_lease_args
 from wheel_lock.wheel import WheelEntry
 
 
@@ -44,13 +44,13 @@ class Event(enum.IntEnum):
     """An event in the life of a lease. (Integers, because the table is looked up for every grant.)"""
 
     GRANTED = 0  # the server granted it
-    TURNED_DOWN = 1  # the server refused it, or its caller does not wait any more
-    SENT = 2  # a renewal was sent
+    REJECTED = 1  # the server refused it, or its caller does not wait any more
+    RENEWAL_SENT = 2  # a renewal was sent
     EXTEND = 3  # the caller changes its time-to-live
     CONFIRMED = 4  # the server confirmed the token and the new expiry
-    UNKNOWN = 5  # the outcome of what was sent is not known
+    OUTCOME_UNKNOWN = 5  # the outcome of what was sent is not known
     RELEASE = 6  # the caller releases it
-    FREED = 7  # the release is over
+    RELEASED = 7  # the release is over
     LOSE = 8  # it ended without a release
     EXPORT = 9  # the caller hands it over to another process
 
@@ -60,15 +60,15 @@ _BELIEVED = (HELD, RENEWING, OVERDUE, EXTENDING)
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.PENDING, Event.GRANTED): HELD,
-    (State.PENDING, Event.TURNED_DOWN): State.REFUSED,
-    (HELD, Event.SENT): RENEWING,
-    (OVERDUE, Event.SENT): RENEWING,
-    (HELD, Event.UNKNOWN): OVERDUE,  # due, and there is no connection to renew it on
-    (RENEWING, Event.UNKNOWN): OVERDUE,
-    (EXTENDING, Event.UNKNOWN): OVERDUE,
+    (State.PENDING, Event.REJECTED): State.REFUSED,
+    (HELD, Event.RENEWAL_SENT): RENEWING,
+    (OVERDUE, Event.RENEWAL_SENT): RENEWING,
+    (HELD, Event.OUTCOME_UNKNOWN): OVERDUE,  # due, and there is no connection to renew it on
+    (RENEWING, Event.OUTCOME_UNKNOWN): OVERDUE,
+    (EXTENDING, Event.OUTCOME_UNKNOWN): OVERDUE,
     (RENEWING, Event.CONFIRMED): HELD,
     (EXTENDING, Event.CONFIRMED): HELD,
-    (State.RELEASING, Event.FREED): State.RELEASED,
+    (State.RELEASING, Event.RELEASED): State.RELEASED,
     (State.RELEASING, Event.LOSE): State.LOST,  # the server says that the key was gone before the release
 }
 for _state in _BELIEVED:
@@ -163,34 +163,34 @@ class Lease(WheelEntry):
 
     Attributes:
         name: The lock's name as the caller gave it.
-        fragment: Name and token, encoded for the wire; both are read back from it when needed.
+        lease_args: Name and token, encoded for the wire; both are read back from it when needed.
         group: The group of leases with the same terms.
         state: A :class:`State`.
         deadline: The local deadline, in seconds of the timer's clock.
         acquired_at: When its acquire was sent.
         renewals: The number of confirmed renewals.
         limits: Its limits, or None.
-        may_last: The latest expiry of the key after an extension, whatever the outcome of that was.
+        max_expiry: The latest expiry of the key after an extension, whatever the outcome of that was.
         loss: The reason of its loss, or None. Never changes once set.
         owner: The thread or task that it belongs to.
         on_lost: Called once, on the notifier thread, if it is lost.
         fence: Its fence, if one was requested.
-        place: The file and line where it was acquired, if that is tracked.
+        call_site: The file and line where it was acquired, if that is tracked.
     """
 
     __slots__ = (
         "acquired_at",
+        "call_site",
         "deadline",
         "fence",
-        "fragment",
         "group",
+        "lease_args",
         "limits",
         "loss",
-        "may_last",
+        "max_expiry",
         "name",
         "on_lost",
         "owner",
-        "place",
         "renewals",
         "state",
     )
@@ -198,7 +198,7 @@ class Lease(WheelEntry):
     def __init__(
         self,
         name: str | bytes,
-        fragment: bytes,
+        lease_args: bytes,
         group: Group,
         owner: Owner = NOBODY,
         on_lost: Callable[[LostEvent], object] | None = None,
@@ -206,31 +206,31 @@ class Lease(WheelEntry):
     ) -> None:
         self.tick = -1
         self.name = name
-        self.fragment = fragment
+        self.lease_args = lease_args
         self.group = group
         self.state: State = State.PENDING
         self.deadline = -math.inf
         self.acquired_at = math.inf
         self.renewals = 0
         self.limits: Limits | None = None
-        self.may_last = -math.inf
+        self.max_expiry = -math.inf
         self.loss: LossReason | None = None
         self.owner = owner
         self.on_lost = on_lost
         self.fence: int | None = None
-        self.place = place
+        self.call_site = place
 
     @property
     def key(self) -> bytes:
         """The lock's name as the server stores it."""
-        return name_in(self.fragment)
+        return name_in(self.lease_args)
 
     @property
     def token(self) -> bytes:
         """The token: the secret value of the owner."""
-        return split_fragment(self.fragment)[1]
+        return split_lease_args(self.lease_args)[1]
 
-    def move(self, event: Event) -> bool:
+    def transition(self, event: Event) -> bool:
         """Change the state as the transition table says.
 
         Returns:
@@ -244,7 +244,7 @@ class Lease(WheelEntry):
         self.state = after
         return True
 
-    def believed(self, now: float) -> bool:
+    def is_valid(self, now: float) -> bool:
         """Return whether the lease is valid at ``now``. Changes nothing."""
         return self.loss is None and self.state <= EXTENDING and now < self.deadline and self.group.alive
 
@@ -273,7 +273,7 @@ class Lease(WheelEntry):
                 return LossReason.RENEWAL_LIMIT
         return LossReason.NOT_CONFIRMED
 
-    def see_lapse(self) -> None:
+    def record_lapse(self) -> None:
         """Record the loss after the deadline has passed. From any thread. Never overwrites a reason."""
         if self.loss is None and self.state <= EXTENDING:
             self.loss = self.lapse_reason()
@@ -313,7 +313,7 @@ def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits:
             lease.acquired_at = sent_at
             lease.limits = limits
             lease.deadline = deadline
-        if not lease.move(granted):
+        if not lease.transition(granted):
             all_pending = False
     return all_pending
 

@@ -12,7 +12,7 @@ from tests.aio.support import Run, ended, until
 from tests.redis.support import Backend
 from wheel_lock import LockContext, LocksLost, LossReason, TooManyLocks
 from wheel_lock.asyncio import Lock
-from wheel_lock.locks.bulk import ManyLocks
+from wheel_lock.locks.bulk import BulkAcquire
 
 NAMES = [f"shard:{number}" for number in range(4500)]  # more than one part
 
@@ -46,9 +46,9 @@ def test_other_tasks_have_their_turn_while_the_locks_are_made(
     run: Run, context: LockContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns, turns_until_made = 0, 0
-    hand_over = ManyLocks.hand_over
+    hand_over = BulkAcquire.submit
 
-    def counted(many: ManyLocks[str, Lock]) -> Iterator[None]:
+    def counted(many: BulkAcquire[str, Lock]) -> Iterator[None]:
         nonlocal turns_until_made
         yield from hand_over(many)
         turns_until_made = turns
@@ -60,7 +60,7 @@ def test_other_tasks_have_their_turn_while_the_locks_are_made(
             await asyncio.sleep(0)
 
     async def main() -> None:
-        monkeypatch.setattr(ManyLocks, "hand_over", counted)
+        monkeypatch.setattr(BulkAcquire, "submit", counted)
         turning = asyncio.create_task(turn())
         locks = await context.asyncio.acquire_many(NAMES)
         turning.cancel()

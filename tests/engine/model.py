@@ -87,7 +87,7 @@ class ModelServer:
         if self.refusal is not None:
             return error(self.refusal)
         if command.sha1 and self.known is not None and command.sha1 not in self.known:
-            if not command.in_full:
+            if not command.use_eval:
                 return error("NOSCRIPT No matching script. Please use EVAL.")
             self.known.add(command.sha1)
         action: Callable[[Command], bytes] = getattr(self, f"_{command.what.lower()}")

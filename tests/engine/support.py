@@ -18,19 +18,19 @@ from typing import Any, NamedTuple, Self, TypeVar
 import hiredis
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import NOBODY, Lease, Owner, State
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.lock_types.base import Kind
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.connector import Connection
 from wheel_lock.observe import ContextStats, LostEvent
 from wheel_lock.observe.stats import snapshot
 from wheel_lock.options import ContextOptions, lock_name, lock_options
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 from wheel_lock.protocol.tokens import new_token
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -90,7 +90,7 @@ class Command(NamedTuple):
 
     what: str
     arguments: tuple[bytes, ...]
-    in_full: bool = False
+    use_eval: bool = False
     sha1: bytes = b""
 
     @property
@@ -228,9 +228,9 @@ class _Socket(socket.socket):
 
 
 class _ScriptedConnection:
-    def __init__(self, sock: _Socket, level: int) -> None:
+    def __init__(self, sock: _Socket, capability: int) -> None:
         self.sock: socket.socket = sock
-        self.level = level
+        self.capability = capability
         self.server: tuple[str | None, str] = ("scripted", "6379")
         self.missing_rights: frozenset[str] = frozenset()
         self.keyed = False
@@ -238,7 +238,7 @@ class _ScriptedConnection:
     def close(self) -> None:
         self.sock.close()
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         socket.close(self.sock.detach())
 
 
@@ -326,7 +326,7 @@ class Attempt(NamedTuple):
 
     lease: Lease
     request: Acquire
-    operation: Operation[bool]
+    future: Future[bool]
 
 
 class BulkAttempt(NamedTuple):
@@ -334,7 +334,7 @@ class BulkAttempt(NamedTuple):
 
     leases: list[Lease]
     bulk: AcquireMany
-    operation: Operation[None]
+    future: Future[None]
 
 
 class _Failures(logging.Handler):
@@ -459,18 +459,18 @@ class Rig:
         self.timer.post(work, self.engine)
         self.turn()
 
-    def ask(self, begin: Callable[[Operation[T]], object]) -> Operation[T]:
+    def ask(self, begin: Callable[[Future[T]], object]) -> Future[T]:
         """Post work that completes an operation, and turn."""
-        operation: Operation[T] = Operation(lambda: None)
-        self.post(lambda: begin(operation))
-        return operation
+        future: Future[T] = Future(lambda: None)
+        self.post(lambda: begin(future))
+        return future
 
     def lease(
         self,
         name: str | bytes,
         timeout: float = 3.0,
         *,
-        kind: Kind = EXCLUSIVE,
+        kind: LockType = EXCLUSIVE,
         owner: Owner = NOBODY,
         renew_every: float | None = None,
         renew: bool = True,
@@ -478,7 +478,7 @@ class Rig:
         """A lease that is not acquired yet."""
         options = lock_options(timeout, renew=renew, renew_every=renew_every)
         group = self.engine.router.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
-        lease = Lease(name, fragment(lock_name(name), new_token()), group, owner)
+        lease = Lease(name, lease_args(lock_name(name), new_token()), group, owner)
         lease.on_lost = partial(self._note, lease)
         return lease
 
@@ -490,7 +490,7 @@ class Rig:
         name: str | bytes,
         timeout: float = 3.0,
         *,
-        kind: Kind = EXCLUSIVE,
+        kind: LockType = EXCLUSIVE,
         owner: Owner = NOBODY,
         renew: bool = True,
         renew_every: float | None = None,
@@ -502,18 +502,18 @@ class Rig:
         options = lock_options(
             timeout, renew=renew, renew_every=renew_every, max_renewals=max_renewals, max_hold=max_hold
         )
-        operation: Operation[bool] = Operation(lambda: None)
-        request = Acquire(self.engine.leases, (lease,), options, operation)
+        future: Future[bool] = Future(lambda: None)
+        request = Acquire(self.engine.leases, (lease,), options, future)
         self.post(request.begin)
-        return Attempt(lease, request, operation)
+        return Attempt(lease, request, future)
 
     def hold(self, name: str | bytes, timeout: float = 3.0, **options: Any) -> Lease:
         """Acquire a lock that the server grants at once."""
         attempt = self.acquire(name, timeout, **options)
         self.server.agree()
         self.turn()
-        assert attempt.operation.done
-        assert attempt.operation.result()
+        assert attempt.future.done
+        assert attempt.future.result()
         return attempt.lease
 
     def acquire_many(
@@ -521,36 +521,36 @@ class Rig:
     ) -> BulkAttempt:
         """Begin to acquire many locks."""
         leases = [self.lease(name, timeout, **options) for name in names]
-        operation: Operation[None] = Operation(lambda: None)
-        bulk = AcquireMany(self.engine.leases, lock_options(timeout, **options), operation)
+        future: Future[None] = Future(lambda: None)
+        bulk = AcquireMany(self.engine.leases, lock_options(timeout, **options), future)
         self.timer.post(lambda: bulk.begin(len(leases), limit_s), self.engine)
         self.timer.post(lambda: bulk.add(leases), self.engine)
         self.post(bulk.seal)
-        return BulkAttempt(leases, bulk, operation)
+        return BulkAttempt(leases, bulk, future)
 
     def hold_many(self, names: Iterable[str], timeout: float = 3.0, **options: Any) -> list[Lease]:
         """Acquire many locks that the server grants at once."""
         attempt = self.acquire_many(names, timeout, **options)
         self._let(self.agree)
-        assert attempt.operation.done
-        assert attempt.operation.error is None
+        assert attempt.future.done
+        assert attempt.future.error is None
         assert all(lease.state is State.HELD for lease in attempt.leases)
         return attempt.leases
 
-    def release(self, lease: Lease) -> Operation[None]:
-        return self.ask(lambda operation: self.engine.release(lease, operation))
+    def release(self, lease: Lease) -> Future[None]:
+        return self.ask(lambda future: self.engine.release(lease, future))
 
-    def release_many(self, leases: Iterable[Lease]) -> Operation[dict[str | bytes, LossReason]]:
-        return self.ask(lambda operation: self.engine.release_many(leases, operation))
+    def release_many(self, leases: Iterable[Lease]) -> Future[dict[str | bytes, LossReason]]:
+        return self.ask(lambda future: self.engine.release_many(leases, future))
 
-    def extend(self, lease: Lease, seconds: float, *, replace: bool = False) -> Operation[None]:
+    def extend(self, lease: Lease, seconds: float, *, replace: bool = False) -> Future[None]:
         time_ms = round(seconds * 1000)
-        return self.ask(lambda operation: self.engine.extend(lease, time_ms, replace, operation))
+        return self.ask(lambda future: self.engine.extend(lease, time_ms, replace, future))
 
     # -- what can be seen --------------------------------------------------------------------------------------------
 
     def believes(self, lease: Lease) -> bool:
-        return lease.believed(self.now)
+        return lease.is_valid(self.now)
 
     @property
     def told(self) -> list[tuple[Lease, LostEvent]]:

@@ -15,7 +15,7 @@ from wheel_lock.errors import (
 )
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE, FAIR, FENCED, READ, REENTRANT, WRITE, Exclusive, semaphore
-from wheel_lock.lock_types.base import Kind
+from wheel_lock.lock_types.base import LockType
 
 REFUSED = ConnectionRefusedError("nobody listens")
 BUSY = error("BUSY Redis is busy running a script.")
@@ -25,9 +25,9 @@ def test_a_free_lock_is_set_with_its_token_and_time_to_live(rig: Rig) -> None:
     attempt = rig.acquire("a")
     command = rig.server.one("SET")
     assert command.arguments == (b"a", attempt.lease.token, b"NX", b"PX", b"3000")
-    assert not attempt.operation.done
+    assert not attempt.future.done
     rig.say(OK)
-    assert attempt.operation.result() is True
+    assert attempt.future.result() is True
     assert rig.believes(attempt.lease)
 
 
@@ -36,7 +36,7 @@ def test_a_fenced_lock_gets_its_number(rig: Rig) -> None:
     command = rig.server.one("acquire_fenced")
     assert command.pairs == [(b"a", attempt.lease.token)]
     rig.say(integer(1763700000000000))
-    assert attempt.operation.result() is True
+    assert attempt.future.result() is True
     assert attempt.lease.fence == 1763700000000000
 
 
@@ -44,7 +44,7 @@ def test_a_fenced_lock_gets_its_number(rig: Rig) -> None:
 def test_a_taken_lock_is_not_granted(rig: Rig, kind: Exclusive, reply: bytes) -> None:
     attempt = rig.acquire("a", kind=kind)
     rig.say(reply)
-    assert attempt.operation.result() is False
+    assert attempt.future.result() is False
     assert attempt.lease.fence is None
     rig.go_on(10.0)
     assert len(rig.server.take()) == 1  # nothing was granted, so there is nothing to undo
@@ -54,7 +54,7 @@ def test_the_servers_error_is_the_callers(rig: Rig) -> None:
     attempt = rig.acquire("a")
     rig.say(error("OOM command not allowed when used memory > 'maxmemory'."))
     with pytest.raises(LockServerError, match=r"OOM command not allowed .* \(lock 'a'\)"):
-        attempt.operation.result()
+        attempt.future.result()
     rig.go_on(10.0)
     assert len(rig.server.take()) == 1
 
@@ -65,7 +65,7 @@ def test_an_unanswered_acquire_times_out_and_is_released_on_the_same_road(rig: R
     rig.launch.slow = True
     rig.go_to(START + 5.01)
     with pytest.raises(LockTimeout, match=r"did not answer within 5 s \(lock 'a'\)"):
-        attempt.operation.result()
+        attempt.future.result()
     assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
     rig.say(OK, FINE)  # it was granted after all
     assert not rig.believes(attempt.lease)
@@ -77,10 +77,10 @@ def test_an_acquire_that_finds_no_connection_times_out_with_the_reason(rig: Rig)
     rig.connector.refusal = REFUSED
     attempt = rig.acquire("a")
     rig.go_to(START + 4.9)
-    assert not attempt.operation.done
+    assert not attempt.future.done
     rig.go_to(START + 5.01)
     with pytest.raises(LockUnavailable, match=r"No connection to the scripted server: nobody listens \(lock 'a'\)"):
-        attempt.operation.result()
+        attempt.future.result()
 
 
 def test_the_time_limit_includes_reconnecting(rig: Rig) -> None:
@@ -90,7 +90,7 @@ def test_the_time_limit_includes_reconnecting(rig: Rig) -> None:
     rig.connector.refusal = REFUSED
     rig.go_to(START + 5.01)
     with pytest.raises(LockUnavailable):
-        attempt.operation.result()
+        attempt.future.result()
 
 
 # Given up by the caller, at each stage
@@ -133,7 +133,7 @@ def test_given_up_in_the_turn_in_which_the_grant_arrives_it_is_released(rig: Rig
     rig.server.one("SET")
     rig.server.say(OK)
     rig.post(attempt.request.give_up)  # the reply is read first, in the same turn
-    assert attempt.operation.result() is True
+    assert attempt.future.result() is True
     assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
     assert not rig.believes(attempt.lease)
     rig.say(FINE)
@@ -202,7 +202,7 @@ def test_an_error_reply_to_a_second_try_does_not_leave_the_first_ones_grant_behi
     assert len(rig.server.take()) == 1
     rig.say(BUSY)
     with pytest.raises(LockServerError, match="BUSY"):
-        attempt.operation.result()
+        attempt.future.result()
     rig.go_on(0.1)
     assert [command.pairs for command in rig.server.take()] == [[(b"a", attempt.lease.token)]], (
         "no grant is left behind"
@@ -211,13 +211,13 @@ def test_an_error_reply_to_a_second_try_does_not_leave_the_first_ones_grant_behi
 
 @pytest.mark.parametrize("kind", [FENCED, REENTRANT, READ, WRITE, FAIR, semaphore(2)], ids=lambda kind: kind.name)
 def test_an_error_reply_to_a_script_is_followed_by_a_release_for_it_may_have_come_half_way(
-    rig: Rig, kind: Kind
+    rig: Rig, kind: LockType
 ) -> None:
     attempt = rig.acquire("a", 30.0, kind=kind)
     rig.server.take()
     rig.say(BUSY)
     with pytest.raises(LockServerError, match="BUSY"):
-        attempt.operation.result()
+        attempt.future.result()
     [clean_up] = rig.server.take()
     assert clean_up.what.startswith("release")
     assert clean_up.arguments[:2] == (b"a", attempt.lease.token)
@@ -230,7 +230,7 @@ def test_an_error_reply_to_a_plain_set_is_an_answer(rig: Rig) -> None:
     rig.server.one("SET")
     rig.say(BUSY)
     with pytest.raises(LockServerError, match="BUSY"):
-        attempt.operation.result()
+        attempt.future.result()
     assert rig.server.take() == []
     assert not rig.engine.busy
 
@@ -242,7 +242,7 @@ def test_an_entry_error_in_a_second_try_does_not_leave_the_first_ones_grant_behi
     rig.server.one("acquire_many")
     rig.say(array(1, "OOM command not allowed when used memory > 'maxmemory'."))
     with pytest.raises(LockServerError, match="OOM"):
-        attempt.operation.result()
+        attempt.future.result()
     rig.go_on(0.1)
     assert [command.pairs for command in rig.server.take()] == [[(b"a", attempt.lease.token)]], (
         "no grant is left behind"
@@ -254,7 +254,7 @@ def test_a_second_try_that_finds_another_owner_is_refused(rig: Rig) -> None:
     rig.server.close()
     rig.go_on(0.1)
     rig.say(array(1, TAKEN))
-    assert attempt.operation.result() is False
+    assert attempt.future.result() is False
 
 
 def test_a_server_that_hangs_up_on_every_acquire_is_not_asked_in_a_tight_loop(rig: Rig) -> None:
@@ -267,7 +267,7 @@ def test_a_server_that_hangs_up_on_every_acquire_is_not_asked_in_a_tight_loop(ri
 
     rig.go_on(6.0, hang_up)
     with pytest.raises(WheelLockError):
-        attempt.operation.result()
+        attempt.future.result()
     assert rig.connector.attempts <= 24  # pauses of 20 ms, doubled up to half a second, each a quarter more or less
 
 
@@ -279,10 +279,10 @@ def test_no_more_than_max_held_are_held_or_being_acquired() -> None:
         held = rig.hold("a")
         pending = rig.acquire("b")
         with pytest.raises(TooManyLocks, match="the limit of this context is 2"):
-            rig.acquire("c").operation.result()
+            rig.acquire("c").future.result()
         rig.server.take()
         rig.say(NIL)
-        assert pending.operation.result() is False
+        assert pending.future.result() is False
         rig.hold("d")
         rig.release(held)
         rig.hold("e")
@@ -295,11 +295,11 @@ def test_what_a_bulk_acquire_is_asking_for_counts_too() -> None:
         single = rig.acquire("one more")
         another = rig.acquire_many(["and", "more"])
         rig.go_on(0.1, rig.agree)
-        assert bulk.operation.done
+        assert bulk.future.done
         assert len(rig.engine.leases.held) <= 5
-        for operation in (single.operation, another.operation):
+        for future in (single.future, another.future):
             with pytest.raises(TooManyLocks):
-                operation.result()
+                future.result()
 
 
 def test_a_bulk_acquire_that_would_be_too_much_sends_nothing() -> None:
@@ -307,7 +307,7 @@ def test_a_bulk_acquire_that_would_be_too_much_sends_nothing() -> None:
         rig.hold("a")
         bulk = rig.acquire_many(names(5))
         with pytest.raises(TooManyLocks):
-            bulk.operation.result()
+            bulk.future.result()
         assert rig.server.take() == []
         rig.hold_many(names(4))
 
@@ -323,7 +323,7 @@ def test_every_end_of_an_acquire_gives_its_place_back() -> None:
         unanswered = rig.acquire("a")
         rig.launch.slow = True
         rig.go_on(5.1)
-        assert unanswered.operation.done
+        assert unanswered.future.done
         rig.server.take()
         rig.say(OK, FINE)
         assert rig.engine.leases.acquiring == 0
@@ -331,9 +331,9 @@ def test_every_end_of_an_acquire_gives_its_place_back() -> None:
 
 
 def test_a_closed_engine_grants_nothing(rig: Rig) -> None:
-    rig.ask(lambda operation: rig.engine.close(1.0, operation))
+    rig.ask(lambda future: rig.engine.close(1.0, future))
     with pytest.raises(ContextClosed):
         rig.engine.submit(lambda: None)
     lease = rig.acquire("a")
     with pytest.raises(ContextClosed):
-        lease.operation.result()
+        lease.future.result()

@@ -41,22 +41,22 @@ def stranger(failing: Rig) -> Engine:
     engine = Engine(failing.connector, ContextOptions(), failing.timer, failing.launch)
     group = engine.router.renewer.group(EXCLUSIVE, 30.0, 30_000, 10.0)
     lease = Lease("the other's", b"", group)
-    lease.move(Event.GRANTED)
+    lease.transition(Event.GRANTED)
     lease.deadline = failing.now + 29.0
     engine.leases.held[lease] = None
     return engine
 
 
 def believes(engine: Engine) -> bool:
-    return all(lease.believed(engine.timer.clock.now()) for lease in engine.leases.held) and bool(engine.leases.held)
+    return all(lease.is_valid(engine.timer.clock.now()) for lease in engine.leases.held) and bool(engine.leases.held)
 
 
-@pytest.mark.parametrize("event", [Event.FREED, Event.GRANTED, Event.CONFIRMED, Event.TURNED_DOWN])
+@pytest.mark.parametrize("event", [Event.RELEASED, Event.GRANTED, Event.CONFIRMED, Event.REJECTED])
 def test_a_step_that_is_not_legal_costs_that_lease(
     failing: Rig, stranger: Engine, caplog: pytest.LogCaptureFixture, event: Event
 ) -> None:
     struck, other = failing.hold("struck"), failing.hold("other")
-    failing.post(lambda: struck.move(event))
+    failing.post(lambda: struck.transition(event))
     assert struck.state is State.LOST
     assert failing.reasons == [("struck", INTERNAL)]
     assert failing.believes(other)
@@ -73,7 +73,7 @@ def test_a_step_of_a_lease_that_is_over_is_logged_and_changes_nothing(failing: R
     failing.release(lease)
     failing.agree()
     failing.turn()
-    failing.post(lambda: lease.move(Event.LOSE))
+    failing.post(lambda: lease.transition(Event.LOSE))
     assert lease.state is State.RELEASED
     assert failing.told == []
 
@@ -85,8 +85,8 @@ def test_a_command_that_cannot_be_encoded_costs_its_caller(
     with monkeypatch.context() as patch:
         patch.setattr(type(EXCLUSIVE), "acquire", fail)
         attempt = failing.acquire("struck")
-    assert isinstance(attempt.operation.error, WheelLockError)
-    assert attempt.operation.error.__cause__ is BUG
+    assert isinstance(attempt.future.error, WheelLockError)
+    assert attempt.future.error.__cause__ is BUG
     assert attempt.lease.state is State.REFUSED
     assert failing.engine.leases.acquiring == 0
     assert failing.connector.attempts == 1  # nothing was sent, so the connection is as good as before
@@ -101,11 +101,11 @@ def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(
 ) -> None:
     other = failing.hold("other")
     with monkeypatch.context() as patch:
-        patch.setattr(type(EXCLUSIVE), "read_acquire", fail)
+        patch.setattr(type(EXCLUSIVE), "parse_acquire", fail)
         struck, behind = failing.acquire("struck"), failing.acquire("behind")
         failing.say(OK, OK)
-    assert isinstance(struck.operation.error, WheelLockError)
-    assert not behind.operation.done  # it is asked for again on the next connection
+    assert isinstance(struck.future.error, WheelLockError)
+    assert not behind.future.done  # it is asked for again on the next connection
 
     released: list[str] = []
 
@@ -116,7 +116,7 @@ def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(
 
     failing.go_on(1.0, agree)
     assert released == ["struck"]  # it may have been granted
-    assert behind.operation.result()
+    assert behind.future.result()
     assert failing.believes(other)
     assert believes(stranger)
     assert failing.told == []
@@ -157,7 +157,7 @@ def test_work_of_an_engine_that_fails_costs_that_engine(failing: Rig, stranger: 
     waits = failing.acquire("b")
     failing.post(fail)
     assert failing.reasons == [("a", INTERNAL)]
-    assert isinstance(waits.operation.error, LockUnavailable)
+    assert isinstance(waits.future.error, LockUnavailable)
     assert believes(stranger)
     again = failing.hold("a")
     failing.go_on(5.0, failing.agree)
@@ -168,9 +168,9 @@ def test_a_waiter_that_fails_costs_the_waits_and_no_lease(
     failing: Rig, stranger: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = failing.hold("a")
-    monkeypatch.setattr(failing.engine.lines, "_ended", fail)
-    monkeypatch.setattr(failing.engine.lines, "_lines", {b"somebody": object()})
-    monkeypatch.setattr(failing.engine.lines, "_disperse", list)
+    monkeypatch.setattr(failing.engine.wait_queues, "_ended", fail)
+    monkeypatch.setattr(failing.engine.wait_queues, "_queues", {b"somebody": object()})
+    monkeypatch.setattr(failing.engine.wait_queues, "_drain", list)
     release = failing.release(lease)
     failing.agree()
     failing.turn()

@@ -75,7 +75,7 @@ def test_several_replies_that_break_off_at_any_byte_go_to_their_own_requests() -
             rig.server.close()
             rig.turn()
             assert renewed.state is (State.HELD if cut >= ends[0] else State.OVERDUE)
-            assert [operation.done for operation in (release, granted.operation, refused.operation)] == [
+            assert [future.done for future in (release, granted.future, refused.future)] == [
                 cut >= end for end in ends[1:]
             ]
             rig.go_on(0.1)
@@ -108,7 +108,7 @@ def test_a_renewal_of_which_the_server_has_read_any_number_of_bytes_is_unknown()
 def test_a_connection_that_breaks_while_a_long_request_is_half_written_loses_nothing() -> None:
     with Rig() as rig:
         attempt = rig.acquire_many([f"{number}:{'x' * 500}" for number in range(2000)], 30.0)
-        while not attempt.operation.done:  # more than a turn can write
+        while not attempt.future.done:  # more than a turn can write
             rig.agree()
             rig.turn()
         leases = attempt.leases
@@ -127,7 +127,7 @@ def test_a_connection_that_breaks_while_a_long_request_is_half_written_loses_not
 def test_a_server_that_reads_slowly_gets_every_byte_once_and_in_order(rig: Rig) -> None:
     attempt = rig.acquire_many([f"{number}:{'x' * 500}" for number in range(3000)], 30.0)
     seen: list[str] = []
-    while not attempt.operation.done:
+    while not attempt.future.done:
         rig.server.read(10_000)
         for command_ in rig.server._commands:
             seen += command_.names
@@ -213,18 +213,18 @@ def test_an_acquires_reply_that_makes_no_sense_grants_nothing_and_is_asked_again
     attempt = rig.acquire("a")
     rig.server.one("SET")
     rig.say(reply)
-    assert not attempt.operation.done, "that is no reply to a SET"
+    assert not attempt.future.done, "that is no reply to a SET"
     rig.go_on(0.1)
     assert rig.server.one("acquire_many").pairs == [(b"a", attempt.lease.token)]
     rig.say(FINE)
-    assert attempt.operation.result() is True
+    assert attempt.future.result() is True
 
 
 @pytest.mark.parametrize("reply", [OK, NIL, FINE, integer(-1), b"$1\r\n5\r\n", *NONSENSE])
 def test_a_fences_reply_that_makes_no_sense_grants_nothing(rig: Rig, reply: bytes) -> None:
     attempt = rig.acquire("a", kind=FENCED)
     rig.say(reply)
-    assert not attempt.operation.done
+    assert not attempt.future.done
     rig.go_on(0.1)
     rig.say(integer(7))
     assert attempt.lease.fence == 7
@@ -233,11 +233,11 @@ def test_a_fences_reply_that_makes_no_sense_grants_nothing(rig: Rig, reply: byte
 @pytest.mark.parametrize("reply", [OK, NIL, FINE, integer(1 << 40), integer(-2), b"$1\r\n1\r\n", b"#t\r\n", *NONSENSE])
 def test_a_releases_reply_that_makes_no_sense_is_asked_again(rig: Rig, reply: bytes) -> None:
     lease = rig.hold("a")
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.say(reply)
-    assert not operation.done
+    assert not future.done
     rig.go_on(0.1, rig.agree)
-    assert operation.result() is None
+    assert future.result() is None
     assert rig.told == []
 
 
@@ -245,12 +245,12 @@ def test_a_releases_reply_that_makes_no_sense_is_asked_again(rig: Rig, reply: by
 def test_an_extends_reply_that_makes_no_sense_proves_nothing(rig: Rig, reply: bytes) -> None:
     lease = rig.hold("a")
     deadline = lease.deadline
-    operation = rig.extend(lease, 5.0, replace=True)
+    future = rig.extend(lease, 5.0, replace=True)
     rig.say(reply)
-    assert not operation.done
+    assert not future.done
     assert lease.deadline == deadline
     rig.go_on(0.1, rig.agree)
-    assert operation.result() is None
+    assert future.result() is None
     assert rig.believes(lease)
 
 
@@ -258,10 +258,10 @@ def test_an_extends_reply_that_makes_no_sense_proves_nothing(rig: Rig, reply: by
 def test_a_bulk_acquires_reply_that_makes_no_sense_grants_nothing_and_is_asked_again(rig: Rig, reply: bytes) -> None:
     attempt = rig.acquire_many(names(3))
     rig.say(reply)
-    assert not attempt.operation.done
+    assert not attempt.future.done
     assert not rig.engine.leases.held
     rig.go_on(0.1, rig.agree)
-    assert attempt.operation.result() is None
+    assert attempt.future.result() is None
     assert len(rig.engine.leases.held) == 3
 
 
@@ -282,22 +282,22 @@ def test_one_reply_too_many_does_not_answer_what_is_asked_next(rig: Rig) -> None
     attempt = rig.acquire("a")
     rig.server.one("SET")
     rig.say(NIL, OK)
-    assert attempt.operation.result() is False
+    assert attempt.future.result() is False
     again = rig.acquire("a")
     rig.go_on(0.2)
-    assert not again.operation.done
+    assert not again.future.done
     assert again.lease.state is State.PENDING
 
 
 def test_what_came_before_the_nonsense_counts_and_what_comes_after_it_does_not(rig: Rig) -> None:
     first, second, third = (rig.acquire(name) for name in ("a", "b", "c"))
     rig.say(OK, integer(99), OK)
-    assert first.operation.result() is True
-    assert not second.operation.done
-    assert not third.operation.done
+    assert first.future.result() is True
+    assert not second.future.done
+    assert not third.future.done
     rig.go_on(0.1, rig.agree)
-    assert second.operation.result() is True
-    assert third.operation.result() is True
+    assert second.future.result() is True
+    assert third.future.result() is True
 
 
 def test_a_server_that_only_talks_nonsense_is_not_asked_in_a_tight_loop_and_the_lease_is_lost_in_time(rig: Rig) -> None:

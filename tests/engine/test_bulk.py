@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.support import FINE, START, TAKEN, Rig, array, error, names
-from wheel_lock.engine.requests.bulk import CHUNKS_IN_FLIGHT
+from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import State
 
@@ -18,9 +18,9 @@ def test_all_are_granted_by_one_call(rig: Rig) -> None:
     command = rig.server.one("acquire_many")
     assert command.ttl_ms == 3000
     assert command.pairs == [(lease.key, lease.token) for lease in attempt.leases]
-    assert not attempt.operation.done
+    assert not attempt.future.done
     rig.say(FINE)
-    assert attempt.operation.result() is None
+    assert attempt.future.result() is None
     assert all(rig.believes(lease) for lease in attempt.leases)
     assert attempt.leases[0].deadline == pytest.approx(START + 2.968)
 
@@ -28,7 +28,7 @@ def test_all_are_granted_by_one_call(rig: Rig) -> None:
 def test_taken_entries_are_refused_and_the_rest_is_held(rig: Rig) -> None:
     attempt = rig.acquire_many(names(5))
     rig.say(array(1, TAKEN, 4, TAKEN))
-    assert attempt.operation.result() is None
+    assert attempt.future.result() is None
     assert [lease.state is State.HELD for lease in attempt.leases] == [False, True, True, False, True]
     assert [lease.state for lease in attempt.leases].count(State.REFUSED) == 2
     assert rig.stats().acquired == rig.stats().held == 3
@@ -39,7 +39,7 @@ def test_taken_entries_are_refused_and_the_rest_is_held(rig: Rig) -> None:
 def test_all_taken_is_an_answer_too(rig: Rig) -> None:
     attempt = rig.acquire_many(names(2))
     rig.say(array(1, TAKEN, 2, TAKEN))
-    assert attempt.operation.result() is None
+    assert attempt.future.result() is None
     assert not rig.engine.leases.held
 
 
@@ -48,7 +48,7 @@ def test_an_entry_error_undoes_everything(rig: Rig) -> None:
     rig.server.take()
     rig.say(array(2, "OOM command not allowed when used memory > 'maxmemory'."))
     with pytest.raises(LockServerError, match=r"OOM .* \(lock 'lock:1'\)"):
-        attempt.operation.result()
+        attempt.future.result()
     assert rig.server.one("release_many").names == ["lock:0", "lock:2"]
     rig.say(FINE)
     assert not rig.engine.leases.held
@@ -65,10 +65,10 @@ def test_a_refused_call_undoes_everything() -> None:
             ["lock:4", "lock:5"],
         ]
         rig.say(FINE, BUSY)
-        assert not attempt.operation.done  # the third chunk may still be granted
+        assert not attempt.future.done  # the third chunk may still be granted
         rig.say(FINE)
         with pytest.raises(LockServerError, match="BUSY"):
-            attempt.operation.result()
+            attempt.future.result()
         assert sorted(name for command in rig.server.take() for name in command.names) == [
             "lock:0",
             "lock:1",
@@ -83,17 +83,17 @@ def test_a_refused_call_undoes_everything() -> None:
 def test_no_more_than_a_few_chunks_are_under_way_and_an_error_stops_the_rest() -> None:
     with Rig(batch_size=1) as rig:
         attempt = rig.acquire_many(names(50))
-        assert len(rig.server.take()) == CHUNKS_IN_FLIGHT
+        assert len(rig.server.take()) == BATCHES_IN_FLIGHT
         rig.say(FINE)
         assert len(rig.server.take()) == 1
         rig.say(BUSY)
         undone = rig.server.one("release_many")  # of what may have been granted half-way through
-        for _ in range(CHUNKS_IN_FLIGHT - 1):
+        for _ in range(BATCHES_IN_FLIGHT - 1):
             rig.say(FINE)
         with pytest.raises(LockServerError):
-            attempt.operation.result()
+            attempt.future.result()
         released = [name for command in rig.server.take() for name in command.names]
-        assert len(released) == CHUNKS_IN_FLIGHT  # those that had been granted
+        assert len(released) == BATCHES_IN_FLIGHT  # those that had been granted
         assert not set(undone.names) & set(released)
         assert {lease.state for lease in attempt.leases[9:]} == {State.REFUSED}
 
@@ -111,7 +111,7 @@ def test_a_broken_chunk_is_sent_again_and_recognises_its_own_tokens() -> None:
         assert (again.what, verification.what) == ("acquire_many", "renew")
         assert again.pairs == [(lease.key, lease.token) for lease in attempt.leases[2:]]
         rig.say(FINE)
-        assert attempt.operation.result() is None
+        assert attempt.future.result() is None
         assert attempt.leases[0].deadline < attempt.leases[3].deadline <= rig.now + 2.968
         rig.say(FINE)
 
@@ -126,7 +126,7 @@ def test_an_error_reply_to_a_chunks_second_try_does_not_leave_the_first_ones_gra
     rig.go_on(0.1)
     rig.server.one("acquire_many")
     rig.say(reply)
-    assert attempt.operation.error is not None
+    assert attempt.future.error is not None
     rig.go_on(0.1)
     released = {pair for command in rig.server.take() for pair in command.pairs}
     assert released == {(lease.key, lease.token) for lease in attempt.leases}, "no grant is left behind"
@@ -140,7 +140,7 @@ def test_an_unanswered_chunk_times_out_and_everything_is_released() -> None:
         rig.launch.slow = True
         rig.go_to(START + 5.01)
         with pytest.raises(LockTimeout):
-            attempt.operation.result()
+            attempt.future.result()
         released = {name for command in rig.server.take() if "release" in command.what for name in command.names}
         assert released == set(names(4))
         assert not rig.engine.leases.held
@@ -151,7 +151,7 @@ def test_without_a_connection_nothing_is_sent_and_the_caller_is_told(rig: Rig) -
     attempt = rig.acquire_many(names(3))
     rig.go_to(START + 5.01)
     with pytest.raises(LockUnavailable, match="nobody listens"):
-        attempt.operation.result()
+        attempt.future.result()
     rig.connector.refusal = None
     rig.go_on(5.0)
     assert rig.connector.servers == []
@@ -160,7 +160,7 @@ def test_without_a_connection_nothing_is_sent_and_the_caller_is_told(rig: Rig) -
 def test_given_up_midway_everything_granted_or_asked_for_is_released_and_the_rest_never_sent() -> None:
     with Rig(batch_size=1) as rig:
         attempt = rig.acquire_many(names(20), 30.0)
-        assert len(rig.server.take()) == CHUNKS_IN_FLIGHT
+        assert len(rig.server.take()) == BATCHES_IN_FLIGHT
         rig.say(FINE * 2, array(1, TAKEN))
         rig.server.take()
         sent = 11  # eight, and one more for each reply
@@ -201,7 +201,7 @@ def test_a_chunk_granted_too_late_is_released(rig: Rig) -> None:
     rig.server.take()
     rig.server.say(FINE)
     rig.jump(1.5)
-    assert attempt.operation.result() is None
+    assert attempt.future.result() is None
     assert {lease.state for lease in attempt.leases} == {State.REFUSED}
     assert rig.server.one("release_many").names == ["a", "b"]
 
@@ -211,12 +211,12 @@ def test_a_server_without_scripts_gets_each_chunk_in_full() -> None:
         attempt = rig.acquire_many(names(4))
         rig.server.take()
         rig.say(NOSCRIPT * 2)
-        assert [(command.in_full, command.names) for command in rig.server.take()] == [
+        assert [(command.use_eval, command.names) for command in rig.server.take()] == [
             (True, ["lock:0", "lock:1"]),
             (True, ["lock:2", "lock:3"]),
         ]
         rig.say(FINE * 2)
-        assert attempt.operation.result() is None
+        assert attempt.future.result() is None
 
 
 # Release
@@ -224,11 +224,11 @@ def test_a_server_without_scripts_gets_each_chunk_in_full() -> None:
 
 def test_many_are_released_by_one_call(rig: Rig) -> None:
     leases = rig.hold_many(names(3))
-    operation = rig.release_many(leases)
+    future = rig.release_many(leases)
     assert not any(rig.believes(lease) for lease in leases)
     assert rig.server.one("release_many").pairs == [(lease.key, lease.token) for lease in leases]
     rig.say(FINE)
-    assert operation.result() == {}
+    assert future.result() == {}
     assert rig.stats().released == 3
     rig.go_on(10.0)
     assert rig.server.take() == []
@@ -239,10 +239,10 @@ def test_losses_are_reported_by_name_and_told_once(rig: Rig) -> None:
     rig.go_on(1.0)
     rig.server.take()
     rig.say(array(1, 0))
-    operation = rig.release_many(leases)
+    future = rig.release_many(leases)
     assert rig.server.one("release_many").names == names(4)[1:]
     rig.say(array(1, 0, 2, TAKEN))
-    assert operation.result() == {
+    assert future.result() == {
         "lock:0": LossReason.KEY_GONE,
         "lock:1": LossReason.KEY_GONE,
         "lock:2": LossReason.TAKEN,
@@ -256,10 +256,10 @@ def test_losses_are_reported_by_name_and_told_once(rig: Rig) -> None:
 
 def test_a_key_of_another_type_is_a_loss_and_another_error_is_an_error(rig: Rig) -> None:
     leases = rig.hold_many(names(3))
-    operation = rig.release_many(leases)
+    future = rig.release_many(leases)
     rig.say(array(1, "WRONGTYPE no string", 2, "READONLY no writes"))
     with pytest.raises(LockServerError, match=r"READONLY .* \(lock 'lock:1'\)"):
-        operation.result()
+        future.result()
     assert rig.reasons == [("lock:0", LossReason.TAKEN)]
     assert not rig.engine.leases.held
     assert not any(rig.believes(lease) for lease in leases)
@@ -267,12 +267,12 @@ def test_a_key_of_another_type_is_a_loss_and_another_error_is_an_error(rig: Rig)
 
 def test_a_broken_release_is_sent_again_and_missing_keys_are_its_own_work(rig: Rig) -> None:
     leases = rig.hold_many(names(2))
-    operation = rig.release_many(leases)
+    future = rig.release_many(leases)
     rig.server.close()
     rig.go_on(0.1)
     rig.server.one("release_many")
     rig.say(array(1, 0, 2, TAKEN))
-    assert operation.result() == {}
+    assert future.result() == {}
     assert rig.told == []
 
 
@@ -281,21 +281,21 @@ def test_renewals_go_on_between_the_chunks_of_a_long_release() -> None:
         rig.hold("kept", 3.0)
         leases = rig.hold_many(names(40), 30.0)
         rig.server.take()
-        operation = rig.release_many(leases)
+        future = rig.release_many(leases)
         rig.go_on(1.0)
         assert sorted({command.what for command in rig.server.agree()}) == ["release_many", "renew"]
         rig.go_on(0.5, rig.agree)
-        assert operation.done
+        assert future.done
 
 
 def test_a_release_that_nobody_answers_ends_within_a_response_timeout() -> None:
     with Rig(batch_size=1) as rig:
         leases = rig.hold_many(names(40), 60.0)
         rig.launch.slow = True
-        operation = rig.release_many(leases)
+        future = rig.release_many(leases)
         rig.go_on(6.0)
         with pytest.raises(LockTimeout):
-            operation.result()
+            future.result()
 
 
 def test_a_release_of_nothing_is_done(rig: Rig) -> None:
@@ -305,7 +305,7 @@ def test_a_release_of_nothing_is_done(rig: Rig) -> None:
 
 def test_leases_of_different_terms_are_released_by_calls_of_their_own(rig: Rig) -> None:
     leases = [rig.hold("a", 3.0), rig.hold("b", 3.0), rig.hold("c", 6.0)]
-    operation = rig.release_many(leases)
+    future = rig.release_many(leases)
     assert [command.names for command in rig.server.take()] == [["a", "b"], ["c"]]
     rig.say(FINE * 2)
-    assert operation.result() == {}
+    assert future.result() == {}

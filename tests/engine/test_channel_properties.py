@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from wheel_lock.net.connection import Channel, NodeRequest
+from wheel_lock.net.connection import NodeRequest, PipelinedConnection
 from wheel_lock.protocol.resp import Reply
 
 PATTERN = bytes(range(251)) * 300  # no two places that are near each other look alike
@@ -41,20 +41,20 @@ class Piece:
         self.unsents = 0
         self.breaks: list[Exception] = []
 
-    def encode(self, level: int) -> bytes:
+    def encode(self, capability: int) -> bytes:
         return self.data
 
-    def answered(self, reply: Reply) -> None:
+    def on_reply(self, reply: Reply) -> None:
         self.replies.append(reply)
 
     def unsent(self) -> None:
         assert not self.breaks
         self.unsents += 1
 
-    def broken(self, error: Exception) -> None:
+    def on_connection_lost(self, error: Exception) -> None:
         self.breaks.append(error)
 
-    def refused(self, error: Exception) -> None:
+    def on_unavailable(self, error: Exception) -> None:
         raise AssertionError("nobody refuses here")
 
     def crashed(self, error: Exception) -> None:
@@ -78,7 +78,7 @@ class Turner:
     def unwatch(self, sock: socket.socket) -> None:
         self.handler = None
 
-    def flush_later(self, channel: Channel) -> None:
+    def flush_later(self, channel: PipelinedConnection) -> None:
         self.wanted = True
 
 
@@ -86,7 +86,7 @@ class Line:
     """A connection of the engine's that is one end of a socket pair with small buffers."""
 
     server = None
-    level = 0
+    capability = 0
     missing_rights: frozenset[str] = frozenset()
 
     def __init__(self, sock: socket.socket) -> None:
@@ -95,7 +95,7 @@ class Line:
     def close(self) -> None:
         self.sock.close()
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         raise AssertionError("nobody forks here")
 
 
@@ -145,7 +145,9 @@ class ChannelMachine(RuleBasedStateMachine):
         if self.secure:
             connection.sock = SecureSocket(ours)
         timer: Any = self.timer
-        self.channel = Channel(timer, connection, None, lambda: None, lambda channel, error: self.lost.append(error))
+        self.channel = PipelinedConnection(
+            timer, connection, None, lambda: None, lambda channel, error: self.lost.append(error)
+        )
         self.pieces: list[Piece] = []
         self.inside: list[Piece] = []  # put in and not taken out, in order
         self.taken_out: list[Piece] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.support import FINE, GONE, NIL, OK, START, TICK_S, Rig, array, error
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost, LossReason
 from wheel_lock.lease import Lease, Owner, State, local_deadline
 from wheel_lock.lock_types import FENCED
@@ -67,10 +67,10 @@ def test_a_renewal_that_a_late_thread_sends_counts_from_when_it_is_sent(rig: Rig
 def test_a_confirmation_never_moves_the_deadline_back(rig: Rig) -> None:
     # Extended, the lease is renewed when that prolongs the server's expiry, which is 1 % later than what we believe.
     lease = rig.hold("a", 10.0, renew_every=0.05)
-    operation = rig.extend(lease, 15.0, replace=True)
+    future = rig.extend(lease, 15.0, replace=True)
     rig.agree()
     rig.turn()
-    assert operation.result() is None
+    assert future.result() is None
     extended = lease.deadline
     assert extended == pytest.approx(START + 15.0 * 0.99 - 0.002)
     seen = [extended]
@@ -86,8 +86,8 @@ def test_a_confirmation_never_moves_the_deadline_back(rig: Rig) -> None:
 
 def test_belief_ends_at_the_deadline_even_if_nobody_turns_the_timer(rig: Rig) -> None:
     lease = rig.hold("a")
-    assert lease.believed(lease.deadline - 1e-6)
-    assert not lease.believed(lease.deadline)
+    assert lease.is_valid(lease.deadline - 1e-6)
+    assert not lease.is_valid(lease.deadline)
 
 
 @pytest.mark.parametrize("late_by", [0.0, 0.001, 0.5, 60.0])
@@ -137,15 +137,15 @@ def test_a_thread_stopped_while_it_reads_a_grant_does_not_hand_out_a_lapsed_leas
     sock = rig.connector.sockets[0]
     sock.before_recv = lambda: (setattr(sock, "before_recv", None), rig.clock.jump(3.5))
     rig.say(OK)
-    assert attempt.operation.done
-    assert attempt.operation.result() is False, "the caller is told that it holds a lock that lapsed half a second ago"
+    assert attempt.future.done
+    assert attempt.future.result() is False, "the caller is told that it holds a lock that lapsed half a second ago"
 
 
 def test_what_another_thread_has_seen_lapse_is_not_confirmed_any_more(rig: Rig) -> None:
     lease = rig.hold("a")
     rig.go_on(1.0)
     rig.server.one("renew")
-    lease.see_lapse()
+    lease.record_lapse()
     assert not rig.believes(lease)
     rig.say(FINE)
     assert not rig.believes(lease)
@@ -273,7 +273,7 @@ def test_a_grant_that_is_read_just_before_its_deadline_is_told_lost_by_its_deadl
     rig.jump(deadline - 0.003 - START)
     rig.say(OK)
     rig.go_on(0.5)
-    if not attempt.operation.result():
+    if not attempt.future.result():
         return  # as good: it was never handed out
     [(_, event)] = rig.told
     assert event.at <= deadline
@@ -284,7 +284,7 @@ def test_a_grant_that_is_read_after_its_deadline_is_none_and_is_released(rig: Ri
     rig.server.one("SET")
     rig.jump(0.995)
     rig.say(OK)
-    assert attempt.operation.result() is False
+    assert attempt.future.result() is False
     assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
     assert rig.told == []
     assert rig.stats().acquired == 0
@@ -321,7 +321,7 @@ def test_an_abandoned_lease_in_an_unanswered_renewal_is_released_when_that_is_co
 def test_an_acquire_that_is_refused_holds_nothing(rig: Rig) -> None:
     attempt = rig.acquire("a")
     rig.say(NIL)
-    assert attempt.operation.result() is False
+    assert attempt.future.result() is False
     assert attempt.lease.state is State.REFUSED
     assert not rig.engine.leases.held
     rig.go_on(5.0)
@@ -343,9 +343,9 @@ def test_a_release_at_the_deadline_says_that_the_lease_was_lost(rig: Rig) -> Non
     lease = rig.hold("a")
     rig.launch.slow = True
     rig.clock.jump(BELIEF_S + 0.001)  # nobody has turned the timer
-    operation: Operation[None] = Operation(lambda: None)
-    rig.engine.release(lease, operation)
+    future: Future[None] = Future(lambda: None)
+    rig.engine.release(lease, future)
     with pytest.raises(LockLost, match="not confirmed in time"):
-        operation.result()
+        future.result()
     rig.turn()
     assert len(rig.told) == 1

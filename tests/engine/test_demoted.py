@@ -32,29 +32,29 @@ def test_an_acquire_goes_to_the_next_master(moving: Rig, demotion: str) -> None:
     moving.go_on(0.1)
     moving.server.one("SET")
     moving.say(OK)
-    assert attempt.operation.result()
+    assert attempt.future.result()
 
 
 def test_a_release_goes_to_the_next_master(moving: Rig, demotion: str) -> None:
     lease = moving.hold("a")
-    operation = moving.release(lease)
+    future = moving.release(lease)
     moving.say(error(demotion))
     moving.go_on(0.1)
     moving.server.one("release")
     moving.say(integer(1))
-    assert operation.error is None
-    assert operation.done
+    assert future.error is None
+    assert future.done
 
 
 def test_an_extension_goes_to_the_next_master(moving: Rig, demotion: str) -> None:
     lease = moving.hold("a")
-    operation = moving.extend(lease, 5.0, replace=True)
+    future = moving.extend(lease, 5.0, replace=True)
     moving.say(error(demotion))
     moving.go_on(0.1)
     moving.server.one("extend")
     moving.say(integer(5000))
-    assert operation.error is None
-    assert operation.done
+    assert future.error is None
+    assert future.done
     assert moving.believes(lease)
 
 
@@ -83,13 +83,13 @@ def test_a_renewal_of_which_some_entries_are_refused_goes_to_the_next_master(mov
 
 def test_a_release_of_many_of_which_each_entry_is_refused_goes_to_the_next_master(moving: Rig) -> None:
     leases = moving.hold_many(names(2))
-    operation = moving.release_many(leases)
+    future = moving.release_many(leases)
     moving.server.one("release_many")
     moving.say(array(1, VERDICT, 2, VERDICT))
     moving.go_on(0.1)
     assert len(moving.server.one("release_many").pairs) == 2
     moving.say(FINE)
-    assert operation.result() == {}
+    assert future.result() == {}
 
 
 def test_an_acquire_of_many_of_which_each_entry_is_refused_goes_to_the_next_master(moving: Rig) -> None:
@@ -99,5 +99,5 @@ def test_an_acquire_of_many_of_which_each_entry_is_refused_goes_to_the_next_mast
     moving.go_on(0.1)
     assert len(moving.server.one("acquire_many").pairs) == 2
     moving.say(FINE)
-    assert attempt.operation.error is None
+    assert attempt.future.error is None
     assert all(lease.state is State.HELD for lease in attempt.leases)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.support import FINE, GONE, OK, START, Rig, array, error, integer, names
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
 
 
-def close(rig: Rig, timeout: float = 5.0) -> Operation[None]:
-    return rig.ask(lambda operation: rig.engine.close(timeout, operation))
+def close(rig: Rig, timeout: float = 5.0) -> Future[None]:
+    return rig.ask(lambda future: rig.engine.close(timeout, future))
 
 
 def test_closing_loses_what_is_held_and_releases_it_owner_checked(rig: Rig) -> None:
     leases = rig.hold_many(names(3))
-    operation = close(rig)
+    future = close(rig)
     assert not any(rig.believes(lease) for lease in leases)
     assert rig.server.one("release_many").pairs == [(lease.key, lease.token) for lease in leases]
-    assert not operation.done
+    assert not future.done
     rig.say(FINE)
-    assert operation.result() is None
+    assert future.result() is None
     rig.server.take()
     assert rig.server.hung_up
     assert rig.reasons == [(name, LossReason.CONTEXT_CLOSED) for name in names(3)]
@@ -32,10 +32,10 @@ def test_closing_loses_what_is_held_and_releases_it_owner_checked(rig: Rig) -> N
 def test_closing_sweeps_in_chunks_a_few_at_a_time() -> None:
     with Rig(batch_size=10) as rig:
         leases = rig.hold_many(names(200), 30.0)
-        operation = close(rig)
+        future = close(rig)
         released: list[str] = []
         most = 0
-        while not operation.done:
+        while not future.done:
             commands = rig.server.take()
             most = max(most, len(commands))
             for command in commands:
@@ -52,11 +52,11 @@ def test_closing_is_bounded_in_time_when_nobody_answers() -> None:
     with Rig(batch_size=10) as rig:
         leases = rig.hold_many(names(200), 30.0)
         rig.launch.slow = True
-        operation = close(rig, 2.0)
+        future = close(rig, 2.0)
         rig.go_on(1.9)
-        assert not operation.done
+        assert not future.done
         rig.go_on(0.2)
-        assert operation.done
+        assert future.done
         assert not any(rig.believes(lease) for lease in leases)
         assert len(rig.told) == 200
         rig.server.take()
@@ -68,8 +68,8 @@ def test_closing_without_a_connection_is_over_at_once(rig: Rig) -> None:
     rig.connector.refusal = ConnectionRefusedError("nobody listens")
     rig.server.close()
     rig.turn()
-    operation = close(rig)
-    assert operation.done
+    future = close(rig)
+    assert future.done
     assert len(rig.told) == 3
     assert not any(rig.believes(lease) for lease in leases)
     attempts = rig.connector.attempts
@@ -81,8 +81,8 @@ def test_closing_may_leave_what_is_held_to_expire() -> None:
     with Rig(release_on_close=False) as rig:
         rig.hold("a")
         rig.server.take()
-        operation = close(rig)
-        assert operation.done
+        future = close(rig)
+        assert future.done
         assert rig.server.take() == []
         assert rig.server.hung_up
         assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
@@ -102,19 +102,19 @@ def test_closing_twice_is_harmless(rig: Rig) -> None:
 
 def test_a_refused_sweep_ends_the_close(rig: Rig) -> None:
     rig.hold("a")
-    operation = close(rig)
+    future = close(rig)
     rig.say(error("READONLY no writes"))
-    assert operation.done
+    assert future.done
 
 
 def test_a_sweep_that_finds_no_script_is_repeated_in_full(rig: Rig) -> None:
     rig.hold("a")
-    operation = close(rig)
+    future = close(rig)
     rig.server.take()
     rig.say(error("NOSCRIPT No matching script."))
-    assert rig.server.one("release_many").in_full
+    assert rig.server.one("release_many").use_eval
     rig.say(FINE)
-    assert operation.done
+    assert future.done
 
 
 def test_what_waits_for_a_connection_is_refused_by_a_close(rig: Rig) -> None:
@@ -122,7 +122,7 @@ def test_what_waits_for_a_connection_is_refused_by_a_close(rig: Rig) -> None:
     attempt = rig.acquire("a")
     assert close(rig).done
     with pytest.raises(LockUnavailable, match="closed"):
-        attempt.operation.result()
+        attempt.future.result()
     assert rig.engine.leases.acquiring == 0
 
 
@@ -141,13 +141,13 @@ def test_nothing_can_be_asked_of_a_closed_engine(rig: Rig) -> None:
 def test_a_grant_that_arrives_during_the_close_is_released(rig: Rig) -> None:
     rig.hold("held")
     attempt = rig.acquire("a", 30.0)
-    operation = close(rig)
+    future = close(rig)
     assert [command.what for command in rig.server.take()][-2:] == ["SET", "release_many"]
     rig.say(OK)
-    assert attempt.operation.result() is False
+    assert attempt.future.result() is False
     assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
     rig.say(FINE, FINE)
-    assert operation.done
+    assert future.done
     assert not rig.engine.leases.held
 
 
@@ -157,7 +157,7 @@ def test_a_grant_that_is_read_together_with_the_end_of_the_sweep_is_released(rig
     close(rig)
     rig.server.take()
     rig.say(OK, FINE)
-    assert attempt.operation.done
+    assert attempt.future.done
     released = [pair for command in rig.server.take() for pair in command.pairs]
     assert released == [(b"a", attempt.lease.token)], "no grant is left behind"
 
@@ -165,8 +165,8 @@ def test_a_grant_that_is_read_together_with_the_end_of_the_sweep_is_released(rig
 def test_a_release_asked_for_before_the_close_is_sent_before_the_connection_is_hung_up(rig: Rig) -> None:
     lease = rig.hold("a", 30.0)
     rig.server.take()
-    release: Operation[None] = Operation(lambda: None)
-    closed: Operation[None] = Operation(lambda: None)
+    release: Future[None] = Future(lambda: None)
+    closed: Future[None] = Future(lambda: None)
     rig.timer.post(lambda: rig.engine.release(lease, release), rig.engine)
     rig.post(lambda: rig.engine.close(5.0, closed))
     assert rig.server.one("release").pairs == [(b"a", lease.token)]
@@ -175,12 +175,12 @@ def test_a_release_asked_for_before_the_close_is_sent_before_the_connection_is_h
 def test_an_unanswered_renewal_does_not_outlive_the_close(rig: Rig) -> None:
     lease = rig.hold("a")
     rig.go_on(1.0)
-    operation = close(rig)
+    future = close(rig)
     assert [command.what for command in rig.server.take()] == ["renew", "release_many"]
     rig.say(FINE, FINE)
     assert [command.what for command in rig.server.take()] == ["release_many"], "a late success is cleaned up"
     rig.say(FINE)
-    assert operation.done
+    assert future.done
     assert not rig.believes(lease)
     assert len(rig.told) == 1
 
@@ -197,9 +197,9 @@ def test_a_stopped_timer_ends_every_lease(rig: Rig) -> None:
 
 def test_a_stopped_timer_hangs_up_where_a_close_is_under_way(rig: Rig) -> None:
     lease = rig.hold("a")
-    operation = close(rig)
+    future = close(rig)
     assert rig.server.one("release_many").pairs == [(lease.key, lease.token)]
-    assert not operation.done
+    assert not future.done
     rig.engine.timer_stopped()
     rig.turn()
     assert rig.server.take() == []
@@ -215,10 +215,10 @@ def test_a_retired_engine_keeps_what_is_held_and_hangs_up_after_the_last_release
     rig.post(rig.engine.retire)
     rig.go_on(5.0, rig.agree)
     assert rig.believes(lease)
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.agree()
     rig.turn()
-    assert operation.done
+    assert future.done
     rig.go_on(0.1)
     rig.server.take()
     assert rig.server.hung_up
@@ -293,16 +293,16 @@ def test_requests_under_way_when_the_thread_dies_are_refused_at_once(rig: Rig) -
     release = rig.release(lease)
     many = rig.acquire_many(["c", "d"])
     die(rig)
-    for operation in (acquire.operation, release, many.operation):
-        assert operation.done, "its caller would wait until it looks around"
-        assert isinstance(operation.error, LockUnavailable)
+    for future in (acquire.future, release, many.future):
+        assert future.done, "its caller would wait until it looks around"
+        assert isinstance(future.error, LockUnavailable)
 
 
 def test_requests_that_wait_for_a_connection_when_the_thread_dies_are_refused_at_once(rig: Rig) -> None:
     rig.launch.slow = True
     acquire = rig.acquire("b")
     die(rig)
-    assert isinstance(acquire.operation.error, LockUnavailable)
+    assert isinstance(acquire.future.error, LockUnavailable)
     rig.launch.go_on()  # the attempt of the life before
     rig.go_on(5.0)
     assert rig.server.take() == []
@@ -319,7 +319,7 @@ def test_a_dead_thread_gives_every_place_back() -> None:
         rig.launch.go_on()
         rig.hold("c")
         rig.hold("d")
-        assert rig.acquire("e").operation.error is not None
+        assert rig.acquire("e").future.error is not None
 
 
 def test_nothing_is_connected_after_the_thread_died_unless_somebody_asks(rig: Rig) -> None:
@@ -346,7 +346,7 @@ def test_a_closed_engine_stays_closed_when_the_thread_dies(rig: Rig) -> None:
     rig.turn()
     die(rig)
     with pytest.raises(ContextClosed):
-        rig.acquire("b").operation.result()
+        rig.acquire("b").future.result()
     assert rig.connector.attempts == 1
 
 
@@ -400,7 +400,7 @@ def test_a_parents_request_is_not_sent_by_the_child(rig: Rig) -> None:
     rig.launch.go_on()
     rig.turn()
     assert rig.server.take() == []
-    assert not attempt.operation.done
+    assert not attempt.future.done
     rig.launch.slow = False
     rig.hold("b")
     assert b"$1\r\na\r\n" not in rig.everything_sent()

@@ -23,13 +23,13 @@ BUSY = error("BUSY Redis is busy running a script.")
 def test_replacing_sets_the_time_to_live_and_the_deadline(rig: Rig) -> None:
     lease = rig.hold("a")
     rig.jump(0.5)
-    operation = rig.extend(lease, 10.0, replace=True)
+    future = rig.extend(lease, 10.0, replace=True)
     command = rig.server.one("extend")
     assert command.arguments == (b"a", lease.token, b"10000", b"1", b"%d" % MAX_TTL_MS)
     assert rig.believes(lease)
     rig.jump(0.2)
     rig.say(integer(10_000))
-    assert operation.result() is None
+    assert future.result() is None
     assert lease.state is State.HELD
     assert lease.deadline == pytest.approx(START + 0.5 + 9.898)
 
@@ -37,10 +37,10 @@ def test_replacing_sets_the_time_to_live_and_the_deadline(rig: Rig) -> None:
 def test_adding_sets_the_deadline_that_the_server_reports(rig: Rig) -> None:
     lease = rig.hold("a")
     rig.jump(0.5)
-    operation = rig.extend(lease, 10.0)
+    future = rig.extend(lease, 10.0)
     assert rig.server.one("extend").arguments[2:4] == (b"10000", b"0")
     rig.say(integer(12_500))
-    assert operation.result() is None
+    assert future.result() is None
     assert lease.deadline == pytest.approx(START + 0.5 + 12.5 * 0.99 - 0.002)
 
 
@@ -60,18 +60,18 @@ def test_an_extended_lease_is_renewed_when_that_prolongs_it_and_not_cut_short_be
 def test_adding_never_moves_the_deadline_back(rig: Rig) -> None:
     lease = rig.hold("a")
     before = lease.deadline
-    operation = rig.extend(lease, 0.01)
+    future = rig.extend(lease, 0.01)
     rig.jump(0.9)  # the request is slow on its way to the server, which then adds to what is left: 2.1 s
     rig.say(integer(2_110))
-    assert operation.result() is None
+    assert future.result() is None
     assert lease.deadline >= before, "what was added can only have prolonged it"
 
 
 def test_where_the_key_had_lost_its_expiry_the_deadline_is_that_of_the_new_one(rig: Rig) -> None:
     lease = rig.hold("a", 30.0)
-    operation = rig.extend(lease, 5.0)
+    future = rig.extend(lease, 5.0)
     rig.say(integer(5_000))
-    assert operation.result() is None
+    assert future.result() is None
     assert lease.deadline == pytest.approx(START + 4.948)
 
 
@@ -79,12 +79,12 @@ def test_where_the_key_had_lost_its_expiry_the_deadline_is_that_of_the_new_one(r
 def test_an_extension_that_the_server_finds_too_long_changes_nothing(rig: Rig, renew: bool) -> None:
     lease = rig.hold("a", 30.0, renew=renew)
     deadline = lease.deadline
-    operation = rig.extend(lease, MAX_SECONDS - 100.0)
+    future = rig.extend(lease, MAX_SECONDS - 100.0)
     rig.server.one("extend")
     rig.say(integer(-2))
-    assert isinstance(operation.error, ValueError)
-    assert "additional_time" in str(operation.error)
-    assert "999999900 s" in str(operation.error)
+    assert isinstance(future.error, ValueError)
+    assert "additional_time" in str(future.error)
+    assert "999999900 s" in str(future.error)
     assert lease.deadline == deadline
     assert rig.believes(lease)
     rig.go_on(25.0, rig.agree)
@@ -97,11 +97,11 @@ def test_an_extension_that_the_server_finds_too_long_changes_nothing(rig: Rig, r
 
 def test_an_extension_that_is_too_long_for_a_lease_that_has_ended_meanwhile_is_a_loss(rig: Rig) -> None:
     lease = rig.hold("a")
-    operation = rig.extend(lease, 10.0)
+    future = rig.extend(lease, 10.0)
     rig.server.take()
     rig.clock.jump(5.0)
     rig.say(integer(-2))
-    assert isinstance(operation.error, LockLost)
+    assert isinstance(future.error, LockLost)
     assert lease.state is State.LOST
 
 
@@ -129,7 +129,7 @@ def test_a_shortened_lease_is_renewed_with_time_to_spare(rig: Rig, seconds: floa
 def test_a_shortened_lease_whose_extend_is_unanswered_is_told_lost_in_time(rig: Rig) -> None:
     lease = rig.hold("a", 30.0)
     rig.launch.slow = True
-    operation = rig.extend(lease, 1.0, replace=True)
+    future = rig.extend(lease, 1.0, replace=True)
     rig.go_on(1.0)
     assert rig.reasons == [("a", LossReason.NOT_CONFIRMED)]
     [(_, event)] = rig.told
@@ -137,7 +137,7 @@ def test_a_shortened_lease_whose_extend_is_unanswered_is_told_lost_in_time(rig: 
     rig.server.take()
     rig.say(integer(1_000))
     with pytest.raises(LockLost, match="not confirmed in time"):
-        operation.result()
+        future.result()
     assert rig.server.one("release_many").pairs == [(b"a", lease.token)]
     assert not rig.believes(lease)
 
@@ -145,10 +145,10 @@ def test_a_shortened_lease_whose_extend_is_unanswered_is_told_lost_in_time(rig: 
 @pytest.mark.parametrize(("reply", "reason"), [(0, LossReason.KEY_GONE), (-1, LossReason.TAKEN)])
 def test_extending_what_is_gone_is_a_loss(rig: Rig, reply: int, reason: LossReason) -> None:
     lease = rig.hold("a")
-    operation = rig.extend(lease, 5.0)
+    future = rig.extend(lease, 5.0)
     rig.say(integer(reply))
     with pytest.raises(LockLost, match=str(reason)):
-        operation.result()
+        future.result()
     assert rig.reasons == [("a", reason)]
     assert not rig.believes(lease)
 
@@ -195,12 +195,12 @@ def test_a_renewal_that_was_under_way_changes_nothing_about_an_extend(rig: Rig) 
     lease = rig.hold("a", 30.0)
     rig.go_on(10.0)
     rig.server.one("renew")
-    operation = rig.extend(lease, 1.0, replace=True)
+    future = rig.extend(lease, 1.0, replace=True)
     rig.say(FINE)
     assert lease.deadline == pytest.approx(START + 10.0 + 0.988)
     assert lease.state is State.EXTENDING
     rig.say(integer(1_000))
-    assert operation.result() is None
+    assert future.result() is None
     assert lease.deadline == pytest.approx(START + 10.0 + 0.988)
 
 
@@ -223,10 +223,10 @@ def test_a_lease_whose_extend_timed_out_is_renewed_when_the_silent_server_speaks
     lease = rig.hold("a", 30.0)
     rig.go_on(10.0)
     rig.launch.slow = True
-    operation = rig.extend(lease, 5.0)
+    future = rig.extend(lease, 5.0)
     rig.go_on(5.1)
     with pytest.raises(LockTimeout):
-        operation.result()
+        future.result()
     rig.server.take()
     rig.server.say(FINE, integer(35_000))  # the paused server catches up
     rig.turn()
@@ -241,11 +241,11 @@ def test_a_late_confirmation_does_not_undo_a_shortening(rig: Rig) -> None:
     rig.launch.slow = True
     rig.go_on(10.0)
     assert [command.names for command in rig.server.take()] == [["other"], ["a"]]
-    operation = rig.extend(lease, 8.0, replace=True)
+    future = rig.extend(lease, 8.0, replace=True)
     rig.server.one("extend")
     rig.go_on(5.1)
     with pytest.raises(LockTimeout):
-        operation.result()
+        future.result()
     rig.say(FINE)  # about the other: the server is alive, but has not come to ours yet
     assert rig.believes(other)
     rig.say(FINE)  # the renewal that was sent before the extend
@@ -261,10 +261,10 @@ def test_a_late_confirmation_does_not_undo_a_shortening(rig: Rig) -> None:
 def test_a_failing_extend_leaves_the_lease_held_and_renewed(rig: Rig) -> None:
     lease = rig.hold("a")
     deadline = lease.deadline
-    operation = rig.extend(lease, 5.0)
+    future = rig.extend(lease, 5.0)
     rig.say(BUSY)
     with pytest.raises(LockServerError, match="BUSY"):
-        operation.result()
+        future.result()
     assert rig.believes(lease)
     assert lease.deadline == deadline
     rig.go_on(6.0, rig.agree)
@@ -290,11 +290,11 @@ def test_a_failing_extend_does_not_put_the_next_renewal_beyond_the_deadline(
 
 def test_a_broken_extend_that_adds_is_not_sent_again(rig: Rig) -> None:
     lease = rig.hold("a")
-    operation = rig.extend(lease, 5.0)
+    future = rig.extend(lease, 5.0)
     rig.server.close()
     rig.turn()
     with pytest.raises(LockUnavailable):
-        operation.result()
+        future.result()
     assert rig.believes(lease)
     rig.go_on(0.1)
     assert [command.what for command in rig.server.take()] == ["renew"]
@@ -302,12 +302,12 @@ def test_a_broken_extend_that_adds_is_not_sent_again(rig: Rig) -> None:
 
 def test_a_broken_extend_that_replaces_is_sent_again(rig: Rig) -> None:
     lease = rig.hold("a")
-    operation = rig.extend(lease, 5.0, replace=True)
+    future = rig.extend(lease, 5.0, replace=True)
     rig.server.close()
     rig.go_on(0.1)
     assert [command.what for command in rig.server.take()] == ["extend"]
     rig.say(integer(5_000))
-    assert operation.result() is None
+    assert future.result() is None
     assert START + 4.948 < lease.deadline <= rig.now + 4.948
 
 
@@ -346,10 +346,10 @@ def test_a_failing_extend_does_not_renew_what_is_to_be_renewed_no_more(rig: Rig,
     rig.go_on(1.0, rig.agree)
     renewed = lease.renewals
     deadline = lease.deadline
-    operation = rig.extend(lease, 5.0)
+    future = rig.extend(lease, 5.0)
     rig.server.take()
     rig.say(BUSY)
-    assert operation.error is not None
+    assert future.error is not None
     rig.go_on(6.0, rig.agree)
     assert lease.renewals == renewed
     assert rig.reasons == [("a", LossReason.RENEWAL_LIMIT)]
@@ -362,10 +362,10 @@ def test_an_extend_without_a_connection_times_out_and_the_lease_is_renewed_when_
     rig.server.close()
     rig.connector.refusal = ConnectionRefusedError("nobody listens")
     rig.turn()
-    operation = rig.extend(lease, 5.0)
+    future = rig.extend(lease, 5.0)
     rig.go_on(5.1)
     with pytest.raises(LockUnavailable):
-        operation.result()
+        future.result()
     assert rig.believes(lease)
     rig.connector.refusal = None
     rig.go_on(1.0, rig.agree)
@@ -398,9 +398,9 @@ def test_an_overdue_lease_can_be_extended(rig: Rig) -> None:
     rig.say(array(1, "MISCONF no disk"))
     assert lease.state is State.OVERDUE
     rig.server.take()
-    operation = rig.extend(lease, 5.0, replace=True)
+    future = rig.extend(lease, 5.0, replace=True)
     rig.say(integer(5_000))
-    assert operation.result() is None
+    assert future.result() is None
     assert rig.stats().overdue == 0
     rig.go_on(6.0, rig.knowing(lease))
     assert rig.believes(lease)

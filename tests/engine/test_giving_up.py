@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.support import BUG, FINE, NIL, OK, START, array, error, integer, runs
 from tests.engine.waiters import Wait, WaitingRig
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.errors import (
     ContextClosed,
     LockServerError,
@@ -18,7 +18,7 @@ from wheel_lock.errors import (
     WheelLockError,
 )
 from wheel_lock.lease import State
-from wheel_lock.lock_types.caller_token import CHOSEN_TOKEN
+from wheel_lock.lock_types.caller_token import CALLER_TOKEN
 
 REFUSED = ConnectionRefusedError("nobody listens")
 BUSY = error("BUSY Redis is busy running a script.")
@@ -77,7 +77,7 @@ def test_given_up_before_its_turn_to_ask_it_never_asks(rig: WaitingRig) -> None:
     rig.say(NIL, FINE, NIL)
     rig.listen()
     rig.grant(third)
-    assert not second.operation.done
+    assert not second.future.done
 
 
 def test_given_up_behind_others_it_is_simply_gone(rig: WaitingRig) -> None:
@@ -126,11 +126,11 @@ def test_given_up_with_a_try_under_way_and_nobody_behind_nothing_is_left(rig: Wa
 
 
 def test_given_up_with_a_token_that_others_may_have_it_is_undone_when_its_answer_has_come(rig: WaitingRig) -> None:
-    wait = rig.wait("a", kind=CHOSEN_TOKEN, token="worker")
+    wait = rig.wait("a", kind=CALLER_TOKEN, token="worker")
     rig.refuse()
     rig.listen()
     rig.server.one("SET")
-    second = rig.wait("a", kind=CHOSEN_TOKEN, token="worker")
+    second = rig.wait("a", kind=CALLER_TOKEN, token="worker")
     rig.give_up(wait)
     rig.server.one("SET")  # the second asks, and meets what may be the first's
     rig.say(OK, NIL)
@@ -214,7 +214,7 @@ def test_the_first_gets_a_last_try_when_its_time_is_up(rig: WaitingRig, reply: b
     assert rig.server.take() == []
     rig.go_to(START + 0.07)
     rig.server.one("acquire")
-    assert not wait.operation.done
+    assert not wait.future.done
     rig.say(reply)
     assert (wait.granted, wait.refused) == (gets_it, not gets_it)
 
@@ -224,7 +224,7 @@ def test_a_try_that_is_under_way_when_its_time_is_up_is_the_last(rig: WaitingRig
     rig.wake("a")
     rig.go_on(0.1)
     rig.server.one("acquire")
-    assert not wait.operation.done
+    assert not wait.future.done
     rig.say(array(1))
     assert wait.refused
     rig.go_on(1.0, rig.agree)
@@ -249,7 +249,7 @@ def test_one_behind_others_just_goes_when_its_time_is_up(rig: WaitingRig) -> Non
     assert second.refused
     assert rig.server.take() == []
     assert rig.waiting == 1
-    assert not first.operation.done
+    assert not first.future.done
 
 
 def test_the_first_just_goes_when_its_time_is_up_and_its_own_process_holds_the_lock(rig: WaitingRig) -> None:
@@ -263,7 +263,7 @@ def test_the_first_just_goes_when_its_time_is_up_and_its_own_process_holds_the_l
 def test_one_whose_time_is_up_while_it_asks_for_the_first_time_is_told_when_that_is_answered(rig: WaitingRig) -> None:
     wait = rig.wait("a", blocking_timeout=0.05)
     rig.go_on(0.08)
-    assert not wait.operation.done
+    assert not wait.future.done
     rig.say(NIL)
     rig.listen()
     rig.go_on(0.05, rig.be_taken())
@@ -403,7 +403,7 @@ def test_a_server_that_is_gone_is_everybodys(rig: WaitingRig, stage: Stage) -> N
 @stages
 def test_the_end_of_the_context_is_everybodys_and_a_try_under_way_is_undone(rig: WaitingRig, stage: Stage) -> None:
     waits = stage(rig)
-    closing: Operation[None] = rig.ask(lambda operation: rig.engine.close(1.0, operation))
+    closing: Future[None] = rig.ask(lambda future: rig.engine.close(1.0, future))
     assert each_its_own(waits) == [ContextClosed] * 5
     assert [command.what for command in rig.server.take()][-1] == "release_many"
     rig.say(OK if stage is who_asks else integer(0), FINE)
@@ -428,10 +428,10 @@ def test_the_death_of_the_thread_is_everybodys_and_who_comes_later_waits_as_befo
     rig: WaitingRig, stage: Stage, fate: str
 ) -> None:
     waits = stage(rig)
-    holder = rig.engine.lines
+    holder = rig.engine.wait_queues
     rig.post(rig.engine.thread_died if fate == "died" else lambda: rig.engine.crashed(BUG))
     assert each_its_own(waits) == [LockUnavailable] * 5
-    assert (len(holder), rig.waiting, holder.asking) == (0, 0, {})
+    assert (len(holder), rig.waiting, holder.in_flight) == (0, 0, {})
     again = rig.wait("a")
     rig.go_on(0.1, rig.be_taken())
     rig.wake("a")
@@ -455,8 +455,8 @@ def test_after_a_failure_nobody_asks_for_those_who_are_gone(rig: WaitingRig) -> 
 
 def test_at_the_end_of_the_interpreter_nobody_is_told(rig: WaitingRig) -> None:
     waits = [rig.wait_first("a"), rig.wait("a"), rig.wait("b"), rig.wait("b")]
-    rig.ask(lambda operation: rig.engine.close(1.0, operation, exiting=True))
-    assert not any(wait.operation.done for wait in waits)
+    rig.ask(lambda future: rig.engine.close(1.0, future, exiting=True))
+    assert not any(wait.future.done for wait in waits)
     assert rig.waiting == 0
 
 
@@ -465,7 +465,7 @@ def test_a_forked_child_has_no_lines(rig: WaitingRig, stage: Stage) -> None:
     stage(rig)
     rig.timer._forked()  # as in the child: all that is the parent's is dropped without a word
     rig.turn()
-    assert (len(rig.engine.lines), rig.waiting, rig.engine.lines.asking) == (0, 0, {})
+    assert (len(rig.engine.wait_queues), rig.waiting, rig.engine.wait_queues.in_flight) == (0, 0, {})
     own = rig.wait("a")
     rig.go_on(0.1, rig.be_taken())
     rig.wake("a")
@@ -532,7 +532,7 @@ def test_a_grant_that_comes_too_late_is_undone_and_the_next_try_is_clean(rig: Wa
 def test_who_waits_on_a_context_that_is_being_closed_is_told_when_his_first_answer_comes(rig: WaitingRig) -> None:
     hasty = rig.wait("a", blocking=False)
     poller = rig.wait("b", retry_every=0.1)
-    rig.ask(lambda operation: rig.engine.close(1.0, operation))
+    rig.ask(lambda future: rig.engine.close(1.0, future))
     rig.say(NIL, NIL)
     assert hasty.refused
     assert isinstance(poller.error, ContextClosed)

@@ -16,7 +16,7 @@ from tests.hostile.arena import Listener, wired
 from tests.support.tls import TlsFiles
 from wheel_lock.engine.engine import Engine
 from wheel_lock.lease import State
-from wheel_lock.net.connection import Channel, PushChannel
+from wheel_lock.net.connection import PipelinedConnection, PushConnection
 from wheel_lock.net.connector import RedisPyConnector, is_fatal
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import Reply
@@ -50,7 +50,7 @@ def test_a_hostile_reply_costs_one_connection_and_no_lease_of_any_context(rig: R
     assert not good.hung_up
     assert [kept.state, held.state] == [State.HELD] * 2
     rig.go_on(1.0, rig.agree)
-    assert attempt.operation.result()
+    assert attempt.future.result()
     assert rig.told == []
     other.router.renewer.node.close(ConnectionAbortedError("the test is over"))
 
@@ -82,7 +82,7 @@ def test_a_value_that_is_too_long_to_be_a_token_costs_nothing(rig: Rig) -> None:
     assert held.state is State.HELD
     assert not rig.connector.servers[-1].closed
     rig.go_on(1.0, rig.agree)
-    assert attempt.operation.result()
+    assert attempt.future.result()
 
 
 class Asked:
@@ -97,16 +97,16 @@ class Asked:
         self.replies = replies
         self.error: Exception | None = None
 
-    def encode(self, level: int) -> bytes:
+    def encode(self, capability: int) -> bytes:
         return b"PING\r\n"
 
-    def answered(self, reply: Reply) -> None:
+    def on_reply(self, reply: Reply) -> None:
         self.replies.append(reply)
 
-    def broken(self, error: Exception) -> None:
+    def on_connection_lost(self, error: Exception) -> None:
         self.error = error
 
-    def refused(self, error: Exception) -> None: ...
+    def on_unavailable(self, error: Exception) -> None: ...
 
     def unsent(self) -> None: ...
 
@@ -119,7 +119,7 @@ class Asked:
 class Owned:
     """A connection that is one end of a pair."""
 
-    level: int = 0
+    capability: int = 0
     server: tuple[str | None, str] = ("pair", "0")
     missing_rights: frozenset[str] = frozenset()
     keyed: bool = False
@@ -130,7 +130,7 @@ class Owned:
     def close(self) -> None:
         self.sock.close()
 
-    def forget(self) -> None: ...
+    def after_fork_in_child(self) -> None: ...
 
 
 def nothing(*arguments: object) -> None: ...
@@ -173,7 +173,7 @@ def test_a_flood_of_messages_is_heard_a_part_in_each_turn(rig: Rig, pair: tuple[
     ours, theirs = pair
     ours.setblocking(False)
     heard: list[Reply] = []
-    channel = PushChannel(rig.timer, Owned(ours), None, nothing, nothing)
+    channel = PushConnection(rig.timer, Owned(ours), None, nothing, nothing)
     channel.on_push = heard.append
     theirs.settimeout(0.0)
     count = 0
@@ -189,7 +189,7 @@ def test_a_flood_of_messages_is_heard_a_part_in_each_turn(rig: Rig, pair: tuple[
         rig.timer.turn()
         assert len(heard) > before  # of what has been read nothing is forgotten
         most = max(most, len(heard) - before)
-    assert most <= 2 * PushChannel.most
+    assert most <= 2 * PushConnection.most
     assert heard[:4] == [1, [2], 1, [2]]
     channel.drop(ConnectionAbortedError("the test is over"))
 
@@ -200,7 +200,7 @@ def test_replies_that_nobody_has_asked_for_drop_the_connection_at_once(
     ours, theirs = pair
     ours.setblocking(False)
     lost: list[Exception] = []
-    Channel(rig.timer, Owned(ours), None, nothing, lambda channel, error: lost.append(error))
+    PipelinedConnection(rig.timer, Owned(ours), None, nothing, lambda channel, error: lost.append(error))
     sending = send_all(theirs, b":1\r\n" * 262_144)
     drive(rig, lambda: bool(lost))
     sending.join(30.0)
@@ -213,7 +213,7 @@ def test_a_text_of_half_a_gigabyte_is_read_a_part_in_each_turn_and_not_kept(
     ours, theirs = pair
     ours.setblocking(False)
     replies: list[Reply] = []
-    channel = Channel(rig.timer, Owned(ours), None, nothing, nothing)
+    channel = PipelinedConnection(rig.timer, Owned(ours), None, nothing, nothing)
     channel.send(Asked(replies))
     channel.send(Asked(replies))
     size = 64 << 20
@@ -246,7 +246,7 @@ def test_what_tls_has_buffered_is_read_in_later_turns(
     ours.setblocking(False)
     replies: list[Reply] = []
     lost: list[Exception] = []
-    channel = Channel(rig.timer, Owned(ours), None, nothing, lambda channel, error: lost.append(error))
+    channel = PipelinedConnection(rig.timer, Owned(ours), None, nothing, lambda channel, error: lost.append(error))
     for _ in range(6):
         channel.send(Asked(replies))
     text = b"x" * 900_000

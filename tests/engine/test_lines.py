@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.support import NIL, OK, START, Command, array, integer, runs
 from tests.engine.waiters import LINGER_S, Wait, WaitingRig
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.lease import State
 from wheel_lock.lock_types import EXCLUSIVE, FENCED, Exclusive
 
@@ -36,8 +36,8 @@ def test_a_free_lock_is_simply_set_and_nobody_listens(rig: WaitingRig) -> None:
     rig.say(OK)
     assert wait.granted
     assert rig.connector.listeners.servers == []
-    assert len(rig.engine.lines) == 0
-    assert rig.engine.lines.asking == {}
+    assert len(rig.engine.wait_queues) == 0
+    assert rig.engine.wait_queues.in_flight == {}
 
 
 def test_one_that_is_refused_subscribes_and_asks_once_more_when_that_holds(rig: WaitingRig) -> None:
@@ -107,7 +107,7 @@ def test_those_who_came_while_the_first_asked_and_got_it_line_up_without_asking(
     assert rig.let_go(first) == ["release", "acquire"]
     rig.say(integer(0))
     assert second.granted
-    assert not third.operation.done
+    assert not third.future.done
 
 
 def test_those_who_come_while_it_is_held_by_one_who_had_waited_send_nothing(rig: WaitingRig) -> None:
@@ -146,7 +146,7 @@ def test_different_names_are_different_lines_on_one_connection(rig: WaitingRig) 
     assert rig.connector.listeners.attempts == 1
     rig.wake("b")
     rig.grant(waits[1])
-    assert [wait.operation.done for wait in waits] == [False, True, False]
+    assert [wait.future.done for wait in waits] == [False, True, False]
 
 
 # Order
@@ -230,7 +230,7 @@ def test_whatever_way_the_holder_ends_the_next_asks(rig: WaitingRig, way: str) -
 
 def test_an_exported_lock_is_not_held_here_any_more(rig: WaitingRig) -> None:
     first, second = rig.hold_first("a"), rig.wait("a")
-    rig.ask(lambda operation: rig.engine.export(first.lease, operation))
+    rig.ask(lambda future: rig.engine.export(first.lease, future))
     adopted = rig.hold("a")  # stands for the one who adopts it
     rig.release(adopted)
     assert whats(rig.server.take()) == ["release", "acquire"]
@@ -391,7 +391,7 @@ def test_what_ends_while_the_line_yields_does_not_hurry_it(rig: WaitingRig) -> N
     waits = [rig.wait("a") for _ in range(20)]
     hand_on(rig, first, waits, rivals=1)
     stray = rig.lease("a")
-    rig.post(lambda: rig.engine.lines.ended(stray))
+    rig.post(lambda: rig.engine.wait_queues.ended(stray))
     assert rig.server.take() == []
     rig.go_on(0.02)
     rig.grant(waits[15])
@@ -449,7 +449,7 @@ def test_a_release_elsewhere_while_a_try_is_under_way_does_not_begin_to_yield(ri
     rig.server.one("acquire")
     stray = rig.lease("a")
     for _ in range(20):
-        rig.post(lambda: rig.engine.lines.ended(stray))  # leases of this process that came by other ways
+        rig.post(lambda: rig.engine.wait_queues.ended(stray))  # leases of this process that came by other ways
     rig.say(array(30_000))
     rig.server.one("acquire")
     rig.say(array(30_000))
@@ -535,8 +535,8 @@ def test_a_lease_that_was_waited_for_is_renewed_and_lost_like_any_other(rig: Wai
 
 def test_a_grant_that_nobody_can_be_told_of_is_released_and_the_next_gets_his_turn(rig: WaitingRig) -> None:
     first = rig.waiter("a")
-    operation: Operation[object] = Operation(lambda: rig.engine.lines and first.acquisition.give_up())
-    first.acquisition.operation = operation  # type: ignore[assignment]  # as asyncio's, whose event loop is closed
+    future: Future[object] = Future(lambda: rig.engine.wait_queues and first.acquisition.give_up())
+    first.acquisition.future = future  # type: ignore[assignment]  # as asyncio's, whose event loop is closed
     rig.post(first.acquisition.begin)
     second = rig.wait("a")
     rig.refuse()

@@ -11,7 +11,7 @@ import redis
 
 from tests.engine.support import FINE, OK, START, TICK_S, Rig, error, integer
 from tests.unit.support import PATIENCE_S
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import State
 from wheel_lock.runtime.failures import FailureDomain
@@ -129,7 +129,7 @@ def test_callers_requests_move_to_the_connection_that_takes_over(rig: Rig) -> No
     rig.turn()
     assert sorted(command.what for command in rig.server.take()) == ["acquire_many", "release"]
     rig.say(*([FINE, integer(1)]))
-    assert acquire.operation.done
+    assert acquire.future.done
     assert release.done
 
 
@@ -199,7 +199,7 @@ def test_a_setting_that_cannot_work_refuses_waiting_requests_at_once(rig: Rig, r
     rig.connector.refusal = reason
     attempt = rig.acquire("a")
     with pytest.raises(LockUnavailable, match=str(reason)) as caught:
-        attempt.operation.result()
+        attempt.future.result()
     assert caught.value.__cause__ is reason
     assert rig.connector.attempts == 1
     assert rig.now == START
@@ -291,10 +291,10 @@ def test_a_slow_attempt_is_not_joined_by_a_second_one(rig: Rig) -> None:
 def test_a_connection_that_comes_after_the_end_is_closed(rig: Rig) -> None:
     rig.launch.slow = True
     attempt = rig.acquire("a")
-    closed: Operation[None] = rig.ask(lambda operation: rig.engine.close(1.0, operation))
+    closed: Future[None] = rig.ask(lambda future: rig.engine.close(1.0, future))
     assert closed.done
     with pytest.raises(LockUnavailable):
-        attempt.operation.result()
+        attempt.future.result()
     rig.launch.go_on()
     rig.turn()
     assert rig.server.take() == []
@@ -332,7 +332,7 @@ def test_a_connection_to_a_server_that_has_been_replaced_as_master_meanwhile_is_
     rig.engine.router.renewer.node.leave_for([("another", "6379"), ("scripted", "6379")], error)
     rig.launch.slow = False
     rig.go_on(1.0, rig.agree)
-    assert attempt.operation.result()
+    assert attempt.future.result()
 
 
 def test_a_suspected_connection_that_breaks_is_replaced_by_the_attempt_under_way(rig: Rig) -> None:
@@ -366,7 +366,7 @@ def test_a_reply_in_the_turn_in_which_the_time_is_up_counts(rig: Rig) -> None:
     rig.go_to(START + 4.9)
     rig.server.say(OK)
     rig.jump(0.5)
-    assert attempt.operation.result() is True
+    assert attempt.future.result() is True
 
 
 def test_a_server_error_is_a_sign_of_life(rig: Rig) -> None:
@@ -398,5 +398,5 @@ def test_a_caller_is_told_what_has_ended_the_attempts(rig: Rig) -> None:
     rig.connector.refusal = _Struck()
     attempt = rig.acquire("a")
     rig.go_on(6.0)
-    assert isinstance(attempt.operation.error, LockUnavailable)
-    assert "_Struck" in str(attempt.operation.error)
+    assert isinstance(attempt.future.error, LockUnavailable)
+    assert "_Struck" in str(attempt.future.error)

@@ -171,7 +171,7 @@ def test_a_loss_ends_the_outage_when_the_node_is_met_again(rig: Rig, log: Log) -
     attempt = rig.acquire("b", 30.0)
     rig.agree()
     rig.turn()
-    assert attempt.operation.result()
+    assert attempt.future.result()
     assert [level for level, _ in log.lines] == ["WARNING", "WARNING", "INFO"]
 
 

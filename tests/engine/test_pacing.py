@@ -104,7 +104,7 @@ def test_a_release_of_its_own_process_is_followed_at_once_all_the_same(rig: Wait
     flood(rig, expires_at)
     rig.wake("a")
     stray = rig.lease("a")
-    rig.post(lambda: rig.engine.lines.ended(stray))
+    rig.post(lambda: rig.engine.wait_queues.ended(stray))
     rig.server.one("acquire")
     rig.say(integer(0))
 

@@ -76,7 +76,7 @@ class Machine(RuleBasedStateMachine):
     @rule(number=clients, pick=picks)
     def give_up(self, number: int, pick: int) -> None:
         client = self.client(number)
-        open_attempts = [attempt for attempt in client.attempts if not attempt.operation.done]
+        open_attempts = [attempt for attempt in client.attempts if not attempt.future.done]
         if open_attempts:
             self.world.give_up(client, open_attempts[-1 - pick % len(open_attempts)])
 

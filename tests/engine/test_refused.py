@@ -11,18 +11,18 @@ from tests.engine.support import FINE, START, Command, Rig, array, error, intege
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, Owner, State
 from wheel_lock.lock_types import READ, REENTRANT
-from wheel_lock.lock_types.base import Kind
+from wheel_lock.lock_types.base import LockType
 
 VERY_MANY = 12_000
 NO_TIME = "NOPERM User app has no permissions to run the 'time' command"
 
 
-def hold(rig: Rig, name: str, kind: Kind, timeout: float) -> Lease:
+def hold(rig: Rig, name: str, kind: LockType, timeout: float) -> Lease:
     """Acquire a lock of a kind whose script answers with a fence, or 0."""
     attempt = rig.acquire(name, timeout, kind=kind)
     rig.server.take()
     rig.say(integer(0))
-    assert attempt.operation.result()
+    assert attempt.future.result()
     return attempt.lease
 
 

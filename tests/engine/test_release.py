@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.support import FINE, GONE, NIL, OK, START, Rig, array, error, integer
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost, LockNotHeld, LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import State
 
 
 def test_a_release_is_owner_checked_and_completes_when_it_is_answered(rig: Rig) -> None:
     lease = rig.hold("a")
-    operation = rig.release(lease)
+    future = rig.release(lease)
     assert not rig.believes(lease)  # from the moment at which the holder lets go
-    assert not operation.done
+    assert not future.done
     command = rig.server.one("release")
     assert command.pairs == [(b"a", lease.token)]
     rig.say(integer(1))
-    assert operation.result() is None
+    assert future.result() is None
     assert lease.state is State.RELEASED
     assert rig.told == []
 
@@ -28,9 +28,9 @@ def test_nothing_is_sent_for_a_token_after_its_release_was_answered(rig: Rig, mo
     lease = rig.hold("a")
     rig.hold("b")
     rig.go_on(moment)
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.go_on(0.3, rig.agree)
-    assert operation.done
+    assert future.done
     sent = len(rig.everything_sent())
     rig.go_on(10.0, rig.agree)
     assert lease.token not in rig.everything_sent()[sent:]
@@ -41,13 +41,13 @@ def test_the_confirmation_of_a_renewal_that_was_under_way_is_ignored(rig: Rig) -
     lease = rig.hold("a")
     rig.go_on(1.0)
     rig.server.one("renew")
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.server.one("release")
     rig.say(FINE)
     assert not rig.believes(lease)
-    assert not operation.done
+    assert not future.done
     rig.say(integer(1))
-    assert operation.result() is None
+    assert future.result() is None
     rig.go_on(5.0)
     assert rig.server.take() == []
     assert rig.told == []
@@ -56,8 +56,8 @@ def test_the_confirmation_of_a_renewal_that_was_under_way_is_ignored(rig: Rig) -
 def test_a_renewal_and_a_release_of_one_turn_keep_their_order(rig: Rig) -> None:
     lease = rig.hold("a")
     rig.clock.jump(1.0)
-    operation: Operation[None] = Operation(lambda: None)
-    rig.post(lambda: rig.engine.release(lease, operation))
+    future: Future[None] = Future(lambda: None)
+    rig.post(lambda: rig.engine.release(lease, future))
     assert [command.what for command in rig.server.take()] == ["renew", "release"]
     rig.go_on(3.0, rig.agree)
     assert rig.server.take() == []
@@ -67,14 +67,14 @@ def test_a_broken_renewal_of_a_released_lease_is_not_sent_again(rig: Rig) -> Non
     lease = rig.hold("a")
     rig.hold("b")
     rig.go_on(1.0)
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.server.close()
     rig.go_on(0.1)
     assert rig.connector.attempts == 2
     commands = rig.server.agree()
     assert sorted((command.what, command.names) for command in commands) == [("release", ["a"]), ("renew", ["b"])]
     rig.turn()
-    assert operation.result() is None
+    assert future.result() is None
 
 
 def test_a_lease_released_in_between_is_not_in_the_call_that_is_repeated_in_full(rig: Rig) -> None:
@@ -85,7 +85,7 @@ def test_a_lease_released_in_between_is_not_in_the_call_that_is_repeated_in_full
     rig.server.one("release")
     rig.say(error("NOSCRIPT No matching script."), integer(1))
     repeated = rig.server.one("renew")
-    assert repeated.in_full
+    assert repeated.use_eval
     assert repeated.names == ["second"]
     rig.say(FINE)
     assert second.renewals == 1
@@ -95,10 +95,10 @@ def test_a_lease_released_in_between_is_not_in_the_call_that_is_repeated_in_full
 @pytest.mark.parametrize(("reply", "reason"), [(0, LossReason.KEY_GONE), (-1, LossReason.TAKEN)])
 def test_a_release_of_what_was_lost_says_so_and_tells_it_once(rig: Rig, reply: int, reason: LossReason) -> None:
     lease = rig.hold("a")
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.say(integer(reply))
     with pytest.raises(LockLost, match=str(reason)):
-        operation.result()
+        future.result()
     assert lease.state is State.LOST
     assert rig.reasons == [("a", reason)]
 
@@ -106,34 +106,34 @@ def test_a_release_of_what_was_lost_says_so_and_tells_it_once(rig: Rig, reply: i
 @pytest.mark.parametrize("reply", [integer(0), integer(-1)])
 def test_a_release_that_is_sent_again_takes_a_missing_key_for_its_own_work(rig: Rig, reply: bytes) -> None:
     lease = rig.hold("a")
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.server.close()
     rig.go_on(0.1)
     rig.server.one("release")
     rig.say(reply)
-    assert operation.result() is None
+    assert future.result() is None
     assert lease.state is State.RELEASED
     assert rig.told == []
 
 
 def test_a_release_that_finds_no_script_is_repeated_in_full_and_is_no_second_try(rig: Rig) -> None:
     lease = rig.hold("a")
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.say(error("NOSCRIPT No matching script."))
     first, second = rig.server.take()
-    assert (first.in_full, second.in_full) == (False, True)
+    assert (first.use_eval, second.use_eval) == (False, True)
     assert second.pairs == first.pairs
     rig.say(integer(0))
     with pytest.raises(LockLost, match="key gone"):
-        operation.result()
+        future.result()
 
 
 def test_a_refused_release_is_an_error_and_the_lease_is_over(rig: Rig) -> None:
     lease = rig.hold("a")
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.say(error("READONLY You can't write against a read only replica."))
     with pytest.raises(LockServerError, match="READONLY"):
-        operation.result()
+        future.result()
     assert not rig.believes(lease)
     sent = len(rig.everything_sent())
     rig.go_on(10.0)
@@ -143,13 +143,13 @@ def test_a_refused_release_is_an_error_and_the_lease_is_over(rig: Rig) -> None:
 
 def test_an_unanswered_release_times_out_and_nothing_is_sent_after_that(rig: Rig) -> None:
     lease = rig.hold("a")
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.launch.slow = True
     rig.go_to(START + 4.9)
-    assert not operation.done
+    assert not future.done
     rig.go_to(START + 5.01)
     with pytest.raises(LockTimeout, match=r"did not answer within 5 s \(lock 'a'\)"):
-        operation.result()
+        future.result()
     sent = rig.everything_sent()
     assert sent.count(lease.token) == 2  # the acquire and the release
     rig.server.close()
@@ -164,10 +164,10 @@ def test_a_release_without_a_connection_is_given_up_in_time_and_not_sent_later(r
     rig.server.close()
     rig.connector.refusal = ConnectionRefusedError("nobody listens")
     rig.turn()
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.go_on(5.1)
     with pytest.raises(LockUnavailable, match="nobody listens"):
-        operation.result()
+        future.result()
     rig.connector.refusal = None
     attempt = rig.acquire("b")
     rig.go_on(1.0)
@@ -194,9 +194,9 @@ def test_a_release_of_a_lost_lease_is_refused_without_a_word_to_the_server(rig: 
     rig.go_on(1.0)
     rig.say(array(1, GONE))
     rig.server.take()
-    operation = rig.release(lease)
+    future = rig.release(lease)
     with pytest.raises(LockLost, match="key gone"):
-        operation.result()
+        future.result()
     assert rig.server.take() == []
     assert len(rig.told) == 1
 
@@ -240,10 +240,10 @@ def test_a_finaliser_that_comes_after_a_release_has_begun_changes_nothing(rig: R
     # An interrupted release leaves a lock object that is collected while the release is under way.
     lease = rig.hold("a")
     other = rig.hold("b")
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.post(lambda: rig.engine.abandon(lease))
     rig.say(integer(1))
-    assert operation.result() is None
+    assert future.result() is None
     assert rig.told == []
     assert rig.connector.attempts == 1
     assert rig.believes(other)
@@ -254,10 +254,10 @@ def test_what_is_released_just_before_it_lapses_is_released_and_not_lost(rig: Ri
     rig.launch.slow = True
     rig.go_to(lease.deadline - 0.05)
     rig.server.take()
-    operation = rig.release(lease)
+    future = rig.release(lease)
     rig.go_on(1.0)
     rig.say(FINE, integer(1))
-    assert operation.result() is None
+    assert future.result() is None
     assert rig.told == []
 
 

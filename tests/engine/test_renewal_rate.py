@@ -49,7 +49,7 @@ def round_trips(rig: Rig, seconds: float, latencies: Iterable[float]) -> Iterato
 
 def check_rate(rig: Rig, lease: Lease, seconds: float, latencies: Sequence[float]) -> None:
     """Renewals come once an interval, give or take those that a new connection brings."""
-    interval_s = lease.group.after * rig.timer.scale.tick_s  # type: ignore[attr-defined]
+    interval_s = lease.group.interval_ticks * rig.timer.scale.tick_s  # type: ignore[attr-defined]
     arrived = list(round_trips(rig, seconds, itertools.cycle(latencies)))
     connects = rig.connector.attempts
     assert len(arrived) <= seconds / interval_s + 2 + 2 * connects, (interval_s, connects, arrived[:20])
@@ -135,10 +135,10 @@ def test_the_last_tick_for_a_renewal_is_three_before_the_end_and_no_earlier_one_
 def test_an_extended_lease_is_renewed_no_more_often(share: float, seconds: float, replace: bool) -> None:
     with Rig() as rig:
         lease = rig.hold("a", 1.0, renew_every=local_deadline(0.0, 1.0) * share)
-        operation = rig.extend(lease, seconds, replace=replace)
+        future = rig.extend(lease, seconds, replace=replace)
         rig.server.take()
         rig.say(b":%d\r\n" % round(1000 * (seconds if replace else 1.0 + seconds)))
-        assert operation.result() is None
+        assert future.result() is None
         check_rate(rig, lease, 20.0, [0.001])
         assert rig.believes(lease)
 

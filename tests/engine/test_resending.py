@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.engine.support import FINE, START, TICK_S, Command, Rig, agreement, error, names, runs
-from wheel_lock.engine.future import Operation
-from wheel_lock.engine.waiting.multi_lock import Together
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
 from wheel_lock.lock_types import FENCED
@@ -25,7 +25,7 @@ def test_a_renewal_is_called_by_its_sha1_in_the_form_that_the_server_knows() -> 
             rig.hold("a")
             rig.go_on(1.0)
             command = rig.server.one("renew")
-            assert not command.in_full
+            assert not command.use_eval
             assert command.sha1.decode() == scripts.RENEW.form(flagged).sha1
 
 
@@ -35,7 +35,7 @@ def test_a_server_that_has_forgotten_its_scripts_is_sent_their_text_and_nothing_
 
     def answer() -> None:
         for command in rig.server.take():
-            if command.sha1 and not command.in_full and command.sha1 not in known:
+            if command.sha1 and not command.use_eval and command.sha1 not in known:
                 rig.server.say(NOSCRIPT)
                 continue
             known.add(command.sha1)
@@ -92,7 +92,7 @@ def test_every_script_is_repeated_in_full_with_the_same_arguments(rig: Rig, kind
     first = rig.server.one(kind_of_call)
     rig.say(NOSCRIPT)
     second = rig.server.one(kind_of_call)
-    assert second == first._replace(in_full=True)
+    assert second == first._replace(use_eval=True)
 
 
 def test_there_is_at_most_one_unanswered_renewal_per_lease(rig: Rig) -> None:
@@ -166,7 +166,7 @@ def test_an_acquire_that_is_sent_again_recognises_its_own_token(rig: Rig) -> Non
     assert again.pairs == [(b"a", attempt.lease.token)]
     assert again.ttl_ms == 3000
     rig.say(FINE)
-    assert attempt.operation.result() is True
+    assert attempt.future.result() is True
     assert attempt.lease.deadline <= rig.now + 2.968
 
 
@@ -203,7 +203,7 @@ WANTS_KEYS = error("ERR all the keys that the script uses should be passed using
 def test_a_bulk_acquire_that_is_given_up_is_not_asked_for_in_another_way(rig: Rig) -> None:
     attempt = rig.acquire_many(names(3), limit_s=0.5)
     rig.go_on(0.6)
-    assert isinstance(attempt.operation.error, LockTimeout)
+    assert isinstance(attempt.future.error, LockTimeout)
     assert [command.what for command in rig.server.take()] == ["acquire_many", "release_many"]
     rig.say(WANTS_KEYS)
     assert rig.server.take() == []
@@ -214,8 +214,8 @@ def test_a_bulk_acquire_that_is_given_up_is_not_asked_for_in_another_way(rig: Ri
 
 def test_several_locks_together_that_are_given_up_are_not_asked_for_one_by_one(rig: Rig) -> None:
     leases = [rig.lease(name) for name in "ab"]
-    operation: Operation[Any] = Operation(lambda: None)
-    together = Together(rig.engine.lines, lock_options(3.0), leases, False, False, None, operation)
+    future: Future[Any] = Future(lambda: None)
+    together = MultiLockWaiter(rig.engine.wait_queues, lock_options(3.0), leases, False, False, None, future)
     rig.post(together.begin)
     rig.post(together.give_up)
     assert [command.what for command in rig.server.take()] == ["acquire_all", "release_many"]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.support import FINE, NIL, OK, START, Attempt, Rig, array, names, runs
 from tests.engine.waiters import WaitingRig
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
@@ -47,7 +47,7 @@ def asked(rig: Rig) -> list[str]:
 
 
 def unanswered(rig: Rig) -> int:
-    channel = rig.engine.router.renewer.node._channel
+    channel = rig.engine.router.renewer.node._pipeline
     assert channel is not None
     return channel.unanswered
 
@@ -59,27 +59,27 @@ def test_a_healthy_server_has_room_for_more_than_ten_thousand_callers() -> None:
 def test_past_the_bound_callers_wait_in_the_order_of_their_calls(crowded: Rig) -> None:
     attempts = ask(crowded, 3 * FEW)
     assert asked(crowded) == names(FEW)
-    assert all(attempt.request.sends == 0 for attempt in attempts[FEW:])
+    assert all(attempt.request.attempts == 0 for attempt in attempts[FEW:])
     crowded.say(*[OK] * 5)
     assert asked(crowded) == names(3 * FEW)[FEW : FEW + 5]
     crowded.say(*[OK] * FEW)
     crowded.go_on(0.0, crowded.agree)
-    assert all(attempt.operation.result() for attempt in attempts)
+    assert all(attempt.future.result() for attempt in attempts)
 
 
 def test_questions_wait_as_well(crowded: Rig) -> None:
     attempts = ask(crowded, FEW)
     assert asked(crowded) == names(FEW)
-    call, read = EXCLUSIVE.locked(b"another"), EXCLUSIVE.read_locked
-    question: Operation[Any] = crowded.ask(
-        lambda operation: crowded.engine.query("another", call, read, operation),
+    call, read = EXCLUSIVE.locked(b"another"), EXCLUSIVE.parse_locked
+    question: Future[Any] = crowded.ask(
+        lambda future: crowded.engine.query("another", call, read, future),
     )
     assert not crowded.server.take()
     crowded.say(OK)
     assert crowded.server.one("EXISTS").names == ["another"]
     crowded.say(*[OK] * (FEW - 1), b":1\r\n")
     assert question.result() is True
-    assert all(attempt.operation.result() for attempt in attempts)
+    assert all(attempt.future.result() for attempt in attempts)
 
 
 def test_what_is_about_leases_in_hand_goes_ahead_of_what_waits(few: None) -> None:
@@ -93,13 +93,13 @@ def test_what_is_about_leases_in_hand_goes_ahead_of_what_waits(few: None) -> Non
         rig.go_to(START + 1.0)
         assert rig.server.one("renew").names == ["third"]
         assert third.state is State.RENEWING
-        assert not any(attempt.operation.done for attempt in attempts)
+        assert not any(attempt.future.done for attempt in attempts)
 
 
 def test_the_sweep_at_the_end_does_not_wait_for_room(crowded: Rig) -> None:
     ask(crowded, 3 * FEW)
     crowded.server.take()
-    crowded.ask(lambda operation: crowded.engine.close(5.0, operation))
+    crowded.ask(lambda future: crowded.engine.close(5.0, future))
     assert crowded.server.one("release_many").names == ["warm-up"]
 
 
@@ -109,7 +109,7 @@ def test_who_gives_up_while_waiting_has_nothing_sent_for_him(crowded: Rig) -> No
     crowded.launch.slow = True
     crowded.go_on(5.1)
     for attempt in attempts:
-        assert isinstance(attempt.operation.error, LockTimeout)
+        assert isinstance(attempt.future.error, LockTimeout)
     # The clean-ups of those that were sent, and nothing else.
     commands = [command for command in crowded.server.take() if command.what != "renew"]
     assert {name for command in commands for name in command.names} == set(names(FEW))
@@ -133,10 +133,8 @@ def test_what_nobody_wants_any_more_is_not_written(rig: Rig) -> None:
 
     def both() -> None:
         for lease in (given_up, kept):
-            Acquire(rig.engine.leases, (lease,), lock_options(30.0), Operation(lambda: None)).begin()
-        unwanted = Acquire(
-            rig.engine.leases, (rig.lease("unwanted", 30.0),), lock_options(30.0), Operation(lambda: None)
-        )
+            Acquire(rig.engine.leases, (lease,), lock_options(30.0), Future(lambda: None)).begin()
+        unwanted = Acquire(rig.engine.leases, (rig.lease("unwanted", 30.0),), lock_options(30.0), Future(lambda: None))
         unwanted.begin()
         unwanted.give_up()
 
@@ -148,15 +146,15 @@ def test_a_socket_that_takes_no_more_has_callers_wait_and_unsent_ones_taken_back
     rig.hold("warm-up", 300.0)
     long = "n" * 400
     attempts = [rig.acquire(f"{long}:{number}", 300.0) for number in range(5000)]
-    queued = rig.engine.router.renewer.node._channel
+    queued = rig.engine.router.renewer.node._pipeline
     assert queued is not None
     assert queued._writing
     assert queued._out_bytes < connection.MOST_QUEUED_BYTES
-    sent = sum(attempt.request.sends for attempt in attempts)
+    sent = sum(attempt.request.attempts for attempt in attempts)
     assert sent < len(attempts)
     rig.launch.slow = True
     rig.go_on(5.1)
-    assert all(isinstance(attempt.operation.error, LockTimeout) for attempt in attempts)
+    assert all(isinstance(attempt.future.error, LockTimeout) for attempt in attempts)
     rig.go_on(0.0)
     arrived: list[str] = []
     for _ in range(200):
@@ -192,7 +190,7 @@ def test_a_suspected_connection_that_nobody_waits_for_is_dropped_with_one_clean_
     silent = rig.server
     rig.launch.slow = True
     rig.go_on(5.1)
-    assert all(attempt.operation.done for attempt in attempts)
+    assert all(attempt.future.done for attempt in attempts)
     assert not rig.engine.router.renewer.node.ready
     assert rig.engine.router.renewer.node.connected
     rig.connector.refusal = TimeoutError("nobody answers there")
@@ -230,7 +228,7 @@ def test_a_suspected_connection_is_kept_for_its_first_word_while_a_lease_is_held
     silent = rig.server
     rig.launch.slow = True
     rig.go_on(5.1)
-    assert attempt.operation.done
+    assert attempt.future.done
     rig.connector.refusal = TimeoutError("nobody answers there")
     rig.launch.go_on()
     rig.go_on(6.0)  # it would be renewed by now
@@ -262,7 +260,7 @@ def test_what_an_earlier_try_has_left_there_is_taken_back_though_the_latest_is_n
         ask(rig, FEW)
         rig.server.take()
         rig.go_on(0.2)  # it is to be heard of again, and there is no room
-        assert not wait.acquisition.request.sends
+        assert not wait.acquisition.request.attempts
         rig.give_up(wait)
         assert rig.server.one("release_fair").names == ["order"]
 
@@ -275,7 +273,7 @@ def test_a_vanished_server_with_nothing_but_clean_ups_before_it_is_suspected_aga
     rig.say(NIL)  # one answer, and no more
     assert rig.engine.router.renewer.node.ready
     waiting = rig.acquire("later", 30.0)
-    assert waiting.request.sends == 0
+    assert waiting.request.attempts == 0
     rig.go_on(1.1)
     assert not rig.engine.router.renewer.node.ready
 
@@ -285,7 +283,7 @@ def test_behind_one_who_asks_for_the_first_time_those_who_left_are_forgotten() -
         first = rig.wait("a")
         for _ in range(3000):
             rig.give_up(rig.wait("a"))
-        behind = first.acquisition._behind
+        behind = first.acquisition._followers
         assert behind is not None
         assert len(behind) < 600
 
@@ -293,7 +291,7 @@ def test_behind_one_who_asks_for_the_first_time_those_who_left_are_forgotten() -
 @pytest.mark.parametrize("in_bulk", [False, True], ids=["one", "many"])
 def test_a_suspected_connection_with_a_release_on_it_is_kept(rig: Rig, in_bulk: bool) -> None:
     lease = rig.hold("a", 60.0)
-    released: Operation[Any] = rig.release_many([lease]) if in_bulk else rig.release(lease)
+    released: Future[Any] = rig.release_many([lease]) if in_bulk else rig.release(lease)
     silent = rig.server
     rig.launch.slow = True
     rig.go_on(5.1)
@@ -324,14 +322,14 @@ def test_where_a_write_has_failed_half_way_anything_may_have_been_sent(
 ) -> None:
     rig.hold("warm-up", 30.0)
 
-    def fails(self: connection.Channel) -> None:
+    def fails(self: connection.PipelinedConnection) -> None:
         self._sock.send(b"".join(self._out.values()))
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(connection.Channel, "_write", fails)
+        patch.setattr(connection.PipelinedConnection, "_write", fails)
         attempt = rig.acquire("a", 30.0)
-    assert attempt.request.tries == 1
+    assert attempt.request.executions == 1
     rig.post(attempt.request.give_up)
     rig.go_on(1.0)
     arrived = [command for command in rig.server.take() if "a" in command.names]

@@ -8,8 +8,8 @@ import pytest
 
 from tests.engine.support import NIL, OK, TICK_S, Rig, array, integer, names
 from tests.engine.waiters import Wait, WaitingRig
-from wheel_lock.engine.future import Operation
-from wheel_lock.engine.waiting.multi_lock import Together
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import Lease, State
 
@@ -17,12 +17,12 @@ INTERVAL_S = 1.0
 
 
 def release(rig: Rig, leases: list[Lease]) -> None:
-    rig.engine.release_many(leases, Operation(lambda: None))
+    rig.engine.release_many(leases, Future(lambda: None))
 
 
 def release_one_by_one(rig: Rig, leases: list[Lease]) -> None:
     for lease in leases:
-        rig.engine.release(lease, Operation(lambda: None))
+        rig.engine.release(lease, Future(lambda: None))
 
 
 def abandon(rig: Rig, leases: list[Lease]) -> None:
@@ -64,11 +64,11 @@ def test_a_cancelled_alarm_does_not_ring_though_it_has_come_due_in_the_same_step
 def wait_together(rig: WaitingRig, *names: str) -> Wait:
     """Begin to wait for several locks at once."""
     alone = [rig.waiter(name).acquisition for name in names]
-    operation: Operation[Sequence[Lease] | None] = Operation(lambda: None)
+    future: Future[Sequence[Lease] | None] = Future(lambda: None)
     leases = [lease for each in alone for lease in each._template]
-    together = Together(rig.engine.lines, alone[0].options, leases, False, True, None, operation)
+    together = MultiLockWaiter(rig.engine.wait_queues, alone[0].options, leases, False, True, None, future)
     rig.post(together.begin)
-    return Wait(names[0], together, operation)
+    return Wait(names[0], together, future)
 
 
 def test_one_that_joins_a_line_in_the_step_in_which_its_time_was_up_ends_alone() -> None:

@@ -107,7 +107,7 @@ def all_told_or_served(rig: WaitingRig, waits: list[Wait]) -> bool:
         for wait in waits:
             if wait.granted and wait.lease.state <= EXTENDING:
                 rig.release(wait.lease)
-    return rig.engine.deaths == 1 or all(wait.operation.done or wait.acquisition.over for wait in waits)
+    return rig.engine.deaths == 1 or all(wait.future.done or wait.acquisition.over for wait in waits)
 
 
 @pytest.mark.parametrize("scene", [come_and_ask, be_woken_and_hand_on, give_up, lose_the_connections])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.engine.support import BUG, FINE, Rig, error, integer, runs
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.swap import Swap
 from wheel_lock.errors import LockLost, LockNotHeld, LockServerError, LockTimeout, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
@@ -35,11 +35,11 @@ class Swapping:
         attempt = rig.acquire("a", kind=WRITE)
         rig.server.one("acquire_write")
         rig.say(integer(0))
-        assert attempt.operation.result()
+        assert attempt.future.result()
         self.old = attempt.lease
         self.new = rig.lease("a", kind=READ)
-        self.operation: Operation[None] = Operation(lambda: None)
-        self.swap = Swap(rig.engine.leases, self.old, self.new, lock_options(3.0), self.operation)
+        self.future: Future[None] = Future(lambda: None)
+        self.swap = Swap(rig.engine.leases, self.old, self.new, lock_options(3.0), self.future)
 
     def begin(self) -> None:
         self.rig.post(self.swap.begin)
@@ -74,19 +74,19 @@ def assert_cleaned_up(rig: Rig, *leases: Lease) -> None:
     rig.say(*[FINE] * len(commands))
 
 
-def failure(operation: Operation[Any], kind: type[WheelLockError]) -> WheelLockError:
-    assert operation.done
-    assert isinstance(operation.error, kind)
-    return operation.error
+def failure(future: Future[Any], kind: type[WheelLockError]) -> WheelLockError:
+    assert future.done
+    assert isinstance(future.error, kind)
+    return future.error
 
 
 def test_nobody_believes_in_either_until_it_is_confirmed(rig: Rig, swapping: Swapping) -> None:
     swapping.begun()
     assert not rig.believes(swapping.old)
     assert not rig.believes(swapping.new)
-    assert not swapping.operation.done
+    assert not swapping.future.done
     rig.say(integer(1))
-    assert swapping.operation.result() is None
+    assert swapping.future.result() is None
     assert (swapping.old.state, swapping.new.state) == (State.RELEASED, State.HELD)
     assert rig.believes(swapping.new)
     assert rig.engine.leases.swaps == {}
@@ -133,7 +133,7 @@ def test_what_is_released_in_flight_is_released_when_it_is_there(rig: Rig, swapp
     assert rig.server.take() == []
     assert not release.done
     rig.say(integer(1))
-    assert swapping.operation.result() is None
+    assert swapping.future.result() is None
     assert rig.server.one("release_holders").arguments[1] == swapping.new.token
     assert not release.done
     assert not rig.believes(swapping.new)
@@ -164,7 +164,7 @@ def test_a_connection_that_breaks_delays_the_swap_and_the_release(rig: Rig, swap
     rig.say(integer(1))
     rig.server.one("release_holders")
     rig.say(FINE)
-    assert swapping.operation.result() is None
+    assert swapping.future.result() is None
     assert release.result() is None
     swapping.assert_over()
 
@@ -174,8 +174,8 @@ def test_what_the_server_says_is_gone_is_lost_for_everybody(rig: Rig, swapping: 
     swapping.begun()
     release = rig.release(swapping.new)
     rig.say(integer(reply))
-    for operation in (swapping.operation, release):
-        error = failure(operation, LockLost)
+    for future in (swapping.future, release):
+        error = failure(future, LockLost)
         assert isinstance(error, LockLost)
         assert error.reason is REASONS[reply]
     assert swapping.new.loss is REASONS[reply]
@@ -189,8 +189,8 @@ def test_a_swap_that_finds_it_lost_says_why(rig: Rig, swapping: Swapping) -> Non
     rig.post(lambda: rig.engine.leases.mark_lost([swapping.old], LossReason.KEY_GONE))
     swapping.begin()
     release = rig.release(swapping.new)
-    for operation in (swapping.operation, release):
-        error = failure(operation, LockLost)
+    for future in (swapping.future, release):
+        error = failure(future, LockLost)
         assert isinstance(error, LockLost)
         assert error.reason is LossReason.KEY_GONE
     assert rig.server.take() == []
@@ -202,7 +202,7 @@ def test_a_swap_that_is_refused_keeps_neither(rig: Rig, swapping: Swapping, rele
     swapping.begun()
     release = rig.release(swapping.new) if released else None
     rig.say(BUSY)
-    failure(swapping.operation, LockServerError)
+    failure(swapping.future, LockServerError)
     if release is not None:
         failure(release, LockServerError)
     assert_cleaned_up(rig, swapping.old, swapping.new)
@@ -214,7 +214,7 @@ def test_a_swap_that_is_refused_keeps_neither(rig: Rig, swapping: Swapping, rele
 def test_a_swap_that_is_never_answered_keeps_neither(rig: Rig, swapping: Swapping) -> None:
     swapping.begun()
     rig.go_on(rig.engine.options.response_timeout_s + 0.1)
-    failure(swapping.operation, LockTimeout)
+    failure(swapping.future, LockTimeout)
     swapping.assert_over(told=LossReason.NOT_CONFIRMED)
 
 
@@ -222,7 +222,7 @@ def test_a_confirmation_that_comes_later_than_the_lease_lasts_is_taken_back(rig:
     swapping.begun()
     rig.clock.jump(2.99)
     rig.say(integer(1))
-    failure(swapping.operation, LockLost)
+    failure(swapping.future, LockLost)
     swapping.assert_over(told=LossReason.NOT_CONFIRMED)
     assert_cleaned_up(rig, swapping.new)
 
@@ -245,9 +245,9 @@ def test_a_failure_of_the_librarys_own_is_told_although_nobody_waits(
 
     swapping = Swapping(failing).begun()
     with monkeypatch.context() as patch:
-        patch.setattr(type(READ), "read_adopt", fail)
+        patch.setattr(type(READ), "parse_adopt", fail)
         failing.say(integer(1))
-    failure(swapping.operation, WheelLockError)
+    failure(swapping.future, WheelLockError)
     failing.go_on(0.5)
     assert_cleaned_up(failing, swapping.old, swapping.new)
     swapping.assert_over(told=LossReason.INTERNAL_ERROR)
@@ -284,7 +284,7 @@ def test_a_release_that_waits_for_the_swap_ends_however_that_ends(
             rig.turn()
     rig.go_on(rig.engine.options.response_timeout_s + 0.1)
     assert [release.done for release in releases] == [True, True]
-    assert swapping.operation.done
+    assert swapping.future.done
     assert not rig.believes(swapping.new)
     assert not rig.believes(swapping.old)
     assert rig.engine.leases.swaps == {}

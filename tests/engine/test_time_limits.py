@@ -24,7 +24,7 @@ def rig() -> Iterator[WaitingRig]:
 
 def ends_at(rig: WaitingRig, wait: Wait) -> float:
     """When a wait ends, as it does within a minute, while the server goes on as it is."""
-    while not wait.operation.done:
+    while not wait.future.done:
         assert rig.now < START + 60
         rig.go_on(TICK_S)
     return rig.now - START
@@ -67,7 +67,7 @@ def test_a_server_that_is_back_within_the_limit_grants(rig: WaitingRig) -> None:
     rig.connector.refusal = REFUSED
     wait = rig.wait("a", blocking_timeout=2.0)
     rig.go_on(1.2)
-    assert not wait.operation.done
+    assert not wait.future.done
     rig.connector.refusal = None
     rig.go_on(0.7, rig.agree)
     assert wait.granted
@@ -224,7 +224,7 @@ def test_one_behind_others_is_refused_as_soon_as_it_is_sure_that_the_lock_is_tak
     patient = rig.wait_first("a", fallback=100.0)
     wait = rig.wait("a", blocking_timeout=0.5)
     rig.go_on(0.52)
-    assert not wait.operation.done
+    assert not wait.future.done
     rig.server.one("acquire")
     rig.say(array(30_000))
     assert wait.refused
@@ -250,9 +250,9 @@ def test_a_bulk_acquire_takes_no_longer_than_its_limit_and_leaves_nothing() -> N
         assert len(rig.server.take()) == 3
         rig.say(FINE)
         rig.go_on(0.48)
-        assert not attempt.operation.done
+        assert not attempt.future.done
         rig.go_on(0.05)
-        assert isinstance(attempt.operation.error, LockTimeout)
+        assert isinstance(attempt.future.error, LockTimeout)
         released = [name for command in rig.server.take() for name in command.names]
         assert sorted(released) == sorted(names(6))
         assert all(lease.state > State.EXTENDING for lease in attempt.leases)
@@ -264,16 +264,16 @@ def test_a_bulk_acquire_says_why_a_server_cannot_be_reached(rig: WaitingRig) -> 
     rig.connector.refusal = REFUSED
     attempt = rig.acquire_many(names(3), limit_s=0.7)
     rig.go_on(0.68)
-    assert not attempt.operation.done
+    assert not attempt.future.done
     rig.go_on(0.05)
-    assert isinstance(attempt.operation.error, LockUnavailable)
-    assert attempt.operation.error.__cause__ is REFUSED
+    assert isinstance(attempt.future.error, LockUnavailable)
+    assert attempt.future.error.__cause__ is REFUSED
 
 
 def test_the_limit_of_a_bulk_acquire_that_is_done_means_nothing(rig: WaitingRig) -> None:
     attempt = rig.acquire_many(names(3), 30.0, limit_s=0.5)
     rig.agree()
     rig.turn()
-    assert attempt.operation.done
+    assert attempt.future.done
     rig.go_on(1.0, rig.agree)
     assert len(rig.engine.leases.held) == 3

@@ -99,15 +99,15 @@ def test_an_extended_lease_that_the_new_server_does_not_know_is_lost(rig: Rig, m
 
 def test_a_bulk_release_that_fails_at_its_second_try_is_not_counted_as_done(rig: Rig) -> None:
     leases = rig.hold_many(["gone", "forbidden", "down", "released"], 30.0)
-    operation = rig.release_many(leases)
+    future = rig.release_many(leases)
     rig.server.one("release_many")
     rig.server.close()  # without a reply
     rig.turn()
     rig.go_on(0.3)
     rig.server.one("release_many")
     rig.say(array(1, 0, 2, "NOPERM this user has no permissions", 3, DOWN))
-    assert operation.done
-    assert isinstance(operation.error, LockServerError)
+    assert future.done
+    assert isinstance(future.error, LockServerError)
     assert rig.stats().released == 2
     assert all(lease.state is State.RELEASED for lease in leases)
     assert rig.told == []

@@ -99,8 +99,8 @@ class WaitingMachine(Machine):
         for client in self.world.clients:
             engine = client.rig.engine
             assert client.rig.waiting == 0
-            assert len(engine.lines) == 0
-            assert engine.lines.asking == {}
+            assert len(engine.wait_queues) == 0
+            assert engine.wait_queues.in_flight == {}
             assert not engine.busy
             assert not engine.leases.held
             assert len(client.rig.timer.wheel) == 0

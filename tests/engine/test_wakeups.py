@@ -297,9 +297,9 @@ class Hearer:
     def crashed(self, error: Exception) -> None:
         raise AssertionError("a failure") from error
 
-    def listening(self, holds: bool) -> None: ...
+    def on_subscribed(self, holds: bool) -> None: ...
 
-    def woken(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         self.heard += 1
         self._then()
 
@@ -429,7 +429,7 @@ def test_it_is_not_busy_with_a_ping_once_it_has_ended(rig: WaitingRig, end: str)
         rig.post(rig.engine.retire)
         rig.go_on(LINGER_S + 0.1)
     elif end == "closed":
-        rig.ask(lambda operation: rig.engine.close(1.0, operation))
+        rig.ask(lambda future: rig.engine.close(1.0, future))
         rig.go_on(0.1, rig.agree)
     else:
         rig.post((lambda: rig.engine.crashed(BUG)) if end == "failed" else rig.engine.timer_stopped)

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from tests.engine.model import Subscriptions, message
 from tests.engine.support import NIL, TAKEN, Command, Rig, ScriptedServer, agreement, array, integer
-from wheel_lock.engine.future import Operation
-from wheel_lock.engine.waiting.wait_queue import AnyLine
-from wheel_lock.engine.waiting.waiter import Acquisition
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue
+from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.lease import NOBODY, Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE, Exclusive
 from wheel_lock.options import lock_name, lock_options
 from wheel_lock.protocol.keys import wake_channel
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 from wheel_lock.protocol.tokens import new_token
 from wheel_lock.runtime.notifier import NOTIFIER
 
@@ -25,36 +25,36 @@ class Wait(NamedTuple):
     """A caller's wait for one lock."""
 
     name: str
-    acquisition: Acquisition
-    operation: Operation[Sequence[Lease] | None]
+    acquisition: Waiter
+    future: Future[Sequence[Lease] | None]
 
     @property
     def goes_on(self) -> bool:
         """Whether its caller waits still."""
-        return not self.operation.done and not self.acquisition.over
+        return not self.future.done and not self.acquisition.over
 
     @property
     def error(self) -> Exception | None:
-        return self.operation.error
+        return self.future.error
 
     @property
     def granted(self) -> bool:
-        return self._ended_well and self.operation.result() is not None
+        return self._ended_well and self.future.result() is not None
 
     @property
     def refused(self) -> bool:
         """Whether it ended without a grant, and without an error."""
-        return self._ended_well and self.operation.result() is None
+        return self._ended_well and self.future.result() is None
 
     @property
     def _ended_well(self) -> bool:
-        return self.operation.done and self.operation.error is None
+        return self.future.done and self.future.error is None
 
     @property
     def lease(self) -> Lease:
         """What was granted."""
-        assert self.operation.done
-        leases = self.operation.result()
+        assert self.future.done
+        leases = self.future.result()
         assert leases is not None
         (lease,) = leases
         return lease
@@ -90,12 +90,12 @@ class WaitingRig(Rig):
         options = lock_options(timeout, **terms)
         group = self.engine.router.renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
         key = lock_name(name)
-        lease = Lease(name, fragment(key, new_token() if token is None else token.encode()), group, owner)
+        lease = Lease(name, lease_args(key, new_token() if token is None else token.encode()), group, owner)
         until = None if blocking_timeout is None else self.now + blocking_timeout
-        operation: Operation[Sequence[Lease] | None] = Operation(told)
+        future: Future[Sequence[Lease] | None] = Future(told)
         given, blocking = token is not None, options.blocking
-        acquisition = Acquisition(self.engine.lines, options, (lease,), given, blocking, until, operation)
-        wait = Wait(name, acquisition, operation)
+        acquisition = Waiter(self.engine.wait_queues, options, (lease,), given, blocking, until, future)
+        wait = Wait(name, acquisition, future)
         lease.on_lost = lambda event: self._note(wait.lease, event)
         return wait
 
@@ -130,7 +130,7 @@ class WaitingRig(Rig):
 
     def let_go(self, wait: Wait, listeners: int = 1) -> list[str]:
         """Have the holder release the lock and the server agree; return what was sent for it in one turn."""
-        self.timer.post(lambda: self.engine.release(wait.lease, Operation(lambda: None)), self.engine)
+        self.timer.post(lambda: self.engine.release(wait.lease, Future(lambda: None)), self.engine)
         self.timer.turn()
         commands = [command.what for command in self.server.take()]
         self.say(integer(1 + listeners))
@@ -196,29 +196,29 @@ class WaitingRig(Rig):
 
     # -- what can be seen --------------------------------------------------------------------------------------------
 
-    def line(self, name: str) -> AnyLine | None:
+    def line(self, name: str) -> BaseWaitQueue | None:
         """The line for a name, if there is one."""
-        return self.engine.lines._lines.get(EXCLUSIVE.line(lock_name(name)))
+        return self.engine.wait_queues._queues.get(EXCLUSIVE.queue_key(lock_name(name)))
 
-    def first(self, name: str) -> Acquisition | None:
+    def first(self, name: str) -> Waiter | None:
         line = self.line(name)
         return next(iter(line), None) if line is not None else None
 
     @property
     def waiting(self) -> int:
-        return self.engine.lines.count
+        return self.engine.wait_queues.count
 
     def assert_clean(self) -> None:
         """Fail unless nothing is left of those who waited, once everything has lingered for long enough."""
         assert self.waiting == 0
         assert NOTIFIER.drain(10.0)  # callbacks that run in real time are looked after
         self.go_on(LINGER_S + 0.1, self.agree)
-        assert len(self.engine.lines) == 0
+        assert len(self.engine.wait_queues) == 0
         self.go_on(LINGER_S + 0.1, self.agree)
         there = [known for server, known in self._subscriptions.items() if not (server.hung_up or server.closed)]
         assert not any(known.channels for known in there)
         assert not self.engine.busy
         assert self.engine.leases.acquiring == 0
-        assert self.engine.lines.asking == {}
+        assert self.engine.wait_queues.in_flight == {}
         if not self.engine.leases.held:
             assert len(self.timer.wheel) == 0

@@ -18,7 +18,7 @@ from tests.engine.history import History, Loss
 from tests.engine.model import ModelServer, Subscriptions, message
 from tests.engine.support import START, TICK_S, Attempt, Command, ScriptedServer, error
 from tests.engine.waiters import Wait, WaitingRig
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types import EXCLUSIVE, Exclusive
@@ -106,7 +106,7 @@ class World:
         """Those that have been granted, whatever became of them."""
         for client in self.clients:
             for attempt in client.attempts:
-                if attempt.operation.done and attempt.operation.error is None and attempt.operation.result():
+                if attempt.future.done and attempt.future.error is None and attempt.future.result():
                     yield client, attempt.lease
             for wait in client.waits:
                 if wait.granted:
@@ -116,7 +116,7 @@ class World:
         """Move the clock; nobody's thread runs meanwhile, but whoever believes goes on believing."""
         start, end = self.now, self.now + seconds
         for _, lease in self.leases:
-            if lease.believed(start):
+            if lease.is_valid(start):
                 self.history.believes(lease.key, lease.token, start, min(lease.deadline, end), lease.fence)
         for name, token in self._strangers.items():
             if self.server.value(name) == token:
@@ -264,25 +264,25 @@ class World:
         if turn:
             self.turn(client)
 
-    def release(self, client: Client, lease: Lease) -> Operation[None]:
+    def release(self, client: Client, lease: Lease) -> Future[None]:
         """Begin to release."""
         self.history.let_go(lease.token)
-        operation: Operation[None] = Operation(lambda: self._returned(client, lease, operation))
-        client.rig.post(lambda: client.rig.engine.release(lease, operation))
+        future: Future[None] = Future(lambda: self._returned(client, lease, future))
+        client.rig.post(lambda: client.rig.engine.release(lease, future))
         self._collect(client)
-        return operation
+        return future
 
-    def _returned(self, client: Client, lease: Lease, operation: Operation[None]) -> None:
+    def _returned(self, client: Client, lease: Lease, future: Future[None]) -> None:
         # What had been written before counts as sent before. A lost lease may be cleaned up after its release failed.
         self._collect(client)
-        if not isinstance(operation.error, LockLost):
+        if not isinstance(future.error, LockLost):
             self.history.released(lease.token)
 
-    def extend(self, client: Client, lease: Lease, seconds: float, *, replace: bool) -> Operation[None]:
+    def extend(self, client: Client, lease: Lease, seconds: float, *, replace: bool) -> Future[None]:
         """Begin to extend."""
-        operation = client.rig.extend(lease, seconds, replace=replace)
+        future = client.rig.extend(lease, seconds, replace=replace)
         self._collect(client)
-        return operation
+        return future
 
     def give_up(self, client: Client, attempt: Attempt) -> None:
         """The caller of an acquire waits no more."""
@@ -291,10 +291,10 @@ class World:
 
     def look(self, client: Client, lease: Lease) -> bool:
         """Ask whether a lease is held, as a lock object does from any thread."""
-        if lease.believed(self.now):
+        if lease.is_valid(self.now):
             return True
         if lease.state <= EXTENDING and lease.loss is None:
-            lease.see_lapse()
+            lease.record_lapse()
             client.rig.timer.post(partial(client.rig.engine.lapse_seen, lease), client.rig.engine)
         return False
 
@@ -338,7 +338,7 @@ class World:
         for client in self.clients:
             self.change(client, Network.FINE)
             for attempt in client.attempts:
-                if not attempt.operation.done:
+                if not attempt.future.done:
                     self.give_up(client, attempt)
         self.work(0.1)
         for client, lease in list(self.leases):

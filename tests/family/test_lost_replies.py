@@ -14,8 +14,8 @@ from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockNotHeld
 from wheel_lock.lease import Lease
-from wheel_lock.locks.read_write import WriteHandle
-from wheel_lock.locks.reentrancy import Hold
+from wheel_lock.locks.read_write import BaseWriteLock
+from wheel_lock.locks.reentrancy import HoldCount
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -90,9 +90,9 @@ def test_an_interrupted_downgrade_keeps_nothing(real: Backend, proxy: TcpProxy, 
 def test_who_is_interrupted_before_he_knows_that_he_only_reads_reads_on_all_the_same(
     real: Backend, far: LockContext, monkeypatch: pytest.MonkeyPatch, strikes: int
 ) -> None:
-    downgraded, left = WriteHandle._downgraded, strikes
+    downgraded, left = BaseWriteLock._downgraded, strikes
 
-    def strike(hold: Hold, lease: Lease, reads: int) -> None:
+    def strike(hold: HoldCount, lease: Lease, reads: int) -> None:
         nonlocal left
         left -= 1
         if left >= 0:
@@ -104,7 +104,7 @@ def test_who_is_interrupted_before_he_knows_that_he_only_reads_reads_on_all_the_
     writer, reader = lock.write(), lock.read()
     writer.acquire()
     reader.acquire()
-    monkeypatch.setattr(WriteHandle, "_downgraded", staticmethod(strike))
+    monkeypatch.setattr(BaseWriteLock, "_downgraded", staticmethod(strike))
     with pytest.raises(KeyboardInterrupt):
         writer.release()
     monkeypatch.undo()

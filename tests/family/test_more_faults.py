@@ -17,8 +17,8 @@ from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockServerError, LossReason, TooManyLocks
 from wheel_lock.lease import Lease
-from wheel_lock.locks.base import LockHandle
-from wheel_lock.locks.reentrancy import ReentrantHandle
+from wheel_lock.locks.base import BaseLock
+from wheel_lock.locks.reentrancy import BaseReentrantLock
 from wheel_lock.testing import settle
 
 PERMITS = f"wheel_lock:permits:{{{NAME}}}"
@@ -35,9 +35,9 @@ class Struck(BaseException):
 
 def strike_after_the_grant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt the next acquire when the grant has been taken, and the call has not returned."""
-    for handle in (LockHandle, ReentrantHandle):
+    for handle in (BaseLock, BaseReentrantLock):
 
-        def take(self: LockHandle, lease: Lease, original: Callable[..., None] = handle._take) -> None:
+        def take(self: BaseLock, lease: Lease, original: Callable[..., None] = handle._take) -> None:
             original(self, lease)
             monkeypatch.undo()
             raise Struck

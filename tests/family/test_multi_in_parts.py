@@ -14,7 +14,7 @@ from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LocksLost, LossReason, TooManyLocks
 from wheel_lock.lease import Lease
-from wheel_lock.locks.base import LockHandle
+from wheel_lock.locks.base import BaseLock
 from wheel_lock.testing import settle
 
 WAKE_B = "wheel_lock:wake:{b}"
@@ -46,16 +46,16 @@ async def one_step(proxy: TcpProxy, hear: Callable[[], object]) -> None:
 
 def lose_in_that_moment(monkeypatch: pytest.MonkeyPatch, backend: Backend, name: str) -> None:
     """Have a lock lost when its release begins, after a look at it would still have seen it held."""
-    original = LockHandle._to_change
+    original = BaseLock._to_change
 
-    def change(self: LockHandle, verb: str) -> Lease:
+    def change(self: BaseLock, verb: str) -> Lease:
         if self.name == name and backend.view.delete(name):
             lease = self._lease
             assert lease is not None
             eventually(lambda: lease.loss is not None, LONG_S, "its loss is noticed")
         return original(self, verb)
 
-    monkeypatch.setattr(LockHandle, "_to_change", change)
+    monkeypatch.setattr(BaseLock, "_to_change", change)
 
 
 # Asked for in parts

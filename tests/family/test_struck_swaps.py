@@ -23,7 +23,7 @@ from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockNotHeld, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import Lease
-from wheel_lock.locks.read_write import WriteHandle
+from wheel_lock.locks.read_write import BaseWriteLock
 
 # An interruption that strikes a finaliser is swallowed by the interpreter: then the program just goes on.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -125,15 +125,15 @@ meanwhiles = pytest.mark.parametrize("meanwhile", MEANWHILE)
 
 def begin_late(monkeypatch: pytest.MonkeyPatch) -> list[Interruption]:
     """Places count from where the change is about to be begun; return where to put the interruption."""
-    new_swap, waiting = WriteHandle._new_swap, list[Interruption]()
+    new_swap, waiting = BaseWriteLock._new_swap, list[Interruption]()
 
-    def count_from_here(self: Any, operation: Any) -> Any:
-        made = new_swap(self, operation)
+    def count_from_here(self: Any, future: Any) -> Any:
+        made = new_swap(self, future)
         if waiting:
             waiting.pop().begin()
         return made
 
-    monkeypatch.setattr(WriteHandle, "_new_swap", count_from_here)
+    monkeypatch.setattr(BaseWriteLock, "_new_swap", count_from_here)
     return waiting
 
 
@@ -330,7 +330,7 @@ def test_what_is_not_confirmed_yet_is_not_held_and_can_be_released(scene: Scene)
 
 
 def test_a_look_at_the_moment_of_the_confirmation_is_no_loss(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    believed, caller, looks = Lease.believed, threading.get_ident(), []
+    believed, caller, looks = Lease.is_valid, threading.get_ident(), []
 
     def believed_and_granted_then(lease: Lease, now: float) -> bool:
         answer = believed(lease, now)
@@ -346,7 +346,7 @@ def test_a_look_at_the_moment_of_the_confirmation_is_no_loss(scene: Scene, monke
     reader.acquire()
     struck_in_flight(scene, writer)
     with monkeypatch.context() as patch:
-        patch.setattr(Lease, "believed", believed_and_granted_then)
+        patch.setattr(Lease, "is_valid", believed_and_granted_then)
         assert not reader.is_held
     assert looks == [False]
     assert reader.is_held

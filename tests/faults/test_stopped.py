@@ -21,7 +21,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, WheelLockError
 from wheel_lock.engine.engine import Engine
-from wheel_lock.net.connection import MOST_QUEUED_BYTES, Channel
+from wheel_lock.net.connection import MOST_QUEUED_BYTES, PipelinedConnection
 from wheel_lock.net.node import MOST_SUSPECTED, MOST_UNANSWERED
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.engine import QuorumEngine
@@ -62,11 +62,11 @@ class Watch:
         self._enough.set()
         self._thread.join()
 
-    def _channels(self) -> Iterator[Channel]:
+    def _channels(self) -> Iterator[PipelinedConnection]:
         for engine in self._engines:
             for node in [*engine.router.nodes, *[wakeups._node for wakeups in engine.router.listeners]]:
-                if node._channel is not None:
-                    yield node._channel
+                if node._pipeline is not None:
+                    yield node._pipeline
 
     def look(self) -> None:
         self.unanswered = max([self.unanswered, *[channel.unanswered for channel in self._channels()]])
@@ -155,7 +155,7 @@ def test_under_many_threads_memory_is_flat_and_the_server_is_back_at_once(
     with Watch(engine) as watch:
         calls += crowd(STOPPED_S / 2, use)
     after_mb = settled_mb()
-    queued = sum(node._channel.unanswered for node in engine.router.nodes if node._channel is not None)
+    queued = sum(node._pipeline.unanswered for node in engine.router.nodes if node._pipeline is not None)
     resumed_at = now()
     fresh_redis.resume()
     back_s = back_after_s(context)
@@ -268,9 +268,9 @@ class _Listener:
     def crashed(self, error: Exception) -> None:
         raise AssertionError("a failure") from error
 
-    def listening(self, holds: bool) -> None: ...
+    def on_subscribed(self, holds: bool) -> None: ...
 
-    def woken(self, message: bytes) -> None: ...
+    def on_message(self, message: bytes) -> None: ...
 
 
 def test_one_node_of_a_quorum(redis_server: RedisServer, fresh_redis: RedisServer) -> None:

@@ -47,10 +47,10 @@ class Listener:
     def __init__(self) -> None:
         self.told = 0
 
-    def listening(self, holds: bool) -> None:
+    def on_subscribed(self, holds: bool) -> None:
         self.told += 1
 
-    def woken(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         assert type(message) is bytes
         self.told += 1
 
@@ -72,13 +72,13 @@ class Arena(WaitingRig):
         self.other = Engine(ScriptedConnector(self.clock), ContextOptions(), self.timer, self.launch)
         group = self.other.router.renewer.group(EXCLUSIVE, _FAR, int(_FAR * 1000), _FAR / 3)
         self._kept = Lease("the other's", b"", group)
-        self._kept.move(Event.GRANTED)
+        self._kept.transition(Event.GRANTED)
         self._kept.deadline = self.now + _FAR
         self.other.leases.held[self._kept] = None
 
     def check(self) -> None:
         """Fail where the other context has lost its lock."""
-        assert self._kept.believed(self.now)
+        assert self._kept.is_valid(self.now)
 
     def agree(self) -> None:
         """Have every server grant whatever has arrived; of what is looked for none is there."""
@@ -97,7 +97,7 @@ class Arena(WaitingRig):
         attempt = self.acquire(name, timeout)
         self.agree()
         self.timer.turn()
-        while not attempt.operation.done:
+        while not attempt.future.done:
             self.go_on(0.1, self.agree)
         return attempt.lease
 

@@ -444,7 +444,7 @@ def test_an_error_that_only_sounds_like_it_does_not_switch_to_one_lock_a_call(te
     ):
         with pytest.raises(LockServerError):
             context.acquire_many(["a", "b"])
-        assert not context._engine.router.renewer.node.one_by_one
+        assert not context._engine.router.renewer.node.single_key_mode
 
 
 def test_what_one_connection_has_taught_is_over_with_it() -> None:
@@ -456,8 +456,8 @@ def test_what_one_connection_has_taught_is_over_with_it() -> None:
         locks = context.acquire_many(["a", "b"], timeout=LONG_S)
         assert all(locks.values())
         node = context._engine.router.renewer.node
-        assert node.one_by_one
+        assert node.single_key_mode
         said.clear()
         context.timer.post(lambda: node.drop(ConnectionAbortedError("for a test")))
-        eventually(lambda: node.connected and not node.one_by_one)
+        eventually(lambda: node.connected and not node.single_key_mode)
         assert context.stats().held == 2

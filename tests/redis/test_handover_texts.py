@@ -13,13 +13,13 @@ import pytest
 from tests.redis.support import Backend, token_of
 from tests.redis.test_secrets import Listener
 from wheel_lock import InvalidHandoff, Lock, LockContext, LockLost, LockServerError, LossReason, WheelLockError
-from wheel_lock.engine.interfaces import terms_of
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.lock_types import EVERLASTING
 from wheel_lock.options import lock_options
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.keys import fence_key
-from wheel_lock.protocol.resp import split_bulks
+from wheel_lock.protocol.resp import split_bulk_strings
 
 NAME = "import:2026"
 PREFIX = "wheel_lock-handoff-1:"
@@ -190,9 +190,9 @@ def test_an_acquire_that_arrives_once_more_leaves_the_fence_as_its_holder_knows_
     lock = getattr(context, kind)(NAME, timeout=20.0, fencing=True)
     assert lock.acquire()
     lease = lock._lease
-    call = terms_of(lease).kind.acquire(lease, 20_000, again=True, patience_ms=0)
+    call = group_of(lease).lock_type.acquire(lease, 20_000, again=True, waiter_ttl_ms=0)
     assert call.script is not None
-    keys_and_arguments = split_bulks(call.body)
+    keys_and_arguments = split_bulk_strings(call.body)
     assert backend.view.eval(call.script.plain.source.decode(), call.keys, *keys_and_arguments) == lock.fence
     adopted = context.adopt(lock.export())
     assert adopted.fence == lock.fence

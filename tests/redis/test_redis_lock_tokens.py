@@ -17,8 +17,8 @@ from tests.redis.support import LONG_S, REFUSED_S, Backend, Background, in_threa
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, context
 from wheel_lock.lease import Event, Lease
-from wheel_lock.lock_types.caller_token import CHOSEN_TOKEN, EVERLASTING_CHOSEN_TOKEN
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN
+from wheel_lock.protocol.resp import lease_args
 from wheel_lock.redis_lock import Lock
 
 
@@ -196,16 +196,16 @@ def test_namesakes_exclude_each_other(client: redis.Redis, timeout: float | None
     assert waiting.result()
 
 
-@pytest.mark.parametrize("kind", [CHOSEN_TOKEN, EVERLASTING_CHOSEN_TOKEN])
+@pytest.mark.parametrize("kind", [CALLER_TOKEN, EVERLASTING_CALLER_TOKEN])
 def test_what_may_be_a_namesakes_is_neither_recognised_nor_tidied_up(kind: Any) -> None:
     group = type("Group", (), {"alive": True, "timeout_s": 30.0})()
-    held, refused = (Lease(NAME, fragment(NAME.encode(), b"host-1"), group) for _ in range(2))
-    refused.move(Event.TURNED_DOWN)
+    held, refused = (Lease(NAME, lease_args(NAME.encode(), b"host-1"), group) for _ in range(2))
+    refused.transition(Event.REJECTED)
     assert kind.release_many([held]).arguments == 3
     assert kind.release_many([refused]).arguments == 0
     for again in (False, True):
-        for patience_ms in (0, 5000):
-            assert kind.acquire(held, 30_000, again=again, patience_ms=patience_ms).script is None
+        for waiter_ttl_ms in (0, 5000):
+            assert kind.acquire(held, 30_000, again=again, waiter_ttl_ms=waiter_ttl_ms).script is None
 
 
 def test_a_lost_reply_costs_no_namesake_his_lock(client: redis.Redis, real: Backend) -> None:

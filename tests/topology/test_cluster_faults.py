@@ -374,7 +374,7 @@ def test_who_reads_on_unconfirmed_when_the_thread_dies_is_told_and_does_not_wait
         raise SystemExit
 
     def is_on_the_wheel_alone() -> bool:
-        return swap.tick >= 0 and not swap.sends and not any(node.busy for node in engine.router.nodes)
+        return swap.tick >= 0 and not swap.attempts and not any(node.busy for node in engine.router.nodes)
 
     with LockContext(nodes.client(), timer=timer, close_timeout=0.5) as context:
         engine = context._engine

@@ -18,7 +18,7 @@ from tests.topology.moving import hung, is_renewed, is_replicated, names_at, nam
 from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from tests.topology.tellers import Teller
 from wheel_lock import LockContext, LockUnavailable, LostEvent
-from wheel_lock.engine.interfaces import terms_of
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net.cluster import ClusterConnector, SlotRange
@@ -270,7 +270,7 @@ def test_very_many_locks_come_to_a_new_master_in_parts(nodes: Nodes, monkeypatch
         def leaving(left: Set[Renewer]) -> None:
             leave(left)
             if left:
-                rest.append(sum(terms_of(lease).renewer in left for lease in engine.leases.held))
+                rest.append(sum(group_of(lease).renewer in left for lease in engine.leases.held))
 
         monkeypatch.setattr(cluster, "_leave", leaving)
         take_over(owner, heir)
@@ -288,13 +288,13 @@ def test_very_many_overdue_locks_come_to_a_new_master_in_parts(nodes: Nodes, mon
         names = names_at(THIRD, 3000)
         locks = context.acquire_many(names, timeout=60.0, renew_every=0.3, on_lost=told.append)
         cluster, engine, rest = cluster_of(context), context._engine, list[int]()
-        [at_owner] = {terms_of(lease).renewer for lease in engine.leases.held}
+        [at_owner] = {group_of(lease).renewer for lease in engine.leases.held}
         answered = cluster._answered
 
         def noted(found: Sequence[SlotRange], life: Backoff) -> None:
             answered(found, life)
             if not cluster.owns_names(at_owner):
-                rest.append(sum(terms_of(lease).renewer is at_owner for lease in engine.leases.held))
+                rest.append(sum(group_of(lease).renewer is at_owner for lease in engine.leases.held))
 
         monkeypatch.setattr(cluster, "_answered", noted)
         eventually(lambda: heir.client().dbsize() == owner.client().dbsize() == 3000, LONG_S)

@@ -123,7 +123,7 @@ def test_a_service_that_has_learnt_to_do_without_is_asked_in_bulk_again(proxy: K
         assert passed > 50
         proxy.needs_keys = False
         context.timer.post(partial(node.drop, ConnectionAbortedError("for a test")))
-        eventually(lambda: node.connected and not node.one_by_one)
+        eventually(lambda: node.connected and not node.single_key_mode)
         passed = proxy.passed
         context.release_many(locks)
         assert proxy.passed < passed + 50

@@ -45,7 +45,7 @@ def test_failovers_that_are_made_up_are_asked_about_now_and_then(redis_server: R
             context._engine.launch = counted
             for _ in range(FORGED):
                 heard = threading.Event()
-                timer.post(partial(failovers.woken, f"{SERVICE} 127.0.0.1 1 127.0.0.1 2".encode()))
+                timer.post(partial(failovers.on_message, f"{SERVICE} 127.0.0.1 1 127.0.0.1 2".encode()))
                 timer.post(heard.set)
                 assert heard.wait(30.0)
                 eventually(lambda: not failovers._looking)

@@ -13,7 +13,7 @@ from tests.redis.support import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockTimeout, LockUnavailable, NotReplicated
-from wheel_lock.engine.requests.replication import Replicas
+from wheel_lock.engine.requests.replication import ReplicationBarrier
 
 pytestmark = pytest.mark.slow
 
@@ -162,14 +162,14 @@ def test_replicas_are_not_asked_on_another_connection_than_the_grant_came_on(
     with LockContext(pair.client(), min_replicas=1, replica_timeout=LONG_S) as context:
         with context.lock("before"):
             pass
-        ask = Replicas._wait
+        ask = ReplicationBarrier._wait
 
-        def ask_too_late(replicas: Replicas) -> None:
+        def ask_too_late(replicas: ReplicationBarrier) -> None:
             monkeypatch.undo()
             replicas.node.drop(ConnectionError("another server is the master"))
             ask(replicas)
 
-        monkeypatch.setattr(Replicas, "_wait", ask_too_late)
+        monkeypatch.setattr(ReplicationBarrier, "_wait", ask_too_late)
         with pytest.raises(LockUnavailable, match="has gone before its replicas were asked"):
             context.lock("order:42").acquire()
         eventually(lambda: not pair.client().exists("order:42"))

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from wheel_lock.lease import Event, Lease, Limits, grant_all
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 
 _ENDS = {"RELEASE": "RELEASING", "LOSE": "LOST"}
 LEGAL: dict[str, dict[str, str]] = {
-    "PENDING": {"GRANTED": "HELD", "TURNED_DOWN": "REFUSED"},
-    "HELD": {"EXPORT": "EXPORTED", "SENT": "RENEWING", "UNKNOWN": "OVERDUE", "EXTEND": "EXTENDING", **_ENDS},
-    "RENEWING": {"EXPORT": "EXPORTED", "CONFIRMED": "HELD", "UNKNOWN": "OVERDUE", "EXTEND": "EXTENDING", **_ENDS},
-    "OVERDUE": {"EXPORT": "EXPORTED", "SENT": "RENEWING", "EXTEND": "EXTENDING", **_ENDS},
-    "EXTENDING": {"CONFIRMED": "HELD", "UNKNOWN": "OVERDUE", **_ENDS},
-    "RELEASING": {"FREED": "RELEASED", "LOSE": "LOST"},
+    "PENDING": {"GRANTED": "HELD", "REJECTED": "REFUSED"},
+    "HELD": {
+        "EXPORT": "EXPORTED",
+        "RENEWAL_SENT": "RENEWING",
+        "OUTCOME_UNKNOWN": "OVERDUE",
+        "EXTEND": "EXTENDING",
+        **_ENDS,
+    },
+    "RENEWING": {
+        "EXPORT": "EXPORTED",
+        "CONFIRMED": "HELD",
+        "OUTCOME_UNKNOWN": "OVERDUE",
+        "EXTEND": "EXTENDING",
+        **_ENDS,
+    },
+    "OVERDUE": {"EXPORT": "EXPORTED", "RENEWAL_SENT": "RENEWING", "EXTEND": "EXTENDING", **_ENDS},
+    "EXTENDING": {"CONFIRMED": "HELD", "OUTCOME_UNKNOWN": "OVERDUE", **_ENDS},
+    "RELEASING": {"RELEASED": "RELEASED", "LOSE": "LOST"},
 }
 
 
@@ -31,7 +43,7 @@ class Terms:
 
 
 def new_lease(terms: Terms | None = None) -> Lease:
-    return Lease("order:42", fragment(b"order:42", b"token"), terms or Terms())
+    return Lease("order:42", lease_args(b"order:42", b"token"), terms or Terms())
 
 
 def granted(sent_at: float, *, limits: Limits | None = None, terms: Terms | None = None) -> Lease:

@@ -180,7 +180,7 @@ class Member:
     def thread_died(self) -> None:
         self.told.append("thread died")
 
-    def forked(self) -> None:
+    def after_fork_in_child(self) -> None:
         self.told.append("forked")
 
     def timer_stopped(self) -> None:

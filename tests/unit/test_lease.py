@@ -23,7 +23,7 @@ from wheel_lock.lease import (
     local_deadline,
     mark_sent,
 )
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 
 BELIEVED = [State.HELD, State.RENEWING, State.OVERDUE, State.EXTENDING]
 FINAL = [State.RELEASED, State.LOST, State.REFUSED, State.EXPORTED]
@@ -53,10 +53,10 @@ def test_what_may_not_happen_is_refused_and_changes_nothing(state: State) -> Non
         after = LEGAL.get(state.name, {}).get(event.name)
         if after is None:
             with pytest.raises(RuntimeError, match=f"{state.name} cannot take {event.name}"):
-                lease.move(event)
+                lease.transition(event)
             assert lease.state is state
         else:
-            lease.move(event)
+            lease.transition(event)
             assert lease.state.name == after
 
 
@@ -69,8 +69,8 @@ def test_a_lease_begins_as_nobodys() -> None:
     lease = new_lease()
     assert lease.state is State.PENDING
     assert lease.loss is None
-    assert not lease.believed(-math.inf)
-    assert not lease.believed(0.0)
+    assert not lease.is_valid(-math.inf)
+    assert not lease.is_valid(0.0)
     assert lease.owner is NOBODY
     assert not NOBODY.ended
     assert not Owner().ended
@@ -88,7 +88,7 @@ def test_a_lease_that_is_not_pending_cannot_be_granted() -> None:
 @given(name=st.binary(min_size=1, max_size=512), token=st.binary(min_size=1, max_size=512))
 @settings(deadline=None)
 def test_name_and_token_are_read_back_from_what_is_sent(name: bytes, token: bytes) -> None:
-    lease = Lease("whatever the caller said", fragment(name, token), Terms())
+    lease = Lease("whatever the caller said", lease_args(name, token), Terms())
     assert lease.key == name
     assert lease.token == token
 
@@ -108,10 +108,10 @@ def test_a_grant_is_believed_until_its_deadline_and_not_at_it() -> None:
     lease = granted(100.0)
     assert lease.deadline == pytest.approx(109.898)
     assert lease.acquired_at == 100.0
-    assert lease.believed(100.0)
-    assert lease.believed(math.nextafter(lease.deadline, 0))
-    assert not lease.believed(lease.deadline)
-    assert not lease.believed(math.inf)
+    assert lease.is_valid(100.0)
+    assert lease.is_valid(math.nextafter(lease.deadline, 0))
+    assert not lease.is_valid(lease.deadline)
+    assert not lease.is_valid(math.inf)
 
 
 def test_one_grant_may_be_of_many_leases() -> None:
@@ -126,12 +126,12 @@ def test_what_is_seen_of_a_grant_in_the_middle_of_it_is_no_lapse() -> None:
     class Watched(Lease):
         def __setattr__(self, attribute: str, value: object) -> None:
             super().__setattr__(attribute, value)
-            if hasattr(self, "place"):  # the last one that a new lease gets
-                seen.append(self.state <= State.EXTENDING and not self.believed(100.0))
+            if hasattr(self, "call_site"):  # the last one that a new lease gets
+                seen.append(self.state <= State.EXTENDING and not self.is_valid(100.0))
 
-    lease = Watched("order:42", fragment(b"order:42", b"token"), Terms())
+    lease = Watched("order:42", lease_args(b"order:42", b"token"), Terms())
     grant_all([lease], 100.0, 10.0, None)
-    assert lease.believed(100.0)
+    assert lease.is_valid(100.0)
     assert len(seen) > 1
     assert not any(seen)
 
@@ -140,31 +140,31 @@ def test_what_is_seen_of_a_grant_in_the_middle_of_it_is_no_lapse() -> None:
 def test_only_four_states_are_believed_in(state: State) -> None:
     lease = granted(100.0)
     lease.state = state
-    assert lease.believed(101.0) == (state in BELIEVED)
+    assert lease.is_valid(101.0) == (state in BELIEVED)
 
 
 def test_asking_changes_nothing() -> None:
     lease = granted(100.0)
-    assert not lease.believed(200.0)
+    assert not lease.is_valid(200.0)
     assert lease.loss is None
     assert lease.state is State.HELD
 
 
 def test_a_lapse_that_was_seen_is_never_believed_again() -> None:
     lease = renewing()
-    assert not lease.believed(110.0)
-    lease.see_lapse()
+    assert not lease.is_valid(110.0)
+    lease.record_lapse()
     assert lease.loss is LossReason.NOT_CONFIRMED
-    assert not lease.believed(101.0)  # not even by somebody who read the clock earlier
+    assert not lease.is_valid(101.0)  # not even by somebody who read the clock earlier
     result = confirm_all([lease], 100.0, 101.0, 10.0)
     assert result.other == [lease]
-    assert not lease.believed(101.0)
+    assert not lease.is_valid(101.0)
 
 
 def test_a_reason_is_never_overwritten() -> None:
     lease = granted(100.0)
     lease.loss = LossReason.KEY_GONE
-    lease.see_lapse()
+    lease.record_lapse()
     assert lease.loss is LossReason.KEY_GONE
 
 
@@ -172,16 +172,16 @@ def test_a_reason_is_never_overwritten() -> None:
 def test_what_is_over_cannot_lapse(state: State) -> None:
     lease = granted(100.0)
     lease.state = state
-    lease.see_lapse()
+    lease.record_lapse()
     assert lease.loss is None
 
 
 def test_nothing_of_a_dead_group_is_believed_in() -> None:
     terms = Terms()
     lease = granted(100.0, terms=terms)
-    assert lease.believed(101.0)
+    assert lease.is_valid(101.0)
     terms.alive = False
-    assert not lease.believed(101.0)
+    assert not lease.is_valid(101.0)
 
 
 # Confirmation
@@ -205,14 +205,14 @@ def test_a_renewal_that_is_confirmed_at_the_deadline_is_too_late() -> None:
     assert lease.deadline == before
     assert lease.renewals == 0
     assert lease.state is State.RENEWING  # for the engine to end
-    assert not lease.believed(before)
+    assert not lease.is_valid(before)
 
 
 def test_a_renewal_that_is_confirmed_at_the_last_moment_is_in_time() -> None:
     lease = renewing()
     now = math.nextafter(lease.deadline, 0)
     assert confirm_all([lease], 103.0, now, 10.0).kept == [lease]
-    assert lease.believed(now)
+    assert lease.is_valid(now)
 
 
 @given(sent_at=st.floats(0, 200), now=st.floats(0, 200), timeout_s=st.floats(0.05, 50), hold_until=st.floats(0, 200))
@@ -254,14 +254,14 @@ def test_a_batch_is_sorted_into_those_that_go_on_and_those_that_do_not() -> None
     kept, late, lost, released, limited = (renewing() for _ in range(5))
     late.deadline = 103.5
     lost.loss = LossReason.NOT_CONFIRMED
-    released.move(Event.RELEASE)
-    released.move(Event.FREED)
+    released.transition(Event.RELEASE)
+    released.transition(Event.RELEASED)
     limited.limits = Limits(3, math.inf)
     result = confirm_all([kept, late, lost, released, limited], 103.0, 104.0, 10.0)
     assert result.kept == [kept]
     assert result.limited == [limited]
     assert result.other == [late, lost, released]
-    assert [lease.believed(104.0) for lease in (kept, late, lost, released, limited)] == [True, *[False] * 3, True]
+    assert [lease.is_valid(104.0) for lease in (kept, late, lost, released, limited)] == [True, *[False] * 3, True]
     assert released.state is State.RELEASED
     assert lost.loss is LossReason.NOT_CONFIRMED
     assert result.slack_s == pytest.approx(local_deadline(100.0, 10.0) - 104.0)
@@ -281,7 +281,7 @@ def test_a_batch_of_which_nothing_goes_on_had_no_slack_to_speak_of() -> None:
 
 def test_a_batch_is_sent_as_a_whole() -> None:
     leases = [granted(100.0), granted(100.0)]
-    leases[1].move(Event.UNKNOWN)
+    leases[1].transition(Event.OUTCOME_UNKNOWN)
     mark_sent(leases)
     assert [lease.state for lease in leases] == [State.RENEWING] * 2
 
@@ -308,14 +308,14 @@ def test_the_last_renewal_allowed_is_the_last() -> None:
         assert lease.renewals == renewals
     assert lease.at_limit
     assert lease.lapse_reason() is LossReason.RENEWAL_LIMIT
-    assert lease.believed(now)  # until its deadline all the same
+    assert lease.is_valid(now)  # until its deadline all the same
 
 
 def test_without_any_renewal_allowed_it_is_at_its_limit_from_the_start() -> None:
     lease = granted(100.0, limits=Limits(0, math.inf))
     assert lease.at_limit
-    assert lease.believed(109.0)
-    lease.see_lapse()
+    assert lease.is_valid(109.0)
+    lease.record_lapse()
     assert lease.loss is LossReason.RENEWAL_LIMIT
 
 

@@ -79,18 +79,18 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(time_s=st.floats(0.1, 60.0))
     def an_extension_is_confirmed(self, time_s: float) -> None:
         self.lease.reset_deadline(local_deadline(self.now, time_s))
-        self.lease.move(Event.CONFIRMED)
+        self.lease.transition(Event.CONFIRMED)
         self.state = "HELD"
         self.deadline = min(local_deadline(self.now, time_s), self.hold_until)
 
     # A renewal is sent, and confirmed, in batches; the rules above do that.
-    @rule(event=st.sampled_from([event for event in Event if event not in (Event.GRANTED, Event.SENT)]))
+    @rule(event=st.sampled_from([event for event in Event if event not in (Event.GRANTED, Event.RENEWAL_SENT)]))
     def anything_happens(self, event: Event) -> None:
         if event is Event.CONFIRMED and self.state in BELIEVED:
             return
         after = LEGAL.get(self.state, {}).get(event.name)
         try:
-            self.lease.move(event)
+            self.lease.transition(event)
         except RuntimeError:
             assert after is None
         else:
@@ -100,11 +100,11 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule()
     def somebody_looks(self) -> None:
         """As every face does: what is seen to have lapsed is written down before the answer is given."""
-        held = self.lease.believed(self.now)
+        held = self.lease.is_valid(self.now)
         assert held == self.held
         if not held and self.state in BELIEVED and self.terms.alive:
             self.over = True
-            self.lease.see_lapse()
+            self.lease.record_lapse()
 
     @precondition(lambda self: self.state in BELIEVED)
     @rule()
@@ -117,7 +117,7 @@ class LeaseMachine(RuleBasedStateMachine):
             return
         lease = self.lease
         assert lease.state.name == self.state
-        assert lease.believed(self.now) == self.held
+        assert lease.is_valid(self.now) == self.held
         assert lease.deadline == self.deadline
         assert lease.renewals == self.renewals
         assert lease.deadline <= self.hold_until
@@ -143,7 +143,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @invariant()
     def the_end_is_the_end(self) -> None:
         if hasattr(self, "lease") and self.state in FINAL:
-            assert not any(self.lease.believed(now) for now in (-math.inf, 0.0, self.now))
+            assert not any(self.lease.is_valid(now) for now in (-math.inf, 0.0, self.now))
             assert self.state not in LEGAL
 
 

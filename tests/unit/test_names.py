@@ -135,7 +135,7 @@ def test_only_redissons_channel_of_a_name_in_braces_is_that_without(one: bytes, 
     # That is Redisson's rule. A message there only has a waiter look.
     shared = one == other or b"{%b}" % one == other or b"{%b}" % other == one
     assert shared or redisson_channel(one) != redisson_channel(other)
-    assert one == other or REENTRANT.line(one) != REENTRANT.line(other)
+    assert one == other or REENTRANT.queue_key(one) != REENTRANT.queue_key(other)
 
 
 @given(name=names)

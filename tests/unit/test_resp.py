@@ -14,13 +14,13 @@ from wheel_lock.protocol.resp import (
     GONE,
     TAKEN,
     MalformedReply,
-    bulk,
+    bulk_string,
     command,
     exceptions,
-    fragment,
-    number,
+    int_arg,
+    lease_args,
     set_if_free,
-    split_fragment,
+    split_lease_args,
 )
 from wheel_lock.protocol.server_errors import ServerError
 
@@ -40,13 +40,13 @@ def parsed(data: bytes) -> list[Any]:
 @given(data=st.binary())
 @settings(deadline=None)
 def test_an_argument_is_read_back_as_it_was(data: bytes) -> None:
-    assert parsed(bulk(data)) == [data]
+    assert parsed(bulk_string(data)) == [data]
 
 
 @given(value=st.integers())
 @settings(deadline=None)
 def test_a_number_is_read_back_as_text(value: int) -> None:
-    assert parsed(number(value)) == [str(value).encode()]
+    assert parsed(int_arg(value)) == [str(value).encode()]
 
 
 @given(arguments=st.lists(st.binary(), min_size=1))
@@ -69,22 +69,22 @@ def test_an_argument_of_a_megabyte_is_read_back_as_it_was() -> None:
 @given(name=st.binary(), token=st.binary())
 @settings(deadline=None)
 def test_a_fragment_is_two_arguments_and_splits_back(name: bytes, token: bytes) -> None:
-    assert parsed(fragment(name, token)) == [name, token]
-    assert fragment(name, token) == bulk(name) + bulk(token)
-    assert split_fragment(fragment(name, token)) == (name, token)
+    assert parsed(lease_args(name, token)) == [name, token]
+    assert lease_args(name, token) == bulk_string(name) + bulk_string(token)
+    assert split_lease_args(lease_args(name, token)) == (name, token)
 
 
 @pytest.mark.parametrize("name", [b"$3\r\nabc\r\n", b"\r\n", b"$", b"$5\r\n", b"0\r\n$0\r\n\r\n"])
 def test_a_name_that_looks_like_the_protocol_is_just_a_name(name: bytes) -> None:
-    assert split_fragment(fragment(name, b"token")) == (name, b"token")
-    assert split_fragment(fragment(b"name", name)) == (b"name", name)
+    assert split_lease_args(lease_args(name, b"token")) == (name, b"token")
+    assert split_lease_args(lease_args(b"name", name)) == (b"name", name)
 
 
 @given(name=st.binary(), token=st.binary(), ttl_ms=st.integers(1, 10**12))
 @settings(deadline=None)
 def test_an_acquire_is_the_set_that_redis_py_sends(name: bytes, token: bytes, ttl_ms: int) -> None:
     ttl = str(ttl_ms).encode()
-    assert set_if_free(fragment(name, token), ttl_ms) == command(b"SET", name, token, b"NX", b"PX", ttl)
+    assert set_if_free(lease_args(name, token), ttl_ms) == command(b"SET", name, token, b"NX", b"PX", ttl)
 
 
 # The reply of a batched script

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.support.redis_server import RedisServer, redis_server_version
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.resp import bulk, command, fragment
-from wheel_lock.protocol.scripts import ALL, COMMANDS, FLAG_PROBE, Call, Script, ScriptForm
+from wheel_lock.protocol.resp import bulk_string, command, lease_args
+from wheel_lock.protocol.scripts import ALL, COMMANDS, FLAG_PROBE, Command, Script, ScriptForm
 
 FLAGS = {"allow-oom", "allow-cross-slot-keys", "no-writes", "allow-stale", "no-cluster"}
 FILES = sorted(
@@ -108,24 +108,24 @@ def test_a_real_server_gives_every_script_the_sha1_that_we_call_it_by(redis_serv
 @given(arguments=st.lists(st.binary(max_size=20), max_size=5), keys=st.integers(0, 3), script=st.sampled_from(ALL))
 @settings(deadline=None)
 def test_a_call_is_a_well_formed_command(arguments: list[bytes], keys: int, script: Script) -> None:
-    body = b"".join(map(bulk, arguments))
+    body = b"".join(map(bulk_string, arguments))
     tail = [str(keys).encode(), *arguments]
     for form in (script.plain, script.flagged):
         by_sha1 = form.call(keys, len(arguments), body)
         assert by_sha1 == command(b"EVALSHA", form.sha1.encode(), *tail)
-        in_full = form.call(keys, len(arguments), body, in_full=True)
-        assert in_full == command(b"EVAL", form.source, *tail)
+        use_eval = form.call(keys, len(arguments), body, use_eval=True)
+        assert use_eval == command(b"EVAL", form.source, *tail)
 
 
 def test_the_number_of_keys_may_have_many_digits() -> None:
-    body = bulk(b"a") * 1000
-    assert ScriptForm(b"return 1").call(1000, 1000, body, in_full=True) == command(
+    body = bulk_string(b"a") * 1000
+    assert ScriptForm(b"return 1").call(1000, 1000, body, use_eval=True) == command(
         b"EVAL", b"return 1", b"1000", *[b"a"] * 1000
     )
 
 
 def test_a_call_takes_the_form_that_the_connection_knows() -> None:
-    call = Call(scripts.RELEASE, 1, 2, fragment(b"name", b"token"))
+    call = Command(scripts.RELEASE, 1, 2, lease_args(b"name", b"token"))
     for flagged in (True, False):
         form = scripts.RELEASE.form(flagged)
         assert call.encode(flagged, False) == command(b"EVALSHA", form.sha1.encode(), b"1", b"name", b"token")
@@ -134,8 +134,8 @@ def test_a_call_takes_the_form_that_the_connection_knows() -> None:
 
 def test_a_plain_command_is_sent_as_it_is() -> None:
     body = command(b"GET", b"key")
-    call = Call(None, 0, 0, body)
-    assert {call.encode(flagged, in_full) for flagged in (True, False) for in_full in (True, False)} == {body}
+    call = Command(None, 0, 0, body)
+    assert {call.encode(flagged, use_eval) for flagged in (True, False) for use_eval in (True, False)} == {body}
 
 
 def test_the_probe_is_a_script_with_flags() -> None:

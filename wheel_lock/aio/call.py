@@ -28,7 +28,7 @@ T = TypeVar("T")
 _LOOK_AROUND_S = 1.0  # so often waiting tasks make sure that the thread they wait for is still there
 
 
-class _Mailbox:
+class LoopBridge:
     """Completions on their way to one event loop. One wake-up of the loop serves all that come before it runs."""
 
     __slots__ = ("__weakref__", "_arrived", "_called", "_look", "expected", "in_daemon", "loop")
@@ -36,7 +36,7 @@ class _Mailbox:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.in_daemon = threading.current_thread().daemon
-        self.expected: set[Awaiting[Any]] = set()
+        self.expected: set[AsyncFuture[Any]] = set()
         self._arrived: deque[asyncio.Future[None]] = deque()
         self._called = False
         self._look: asyncio.TimerHandle | None = None
@@ -87,23 +87,23 @@ class _Mailbox:
 
 
 class _Here(threading.local):
-    mailbox: weakref.ref[_Mailbox] | None = None  # weak, so that a closed loop and its tasks can go
+    mailbox: weakref.ref[LoopBridge] | None = None  # weak, so that a closed loop and its tasks can go
 
 
 _here = _Here()
 
 
-def _mailbox() -> _Mailbox:
+def _mailbox() -> LoopBridge:
     loop = asyncio.get_running_loop()
     known = _here.mailbox
     mailbox = None if known is None else known()
     if mailbox is None or mailbox.loop is not loop:
-        mailbox = _Mailbox(loop)
+        mailbox = LoopBridge(loop)
         _here.mailbox = weakref.ref(mailbox)
     return mailbox
 
 
-class Awaiting(CallerOperation[T]):
+class AsyncFuture(CallerOperation[T]):
     """An operation that a task awaits.
 
     Args:
@@ -164,7 +164,7 @@ class TaskSide(Side):
     __slots__ = ()
 
     def _new_operation(self) -> CallerOperation[Any]:
-        return Awaiting(self._engine)
+        return AsyncFuture(self._engine)
 
 
 @uninterrupted_start

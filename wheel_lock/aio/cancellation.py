@@ -13,7 +13,7 @@ from wheel_lock.aio.call import TaskOwner, current_task
 from wheel_lock.lease import EXTENDING, Lease
 
 
-class Guard:
+class CancelOnLoss:
     """Cancels the current task when a lease is lost, in the way of asyncio.timeout().
 
     Attributes:
@@ -59,7 +59,7 @@ class Guard:
         return ours and exc_type is asyncio.CancelledError
 
 
-class Block:
+class EnteredBlock:
     """A block that a task is in.
 
     Attributes:
@@ -69,7 +69,7 @@ class Block:
 
     __slots__ = ("_task", "guard", "lease")
 
-    def __init__(self, lease: Lease, guard: Guard | None) -> None:
+    def __init__(self, lease: Lease, guard: CancelOnLoss | None) -> None:
         task = asyncio.current_task()
         self._task = None if task is None else weakref.ref(task)
         self.lease = lease
@@ -86,14 +86,14 @@ class Block:
         return self.task is None and self.lease.state > EXTENDING
 
 
-def enter(blocks: list[Block], lease: Lease, guard: Guard | None) -> None:
+def enter(blocks: list[EnteredBlock], lease: Lease, guard: CancelOnLoss | None) -> None:
     """Note that the current task has entered a block, among those of the same lock."""
     for over in [block for block in blocks if block.over]:
         blocks.remove(over)
-    blocks.append(Block(lease, guard))
+    blocks.append(EnteredBlock(lease, guard))
 
 
-def left(blocks: list[Block], *, thrown_away: bool, by_hand: bool) -> Block | None:
+def left(blocks: list[EnteredBlock], *, thrown_away: bool, by_hand: bool) -> EnteredBlock | None:
     """Return the block that is left: the current task's innermost, else one that another task has entered.
 
     Args:

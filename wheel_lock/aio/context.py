@@ -22,14 +22,14 @@ from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.bulk import Name
-from wheel_lock.locks.context import Face, close_later
+from wheel_lock.locks.context import BaseContext, close_later
 from wheel_lock.options import LockTerms, lock_name, lock_options
 from wheel_lock.runtime.interruptions import uninterrupted_start
 
 __all__ = ["AsyncContext", "Lock", "MultiLock", "ReadLock", "ReadWriteLock", "ReentrantLock", "Semaphore", "WriteLock"]
 
 
-class TaskFace(aio_call.TaskSide, Face):
+class TaskContext(aio_call.TaskSide, BaseContext):
     """The side that tasks see.
 
     Args:
@@ -62,7 +62,7 @@ class TaskFace(aio_call.TaskSide, Face):
         close_later(self._engine)  # a coroutine that is thrown away in the middle may not await any more
 
 
-class AsyncContext(TaskLocks, TaskFace):
+class AsyncContext(TaskLocks, TaskContext):
     """A :class:`wheel_lock.LockContext` as asyncio sees it: ``context.asyncio``. Same names, same engine, same locks."""
 
     _engine: Engine
@@ -91,8 +91,8 @@ class AsyncContext(TaskLocks, TaskFace):
         """
         lock_name(name)
         options = lock_options(timeout, **terms)
-        kind = FENCED if options.fencing else EXCLUSIVE
-        return Lock(self._engine, kind, name, options, task_callback(on_lost), cancel_on_lost=cancel_on_lost)
+        lock_type = FENCED if options.fencing else EXCLUSIVE
+        return Lock(self._engine, lock_type, name, options, task_callback(on_lost), cancel_on_lost=cancel_on_lost)
 
     async def acquire_many(
         self,

@@ -37,9 +37,11 @@ class TaskLocks:
         """
         lock_name(name)
         options = allowed_options("reentrant_lock", OwnedTerms, timeout, dict(terms))
-        kind = FENCED_REENTRANT if options.fencing else REENTRANT
+        lock_type = FENCED_REENTRANT if options.fencing else REENTRANT
         callback = task_callback(on_lost)
-        return aio_primitives.ReentrantLock(self._engine, kind, name, options, callback, cancel_on_lost=cancel_on_lost)
+        return aio_primitives.ReentrantLock(
+            self._engine, lock_type, name, options, callback, cancel_on_lost=cancel_on_lost
+        )
 
     def rw_lock(
         self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[OwnedTerms]
@@ -61,9 +63,9 @@ class TaskLocks:
         """Return an exclusive lock that is granted in the order of arrival; see :meth:`LockContext.fair_lock`."""
         lock_name(name)
         options = allowed_options("fair_lock", LockTerms, timeout, dict(terms))
-        kind = FENCED_FAIR if options.fencing else FAIR
+        lock_type = FENCED_FAIR if options.fencing else FAIR
         callback = task_callback(on_lost)
-        return TaskLock(self._engine, kind, name, options, callback, cancel_on_lost=cancel_on_lost)
+        return TaskLock(self._engine, lock_type, name, options, callback, cancel_on_lost=cancel_on_lost)
 
     def semaphore(
         self,
@@ -79,9 +81,9 @@ class TaskLocks:
 
         Only the task that acquired a permit may release it, unless ``thread_local=False``.
         """
-        kind, options = semaphore_of(name, permits, timeout, dict(terms))
+        lock_type, options = semaphore_of(name, permits, timeout, dict(terms))
         callback = task_callback(on_lost)
-        return aio_primitives.Semaphore(self._engine, kind, name, options, callback, cancel_on_lost=cancel_on_lost)
+        return aio_primitives.Semaphore(self._engine, lock_type, name, options, callback, cancel_on_lost=cancel_on_lost)
 
     def multi_lock(
         self,

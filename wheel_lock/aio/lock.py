@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, run
-from wheel_lock.aio.cancellation import Block, Guard, enter, left
+from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
 from wheel_lock.engine.loss_events import HandedOn
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.lease import EXTENDING, Lease, Owner
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import (
-    LockHandle,
+    BaseLock,
     OnLost,
     checked_callback,
 )
@@ -28,7 +28,7 @@ from wheel_lock.runtime.notifier import NOTIFIER
 logger = logging.getLogger("wheel_lock")
 
 
-class Lock(TaskSide, LockHandle):
+class Lock(TaskSide, BaseLock):
     """One lock, for asyncio. Made by ``context.asyncio.lock``; an asynchronous context manager.
 
     It means what :class:`wheel_lock.Lock` means, with ``await``. A task that acquires it holds it; tasks that share one
@@ -41,7 +41,7 @@ class Lock(TaskSide, LockHandle):
     def __init__(self, *arguments: Any, cancel_on_lost: bool = False) -> None:
         super().__init__(*arguments)
         self._cancel_on_lost = cancel_on_lost
-        self._blocks: list[Block] | None = None  # most locks in bulk are never used in one
+        self._blocks: list[EnteredBlock] | None = None  # most locks in bulk are never used in one
 
     def _caller(self) -> Owner:
         return current_owner()
@@ -52,19 +52,19 @@ class Lock(TaskSide, LockHandle):
             return TaskOwner(task, outlived=True)
         return super()._new_owner()
 
-    def _told(self) -> OnLost | None:
+    def _loss_callback(self) -> OnLost | None:
         if self._on_lost is None:
             return None
         return HandedOn(_tell_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
 
-    def _seen(self) -> Lease | None:
-        return self._lease if self._others is None else super()._seen()
+    def _own_or_latest(self) -> Lease | None:
+        return self._lease if self._others is None else super()._own_or_latest()
 
-    def _at_hand(self) -> Lease | None:
-        return self._seen()
+    def _lease_to_enter(self) -> Lease | None:
+        return self._own_or_latest()
 
-    def _chosen(self, verb: str) -> Lease | None:
-        return self._seen()  # any task may release what another has acquired
+    def _caller_lease(self, verb: str) -> Lease | None:
+        return self._own_or_latest()  # any task may release what another has acquired
 
     async def acquire(
         self,
@@ -121,7 +121,7 @@ class Lock(TaskSide, LockHandle):
         assert lease is not None
         guard = None
         if self._cancel_on_lost and isinstance(lease.owner, TaskOwner) and not lease.owner.guarded(lease):
-            guard = Guard(lease, lease.owner)
+            guard = CancelOnLoss(lease, lease.owner)
             if lease.state > EXTENDING:  # lost between the grant and this line
                 guard.close(None)
                 self._left_lost(lease)
@@ -166,10 +166,10 @@ class Lock(TaskSide, LockHandle):
                 raise
             exc_value.add_note(f"and the lock could not be released: {error}")  # the first error is the one to see
 
-    def _left(self, thrown_away: bool) -> tuple[Lease | None, Block | None]:
+    def _left(self, thrown_away: bool) -> tuple[Lease | None, EnteredBlock | None]:
         """The lease that the current task has acquired, where that is its own, and the block that it leaves."""
-        mine = self._mine() if self._options.thread_local else None
-        by_hand = mine is not None and self._believed(mine)
+        mine = self._own_lease() if self._options.thread_local else None
+        by_hand = mine is not None and self._is_valid(mine)
         return mine, left(self._blocks or [], thrown_away=thrown_away, by_hand=by_hand)
 
     def _let_go_left(self, lease: Lease | None) -> None:

@@ -14,21 +14,21 @@ from wheel_lock.lease import Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
-from wheel_lock.locks.multi import MultiHandle
-from wheel_lock.locks.read_write import Halves, ReadHandle, WriteHandle
-from wheel_lock.locks.reentrancy import ReentrantHandle
-from wheel_lock.locks.semaphore import SemaphoreHandle
+from wheel_lock.locks.multi import BaseMultiLock
+from wheel_lock.locks.read_write import BaseReadLock, BaseReadWriteLock, BaseWriteLock
+from wheel_lock.locks.reentrancy import BaseReentrantLock
+from wheel_lock.locks.semaphore import BaseSemaphore
 from wheel_lock.options import LockOptions
 from wheel_lock.runtime.interruptions import uninterrupted_start
 
 _OTHERS = "another task holds it"
 
 
-class ReentrantLock(ReentrantHandle, Lock):
+class ReentrantLock(BaseReentrantLock, Lock):
     """A lock that the task which holds it may acquire again. Made by ``context.asyncio.reentrant_lock``.
 
     It belongs to its task: no other may release it, and it is renewed no more when that ends. (On Python 3.11
-    ``asyncio.wait_for`` runs what it is given in a task of its own: limit the time with ``blocking_timeout``.)
+    ``asyncio.call`` runs what it is given in a task of its own: limit the time with ``blocking_timeout``.)
     """
 
     __slots__ = ()
@@ -39,11 +39,11 @@ class ReentrantLock(ReentrantHandle, Lock):
     def _number(self) -> int:
         return id(current_task())
 
-    def _chosen(self, verb: str) -> Lease | None:
-        return self._only_mine(verb, _OTHERS)
+    def _caller_lease(self, verb: str) -> Lease | None:
+        return self._own_lease_or_raise(verb, _OTHERS)
 
-    def _seen(self) -> Lease | None:
-        return self._mine() or self._latest()
+    def _own_or_latest(self) -> Lease | None:
+        return self._own_lease() or self._latest_lease()
 
     async def acquire(
         self,
@@ -76,13 +76,13 @@ class ReentrantLock(ReentrantHandle, Lock):
             super()._throw_away(lease)
 
 
-class ReadLock(ReadHandle, ReentrantLock):
+class ReadLock(BaseReadLock, ReentrantLock):
     """The half of a read-write lock that is shared. Made by :meth:`ReadWriteLock.read`."""
 
     __slots__ = ()
 
 
-class WriteLock(WriteHandle, ReentrantLock):
+class WriteLock(BaseWriteLock, ReentrantLock):
     """The half of a read-write lock that is not. Made by :meth:`ReadWriteLock.write`."""
 
     __slots__ = ()
@@ -95,7 +95,7 @@ class WriteLock(WriteHandle, ReentrantLock):
     @uninterrupted_start
     async def _leave(self, lease: Lease | None) -> None:
         last = self._last
-        if last is None or last.alone or not last.downgraded:  # else it has nothing to release any more
+        if last is None or last.exclusive or not last.downgraded:  # else it has nothing to release any more
             await ReentrantLock._leave(self, lease)
 
     async def downgrade(self) -> ReadLock:
@@ -103,7 +103,7 @@ class WriteLock(WriteHandle, ReentrantLock):
         return await run(operations.downgrade(self, ReadLock))
 
 
-class ReadWriteLock(Halves[ReadLock, WriteLock]):
+class ReadWriteLock(BaseReadWriteLock[ReadLock, WriteLock]):
     """A lock that any number of tasks hold for reading, or one for writing. Made by ``context.asyncio.rw_lock``."""
 
     __slots__ = ()
@@ -112,7 +112,7 @@ class ReadWriteLock(Halves[ReadLock, WriteLock]):
     _write_class = WriteLock
 
 
-class Semaphore(SemaphoreHandle, Lock):
+class Semaphore(BaseSemaphore, Lock):
     """A number of permits, of which each task holds one. Made by ``context.asyncio.semaphore``.
 
     A permit belongs to its task: no other may release it, and it ends with that. With ``thread_local=False`` any task may,
@@ -124,15 +124,15 @@ class Semaphore(SemaphoreHandle, Lock):
     def _caller(self) -> Owner:
         return current_task_itself()
 
-    def _chosen(self, verb: str) -> Lease | None:
-        return self._only_mine(verb, _OTHERS) if self._options.thread_local else self._seen()
+    def _caller_lease(self, verb: str) -> Lease | None:
+        return self._own_lease_or_raise(verb, _OTHERS) if self._options.thread_local else self._own_or_latest()
 
     async def set_permits(self, permits: int | None) -> None:
         """Set how many permits there are, for all who use this name; see the method for threads."""
         await run(operations.ask(self, self._setting(permits)))
 
 
-class MultiLock(TaskSide, MultiHandle[Lock]):
+class MultiLock(TaskSide, BaseMultiLock[Lock]):
     """Several exclusive locks as one: all of them are held, or none. Made by ``context.asyncio.multi_lock``."""
 
     __slots__ = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import Teller, log_given_up
@@ -20,16 +20,16 @@ from wheel_lock.engine.requests.extend import Extend
 from wheel_lock.engine.shutdown import Ending
 from wheel_lock.engine.state import EngineState, Launch
 from wheel_lock.engine.topology.routing import AnyConnector, router_for
-from wheel_lock.engine.waiting.registry import Lines
-from wheel_lock.engine.waiting.waiter import Acquisition
+from wheel_lock.engine.waiting.registry import WaitQueueRegistry
+from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
-from wheel_lock.lock_types.base import Kind
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.weak_registry import WeakRegistry
@@ -56,17 +56,17 @@ class Engine(EngineState):
         self.connector = connector
         self.leases = LeaseTable(self, Teller(timer).tell)
         self.router = self.leases.router = router_for(connector, self.leases)
-        self.lines = self.leases.listener = Lines(self.leases, self.router.wakeups)
-        self._ending = Ending(self.leases, self.router, self.lines)
+        self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
+        self._ending = Ending(self.leases, self.router, self.wait_queues)
         self.leases.on_ended = self._ending.look
         self.stable = self.router.stable
         timer.attach(self)
         ENGINES.add(self)
 
-    def group(self, key: bytes, kind: Kind, options: LockOptions) -> RenewalGroup:
+    def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> RenewalGroup:
         """Return what a lease of these terms shares with others on its node. From any thread."""
         renewer = self.router.shard_of(key)
-        return renewer.group(kind, options.timeout_s, options.timeout_ms, options.renew_every_s)
+        return renewer.group(lock_type, options.timeout_s, options.timeout_ms, options.renew_every_s)
 
     def new_wait(
         self,
@@ -75,10 +75,10 @@ class Engine(EngineState):
         token_given: bool,
         blocking: bool,
         until: float | None,
-        operation: Operation[Sequence[Lease] | None],
-    ) -> Acquisition:
-        """Return a caller's wait for a lock, ready to begin; see :class:`Acquisition`. From any thread."""
-        return Acquisition(self.lines, options, leases, token_given, blocking, until, operation)
+        future: Future[Sequence[Lease] | None],
+    ) -> Waiter:
+        """Return a caller's wait for a lock, ready to begin; see :class:`Waiter`. From any thread."""
+        return Waiter(self.wait_queues, options, leases, token_given, blocking, until, future)
 
     @property
     def held(self) -> Collection[Lease]:
@@ -93,15 +93,15 @@ class Engine(EngineState):
     @property
     def in_use(self) -> bool:
         """Whether something is held, asked for or waited for."""
-        return bool(self.leases.held or self.leases.acquiring or self.lines or self.busy)
+        return bool(self.leases.held or self.leases.acquiring or self.wait_queues or self.busy)
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
 
-    def release(self, lease: Lease, operation: Operation[None]) -> None:
+    def release(self, lease: Lease, future: Future[None]) -> None:
         """Release one lease. Nothing is sent for it any more once the operation is done."""
-        release(self.leases, lease, operation)
+        release(self.leases, lease, future)
 
-    def export(self, lease: Lease, operation: Operation[None]) -> None:
+    def export(self, lease: Lease, future: Future[None]) -> None:
         """Let go of a held lease without releasing it: its adopter renews it from now on."""
         error = self.leases.check_owned(lease)
         if error is None and lease.state is EXTENDING:
@@ -109,23 +109,23 @@ class Engine(EngineState):
         error = error or self.leases.begin_release(lease, Event.EXPORT)
         if error is None:
             self._ending.look()
-            operation.complete(None)
+            future.set_result(None)
         else:
-            operation.fail(error)
+            future.set_exception(error)
 
-    def undo_export(self, lease: Lease, operation: Operation[None]) -> None:
+    def undo_export(self, lease: Lease, future: Future[None]) -> None:
         """Release a lease whose export was interrupted before its text could reach an adopter.
 
         Args:
             lease: The lease.
             operation: The export; where that has failed, the lease was exported by another one, whose text is out there.
         """
-        if operation.done and operation.error is None and lease.state is State.EXPORTED:
+        if future.done and future.error is None and lease.state is State.EXPORTED:
             self.leases.clean_up([lease])
 
-    def release_many(self, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]) -> None:
+    def release_many(self, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
         """Release many; the operation completes with the reasons of those that had been lost."""
-        release_many(self.leases, leases, operation)
+        release_many(self.leases, leases, future)
 
     def abandon(self, lease: Lease) -> None:
         """Stop renewing a lease whose lock object is gone, unless it is being released."""
@@ -138,34 +138,34 @@ class Engine(EngineState):
 
     # -- in between --------------------------------------------------------------------------------------------------
 
-    def extend(self, lease: Lease, time_ms: int, replace: bool, operation: Operation[None]) -> None:
+    def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
         """Change the time-to-live of a held lease."""
         error = self.leases.check_owned(lease)
         if error is None and lease.state is EXTENDING:
             error = WheelLockError("The lock is being extended already", lease.name)
         if error is None:
-            Extend(self.leases, lease, time_ms, replace, operation).start()
+            Extend(self.leases, lease, time_ms, replace, future).start()
         else:
-            operation.fail(error)
+            future.set_exception(error)
 
-    def query(self, name: str | bytes, call: Call, read: Callable[[Reply], Any], operation: Operation[Any]) -> None:
+    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Ask the server something."""
-        start_query(self.leases, name, call, read, operation)
+        start_query(self.leases, name, call, read, future)
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
-        return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=self.lines.count)
+        return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=self.wait_queues.count)
 
     def held_locks(self) -> list[HeldLock]:
         """Return what is held now, in order of acquisition. From any thread. O(n)."""
         now = self.timer.clock.now()
         overdue = {lease for renewer in self.router.shards for lease in renewer.overdue.snapshot()}
-        return [held_lock(lease, now, lease in overdue) for lease in self.leases.held.copy() if lease.believed(now)]
+        return [held_lock(lease, now, lease in overdue) for lease in self.leases.held.copy() if lease.is_valid(now)]
 
     # -- the end, and other fates ------------------------------------------------------------------------------------
 
-    def close(self, timeout_s: float, operation: Operation[None], *, exiting: bool = False) -> None:
+    def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
         """End every lease, release them all at the server if that is wanted and possible, and hang up.
 
         Args:
@@ -173,14 +173,14 @@ class Engine(EngineState):
             operation: Completed when it is done.
             exiting: The interpreter ends, so waiters are dropped without being completed.
         """
-        self._ending.close(timeout_s, operation, exiting)
+        self._ending.close(timeout_s, future, exiting)
 
-    def end(self, timeout_s: float, operation: Operation[None]) -> None:
+    def end(self, timeout_s: float, future: Future[None]) -> None:
         """The interpreter ends: close, unless that would change nothing. Here it is seen what was posted before, too."""
         if self.in_use:
-            self.close(timeout_s, operation, exiting=True)
+            self.close(timeout_s, future, exiting=True)
         else:
-            operation.complete(None)
+            future.set_result(None)
 
     def retire(self) -> None:
         """Hang up as soon as nothing is held: the context object is gone."""
@@ -201,16 +201,16 @@ class Engine(EngineState):
             LossReason.THREAD_DIED, died, "The thread that keeps the locks ended before it answered"
         )
 
-    def forked(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In the child: hold nothing, and drop waiters whose replies only the parent will read."""
         self.deaths += 1
         self.leases.forget()
         for renewer in self.router.shards:
             renewer.start_empty()
-        self.lines.forget()
-        self.router.forget()
+        self.wait_queues.after_fork_in_child()
+        self.router.after_fork_in_child()
         for node in self.router.nodes:
-            node.forget()
+            node.after_fork_in_child()
         self.counters.reset()
 
 

@@ -26,11 +26,11 @@ def end_quietly(exiting: bool) -> None:
         gate.acquire(timeout=_LONGEST_SLEEP_S)
 
 
-def nobody() -> None:
+def noop() -> None:
     """Who is told of a result that nobody waits for."""
 
 
-class Operation(Generic[T]):
+class Future(Generic[T]):
     """A result to come.
 
     Attributes:
@@ -47,14 +47,14 @@ class Operation(Generic[T]):
         self.done = False
         self.error: Exception | None = None
 
-    def complete(self, value: T) -> None:
+    def set_result(self, value: T) -> None:
         """Set the result. What comes after the first result is ignored."""
         if not self.done:
             self._value = value
             self.done = True
             self._tell()
 
-    def fail(self, error: Exception) -> None:
+    def set_exception(self, error: Exception) -> None:
         """Set an exception as the result, unless there is one."""
         if not self.done:
             self.error = error

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, terms_of
+from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of
 from wheel_lock.engine.loss_events import log_illegal
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import ContextClosed, LockLost, LockNotHeld, LossReason, TooManyLocks, WheelLockError
@@ -100,7 +100,7 @@ class LeaseTable:
         else:
             self.held.update(dict.fromkeys(leases))
         state.counters.acquired += len(leases)
-        renewer = terms_of(leases[0]).renewer
+        renewer = group_of(leases[0]).renewer
         renewer.begin(leases, sent_at)
         renewer.server_is_well()
         self.router.watch_master()
@@ -116,13 +116,13 @@ class LeaseTable:
         """
         for lease in leases:
             if lease.state is State.PENDING:
-                lease.move(Event.TURNED_DOWN)
+                lease.transition(Event.REJECTED)
         if clean_up:
             self.clean_up(leases, node)
 
     def clean_up(self, leases: Iterable[Lease], node: Node | None = None) -> None:
         """Release, owner-checked, leases that are not held any more; behind what was sent to ``node``."""
-        for group, some in itertools.groupby(leases, terms_of):
+        for group, some in itertools.groupby(leases, group_of):
             group.renewer.clean_up(list(some), node)
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
@@ -131,8 +131,8 @@ class LeaseTable:
         """Take a held lease out of everything, because its holder gives it away; return why that is impossible."""
         error = self.check_owned(lease)
         if error is None:
-            terms_of(lease).renewer.untrack(lease)
-            lease.move(event)
+            group_of(lease).renewer.untrack(lease)
+            lease.transition(event)
             self.held.pop(lease, None)
         return error
 
@@ -140,7 +140,7 @@ class LeaseTable:
         """Return why the holder cannot do anything with ``lease``, or None where it can. A lapsed lease is marked lost."""
         if not lease.group.alive:
             return LockLost(lease.name, lease.loss or LossReason.FORKED)
-        if lease.state <= EXTENDING and not lease.believed(self.timer.clock.now()):
+        if lease.state <= EXTENDING and not lease.is_valid(self.timer.clock.now()):
             self.mark_lost([lease])
             self.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
         if lease.state is State.LOST or lease.loss is not None:
@@ -153,17 +153,19 @@ class LeaseTable:
         """End leases that the server has released."""
         self.state.counters.released += len(leases)
         for lease in leases:
-            lease.move(Event.FREED)
+            lease.transition(Event.RELEASED)
         self.on_ended()
 
     def release_unknown(self, leases: Sequence[Lease]) -> None:
         """End leases whose release has no known outcome: they are over here, and expire at the server."""
         releasing = [lease for lease in leases if lease.state is State.RELEASING]
         for lease in releasing:
-            lease.move(Event.FREED)
+            lease.transition(Event.RELEASED)
         # An extension would keep the key for far longer than the caller of a failed release expects.
         now = self.timer.now
-        self.clean_up([lease for lease in releasing if lease.may_last > now and terms_of(lease).kind.own_tokens])
+        self.clean_up(
+            [lease for lease in releasing if lease.max_expiry > now and group_of(lease).lock_type.unique_tokens]
+        )
 
     def mark_lost(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
         """End leases that were not released, and have their holders told, once.
@@ -177,9 +179,9 @@ class LeaseTable:
             if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
                 continue
             lease.loss = why = lease.loss or reason or lease.lapse_reason()
-            terms_of(lease).renewer.untrack(lease)
+            group_of(lease).renewer.untrack(lease)
             self.held.pop(lease, None)
-            lease.move(Event.LOSE)
+            lease.transition(Event.LOSE)
             self.state.counters.lost[why] += 1
             lost.append(lease)
         if lost:
@@ -187,7 +189,7 @@ class LeaseTable:
             for lease in lost:
                 if not self.state.exiting:
                     lease.owner.lost(lease)
-                if lease.may_last > self.timer.now and lease.loss in _UNDONE:
+                if lease.max_expiry > self.timer.now and lease.loss in _UNDONE:
                     # An extension would outlast by far what a holder expects. Not at once: the node may be restarting.
                     self.timer.post(partial(self.clean_up, [lease]), self.state)
                 self.listener.ended(lease)
@@ -197,7 +199,7 @@ class LeaseTable:
         """Give up a lease of which a step was asked that its state does not allow. That is a bug; the log says where."""
         log_illegal(lease, event)
         self.give_up([lease])
-        if event in (Event.GRANTED, Event.CONFIRMED) and terms_of(lease).kind.own_tokens:
+        if event in (Event.GRANTED, Event.CONFIRMED) and group_of(lease).lock_type.unique_tokens:
             self.clean_up([lease])  # the server has just said that its key is alive
 
     def give_up(self, leases: Sequence[Lease]) -> None:

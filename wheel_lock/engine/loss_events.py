@@ -92,7 +92,7 @@ def _log(leases: Sequence[Lease]) -> None:
 
 
 def _warn_abandoned(lease: Lease) -> None:
-    place = f"; it was acquired at {lease.place}" if lease.place else ""
+    place = f"; it was acquired at {lease.call_site}" if lease.call_site else ""
     warnings.warn(
         f"the lock {quoted(lease.name)} was abandoned without a release and is renewed no more{place}",
         ResourceWarning,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from wheel_lock.engine.future import Operation, end_quietly, nobody
+from wheel_lock.engine.future import Future, end_quietly, noop
 from wheel_lock.errors import ContextClosed
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
@@ -81,11 +81,11 @@ class EngineState:
         """Whether the engine does nothing any more. From any thread."""
         return self.closed or self.timer.stopped or (self.exiting and sys.is_finalizing())
 
-    def release_unawaited(self, release: Callable[[Operation[Any]], object]) -> None:
+    def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None:
         """Have ``release(operation)`` begun for a caller that was interrupted and does not wait. From any thread."""
         self.interrupted = True
-        self.post_if_open(partial(release, Operation(nobody)))
+        self.post_if_open(partial(release, Future(noop)))
 
-    def come_by(self, operation: Operation[None]) -> None:
+    def come_by(self, future: Future[None]) -> None:
         """Complete ``operation``: what was submitted before, such as an interrupted release, has begun by now."""
-        operation.complete(None)
+        future.set_result(None)

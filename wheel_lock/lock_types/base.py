@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call, Script
+from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.protocol.server_errors import ServerError
 
 NO_FENCE = 0
@@ -41,22 +41,22 @@ REFUSED = Refusal(None)
 class Contention(enum.Enum):
     """Which of a process's waiters for one name ask the server."""
 
-    ONE = enum.auto()  # the first, for all of them; who holds the lock may be known here
+    FIRST_WAITER = enum.auto()  # the first, for all of them; who holds the lock may be known here
     SHARED = enum.auto()  # the first; when it is granted the next one asks, for there may be room
-    QUEUED = enum.auto()  # each for itself, because the server keeps the order
+    SERVER_QUEUE = enum.auto()  # each for itself, because the server keeps the order
 
 
-class Kind(Protocol):
+class LockType(Protocol):
     """One kind of lock, stateless.
 
     Attributes:
         name: What it is called in an exported lease.
         key_type: What the server calls the type of its key.
-        arguments: How many arguments of the batched scripts a lease's fragment holds.
-        own_tokens: Whether a token is known to this process alone, so that a key which holds it can only be ours.
+        args_per_lease: How many arguments of the batched scripts a lease takes.
+        unique_tokens: Whether a token is known to this process alone, so that a key which holds it can only be ours.
         fenced: Whether each grant draws a fence.
         contention: Which of several waiters ask the server.
-        announces: Whether a waiter whose try is refused leaves word of itself at the server, to be taken back by a
+        registers_waiters: Whether a waiter whose try is refused leaves word of itself at the server, to be taken back by a
             release; the word is renewed by each try and expires by itself.
         renew: Batched renewal; replies with its exceptions.
         acquire_many: Batched acquire, None where the kind has none.
@@ -64,11 +64,11 @@ class Kind(Protocol):
 
     name: str
     key_type: str
-    arguments: int
-    own_tokens: bool
+    args_per_lease: int
+    unique_tokens: bool
     fenced: bool
     contention: Contention
-    announces: bool
+    registers_waiters: bool
     renew: Script
     acquire_many: Script | None
 
@@ -84,11 +84,11 @@ class Kind(Protocol):
         """The channel on which those who wait for this kind of lock are woken."""
         ...
 
-    def line(self, key: bytes) -> bytes:
+    def queue_key(self, key: bytes) -> bytes:
         """What the line is found by in which they stand."""
         ...
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """The command that acquires.
 
         Args:
@@ -100,47 +100,47 @@ class Kind(Protocol):
         """
         ...
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
+    def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """The fence of the grant (NO_FENCE where there is none), a refusal, or the server's error."""
         ...
 
-    def release(self, lease: Lease) -> Call:
+    def release(self, lease: Lease) -> Command:
         """The command that releases."""
         ...
 
-    def read_release(self, reply: Reply) -> int | LossReason | ServerError:
+    def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         """How many listeners the release has woken, why there was nothing to release, or the server's error."""
         ...
 
-    def release_many(self, leases: Sequence[Lease]) -> Call:
+    def release_many(self, leases: Sequence[Lease]) -> Command:
         """The command that releases many; replies with its exceptions."""
         ...
 
-    def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Call:
+    def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Command:
         """The command that changes the time-to-live."""
         ...
 
-    def read_extend(self, reply: Reply) -> int | LossReason | None:
+    def parse_extend(self, reply: Reply) -> int | LossReason | None:
         """The new time-to-live in milliseconds, or why there is none."""
         ...
 
-    def locked(self, key: bytes) -> Call:
+    def locked(self, key: bytes) -> Command:
         """The command that asks whether anybody holds it."""
         ...
 
-    def read_locked(self, reply: Reply) -> bool:
+    def parse_locked(self, reply: Reply) -> bool:
         """Whether anybody does."""
         ...
 
-    def owned(self, lease: Lease) -> Call:
+    def owned(self, lease: Lease) -> Command:
         """The command that asks whether ``lease`` is what the server knows."""
         ...
 
-    def read_owned(self, reply: Reply, lease: Lease) -> bool:
+    def parse_owned(self, reply: Reply, lease: Lease) -> bool:
         """Whether it is."""
         ...
 
-    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Call:
+    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Command:
         """The command that puts the token of ``lease`` in the place of ``old_token``.
 
         Args:
@@ -151,6 +151,6 @@ class Kind(Protocol):
         """
         ...
 
-    def read_adopt(self, reply: Reply) -> LossReason | None:
+    def parse_adopt(self, reply: Reply) -> LossReason | None:
         """None where the lease was taken over, else why it could not be."""
         ...

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, State
-from wheel_lock.lock_types.base import NO_FENCE, REFUSED, Kind, Refusal
+from wheel_lock.lock_types.base import NO_FENCE, REFUSED, LockType, Refusal
 from wheel_lock.lock_types.exclusive import EXCLUSIVE, FENCED, Exclusive, Fenced
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import MalformedReply, Reply, command, set_if_free
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
 
@@ -25,26 +25,26 @@ def _was_held(lease: Lease) -> bool:
     return lease.state is not State.REFUSED and lease.loss in (None, LossReason.CONTEXT_CLOSED)
 
 
-class _Chosen(Exclusive):
+class _WithCallerToken(Exclusive):
     """What such locks have in common: they release what is held, and what has been refused or lost never."""
 
-    own_tokens = False
+    unique_tokens = False
 
-    def release_many(self, leases: Sequence[Lease]) -> Call:
+    def release_many(self, leases: Sequence[Lease]) -> Command:
         """Owner-checked DELs of what is held; what was refused, or has been lost, may be a namesake's by now."""
         return super().release_many([lease for lease in leases if _was_held(lease)])
 
 
-class ChosenToken(_Chosen):
+class CallerToken(_WithCallerToken):
     """Exclusive, with a token that others may have chosen, too."""
 
     acquire_many: scripts.Script | None = None
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """A plain SET, also when it is tried again."""
-        return Call(None, 0, 0, set_if_free(lease.fragment, ttl_ms))
+        return Command(None, 0, 0, set_if_free(lease.lease_args, ttl_ms))
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
+    def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """OK or nil."""
         if reply == b"OK":
             return NO_FENCE
@@ -53,22 +53,22 @@ class ChosenToken(_Chosen):
         raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
 
 
-class FencedChosenToken(_Chosen, Fenced):
+class FencedCallerToken(_WithCallerToken, Fenced):
     """Fenced, with a token that others may have chosen, too: its script does not recognise it."""
 
 
-class EverlastingChosenToken(ChosenToken):
+class EverlastingCallerToken(CallerToken):
     """The same without an expiry."""
 
     name = "everlasting"
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """The time-to-live that the engine keeps for it is not sent."""
-        return Call(None, 0, 0, command(b"SET", lease.key, lease.token, b"NX"))
+        return Command(None, 0, 0, command(b"SET", lease.key, lease.token, b"NX"))
 
 
-CHOSEN_TOKEN = ChosenToken()
-EVERLASTING_CHOSEN_TOKEN = EverlastingChosenToken()
+CALLER_TOKEN = CallerToken()
+EVERLASTING_CALLER_TOKEN = EverlastingCallerToken()
 
-WITH_CHOSEN_TOKEN: dict[Kind, Kind] = {EXCLUSIVE: CHOSEN_TOKEN, FENCED: FencedChosenToken()}
+WITH_CALLER_TOKEN: dict[LockType, LockType] = {EXCLUSIVE: CALLER_TOKEN, FENCED: FencedCallerToken()}
 """What a kind becomes when its caller gives a token."""

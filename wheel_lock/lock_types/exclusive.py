@@ -13,8 +13,8 @@ from wheel_lock.lock_types import replies
 from wheel_lock.lock_types.base import NO_FENCE, REFUSED, Contention, Refusal
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, wake_channel
-from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, bulk, command, exceptions, number, set_if_free
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, bulk_string, command, exceptions, int_arg, set_if_free
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.protocol.tokens import new_token
 
@@ -26,11 +26,11 @@ class Exclusive:
 
     name = "exclusive"
     key_type = "string"
-    arguments = 2
-    own_tokens = True
+    args_per_lease = 2
+    unique_tokens = True
     fenced = False
-    contention = Contention.ONE
-    announces = False
+    contention = Contention.FIRST_WAITER
+    registers_waiters = False
     renew = scripts.RENEW
     acquire_many: scripts.Script | None = scripts.ACQUIRE_MANY
 
@@ -46,82 +46,82 @@ class Exclusive:
         """One for all exclusive locks of a name."""
         return wake_channel(key)
 
-    def line(self, key: bytes) -> bytes:
+    def queue_key(self, key: bytes) -> bytes:
         """The channel, which is this lock's alone."""
         return self.wake_channel(key)
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """A plain SET at first; a script that knows its own token when an earlier try's outcome is not known."""
-        if patience_ms:
-            return Call(scripts.ACQUIRE, 1, 3, lease.fragment + number(ttl_ms))
+        if waiter_ttl_ms:
+            return Command(scripts.ACQUIRE, 1, 3, lease.lease_args + int_arg(ttl_ms))
         if again:
-            return Call(scripts.ACQUIRE_MANY, 0, 3, number(ttl_ms) + lease.fragment)
-        return Call(None, 0, 0, set_if_free(lease.fragment, ttl_ms))
+            return Command(scripts.ACQUIRE_MANY, 0, 3, int_arg(ttl_ms) + lease.lease_args)
+        return Command(None, 0, 0, set_if_free(lease.lease_args, ttl_ms))
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
+    def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """OK or nil from SET; a list of exceptions, or of the holder's remaining time, from the scripts."""
         if waiting:
             return replies.acquired(reply)
         if again:
-            odd = exceptions(reply, 1)
-            if not odd:
+            failed = exceptions(reply, 1)
+            if not failed:
                 return NO_FENCE
-            verdict = odd[0][1]
-            if verdict != GONE:
-                return verdict if isinstance(verdict, ServerError) else REFUSED
+            status = failed[0][1]
+            if status != GONE:
+                return status if isinstance(status, ServerError) else REFUSED
         elif reply == b"OK":
             return NO_FENCE
         elif reply is None:
             return REFUSED
         raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
 
-    def release(self, lease: Lease) -> Call:
+    def release(self, lease: Lease) -> Command:
         """An owner-checked DEL."""
-        return Call(scripts.RELEASE, 1, 3, lease.fragment + bulk(self.wake_channel(lease.key)))
+        return Command(scripts.RELEASE, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))
 
-    def read_release(self, reply: Reply) -> int | LossReason | ServerError:
+    def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         """1 and more, 0 or -1."""
         return replies.released(reply)
 
-    def release_many(self, leases: Sequence[Lease]) -> Call:
+    def release_many(self, leases: Sequence[Lease]) -> Command:
         """Owner-checked DELs."""
-        body = b"".join([lease.fragment + bulk(self.wake_channel(lease.key)) for lease in leases])
-        return Call(scripts.RELEASE_MANY, 0, 3 * len(leases), body)
+        body = b"".join([lease.lease_args + bulk_string(self.wake_channel(lease.key)) for lease in leases])
+        return Command(scripts.RELEASE_MANY, 0, 3 * len(leases), body)
 
-    def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Call:
+    def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Command:
         """An owner-checked PEXPIRE."""
-        body = lease.fragment + replies.extension(time_ms, replace=replace)
-        return Call(scripts.EXTEND, 1, 5, body)
+        body = lease.lease_args + replies.extension(time_ms, replace=replace)
+        return Command(scripts.EXTEND, 1, 5, body)
 
-    def read_extend(self, reply: Reply) -> int | LossReason | None:
+    def parse_extend(self, reply: Reply) -> int | LossReason | None:
         """The new time-to-live, 0, -1 or -2."""
         return replies.extended(reply)
 
-    def locked(self, key: bytes) -> Call:
+    def locked(self, key: bytes) -> Command:
         """Whether the key is there."""
-        return Call(None, 0, 0, command(b"EXISTS", key))
+        return Command(None, 0, 0, command(b"EXISTS", key))
 
-    def read_locked(self, reply: Reply) -> bool:
+    def parse_locked(self, reply: Reply) -> bool:
         """How many such keys there are."""
         return replies.count(reply) > 0
 
-    def owned(self, lease: Lease) -> Call:
+    def owned(self, lease: Lease) -> Command:
         """What the key holds."""
-        return Call(None, 0, 0, command(b"GET", lease.key))
+        return Command(None, 0, 0, command(b"GET", lease.key))
 
-    def read_owned(self, reply: Reply, lease: Lease) -> bool:
+    def parse_owned(self, reply: Reply, lease: Lease) -> bool:
         """A token."""
         return replies.text(reply) == lease.token
 
-    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Call:
+    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Command:
         """A SET of the new token, checked against the old one."""
         keys = [lease.key] if fence is None else [lease.key, fence_key(lease.key)]
-        body = b"".join(map(bulk, [*keys, old_token, lease.token])) + number(ttl_ms)
+        body = b"".join(map(bulk_string, [*keys, old_token, lease.token])) + int_arg(ttl_ms)
         if fence is None:
-            return Call(scripts.ADOPT, 1, 4, body)
-        return Call(scripts.ADOPT, 2, 7, body + number(fence) + number(FENCE_TTL_MS))
+            return Command(scripts.ADOPT, 1, 4, body)
+        return Command(scripts.ADOPT, 2, 7, body + int_arg(fence) + int_arg(FENCE_TTL_MS))
 
-    def read_adopt(self, reply: Reply) -> LossReason | None:
+    def parse_adopt(self, reply: Reply) -> LossReason | None:
         """1, 0 or -1."""
         return replies.taken_over(reply)
 
@@ -133,13 +133,19 @@ class Fenced(Exclusive):
     fenced = True
     acquire_many: scripts.Script | None = None
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """A script that draws the fence."""
         name = lease.key
-        body = bulk(name) + bulk(fence_key(name)) + bulk(lease.token) + number(ttl_ms) + number(FENCE_TTL_MS)
-        return Call(scripts.ACQUIRE_FENCED, 2, 6, body + number(self.own_tokens))
+        body = (
+            bulk_string(name)
+            + bulk_string(fence_key(name))
+            + bulk_string(lease.token)
+            + int_arg(ttl_ms)
+            + int_arg(FENCE_TTL_MS)
+        )
+        return Command(scripts.ACQUIRE_FENCED, 2, 6, body + int_arg(self.unique_tokens))
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
+    def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """The fence, or a list of the holder's remaining time."""
         return replies.acquired(reply, fenced=True)
 
@@ -150,11 +156,11 @@ class Everlasting(Exclusive):
     name = "everlasting"
     acquire_many: scripts.Script | None = None
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """The time-to-live that the engine keeps for it is not sent."""
-        return Call(scripts.ACQUIRE, 1, 3, lease.fragment + number(0))
+        return Command(scripts.ACQUIRE, 1, 3, lease.lease_args + int_arg(0))
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
+    def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """0, or a list of the holder's remaining time."""
         return replies.acquired(reply)
 

@@ -16,8 +16,8 @@ from wheel_lock.lock_types.base import Contention, Refusal
 from wheel_lock.lock_types.exclusive import FENCE_TTL_MS, Exclusive
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, queue_keys, wake_channel
-from wheel_lock.protocol.resp import Reply, bulk, number
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.resp import Reply, bulk_string, int_arg
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.protocol.tokens import TOKEN_CHARACTERS, new_token
 
@@ -26,8 +26,8 @@ class Fair(Exclusive):
     """One holder at a time, in the order of arrival."""
 
     name = "fair"
-    contention = Contention.QUEUED
-    announces = True
+    contention = Contention.SERVER_QUEUE
+    registers_waiters = True
     acquire_many: scripts.Script | None = None
 
     def token(self) -> bytes:
@@ -42,34 +42,34 @@ class Fair(Exclusive):
         """One of its own, on which waiters are called by name."""
         return wake_channel(key, b"fair:")
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """A script that keeps the queue."""
         key = lease.key
         keys = [key, *queue_keys(key), *([fence_key(key)] if self.fenced else [])]
-        body = b"".join(map(bulk, keys)) + bulk(lease.token) + number(ttl_ms) + number(patience_ms)
-        body += bulk(self.wake_channel(key)) + number(FENCE_TTL_MS)
-        return Call(scripts.ACQUIRE_FAIR, len(keys), len(keys) + 5, body)
+        body = b"".join(map(bulk_string, keys)) + bulk_string(lease.token) + int_arg(ttl_ms) + int_arg(waiter_ttl_ms)
+        body += bulk_string(self.wake_channel(key)) + int_arg(FENCE_TTL_MS)
+        return Command(scripts.ACQUIRE_FAIR, len(keys), len(keys) + 5, body)
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
+    def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """The fence or 0, or a list of the time after which to ask again."""
         return replies.acquired(reply, fenced=self.fenced)
 
-    def release(self, lease: Lease) -> Call:
+    def release(self, lease: Lease) -> Command:
         """As in bulk."""
         return self.release_many([lease])
 
-    def read_release(self, reply: Reply) -> int | LossReason | ServerError:
+    def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         """A list of exceptions."""
         return replies.released_in_bulk(reply)
 
-    def release_many(self, leases: Sequence[Lease]) -> Call:
+    def release_many(self, leases: Sequence[Lease]) -> Command:
         """Owner-checked DELs; who waits leaves the queue."""
         body = b"".join([self._all_of(lease) for lease in leases])
-        return Call(scripts.RELEASE_FAIR, 0, 5 * len(leases), body)
+        return Command(scripts.RELEASE_FAIR, 0, 5 * len(leases), body)
 
     def _all_of(self, lease: Lease) -> bytes:
         key = lease.key
-        return lease.fragment + b"".join(map(bulk, (*queue_keys(key), self.wake_channel(key))))
+        return lease.lease_args + b"".join(map(bulk_string, (*queue_keys(key), self.wake_channel(key))))
 
 
 class FencedFair(Fair):

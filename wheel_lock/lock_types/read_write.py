@@ -11,19 +11,19 @@ from wheel_lock.lease import Lease
 from wheel_lock.lock_types import replies
 from wheel_lock.lock_types.base import Contention, Refusal
 from wheel_lock.lock_types.exclusive import FENCE_TTL_MS
-from wheel_lock.lock_types.shared import Holders, read_look
+from wheel_lock.lock_types.shared import SharedSet, read_look
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, wake_channel
-from wheel_lock.protocol.resp import Reply, bulk, number
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.resp import Reply, bulk_string, int_arg
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.protocol.tokens import TOKEN_CHARACTERS, new_token
 
 
-class _ReadWrite(Holders):
+class _ReadWrite(SharedSet):
     """What both halves have in common."""
 
-    announces = True
+    registers_waiters = True
 
     def token(self) -> bytes:
         """The waiter's name, by which it leaves word, and a secret."""
@@ -48,11 +48,11 @@ class Read(_ReadWrite):
         """The readers'."""
         return self.channels(key)[0]
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """A script that looks out for writers."""
-        return Call(scripts.ACQUIRE_READ, 1, 4, lease.fragment + number(ttl_ms) + number(patience_ms))
+        return Command(scripts.ACQUIRE_READ, 1, 4, lease.lease_args + int_arg(ttl_ms) + int_arg(waiter_ttl_ms))
 
-    def read_locked(self, reply: Reply) -> bool:
+    def parse_locked(self, reply: Reply) -> bool:
         """Whether there are readers."""
         return read_look(reply)[0] > 0
 
@@ -62,24 +62,24 @@ class Write(_ReadWrite):
 
     name = "write"
     prefix = b"w:"
-    contention = Contention.ONE
+    contention = Contention.FIRST_WAITER
 
     def wake_channel(self, key: bytes) -> bytes:
         """The writers'."""
         return self.channels(key)[1]
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """A script that looks out for everybody."""
         key = lease.key
         keys = [key, fence_key(key)] if self.fenced else [key]
-        body = b"".join(map(bulk, keys)) + bulk(lease.token) + number(ttl_ms) + number(patience_ms)
-        return Call(scripts.ACQUIRE_WRITE, len(keys), len(keys) + 4, body + number(FENCE_TTL_MS))
+        body = b"".join(map(bulk_string, keys)) + bulk_string(lease.token) + int_arg(ttl_ms) + int_arg(waiter_ttl_ms)
+        return Command(scripts.ACQUIRE_WRITE, len(keys), len(keys) + 4, body + int_arg(FENCE_TTL_MS))
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
+    def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """The fence or 0, or a list of the time after which to ask again."""
         return replies.acquired(reply, fenced=self.fenced)
 
-    def read_locked(self, reply: Reply) -> bool:
+    def parse_locked(self, reply: Reply) -> bool:
         """Whether there is a writer."""
         return read_look(reply)[1] > 0
 

@@ -18,8 +18,8 @@ from wheel_lock.lock_types.base import Refusal
 from wheel_lock.lock_types.exclusive import FENCE_TTL_MS, Exclusive
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, redisson_channel
-from wheel_lock.protocol.resp import Reply, bulk, command, number
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.resp import Reply, bulk_string, command, int_arg
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.protocol.tokens import TOKEN_CHARACTERS
 
@@ -40,45 +40,45 @@ class Reentrant(Exclusive):
         """Redisson's."""
         return redisson_channel(key)
 
-    def line(self, key: bytes) -> bytes:
+    def queue_key(self, key: bytes) -> bytes:
         """Not the channel: by Redisson's rule the locks ``a`` and ``{a}`` share one."""
         return b"reentrant:" + key
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """A script that knows its own field."""
-        return Call(scripts.ACQUIRE_REENTRANT, 1, 3, lease.fragment + number(ttl_ms))
+        return Command(scripts.ACQUIRE_REENTRANT, 1, 3, lease.lease_args + int_arg(ttl_ms))
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
+    def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """0, or a list of the holder's remaining time."""
         return replies.acquired(reply)
 
-    def release(self, lease: Lease) -> Call:
+    def release(self, lease: Lease) -> Command:
         """An owner-checked DEL."""
-        return Call(scripts.RELEASE_REENTRANT, 1, 3, lease.fragment + bulk(self.wake_channel(lease.key)))
+        return Command(scripts.RELEASE_REENTRANT, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))
 
-    def release_many(self, leases: Sequence[Lease]) -> Call:
+    def release_many(self, leases: Sequence[Lease]) -> Command:
         """Owner-checked DELs."""
-        body = b"".join([lease.fragment + bulk(self.wake_channel(lease.key)) for lease in leases])
-        return Call(scripts.RELEASE_REENTRANT_MANY, 0, 3 * len(leases), body)
+        body = b"".join([lease.lease_args + bulk_string(self.wake_channel(lease.key)) for lease in leases])
+        return Command(scripts.RELEASE_REENTRANT_MANY, 0, 3 * len(leases), body)
 
-    def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Call:
+    def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Command:
         """An owner-checked PEXPIRE."""
-        body = lease.fragment + replies.extension(time_ms, replace=replace)
-        return Call(scripts.EXTEND_REENTRANT, 1, 5, body)
+        body = lease.lease_args + replies.extension(time_ms, replace=replace)
+        return Command(scripts.EXTEND_REENTRANT, 1, 5, body)
 
-    def owned(self, lease: Lease) -> Call:
+    def owned(self, lease: Lease) -> Command:
         """Whether the field is there."""
-        return Call(None, 0, 0, command(b"HEXISTS", lease.key, lease.token))
+        return Command(None, 0, 0, command(b"HEXISTS", lease.key, lease.token))
 
-    def read_owned(self, reply: Reply, lease: Lease) -> bool:
+    def parse_owned(self, reply: Reply, lease: Lease) -> bool:
         """How many such fields there are; nothing where it is no hash."""
         return reply is not None and replies.count(reply) == 1
 
-    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Call:
+    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Command:
         """Never called: a thread or task owns it, and no other may."""
         raise NotImplementedError
 
-    def read_adopt(self, reply: Reply) -> LossReason | None:
+    def parse_adopt(self, reply: Reply) -> LossReason | None:
         """Never called."""
         raise NotImplementedError
 
@@ -89,13 +89,19 @@ class FencedReentrant(Reentrant):
     name = "fenced reentrant"
     fenced = True
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """The same script with a fence key."""
         key = lease.key
-        body = bulk(key) + bulk(fence_key(key)) + bulk(lease.token) + number(ttl_ms) + number(FENCE_TTL_MS)
-        return Call(scripts.ACQUIRE_REENTRANT, 2, 5, body)
+        body = (
+            bulk_string(key)
+            + bulk_string(fence_key(key))
+            + bulk_string(lease.token)
+            + int_arg(ttl_ms)
+            + int_arg(FENCE_TTL_MS)
+        )
+        return Command(scripts.ACQUIRE_REENTRANT, 2, 5, body)
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
+    def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """The fence, or a list of the holder's remaining time."""
         return replies.acquired(reply, fenced=True)
 

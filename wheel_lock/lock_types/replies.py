@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from wheel_lock.errors import LossReason
 from wheel_lock.lock_types.base import NO_FENCE, Refusal
 from wheel_lock.options import MAX_TTL_MS
-from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, exceptions, number
+from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, exceptions, int_arg
 from wheel_lock.protocol.server_errors import ServerError
 
 MOST_LISTENERS = 1 << 32  # a server that says more has misunderstood
@@ -17,7 +17,7 @@ UNTOLD = 2  # listeners, where they are not counted: there may be others than ou
 
 def extension(time_ms: int, *, replace: bool) -> bytes:
     """Encode the arguments of the extending scripts behind the token: time, mode, and the longest time-to-live."""
-    return number(time_ms) + number(replace) + number(MAX_TTL_MS)
+    return int_arg(time_ms) + int_arg(replace) + int_arg(MAX_TTL_MS)
 
 
 def acquired(reply: Reply, *, fenced: bool = False) -> int | Refusal:
@@ -46,13 +46,13 @@ def released(reply: Reply) -> int | LossReason:
 
 def released_in_bulk(reply: Reply) -> int | LossReason | ServerError:
     """Read the reply of a batched release about one lease."""
-    odd = exceptions(reply, 1)
-    if not odd:
+    failed = exceptions(reply, 1)
+    if not failed:
         return UNTOLD
-    verdict = odd[0][1]
-    if isinstance(verdict, ServerError) and verdict.code != "WRONGTYPE":
-        return verdict
-    return LossReason.KEY_GONE if verdict == GONE else LossReason.TAKEN
+    status = failed[0][1]
+    if isinstance(status, ServerError) and status.code != "WRONGTYPE":
+        return status
+    return LossReason.KEY_GONE if status == GONE else LossReason.TAKEN
 
 
 def extended(reply: Reply) -> int | LossReason | None:

@@ -10,15 +10,15 @@ import functools
 from dataclasses import dataclass
 
 from wheel_lock.lease import Lease
-from wheel_lock.lock_types.shared import Holders, read_look
+from wheel_lock.lock_types.shared import SharedSet, read_look
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import permits_key, wake_channel
-from wheel_lock.protocol.resp import Reply, bulk, number
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.resp import Reply, bulk_string, int_arg
+from wheel_lock.protocol.scripts import Command
 
 
 @dataclass(frozen=True, slots=True)
-class Permit(Holders):
+class Permit(SharedSet):
     """One of several permits.
 
     Attributes:
@@ -34,7 +34,7 @@ class Permit(Holders):
         """One of its own."""
         return wake_channel(key, b"permit:")
 
-    def line(self, key: bytes) -> bytes:
+    def queue_key(self, key: bytes) -> bytes:
         """One for each number: who goes by more permits must not stand behind who goes by fewer."""
         return self.wake_channel(key) + b":%d" % self.permits
 
@@ -43,25 +43,36 @@ class Permit(Holders):
         channel = self.wake_channel(key)
         return channel, channel
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """A script that counts."""
         key, token = lease.key, lease.token
-        body = bulk(key) + bulk(permits_key(key)) + bulk(token) + number(ttl_ms) + number(self.permits)
-        return Call(scripts.ACQUIRE_PERMIT, 2, 5, body)
+        body = (
+            bulk_string(key)
+            + bulk_string(permits_key(key))
+            + bulk_string(token)
+            + int_arg(ttl_ms)
+            + int_arg(self.permits)
+        )
+        return Command(scripts.ACQUIRE_PERMIT, 2, 5, body)
 
-    def locked(self, key: bytes) -> Call:
+    def locked(self, key: bytes) -> Command:
         """Who is there, and how many may be."""
-        return Call(scripts.LOOK_HOLDERS, 2, 3, bulk(key) + bulk(permits_key(key)) + bulk(b""))
+        return Command(scripts.LOOK_HOLDERS, 2, 3, bulk_string(key) + bulk_string(permits_key(key)) + bulk_string(b""))
 
-    def read_locked(self, reply: Reply) -> bool:
+    def parse_locked(self, reply: Reply) -> bool:
         """Whether no permit is left."""
         held, _, _, permits = read_look(reply)
         return held >= (self.permits if permits < 0 else permits)
 
-    def set_permits(self, key: bytes, permits: int | None) -> Call:
+    def set_permits(self, key: bytes, permits: int | None) -> Command:
         """The command that sets the number for all, or for nobody."""
         value = b"" if permits is None else b"%d" % permits
-        return Call(scripts.SET_PERMITS, 1, 3, bulk(permits_key(key)) + bulk(value) + bulk(self.wake_channel(key)))
+        return Command(
+            scripts.SET_PERMITS,
+            1,
+            3,
+            bulk_string(permits_key(key)) + bulk_string(value) + bulk_string(self.wake_channel(key)),
+        )
 
 
 @functools.lru_cache(maxsize=1024)

@@ -16,22 +16,22 @@ from wheel_lock.lease import Lease
 from wheel_lock.lock_types import replies
 from wheel_lock.lock_types.base import Contention, Refusal
 from wheel_lock.protocol import scripts
-from wheel_lock.protocol.resp import MalformedReply, Reply, bulk, number
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.resp import MalformedReply, Reply, bulk_string, int_arg
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.protocol.tokens import new_token
 
 
-class Holders:
+class SharedSet:
     """A lock whose holders are members of a sorted set."""
 
     name: str
     key_type = "zset"
-    arguments = 2
-    own_tokens = True
+    args_per_lease = 2
+    unique_tokens = True
     fenced = False
     contention = Contention.SHARED
-    announces = False
+    registers_waiters = False
     renew = scripts.RENEW_HOLDERS
     acquire_many: scripts.Script | None = None
     prefix: ClassVar[bytes]  # of its members
@@ -47,7 +47,7 @@ class Holders:
     def wake_channel(self, key: bytes) -> bytes:
         raise NotImplementedError
 
-    def line(self, key: bytes) -> bytes:
+    def queue_key(self, key: bytes) -> bytes:
         """The channel, which is this lock's alone."""
         return self.wake_channel(key)
 
@@ -55,56 +55,62 @@ class Holders:
         """The channels that a release may publish on: of those who may share the lock, and of the others."""
         raise NotImplementedError
 
-    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, patience_ms: int) -> Call:
+    def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         raise NotImplementedError
 
-    def read_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
+    def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """0, or a list of the time after which to ask again."""
         return replies.acquired(reply)
 
-    def release(self, lease: Lease) -> Call:
+    def release(self, lease: Lease) -> Command:
         """As in bulk."""
         return self.release_many([lease])
 
-    def read_release(self, reply: Reply) -> int | LossReason | ServerError:
+    def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         """A list of exceptions."""
         return replies.released_in_bulk(reply)
 
-    def release_many(self, leases: Sequence[Lease]) -> Call:
+    def release_many(self, leases: Sequence[Lease]) -> Command:
         """ZREMs of the holders' own members."""
-        body = b"".join([lease.fragment + b"".join(map(bulk, self.channels(lease.key))) for lease in leases])
-        return Call(scripts.RELEASE_HOLDERS, 0, 4 * len(leases), body)
+        body = b"".join([lease.lease_args + b"".join(map(bulk_string, self.channels(lease.key))) for lease in leases])
+        return Command(scripts.RELEASE_HOLDERS, 0, 4 * len(leases), body)
 
-    def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Call:
+    def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Command:
         """A ZADD of a member that has not expired."""
-        return Call(scripts.EXTEND_HOLDER, 1, 5, lease.fragment + replies.extension(time_ms, replace=replace))
+        return Command(scripts.EXTEND_HOLDER, 1, 5, lease.lease_args + replies.extension(time_ms, replace=replace))
 
-    def read_extend(self, reply: Reply) -> int | LossReason | None:
+    def parse_extend(self, reply: Reply) -> int | LossReason | None:
         """The new time-to-live, 0, -1 or -2."""
         return replies.extended(reply)
 
-    def locked(self, key: bytes) -> Call:
+    def locked(self, key: bytes) -> Command:
         """Who is there."""
-        return Call(scripts.LOOK_HOLDERS, 1, 2, bulk(key) + bulk(b""))
+        return Command(scripts.LOOK_HOLDERS, 1, 2, bulk_string(key) + bulk_string(b""))
 
-    def read_locked(self, reply: Reply) -> bool:
+    def parse_locked(self, reply: Reply) -> bool:
         raise NotImplementedError
 
-    def owned(self, lease: Lease) -> Call:
+    def owned(self, lease: Lease) -> Command:
         """Who is there, and whether the lease's own member is."""
-        return Call(scripts.LOOK_HOLDERS, 1, 2, bulk(lease.key) + bulk(lease.token))
+        return Command(scripts.LOOK_HOLDERS, 1, 2, bulk_string(lease.key) + bulk_string(lease.token))
 
-    def read_owned(self, reply: Reply, lease: Lease) -> bool:
+    def parse_owned(self, reply: Reply, lease: Lease) -> bool:
         """The third number."""
         return read_look(reply)[2] == 1
 
-    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Call:
+    def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Command:
         """A member in the place of another."""
         key = lease.key
-        body = bulk(key) + bulk(old_token) + bulk(lease.token) + number(ttl_ms) + bulk(self.channels(key)[0])
-        return Call(scripts.SWAP_HOLDER, 1, 5, body)
+        body = (
+            bulk_string(key)
+            + bulk_string(old_token)
+            + bulk_string(lease.token)
+            + int_arg(ttl_ms)
+            + bulk_string(self.channels(key)[0])
+        )
+        return Command(scripts.SWAP_HOLDER, 1, 5, body)
 
-    def read_adopt(self, reply: Reply) -> LossReason | None:
+    def parse_adopt(self, reply: Reply) -> LossReason | None:
         """1, 0 or -1."""
         return replies.taken_over(reply)
 

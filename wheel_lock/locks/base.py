@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, NoReturn
 
-from wheel_lock.engine.future import Operation, end_quietly
-from wheel_lock.engine.interfaces import LockEngine, Wait, terms_of
+from wheel_lock.engine.future import Future, end_quietly
+from wheel_lock.engine.interfaces import LockEngine, Wait, group_of
 from wheel_lock.errors import (
     LockAlreadyHeld,
     LockLost,
@@ -26,13 +26,13 @@ from wheel_lock.errors import (
 )
 from wheel_lock.lease import EXTENDING, NOBODY, Group, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
-from wheel_lock.lock_types.base import Kind
-from wheel_lock.lock_types.caller_token import WITH_CHOSEN_TOKEN
+from wheel_lock.lock_types.base import LockType
+from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
 from wheel_lock.locks.callers import Side
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, extension_ms, lock_name, lock_token, seconds
 from wheel_lock.protocol.handoff import Handoff
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.native import RLock
 
@@ -53,7 +53,7 @@ OnLost = Callable[[LostEvent], object]
 _LOST = (State.LOST, State.REFUSED)  # the latter where it was to take the place of one that was lost
 
 
-class LockHandle(Side):
+class BaseLock(Side):
     """What the lock objects of both faces have in common: all that needs no waiting.
 
     Attributes:
@@ -68,8 +68,8 @@ class LockHandle(Side):
         "_adopted",
         "_engine",
         "_group",
-        "_kind",
         "_lease",
+        "_lock_type",
         "_on_lost",
         "_options",
         "_others",
@@ -77,14 +77,14 @@ class LockHandle(Side):
     )
 
     def __init__(
-        self, engine: LockEngine, kind: Kind, name: str | bytes, options: LockOptions, on_lost: OnLost | None
+        self, engine: LockEngine, lock_type: LockType, name: str | bytes, options: LockOptions, on_lost: OnLost | None
     ) -> None:
         self._lease: Lease | None = None
         self._others: dict[Owner, Lease] | None = None
         self._adopted: Lease | None = None
         self._group: Group | None = None
         self._engine = engine
-        self._kind = kind
+        self._lock_type = lock_type
         self._options = options
         self._on_lost = on_lost
         self.name = name
@@ -99,63 +99,67 @@ class LockHandle(Side):
         """The owner of a lease that is acquired now."""
         return self._caller() if self._options.thread_local else NOBODY
 
-    def _told(self) -> OnLost | None:
+    def _loss_callback(self) -> OnLost | None:
         """What is to be called, on the notifier thread, when a lease that is acquired now is lost."""
         return self._on_lost
 
-    def _acquisition(
+    def _new_waiter(
         self,
         blocking: bool | None,
         blocking_timeout: float | None,
         token: str | bytes | None,
-        operation: Operation[Sequence[Lease] | None],
+        future: Future[Sequence[Lease] | None],
     ) -> Wait:
         """Return the wait for this lock, ready to begin; what is wrong with it is raised before any I/O."""
         options, engine = self._options, self._engine
         blocking, until = time_limit(engine, options, blocking, blocking_timeout)
         self._refuse_again()
         lease = self._new_lease(lock_name(self.name), token)
-        return engine.new_wait(options, (lease,), token is not None, blocking, until, operation)
+        return engine.new_wait(options, (lease,), token is not None, blocking, until, future)
 
     def _refuse_again(self) -> None:
         """Raise LockAlreadyHeld where the caller holds it already."""
         latest = self._lease
         if latest is not None and (latest.state <= EXTENDING or self._others is not None):
-            mine = self._mine()
-            if mine is not None and self._believed(mine):
+            mine = self._own_lease()
+            if mine is not None and self._is_valid(mine):
                 raise LockAlreadyHeld(f"The lock {quoted(self.name)} is held already, and is not reentrant", self.name)
 
     def _new_lease(self, key: bytes, token: str | bytes | None = None) -> Lease:
         """Return a lease for the calling owner, to be acquired."""
         engine, options, group = self._engine, self._options, self._group
         if token is not None or group is None or not group.alive or not engine.stable:
-            kind = self._kind if token is None else self._kind_with_chosen_token()
-            group = engine.group(key, kind, options)
+            lock_type = self._lock_type if token is None else self._type_with_caller_token()
+            group = engine.group(key, lock_type, options)
             if token is None:
                 self._group = group
-        wire = fragment(key, self._new_token() if token is None else lock_token(token))
-        place = calling_place() if engine.options.track_acquisitions else None
-        return Lease(self.name, wire, group, self._new_owner(), self._told(), place)
+        wire = lease_args(key, self._new_token() if token is None else lock_token(token))
+        place = call_site() if engine.options.track_acquisitions else None
+        return Lease(self.name, wire, group, self._new_owner(), self._loss_callback(), place)
 
     def _new_token(self) -> bytes:
-        return self._kind.token()
+        return self._lock_type.token()
 
-    def _kind_with_chosen_token(self) -> Kind:
-        kind = WITH_CHOSEN_TOKEN.get(self._kind) if self._kind.own_tokens else self._kind
-        if kind is None:
-            raise ValueError(f"a lock of the kind {self._kind.name!r} makes its tokens itself, so token must be None")
-        return kind
+    def _type_with_caller_token(self) -> LockType:
+        lock_type = WITH_CALLER_TOKEN.get(self._lock_type) if self._lock_type.unique_tokens else self._lock_type
+        if lock_type is None:
+            raise ValueError(
+                f"a lock of the kind {self._lock_type.name!r} makes its tokens itself, so token must be None"
+            )
+        return lock_type
 
-    def _owned_query(self, lease: Lease) -> Callable[[Operation[bool]], object]:
+    def _owned_query(self, lease: Lease) -> Callable[[Future[bool]], object]:
         """Return the work that asks whether the token of ``lease`` is stored."""
-        kind = self._kind
-        return partial(self._engine.query, self.name, kind.owned(lease), partial(kind.read_owned, lease=lease))
+        lock_type = self._lock_type
+        return partial(
+            self._engine.query, self.name, lock_type.owned(lease), partial(lock_type.parse_owned, lease=lease)
+        )
 
     def _handoff(self, lease: Lease) -> Handoff:
         """Return what an adopter must know of ``lease``, or raise where its kind cannot be handed over."""
-        if self._kind.name not in HANDED_OVER:
-            raise WheelLockError(f"A lock of the kind {self._kind.name!r} cannot be handed over", self.name)
-        if not terms_of(lease).kind.own_tokens:
+        if self._lock_type.name not in HANDED_OVER:
+            raise WheelLockError(f"A lock of the kind {self._lock_type.name!r} cannot be handed over", self.name)
+        if not group_of(lease).lock_type.unique_tokens:
             raise WheelLockError(
                 f"The lock {quoted(self.name)} was acquired with a token that others may have, too, and so a copy of the "
                 "text could take it from them: it cannot be handed over",
@@ -171,7 +175,7 @@ class LockHandle(Side):
         return Handoff(
             self.name,
             lease.token,
-            self._kind.name,
+            self._lock_type.name,
             lease.fence,
             options.timeout_s,
             options.renew_every_s,
@@ -203,7 +207,7 @@ class LockHandle(Side):
 
     def _let_go(self, lease: Lease | None) -> None:
         """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
-        lease = lease or self._mine()
+        lease = lease or self._own_lease()
         if lease is not None:
             self._engine.release_unawaited(partial(self._engine.release, lease))
             self._disown([lease])
@@ -226,7 +230,7 @@ class LockHandle(Side):
     def _enters_adopted(self) -> bool:
         """Whether a ``with`` statement is the first since the lock was adopted; raise LockLost if it is lost by now."""
         adopted = self._adopted
-        if adopted is None or adopted is not self._at_hand():
+        if adopted is None or adopted is not self._lease_to_enter():
             return False
         self._adopted = None
         if adopted.state in (State.RELEASED, State.EXPORTED):
@@ -234,7 +238,7 @@ class LockHandle(Side):
         self.raise_if_lost()
         return True
 
-    def _mine(self) -> Lease | None:
+    def _own_lease(self) -> Lease | None:
         """The lease of the calling owner."""
         lease = self._lease
         if lease is None or not self._options.thread_local:
@@ -244,26 +248,26 @@ class LockHandle(Side):
             return lease
         return None if self._others is None else self._others.get(owner)
 
-    def _seen(self) -> Lease | None:
+    def _own_or_latest(self) -> Lease | None:
         """The lease that a look is about: the caller's own, else the latest."""
-        return self._mine() or self._latest()
+        return self._own_lease() or self._latest_lease()
 
-    def _latest(self) -> Lease | None:
+    def _latest_lease(self) -> Lease | None:
         """The lease that was acquired last through this object, by whomever."""
         return self._lease
 
-    def _at_hand(self) -> Lease | None:
+    def _lease_to_enter(self) -> Lease | None:
         """The lease with which the caller may enter a ``with`` block."""
-        return self._mine()
+        return self._own_lease()
 
-    def _chosen(self, verb: str) -> Lease | None:
+    def _caller_lease(self, verb: str) -> Lease | None:
         """The lease that the caller means, whatever has become of it; an error where it is somebody else's."""
         raise NotImplementedError
 
-    def _only_mine(self, verb: str, others: str) -> Lease | None:
+    def _own_lease_or_raise(self, verb: str, others: str) -> Lease | None:
         """The caller's own lease, whatever has become of it; WrongThread where another caller holds one."""
-        mine, latest = self._mine(), self._latest()
-        if mine is None and latest is not None and self._believed(latest):
+        mine, latest = self._own_lease(), self._latest_lease()
+        if mine is None and latest is not None and self._is_valid(latest):
             raise WrongThread(f"Cannot {verb} the lock {quoted(self.name)}: {others}", self.name)
         return mine
 
@@ -276,7 +280,7 @@ class LockHandle(Side):
 
     def _to_change(self, verb: str) -> Lease:
         """The lease that the caller may change, or an error before any I/O."""
-        return self._usable(self._chosen(verb), verb)
+        return self._changeable(self._caller_lease(verb), verb)
 
     def _to_extend(self, additional_time: float, replace_ttl: bool) -> tuple[Lease, int]:
         """Return the lease that the caller extends, and the time in milliseconds, or raise before any I/O."""
@@ -285,7 +289,7 @@ class LockHandle(Side):
         left_s = 0.0 if replace_ttl else max(lease.deadline - self._engine.timer.clock.now(), 0.0)
         return lease, extension_ms(additional_time, left_s)
 
-    def _usable(self, lease: Lease | None, verb: str) -> Lease:
+    def _changeable(self, lease: Lease | None, verb: str) -> Lease:
         """The lease, if it can be changed."""
         if lease is not None:
             if lease.state in _LOST or not lease.group.alive:
@@ -296,12 +300,12 @@ class LockHandle(Side):
                 raise LockNotHeld(f"Cannot {verb} the lock {quoted(self.name)}: it was handed over", self.name)
         raise LockNotHeld(f"Cannot {verb} the lock {quoted(self.name)}: it is not held", self.name)
 
-    def _believed(self, lease: Lease) -> bool:
+    def _is_valid(self, lease: Lease) -> bool:
         granted = lease.state is not State.PENDING  # asked first: a grant that comes meanwhile is no lapse
-        if lease.believed(self._engine.timer.clock.now()):
+        if lease.is_valid(self._engine.timer.clock.now()):
             return True
         if granted and lease.state <= EXTENDING and lease.group.alive and lease.loss is None:
-            lease.see_lapse()  # written down first, so that nobody who looks later sees it held again
+            lease.record_lapse()  # written down first, so that nobody who looks later sees it held again
             self._engine.post_if_open(lambda: self._engine.lapse_seen(lease))
         return False
 
@@ -310,13 +314,13 @@ class LockHandle(Side):
     @property
     def is_held(self) -> bool:
         """Whether the holder may believe in it *now*: not lost, and the clock is before the local deadline."""
-        lease = self._seen()
-        return lease is not None and self._believed(lease)
+        lease = self._own_or_latest()
+        return lease is not None and self._is_valid(lease)
 
     def _loss(self, lease: Lease) -> LossReason | None:
         if not lease.group.alive and lease.state <= EXTENDING:
             return lease.loss or LossReason.FORKED
-        self._believed(lease)
+        self._is_valid(lease)
         return lease.loss
 
     def _lost(self, lease: Lease) -> LockLost:
@@ -327,40 +331,40 @@ class LockHandle(Side):
     @property
     def lost(self) -> LossReason | None:
         """Why it was lost, or None."""
-        lease = self._seen()
+        lease = self._own_or_latest()
         return None if lease is None else self._loss(lease)
 
     def raise_if_lost(self) -> None:
         """Raise :class:`LockLost` if it was lost, :class:`LockNotHeld` if it is not held for another reason."""
-        lease = self._seen()
+        lease = self._own_or_latest()
         if lease is not None and self._loss(lease) is not None:
             raise self._lost(lease)
-        if lease is None or not self._believed(lease):
+        if lease is None or not self._is_valid(lease):
             raise LockNotHeld(f"The lock {quoted(self.name)} is not held", self.name)
 
     def remaining(self) -> float:
         """Seconds until the local deadline; 0 when it is not held."""
-        lease = self._seen()
-        if lease is None or not self._believed(lease):
+        lease = self._own_or_latest()
+        if lease is None or not self._is_valid(lease):
             return 0.0
         return max(lease.deadline - self._engine.timer.clock.now(), 0.0)
 
     @property
     def token(self) -> bytes | None:
         """The token of the current lease, None when it is not held."""
-        lease = self._seen()
+        lease = self._own_or_latest()
         return lease.token if lease is not None and lease.state <= EXTENDING and lease.group.alive else None
 
     @property
     def fence(self) -> int | None:
         """The fence of the latest lease, where ``fencing`` was asked for. Kept after the end of the lease."""
-        lease = self._seen()
+        lease = self._own_or_latest()
         return None if lease is None else lease.fence
 
     @property
     def renewals(self) -> int:
         """How often the latest lease has been renewed."""
-        lease = self._seen()
+        lease = self._own_or_latest()
         return 0 if lease is None else lease.renewals
 
     @property
@@ -369,10 +373,10 @@ class LockHandle(Side):
         return self._options.timeout_s
 
     def __repr__(self) -> str:
-        lease = self._seen()
+        lease = self._own_or_latest()
         if lease is None:
             state = "not acquired"
-        elif self._believed(lease):
+        elif self._is_valid(lease):
             state = f"held, {self.remaining():.3f} s remaining"
         else:
             reason = self._loss(lease)
@@ -401,7 +405,7 @@ def checked_callback(on_lost: OnLost | None) -> OnLost | None:
     return on_lost
 
 
-def calling_place() -> str:
+def call_site() -> str:
     """Return file and line of the nearest caller outside the library."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("wheel_lock."):

@@ -8,25 +8,25 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Operation, end_quietly
+from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.errors import LockLost, LocksLost, LossReason
 from wheel_lock.lease import NOBODY, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.locks.base import LockHandle, calling_place
+from wheel_lock.locks.base import BaseLock, call_site
 from wheel_lock.options import LockOptions, lock_name, seconds
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 from wheel_lock.protocol.tokens import new_tokens
 
 Name = TypeVar("Name", bound=str | bytes)
-AnyLock = TypeVar("AnyLock", bound=LockHandle)
+AnyLock = TypeVar("AnyLock", bound=BaseLock)
 
 _BEGUN, _ENDED = (object(),), (object(),)
 _PART = 4000  # names that are handed over at once
 
 
-class ManyLocks(Generic[Name, AnyLock]):
+class BulkAcquire(Generic[Name, AnyLock]):
     """A bulk acquire, seen from its caller's side.
 
     Args:
@@ -50,7 +50,7 @@ class ManyLocks(Generic[Name, AnyLock]):
         options: LockOptions,
         new_lock: Callable[[Name], AnyLock],
         all_or_nothing: bool,
-        operation: Operation[None],
+        future: Future[None],
         limit: float | None,
     ) -> None:
         if isinstance(names, (str, bytes)):  # which has names of one letter each, as Python sees it
@@ -60,12 +60,12 @@ class ManyLocks(Generic[Name, AnyLock]):
         self._options = options
         self._new_lock = new_lock
         self._all_or_nothing = all_or_nothing
-        self._place = calling_place() if engine.options.track_acquisitions else None
+        self._place = call_site() if engine.options.track_acquisitions else None
         self._distinct: Mapping[Name, bytes] = {name: lock_name(name) for name in names}
         self._locks: dict[Name, AnyLock] = {}
-        self._bulk = AcquireMany(engine.leases, options, operation, all_or_nothing)
+        self._bulk = AcquireMany(engine.leases, options, future, all_or_nothing)
 
-    def hand_over(self) -> Iterator[None]:
+    def submit(self) -> Iterator[None]:
         """Make the locks, part by part; the server is at work on one part while the next is made."""
         engine, options = self._engine, self._options
         group = engine.group(b"", EXCLUSIVE, options)
@@ -77,10 +77,10 @@ class ManyLocks(Generic[Name, AnyLock]):
             for name, key in part:
                 self._locks[name] = lock = self._new_lock(name)
                 if owner is None:
-                    owner, on_lost = lock._caller() if options.thread_local else NOBODY, lock._told()
+                    owner, on_lost = lock._caller() if options.thread_local else NOBODY, lock._loss_callback()
                 if not engine.router.stable:
                     group = engine.group(key, EXCLUSIVE, options)
-                lock._lease = lease = Lease(name, fragment(key, next(tokens)), group, owner, on_lost, self._place)
+                lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner, on_lost, self._place)
                 leases.append(lease)
             engine.submit(partial(self._bulk.add, leases))
             yield
@@ -109,7 +109,7 @@ def raise_if_any(lost: dict[str | bytes, LossReason], engine: LockEngine) -> Non
         raise LocksLost(lost)
 
 
-def read_all(locks: Iterable[LockHandle | None], given: list[Any]) -> list[LockHandle | None]:
+def read_all(locks: Iterable[BaseLock | None], given: list[Any]) -> list[BaseLock | None]:
     """Return ``locks``, read once: of an iterator nothing is left after that.
 
     Args:
@@ -121,7 +121,7 @@ def read_all(locks: Iterable[LockHandle | None], given: list[Any]) -> list[LockH
 
 
 def let_go_of(
-    engine: Engine, locks: Iterable[LockHandle | None], given: list[Any], leases: Iterable[Lease] | None
+    engine: Engine, locks: Iterable[BaseLock | None], given: list[Any], leases: Iterable[Lease] | None
 ) -> None:
     """The caller was interrupted while releasing ``locks``: have it done without waiting, but for what was read in part.
 
@@ -136,12 +136,12 @@ def let_go_of(
             read_all(locks, given)
         if given[-1] is not _ENDED[0]:
             return  # it has raised half-way, and nothing is released then
-        owned = [lock._mine() for lock in given if isinstance(lock, LockHandle) and lock.in_bulk]
+        owned = [lock._own_lease() for lock in given if isinstance(lock, BaseLock) and lock.in_bulk]
         leases = [lease for lease in owned if lease is not None]
     engine.release_unawaited(partial(engine.release_many, leases))
 
 
-def leases_to_release(locks: Iterable[LockHandle | None]) -> tuple[list[Lease], dict[str | bytes, LossReason]]:
+def leases_to_release(locks: Iterable[BaseLock | None]) -> tuple[list[Lease], dict[str | bytes, LossReason]]:
     """Return the leases of ``locks`` that the caller may release, and the reasons of those that are lost.
 
     Raises:
@@ -152,7 +152,7 @@ def leases_to_release(locks: Iterable[LockHandle | None]) -> tuple[list[Lease], 
     lost: dict[str | bytes, LossReason] = {}
     for lock in locks:
         if lock is not None:
-            if not isinstance(lock, LockHandle):
+            if not isinstance(lock, BaseLock):
                 raise TypeError(f"only locks can be released in bulk, not {type(lock).__name__}")
             if not lock.in_bulk:
                 raise TypeError(f"{lock!r} is released by itself, as often as it was acquired, and not in bulk")

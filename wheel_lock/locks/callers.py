@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LockEngine
 
 T = TypeVar("T")
 
 
-class CallerOperation(Operation[T]):
+class CallerOperation(Future[T]):
     """An operation whose caller waits for it: a thread that blocks, or a task that suspends.
 
     Attributes:

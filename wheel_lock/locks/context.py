@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NoReturn
 
-from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.locks.callers import Side
 from wheel_lock.observe import ContextStats, HeldLock
@@ -13,7 +13,7 @@ from wheel_lock.options import seconds
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 
-class Face(Side):
+class BaseContext(Side):
     """One side of an engine."""
 
     def stats(self) -> ContextStats:
@@ -55,4 +55,4 @@ class Face(Side):
 
 def close_later(engine: LockEngine) -> None:
     """Close without waiting for it."""
-    engine.post_if_running(partial(engine.close, engine.options.close_timeout_s, Operation(nobody)))
+    engine.post_if_running(partial(engine.close, engine.options.close_timeout_s, Future(noop)))

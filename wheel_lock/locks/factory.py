@@ -20,5 +20,5 @@ def semaphore_of(
 ) -> tuple[Permit, LockOptions]:
     """Return the type and the options of a semaphore, or raise ValueError or TypeError."""
     lock_name(name)
-    kind = semaphore(count("permits", permits, least=1))
-    return kind, allowed_options("semaphore", SharedTerms, timeout, terms)
+    lock_type = semaphore(count("permits", permits, least=1))
+    return lock_type, allowed_options("semaphore", SharedTerms, timeout, terms)

@@ -6,22 +6,22 @@ import time
 
 from wheel_lock.errors import InvalidHandoff, quoted
 from wheel_lock.lock_types import HANDED_OVER
-from wheel_lock.lock_types.base import Kind
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.handoff import Handoff
 
 
-def handed_over_kind(handoff: Handoff) -> Kind:
+def handed_over_kind(handoff: Handoff) -> LockType:
     """Return the kind of lock that is to be taken over."""
-    kind = HANDED_OVER.get(handoff.kind)
-    if kind is None:
-        raise InvalidHandoff(f"Locks of the kind {handoff.kind!r:.40} cannot be handed over", handoff.name)
-    if kind.fenced != (handoff.fence is not None):
+    lock_type = HANDED_OVER.get(handoff.lock_type)
+    if lock_type is None:
+        raise InvalidHandoff(f"Locks of the kind {handoff.lock_type!r:.40} cannot be handed over", handoff.name)
+    if lock_type.fenced != (handoff.fence is not None):
         raise InvalidHandoff(
-            f"A lock of the kind {handoff.kind!r} that is handed over has {'a' if kind.fenced else 'no'} fence",
+            f"A lock of the kind {handoff.lock_type!r} that is handed over has {'a' if lock_type.fenced else 'no'} fence",
             handoff.name,
         )
-    return kind
+    return lock_type
 
 
 def adopted_options(handoff: Handoff, thread_local: bool) -> LockOptions:

@@ -7,20 +7,20 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Wait
-from wheel_lock.engine.waiting.multi_lock import Together
+from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockLost, LockNotHeld, LossReason, quoted
 from wheel_lock.lease import Lease
-from wheel_lock.locks.base import LockHandle, time_limit
+from wheel_lock.locks.base import BaseLock, time_limit
 from wheel_lock.locks.callers import Side
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
-L = TypeVar("L", bound=LockHandle)
+L = TypeVar("L", bound=BaseLock)
 
 
-class MultiHandle(Side, Generic[L]):
+class BaseMultiLock(Side, Generic[L]):
     """Several exclusive locks as one.
 
     Attributes:
@@ -65,20 +65,20 @@ class MultiHandle(Side, Generic[L]):
         """Seconds until the first local deadline; 0 when they are not held."""
         return min(lock.remaining() for lock in self.locks.values())
 
-    def _acquisition(
+    def _new_waiter(
         self,
         blocking: bool | None,
         blocking_timeout: float | None,
         token: object,
-        operation: Operation[Sequence[Lease] | None],
-    ) -> Together:
+        future: Future[Sequence[Lease] | None],
+    ) -> MultiLockWaiter:
         """Return the wait for all of them, ready to begin; what is wrong with it is raised before any I/O."""
         engine, options = self._server, self._options
         blocking, until = time_limit(engine, options, blocking, blocking_timeout)
         for lock in self.locks.values():
             lock._refuse_again()
         leases = [lock._new_lease(lock_name(name)) for name, lock in self.locks.items()]
-        return Together(engine.lines, options, leases, False, blocking, until, operation)
+        return MultiLockWaiter(engine.wait_queues, options, leases, False, blocking, until, future)
 
     def _take_granted(self, leases: Sequence[Lease]) -> None:
         """Keep what an acquire was granted."""
@@ -108,7 +108,7 @@ class MultiHandle(Side, Generic[L]):
     def _let_go(self, leases: list[Lease] | None) -> None:
         """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
         if leases is None:
-            leases = [lease for lock in self.locks.values() if (lease := lock._mine()) is not None]
+            leases = [lease for lock in self.locks.values() if (lease := lock._own_lease()) is not None]
         self._engine.release_unawaited(partial(self._server.release_many, leases))
 
     def _not_acquired(self) -> str:

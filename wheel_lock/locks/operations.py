@@ -13,37 +13,37 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.adopt import Adopt
 from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LockNotHeld, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.locks.base import LockHandle, OnLost
-from wheel_lock.locks.bulk import AnyLock, ManyLocks, Name, leases_to_release, let_go_of, raise_if_any, read_all
+from wheel_lock.locks.base import BaseLock, OnLost
+from wheel_lock.locks.bulk import AnyLock, BulkAcquire, Name, leases_to_release, let_go_of, raise_if_any, read_all
 from wheel_lock.locks.callers import CallerOperation, Side
 from wheel_lock.locks.handoff import adopted_options, handed_over_kind
-from wheel_lock.locks.multi import MultiHandle
-from wheel_lock.locks.read_write import ReadHandle, WriteHandle
+from wheel_lock.locks.multi import BaseMultiLock
+from wheel_lock.locks.read_write import BaseReadLock, BaseWriteLock
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 T = TypeVar("T")
-Reader = TypeVar("Reader", bound=ReadHandle)
+Reader = TypeVar("Reader", bound=BaseReadLock)
 
 Steps = Generator[Any, None, T]
 
 
-def ask(side: Side, work: Callable[[Operation[T]], object]) -> Steps[T]:
+def ask(side: Side, work: Callable[[Future[T]], object]) -> Steps[T]:
     """Call ``work`` on the timer's thread with an operation, and wait until it has completed that; return the result."""
-    operation: CallerOperation[T] = side._new_operation()
-    side._engine.submit(partial(work, operation))
-    yield from operation.wait()
-    return operation.result()
+    future: CallerOperation[T] = side._new_operation()
+    side._engine.submit(partial(work, future))
+    yield from future.wait()
+    return future.result()
 
 
 def acquire(
-    lock: LockHandle | MultiHandle[Any],
+    lock: BaseLock | BaseMultiLock[Any],
     blocking: bool | None,
     blocking_timeout: float | None,
     token: str | bytes | None = None,
@@ -53,14 +53,14 @@ def acquire(
     granted: CallerOperation[Sequence[Lease] | None] = lock._new_operation()
     wait = None
     try:
-        wait = lock._acquisition(blocking, blocking_timeout, token, granted)
+        wait = lock._new_waiter(blocking, blocking_timeout, token, granted)
     except LockAlreadyHeld:
         if not engine.interrupted:
             raise
     if wait is None:
         # A release that an interrupted caller has left may be on its way to the timer's thread: it looks held until then.
         yield from ask(lock, engine.come_by)
-        wait = lock._acquisition(blocking, blocking_timeout, token, granted)
+        wait = lock._new_waiter(blocking, blocking_timeout, token, granted)
     granted.undeliverable = wait.give_up
     leases = None
     try:
@@ -77,13 +77,13 @@ def acquire(
 
 
 @uninterrupted_start
-def begin_release(lock: LockHandle, lease: Lease | None = None, *, left: bool = False) -> CallerOperation[None] | None:
+def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = False) -> CallerOperation[None] | None:
     """Begin to release a lock once; return the operation to wait for, or None where the lock is held on.
 
     Where a block is ``left`` it is the lease with which that was entered, not whatever the caller holds by now.
     """
     try:
-        lease = lock._usable(lease, "release") if left else lock._to_release()
+        lease = lock._changeable(lease, "release") if left else lock._to_release()
         if lease is None:
             return None
         released: CallerOperation[None] = lock._new_operation()
@@ -98,7 +98,7 @@ def begin_release(lock: LockHandle, lease: Lease | None = None, *, left: bool = 
 
 
 @uninterrupted_start
-def release(lock: LockHandle, lease: Lease | None = None, *, left: bool = False) -> Steps[bool]:
+def release(lock: BaseLock, lease: Lease | None = None, *, left: bool = False) -> Steps[bool]:
     """Release a lock once, see ``begin_release``; return whether it is released."""
     released = begin_release(lock, lease, left=left)
     if released is None:
@@ -109,7 +109,7 @@ def release(lock: LockHandle, lease: Lease | None = None, *, left: bool = False)
 
 
 @uninterrupted_start
-def release_writer(lock: WriteHandle) -> Steps[bool]:
+def release_writer(lock: BaseWriteLock) -> Steps[bool]:
     """Release a writer's lock once; where it is held for reading, too, that goes on without a gap."""
     swap = None
     try:
@@ -130,7 +130,7 @@ def release_writer(lock: WriteHandle) -> Steps[bool]:
     return True
 
 
-def downgrade(lock: WriteHandle, reader_class: Callable[..., Reader]) -> Steps[Reader]:
+def downgrade(lock: BaseWriteLock, reader_class: Callable[..., Reader]) -> Steps[Reader]:
     """Put a reader's lease in the place of a writer's; return the lock object that holds it."""
     lock._check_downgrade()
     swapped: CallerOperation[None] = lock._new_operation()
@@ -150,14 +150,14 @@ def downgrade(lock: WriteHandle, reader_class: Callable[..., Reader]) -> Steps[R
         raise
 
 
-def extend(lock: LockHandle, additional_time: float, replace_ttl: bool) -> Steps[bool]:
+def extend(lock: BaseLock, additional_time: float, replace_ttl: bool) -> Steps[bool]:
     """Change the time-to-live of a held lease; return True."""
     lease, time_ms = lock._to_extend(additional_time, replace_ttl)
     yield from ask(lock, partial(lock._engine.extend, lease, time_ms, bool(replace_ttl)))
     return True
 
 
-def export(lock: LockHandle) -> Steps[str]:
+def export(lock: BaseLock) -> Steps[str]:
     """Let go of a held lease without releasing it; return the text by which it can be adopted."""
     lease = lock._to_change("export")
     handoff, engine = lock._handoff(lease), lock._server
@@ -184,8 +184,8 @@ def adopt(
 ) -> Steps[AnyLock]:
     """Take over a lease that was exported; return the lock that holds it, which is made with ``more``."""
     engine, handoff = side._server, Handoff.from_text(text)
-    kind, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
-    lock = lock_class(engine, kind, handoff.name, options, on_lost, **more)
+    lock_type, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
+    lock = lock_class(engine, lock_type, handoff.name, options, on_lost, **more)
     adopted: CallerOperation[bool] = lock._new_operation()
     request = Adopt(engine.leases, lock._new_lease(lock_name(lock.name)), options, handoff, adopted)
     adopted.undeliverable = request.give_up
@@ -201,15 +201,17 @@ def adopt(
         raise
 
 
-def locked(lock: LockHandle) -> Steps[bool]:
+def locked(lock: BaseLock) -> Steps[bool]:
     """Return whether the server says that anybody holds a lock."""
-    kind = lock._kind
-    return ask(lock, partial(lock._engine.query, lock.name, kind.locked(lock_name(lock.name)), kind.read_locked))
+    lock_type = lock._lock_type
+    return ask(
+        lock, partial(lock._engine.query, lock.name, lock_type.locked(lock_name(lock.name)), lock_type.parse_locked)
+    )
 
 
-def owned(lock: LockHandle) -> Steps[bool]:
+def owned(lock: BaseLock) -> Steps[bool]:
     """Return whether the server says that a lock's own token is stored there."""
-    lease = lock._seen()
+    lease = lock._own_or_latest()
     if lease is None or not lease.group.alive:
         return False
     return bool((yield from ask(lock, lock._owned_query(lease))))
@@ -231,10 +233,10 @@ def acquire_many(
     def new_lock(name: Name) -> AnyLock:
         return lock_class(engine, EXCLUSIVE, name, options, on_lost)
 
-    many = ManyLocks(engine, names, options, new_lock, all_or_nothing, acquired, limit)
+    many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit)
     acquired.undeliverable = many.give_up
     try:
-        for _ in many.hand_over():
+        for _ in many.submit():
             yield from acquired.pause()
         yield from acquired.wait()
         acquired.result()
@@ -252,7 +254,7 @@ def release_all(
 ) -> Steps[None]:
     """Release the leases that ``choose`` returns, with those that are lost and the error to raise when all are released.
 
-    After an interruption ``let_go`` has them released without waiting; it gets None where they were not chosen yet.
+    After an interruption ``begin_release`` has them released without waiting; it gets None where they were not chosen yet.
     """
     leases = None
     try:
@@ -274,7 +276,7 @@ def release_all(
 
 
 @uninterrupted_start
-def release_many(side: Side, locks: Iterable[LockHandle | None]) -> Steps[None]:
+def release_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[None]:
     """Release ``locks``, all of which are read first."""
     given: list[Any] = []
     return release_all(

@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any, ClassVar, Generic, TypeVar
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.requests.swap import Swap
 from wheel_lock.errors import ContextClosed, LockAlreadyHeld, WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import FENCED_WRITE, READ, WRITE
-from wheel_lock.lock_types.base import Kind
-from wheel_lock.locks.base import LockHandle, OnLost
-from wheel_lock.locks.reentrancy import ALONE, SHARED, Hold, ReentrantHandle
+from wheel_lock.lock_types.base import LockType
+from wheel_lock.locks.base import BaseLock, OnLost
+from wheel_lock.locks.reentrancy import EXCLUSIVE, SHARED, BaseReentrantLock, HoldCount
 from wheel_lock.options import LockOptions, lock_name
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
-R = TypeVar("R", bound=LockHandle)
-W = TypeVar("W", bound=LockHandle)
+R = TypeVar("R", bound=BaseLock)
+W = TypeVar("W", bound=BaseLock)
 
 
-class ReadHandle(ReentrantHandle):
+class BaseReadLock(BaseReentrantLock):
     """The half that is shared. Who holds the lock for writing may acquire it for reading, too."""
 
     __slots__ = ()
@@ -30,26 +30,26 @@ class ReadHandle(ReentrantHandle):
     _half = SHARED
 
     def _new_token(self) -> bytes:
-        return self._kind.token()  # a member of a sorted set, whose form the scripts know
+        return self._lock_type.token()  # a member of a sorted set, whose form the scripts know
 
 
-class WriteHandle(ReentrantHandle):
+class BaseWriteLock(BaseReentrantLock):
     """The half that is not."""
 
     __slots__ = ()
 
     _engine: Engine
     _family = "read-write"
-    _half = ALONE
+    _half = EXCLUSIVE
 
     def _new_token(self) -> bytes:
-        return self._kind.token()
+        return self._lock_type.token()
 
     @property
     def _keeps_reading(self) -> bool:
         """Whether the next release ends the writing, and the caller goes on reading."""
         hold = self._hold(self._caller())
-        return hold is not None and hold.alone == 1 and hold.shared > 0 and self._believed(hold.lease)
+        return hold is not None and hold.exclusive == 1 and hold.shared > 0 and self._is_valid(hold.lease)
 
     def _check_downgrade(self) -> None:
         self._to_change("downgrade")
@@ -59,19 +59,19 @@ class WriteHandle(ReentrantHandle):
                 self.name,
             )
 
-    def _new_swap(self, operation: Operation[None]) -> tuple[Hold, Swap]:
+    def _new_swap(self, future: Future[None]) -> tuple[HoldCount, Swap]:
         """Return what the caller holds, and how a reader's lease takes the place of the writer's, on the same terms."""
         writer = self._to_change("downgrade")
         hold = self._hold(self._caller())
         assert hold is not None
         key, options = lock_name(self.name), hold.options
         group = self._engine.group(key, READ, options)
-        reader = Lease(self.name, fragment(key, READ.token()), group, writer.owner, writer.on_lost, writer.place)
-        hold.swap = swap = Swap(self._engine.leases, writer, reader, options, operation)
+        reader = Lease(self.name, lease_args(key, READ.token()), group, writer.owner, writer.on_lost, writer.call_site)
+        hold.swap = swap = Swap(self._engine.leases, writer, reader, options, future)
         return hold, swap
 
     @uninterrupted_start
-    def _stop_writing(self, hold: Hold, swap: Swap) -> None:
+    def _stop_writing(self, hold: HoldCount, swap: Swap) -> None:
         """Begin to go on as a reader: from here on its lease is what is held, whatever interrupts the caller."""
         try:
             self._engine.submit(swap.begin)
@@ -82,7 +82,7 @@ class WriteHandle(ReentrantHandle):
             insist(self._only_read, hold)
             raise
 
-    def _only_read(self, hold: Hold) -> None:
+    def _only_read(self, hold: HoldCount) -> None:
         """The caller was interrupted while he stopped writing: have it done, or the rest of it, without waiting."""
         swap = hold.swap
         assert swap is not None
@@ -96,12 +96,12 @@ class WriteHandle(ReentrantHandle):
 
     def _let_go(self, lease: Lease | None) -> None:
         if lease is None and self._keeps_reading:
-            hold, _ = self._new_swap(Operation(nobody))
+            hold, _ = self._new_swap(Future(noop))
             insist(self._only_read, hold)
         else:
             super()._let_go(lease)
 
-    def _undo_downgrade(self, hold: Hold) -> None:
+    def _undo_downgrade(self, hold: HoldCount) -> None:
         """The caller was interrupted, and has not got the new reader: only what he read before is held on."""
         if hold.shared:
             self._only_read(hold)
@@ -109,12 +109,12 @@ class WriteHandle(ReentrantHandle):
             self._engine.post_if_open(hold.swap.give_up)
 
     @staticmethod
-    def _downgraded(hold: Hold, lease: Lease, reads: int) -> None:
+    def _downgraded(hold: HoldCount, lease: Lease, reads: int) -> None:
         """Its owner writes no more, and reads so many times more, by another lease."""
-        hold.lease, hold.alone, hold.downgraded = lease, 0, True
+        hold.lease, hold.exclusive, hold.downgraded = lease, 0, True
         hold.shared += reads
 
-    def _read_on(self, hold: Hold, lease: Lease, reader: ReadHandle) -> None:
+    def _read_on(self, hold: HoldCount, lease: Lease, reader: BaseReadLock) -> None:
         """Its owner only reads, and will release that through ``reader``. Whoever is interrupted in here has neither."""
         reader._look_at(hold)
         reader._lease = lease
@@ -125,7 +125,7 @@ class WriteHandle(ReentrantHandle):
         return self._engine, READ, self.name, self._options, self._on_lost
 
 
-class Halves(Generic[R, W]):
+class BaseReadWriteLock(Generic[R, W]):
     """A read-write lock: two lock objects of one name."""
 
     __slots__ = ("_engine", "_on_lost", "_options", "name")
@@ -139,8 +139,8 @@ class Halves(Generic[R, W]):
         self._on_lost = on_lost
         self.name = name
 
-    def _make(self, half: type[Any], kind: Kind) -> Any:
-        return half(self._engine, kind, self.name, self._options, self._on_lost)
+    def _make(self, half: type[Any], lock_type: LockType) -> Any:
+        return half(self._engine, lock_type, self.name, self._options, self._on_lost)
 
     def read(self) -> R:
         """Return the half that is shared: held together with other readers, and never with a writer."""

@@ -14,40 +14,40 @@ from typing import ClassVar
 from wheel_lock.engine.requests.swap import Swap
 from wheel_lock.errors import LockAlreadyHeld, LockUnavailable, UpgradeRefused, WheelLockError, quoted
 from wheel_lock.lease import Lease, Owner, State
-from wheel_lock.lock_types.base import Kind
-from wheel_lock.locks.base import LockHandle
+from wheel_lock.lock_types.base import LockType
+from wheel_lock.locks.base import BaseLock
 from wheel_lock.options import LockOptions, lock_name
 
-ALONE = "alone"
+EXCLUSIVE = "exclusive"
 SHARED = "shared"
 
 
-class Hold:
+class HoldCount:
     """What one owner holds of one lock.
 
     Attributes:
         lease: What the server has granted.
         options: How the outermost acquire has asked for it.
-        alone: How often it was acquired for itself alone.
+        exclusive: How often it was acquired for itself alone.
         shared: How often it was acquired together with others.
         downgraded: Whether it was held alone, and is so no more.
         swap: What puts another lease in the place of the first, when its owner goes on reading; else None.
     """
 
-    __slots__ = ("alone", "downgraded", "lease", "options", "shared", "swap")
+    __slots__ = ("downgraded", "exclusive", "lease", "options", "shared", "swap")
 
     def __init__(self, lease: Lease, options: LockOptions) -> None:
         self.lease = lease
         self.options = options
-        self.alone = 0
+        self.exclusive = 0
         self.shared = 0
         self.downgraded = False
         self.swap: Swap | None = None
 
     def add(self, half: str, times: int) -> None:
         """Count one acquire, or release, of a half. Whoever is interrupted in here has not counted it."""
-        if half == ALONE:
-            self.alone += times
+        if half == EXCLUSIVE:
+            self.exclusive += times
         else:
             self.shared += times
 
@@ -59,7 +59,7 @@ class Hold:
     @property
     def over(self) -> bool:
         """Whether it was released as often as it was acquired."""
-        return self.alone + self.shared == 0
+        return self.exclusive + self.shared == 0
 
     @property
     def in_flight(self) -> bool:
@@ -67,17 +67,17 @@ class Hold:
         return self.lease.state is State.PENDING and self.lease.group.alive
 
 
-class ReentrantHandle(LockHandle):
+class BaseReentrantLock(BaseLock):
     """A lock object through which the caller's hold is seen and changed."""
 
     # No __slots__: a class cannot have two bases with slots of their own, and there are not very many of these objects.
 
-    _last: Hold | None = None
+    _last: HoldCount | None = None
     in_bulk = False
     _family: ClassVar[str] = "reentrant"
-    _half: ClassVar[str] = ALONE
+    _half: ClassVar[str] = EXCLUSIVE
 
-    def _kind_with_chosen_token(self) -> Kind:
+    def _type_with_caller_token(self) -> LockType:
         raise ValueError("a reentrant lock makes its tokens itself, so token must be None")
 
     def _number(self) -> int:
@@ -102,7 +102,7 @@ class ReentrantHandle(LockHandle):
     def _place(self) -> tuple[object, str, bytes]:
         return self._engine, self._family, lock_name(self.name)
 
-    def _hold(self, owner: Owner) -> Hold | None:
+    def _hold(self, owner: Owner) -> HoldCount | None:
         return None if owner.holds is None else owner.holds.get(self._place)
 
     def _drop(self, owner: Owner) -> None:
@@ -125,7 +125,7 @@ class ReentrantHandle(LockHandle):
         if not hold.lease.group.alive:
             self._drop(owner)  # in a forked child: it is the parent's
             return False
-        if self._half is ALONE and hold.alone == 0:
+        if self._half is EXCLUSIVE and hold.exclusive == 0:
             raise UpgradeRefused(
                 f"The lock {quoted(self.name)} is held for reading by this caller, and cannot be acquired for writing: two "
                 "who did that would wait for each other for ever. Release it first, or acquire it for writing at once",
@@ -136,9 +136,9 @@ class ReentrantHandle(LockHandle):
                 f"The server has not confirmed yet that the lock {quoted(self.name)} is held for reading only",
                 self.name,
             )
-        if not self._believed(hold.lease):
+        if not self._is_valid(hold.lease):
             raise self._lost(hold.lease)
-        if self._options.fencing and self._half is ALONE and hold.lease.fence is None:
+        if self._options.fencing and self._half is EXCLUSIVE and hold.lease.fence is None:
             raise LockAlreadyHeld(
                 f"The lock {quoted(self.name)} is held already, and was acquired without a fence", self.name
             )
@@ -146,12 +146,12 @@ class ReentrantHandle(LockHandle):
         hold.add(self._half, 1)  # last: whoever is interrupted before does not hold it once more
         return True
 
-    def _look_at(self, hold: Hold) -> None:
+    def _look_at(self, hold: HoldCount) -> None:
         """Others who look at this object see this hold."""
         self._last, self._lease = hold, hold.lease
 
     def _take(self, lease: Lease) -> None:
-        hold, owner = Hold(lease, self._options), lease.owner
+        hold, owner = HoldCount(lease, self._options), lease.owner
         hold.add(self._half, 1)
         self._look_at(hold)
         if owner.holds is None:
@@ -171,21 +171,21 @@ class ReentrantHandle(LockHandle):
             return self._to_change("release")  # which says why not
         return self._count_down(owner, hold)
 
-    def _count_down(self, owner: Owner, hold: Hold) -> Lease | None:
+    def _count_down(self, owner: Owner, hold: HoldCount) -> Lease | None:
         """Count one release; return the lease if that is the last one, None if it is held on.
 
         The last one is counted when it is on its way, and any other behind all that can be interrupted.
         """
-        if hold.alone + hold.shared == 1:
+        if hold.exclusive + hold.shared == 1:
             if hold.in_flight:
                 return hold.lease  # which the engine releases as soon as the server has confirmed it
             try:
-                return self._usable(hold.lease, "release")
+                return self._changeable(hold.lease, "release")
             except WheelLockError:
                 self._drop(owner)
                 raise
         error = None
-        if not (hold.in_flight or self._believed(hold.lease)):
+        if not (hold.in_flight or self._is_valid(hold.lease)):
             error = self._lost(hold.lease)
         hold.add(self._half, -1)
         if error is not None:
@@ -197,7 +197,7 @@ class ReentrantHandle(LockHandle):
             hold = self._hold(self._caller())
             if hold is None or not hold.times(self._half):
                 return
-            if hold.alone + hold.shared > 1:
+            if hold.exclusive + hold.shared > 1:
                 hold.add(self._half, -1)
                 return
             lease = hold.lease
@@ -216,13 +216,13 @@ class ReentrantHandle(LockHandle):
             self._drop(lease.owner)
         return hold.over
 
-    # -- what LockHandle asks for ------------------------------------------------------------------------------------
+    # -- what BaseLock asks for ------------------------------------------------------------------------------------
 
-    def _mine(self) -> Lease | None:
+    def _own_lease(self) -> Lease | None:
         hold = self._hold(self._caller())
         return hold.lease if hold is not None and hold.times(self._half) else None
 
-    def _latest(self) -> Lease | None:
+    def _latest_lease(self) -> Lease | None:
         last = self._last
         if last is None or last.over:
             return self._lease

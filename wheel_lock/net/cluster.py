@@ -17,7 +17,7 @@ import redis.asyncio
 from redis.connection import AbstractConnection
 
 from wheel_lock.net.client_references import Tie
-from wheel_lock.net.connector import InTurn, RedisPyConnector, Server, as_server
+from wheel_lock.net.connector import RedisPyConnector, RoundRobinConnector, Server, as_server
 from wheel_lock.protocol.keys import SLOTS
 from wheel_lock.protocol.resp import MalformedReply, error_text
 from wheel_lock.runtime.notifier import NOTIFIER
@@ -95,9 +95,9 @@ class ClusterConnector:
         """Return the connector to one node."""
         return self._template.at(server)
 
-    def listener(self) -> InTurn:
+    def listener(self) -> RoundRobinConnector:
         """Return a connector to any master, for subscriptions: a cluster forwards published messages to all nodes."""
-        return InTurn(lambda: [self.to(server).listener() for server in self.servers])
+        return RoundRobinConnector(lambda: [self.to(server).listener() for server in self.servers])
 
     def describe(self) -> str:
         """Return the address of one of its nodes, without credentials."""
@@ -125,11 +125,11 @@ class ClusterConnector:
                 self._left_out = places[number:]
                 break
             try:
-                told, epoch = self._ask_one(server, timeout_s / min(len(places), _SHARES))
+                reply, epoch = self._ask_one(server, timeout_s / min(len(places), _SHARES))
             except BaseException:  # of a user's credential provider, too; the next node may answer
                 continue
-            if told.ranges and epoch > latest:
-                latest, answer = epoch, told
+            if reply.ranges and epoch > latest:
+                latest, answer = epoch, reply
             if latest == inf:
                 break
         self._replicas = list(answer.replicas) or self._replicas
@@ -141,14 +141,14 @@ class ClusterConnector:
         client.set_response_callback("CLUSTER SLOTS", lambda reply, **_: reply)
         client.set_response_callback("CLUSTER INFO", lambda reply, **_: reply)
         try:
-            told = self._read(client.execute_command("CLUSTER SLOTS"), server)
+            reply = self._read(client.execute_command("CLUSTER SLOTS"), server)
             try:
                 state = _FAILED.search(client.execute_command("CLUSTER INFO")[:_MOST_INFO])
             except (redis.ResponseError, redis.exceptions.InvalidResponse, TypeError):
                 state = None  # not permitted, or malformed
         finally:
             client.close()
-        return told, inf if state is None else int(state[1])
+        return reply, inf if state is None else int(state[1])
 
     def _read(self, reply: Any, asked: Server) -> _Map:
         """Parse a slot map. Malformed entries are skipped, and logged once until the node sends a map without any.

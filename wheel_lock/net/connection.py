@@ -54,19 +54,19 @@ class NodeRequest(FailureDomain, Protocol):
     def awaited(self) -> bool:
         """Whether its reply is awaited."""
 
-    def encode(self, level: int) -> bytes:
+    def encode(self, capability: int) -> bytes:
         """Return the bytes for a server of that capability level. Called when it is queued at a connection."""
 
     def unsent(self) -> None:
         """Called, before ``broken``, if it was encoded and none of its bytes was sent."""
 
-    def answered(self, reply: Reply) -> None:
+    def on_reply(self, reply: Reply) -> None:
         """Take the reply. Raises MalformedReply, with nothing changed, if the reply is malformed."""
 
-    def broken(self, error: Exception) -> None:
+    def on_connection_lost(self, error: Exception) -> None:
         """Called when the connection was lost before the reply."""
 
-    def refused(self, error: Exception) -> None:
+    def on_unavailable(self, error: Exception) -> None:
         """Called when it will not be sent (again)."""
 
     def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
@@ -86,7 +86,7 @@ class BareCommand:
     def __init__(self, *words: bytes) -> None:
         self._bytes = command(*words)
 
-    def encode(self, level: int) -> bytes:
+    def encode(self, capability: int) -> bytes:
         """Return the encoded command."""
         return self._bytes
 
@@ -96,10 +96,10 @@ class BareCommand:
 
     def _ignore(self, *_: object) -> None: ...
 
-    unsent = answered = broken = refused = crashed = _ignore
+    unsent = on_reply = on_connection_lost = on_unavailable = crashed = _ignore
 
 
-class Channel:
+class PipelinedConnection:
     """A pipelined connection. Timer's thread only.
 
     Args:
@@ -123,13 +123,13 @@ class Channel:
         connection: Connection,
         domain: FailureDomain | None,
         on_reply: Callable[[], object],
-        on_lost: Callable[[Channel, Exception], object],
+        on_lost: Callable[[PipelinedConnection, Exception], object],
     ) -> None:
         self._timer = timer
         self._domain = domain
         self._connection = connection
         self._sock = connection.sock
-        self._level = connection.level
+        self._capability = connection.capability
         self._on_reply = on_reply
         self._on_lost = on_lost
         parser = hiredis.Reader(replyError=ServerError, protocolError=MalformedReply, notEnoughData=NOTHING)
@@ -167,7 +167,7 @@ class Channel:
     def send(self, request: NodeRequest) -> None:
         """Encode and queue ``request``; all queued requests are written together at the end of this turn."""
         try:
-            data = request.encode(self._level)
+            data = request.encode(self._capability)
         except Exception as error:
             contain(request, request.encode, error)
             return
@@ -204,8 +204,8 @@ class Channel:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
             self._timer.watch(self._sock, events, self._ready, self._domain)
         if self.when_room is not None and not unsent:
-            told, self.when_room = self.when_room, None
-            told()
+            callback, self.when_room = self.when_room, None
+            callback()
 
     def _write(self) -> None:
         """Write once: the rest of a partly sent request, or else queued requests, with small ones joined."""
@@ -302,7 +302,7 @@ class Channel:
         if not self._requests:
             raise MalformedReply("a reply that nothing was asked for")
         # Removed only after it has taken the reply: with a malformed reply the request counts as unanswered.
-        self._requests[0].answered(reply)
+        self._requests[0].on_reply(reply)
         self._requests.popleft()
 
     def _answer(self, data: bytes) -> None:
@@ -354,7 +354,7 @@ class Channel:
             for request in unsent:
                 guarded(request, request.unsent)
             for request in requests:
-                guarded(request, request.broken, error)
+                guarded(request, request.on_connection_lost, error)
 
     @property
     def above(self) -> FailureDomain | None:
@@ -396,14 +396,14 @@ class Channel:
         self._rest = memoryview(b"")
         self.when_room = None
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: release the connection without touching what the parent shares."""
         self.open = False
-        self._connection.forget()
+        self._connection.after_fork_in_child()
         self._let_go()
 
 
-class PushChannel(Channel):
+class PushConnection(PipelinedConnection):
     """A connection with subscriptions, on which the server sends messages without requests.
 
     Attributes:

@@ -95,14 +95,14 @@ class Connection(Protocol):
     """A connected, authenticated socket with nothing in flight; for the rest see :class:`Capabilities`."""
 
     sock: socket.socket
-    level: int
+    capability: int
     keyed: bool
     missing_rights: frozenset[str]
     server: Server  # host and port, which differ where connections lead to different servers
 
     def close(self) -> None: ...
 
-    def forget(self) -> None: ...
+    def after_fork_in_child(self) -> None: ...
 
 
 class Connector(Protocol):
@@ -143,7 +143,7 @@ class RedisPyConnection:
         self._ours = [connection]  # emptied by the thread that closes it
         self.sock = sock
         self.server = server
-        self.level, self.keyed, self.missing_rights = capabilities
+        self.capability, self.keyed, self.missing_rights = capabilities
 
     def close(self) -> None:
         """Close the socket at once. No effect if it is closed already.
@@ -160,7 +160,7 @@ class RedisPyConnection:
             self.sock.close()
             NOTIFIER.post(_disconnect, ours)
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: close the child's copy of the descriptor without sending anything to the server."""
         fd = self.sock.detach()
         if fd >= 0:
@@ -382,7 +382,7 @@ class RedisPyConnector:
             raise redis.exceptions.ConnectionError(f"{error}: {self._tls_trouble}") from error
 
 
-class InTurn:
+class RoundRobinConnector:
     """Connects to one of several servers: the same one until an attempt fails, then the next one.
 
     Args:
@@ -400,7 +400,7 @@ class InTurn:
         choices = self._choices()
         return choices[self._turn % len(choices)]
 
-    def listener(self) -> InTurn:
+    def listener(self) -> RoundRobinConnector:
         """Return this connector."""
         return self
 

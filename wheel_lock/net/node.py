@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Protocol
 
 from wheel_lock.net.capabilities import PLAIN
-from wheel_lock.net.connection import Channel, NodeRequest
+from wheel_lock.net.connection import NodeRequest, PipelinedConnection
 from wheel_lock.net.connector import Connection, Connector, Server, as_failure, is_fatal, make_fit
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.observe.stats import Counters
@@ -96,10 +96,10 @@ class Node:
         counters: Counts the connections.
         launch: Runs an attempt to connect on a thread that may block. Raises RuntimeError if it cannot.
         channel: Makes a channel of a connection.
-        held_up_s: For how many seconds a healthy server may leave requests unanswered on this connection.
+        expected_delay_s: For how many seconds a healthy server may leave requests unanswered on this connection.
 
     Attributes:
-        observer, connector, held_up_s: The arguments of these names.
+        observer, connector, expected_delay_s: The arguments of these names.
         one_by_one: Whether each script call is about one lease and declares its keys.
         declares: Whether script calls about one lease declare their keys.
         server: The server of the latest connection; None before the first.
@@ -117,25 +117,25 @@ class Node:
         options: ContextOptions,
         counters: Counters,
         launch: Callable[[Callable[[], None]], None],
-        channel: Callable[..., Channel] = Channel,
-        held_up_s: float = 0.0,
+        pipeline: Callable[..., PipelinedConnection] = PipelinedConnection,
+        expected_delay_s: float = 0.0,
     ) -> None:
         self.observer = observer
         self.connector = connector
-        self.held_up_s = held_up_s
+        self.expected_delay_s = expected_delay_s
         self.when_replied: Callable[[], object] | None = None
         self._domain = observer.domain
         self._timer = timer
         self._options = options
         self._counters = counters
         self._launch = launch
-        self._new_channel = channel
+        self._new_pipeline = pipeline
         self._masters: Collection[Server] = ()  # where connections may lead; anywhere, if empty
         self._set_mode(options.declare_keys)
         self._reset()
 
     def _reset(self) -> None:
-        self._channel: Channel | None = None
+        self._pipeline: PipelinedConnection | None = None
         # The engine's own requests wait for a connection; those of callers for a connection, or for room in it.
         self._own: Parking[NodeRequest] = Parking(_FINISHED)
         self._waiting: Parking[NodeRequest] = Parking(_FINISHED)
@@ -149,25 +149,25 @@ class Node:
         self._retry: Alarm | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
         self.server: Server | None = None
-        self.level = PLAIN
+        self.capability = PLAIN
         self.missing_rights: frozenset[str] = frozenset()
         self.last_error: Exception | None = None
 
     def _set_mode(self, one_by_one: bool) -> None:
-        self.one_by_one = one_by_one
+        self.single_key_mode = one_by_one
         self.declares = one_by_one or self.connector.in_cluster
 
     @property
     def batch_size(self) -> int:
         """The number of leases that one call may be about."""
-        return 1 if self.one_by_one else self._options.batch_size
+        return 1 if self.single_key_mode else self._options.batch_size
 
     @property
     def calls_for_a_batch(self) -> int:
         """The number of calls for as many leases as usually share one."""
-        return self._options.batch_size if self.one_by_one else 1
+        return self._options.batch_size if self.single_key_mode else 1
 
-    def learns(self, error: ServerError, declared: bool) -> bool:
+    def note_keys_required(self, error: ServerError, declared: bool) -> bool:
         """Switch to one lease per call if ``error`` says that keys must be declared.
 
         Several calls may be in flight by then; the error replies to the others mean the same.
@@ -181,7 +181,7 @@ class Node:
         """
         if declared or not error.wants_keys:
             return False
-        if not self.one_by_one:
+        if not self.single_key_mode:
             self._set_mode(True)
             NOTIFIER.post(logger.info, "%s wants keys to be declared: %s", self.connector.describe(), error_text(error))
         return True
@@ -189,17 +189,17 @@ class Node:
     @property
     def ready(self) -> bool:
         """Whether there is a channel, and it is not suspected."""
-        return self._channel is not None and not self._suspected
+        return self._pipeline is not None and not self._suspected
 
     @property
-    def channel(self) -> object:
+    def pipeline(self) -> object:
         """The identity of the connection, for comparison; None if there is none."""
-        return self._channel
+        return self._pipeline
 
     @property
     def connected(self) -> bool:
         """Whether there is a channel, suspected or not."""
-        return self._channel is not None
+        return self._pipeline is not None
 
     @property
     def busy(self) -> bool:
@@ -214,46 +214,46 @@ class Node:
     @property
     def crowded(self) -> bool:
         """Whether requests of callers wait for room in a connection."""
-        return self._channel is not None and bool(self._waiting)
+        return self._pipeline is not None and bool(self._waiting)
 
     @property
     def in_trouble(self) -> bool:
         """Whether the node is needed and its server does not answer or cannot be connected to."""
         return self._suspected or (
-            self._channel is None and self.last_error is not None and self.observer.is_needed(self)
+            self._pipeline is None and self.last_error is not None and self.observer.is_needed(self)
         )
 
     @property
     def awaits_replies(self) -> bool:
         """Whether there is a connection with unanswered requests on it."""
-        return self._channel is not None and self._channel.unanswered > 0
+        return self._pipeline is not None and self._pipeline.unanswered > 0
 
     def send(self, request: NodeRequest) -> None:
         """Send ``request`` now if there is a channel with room; otherwise queue it, in the order of the calls."""
-        channel = self._channel
-        if channel is None:
+        pipeline = self._pipeline
+        if pipeline is None:
             (self._waiting if request.may_wait else self._own).append(request)
             self.connect()
             self.observer.queued(self)
-        elif request.may_wait and (channel.full(self._most) or (len(self._waiting) and self._waiting)):
+        elif request.may_wait and (pipeline.full(self._most) or (len(self._waiting) and self._waiting)):
             self._waiting.append(request)
-            channel.when_room = self._let_in_later
+            pipeline.when_room = self._let_in_later
         else:
-            self._put(channel, request)
+            self._put(pipeline, request)
 
     @property
     def clogged(self) -> bool:
         """Whether there is a connection without room."""
-        return self._channel is not None and self._channel.full(self._most)
+        return self._pipeline is not None and self._pipeline.full(self._most)
 
-    def tell_room(self, told: Callable[[], object]) -> None:
-        """Have ``told()`` called, in another turn, when a clogged connection may have room again."""
-        if self._channel is not None:
-            self._channel.when_room = lambda: self._timer.post(told, self._domain)
+    def tell_room(self, callback: Callable[[], object]) -> None:
+        """Have ``callback()`` called, in another turn, when a clogged connection may have room again."""
+        if self._pipeline is not None:
+            self._pipeline.when_room = lambda: self._timer.post(callback, self._domain)
 
     def withdraw(self, request: NodeRequest) -> bool:
         """Remove ``request`` from the channel if none of its bytes is on the wire; return whether it was removed."""
-        return self._channel is not None and self._channel.withdraw(request)
+        return self._pipeline is not None and self._pipeline.withdraw(request)
 
     @property
     def last_own(self) -> NodeRequest | None:
@@ -265,18 +265,18 @@ class Node:
 
     def _let_in(self) -> None:
         """Send requests that wait for room, as far as there is room, and a bounded number per turn."""
-        channel = self._channel
+        pipeline = self._pipeline
         left = _IN_A_TURN
-        while left and channel is not None and channel is self._channel and self._waiting:
-            if channel.full(self._most):
+        while left and pipeline is not None and pipeline is self._pipeline and self._waiting:
+            if pipeline.full(self._most):
                 break
-            self._put(channel, self._waiting.popleft())
+            self._put(pipeline, self._waiting.popleft())
             left -= 1
-        if self._waiting and self._channel is not None:
-            self._channel.when_room = self._let_in_later
+        if self._waiting and self._pipeline is not None:
+            self._pipeline.when_room = self._let_in_later
 
-    def _put(self, channel: Channel, request: NodeRequest) -> None:
-        channel.send(request.ahead(self.missing_rights) if self.missing_rights else request)
+    def _put(self, pipeline: PipelinedConnection, request: NodeRequest) -> None:
+        pipeline.send(request.ahead(self.missing_rights) if self.missing_rights else request)
 
     def expect(self, request: TimedRequest) -> None:
         """Have ``request.look_later()`` called in 20 to 40 ms unless the request is finished by then.
@@ -308,7 +308,7 @@ class Node:
 
         The first reply on the channel ends the suspicion.
         """
-        if self._channel is not None and not self._suspected:
+        if self._pipeline is not None and not self._suspected:
             self._suspected = True
             self._most = MOST_SUSPECTED
             self.observer.trouble(self)
@@ -354,15 +354,15 @@ class Node:
         self.last_error = None
         self._counters.connects += 1
         self.server = connection.server
-        self.level = connection.level
+        self.capability = connection.capability
         self._set_mode(self._options.declare_keys or connection.keyed)  # an earlier connection may have found otherwise
         self.missing_rights = connection.missing_rights
-        old = self._channel
-        self._channel = channel = self._new_channel(self._timer, connection, self._domain, self._replied, self._lost)
+        old = self._pipeline
+        self._pipeline = pipeline = self._new_pipeline(self._timer, connection, self._domain, self._replied, self._lost)
         if old is not None:
             old.drop(TimeoutError("silent for too long; another connection has taken over"))
         for request in self._own.take_all():
-            self._put(channel, request)
+            self._put(pipeline, request)
         self.observer.ready(self, new=True)
         self._let_in()
 
@@ -373,7 +373,7 @@ class Node:
         self.last_error = error
         self.observer.trouble(self)
         NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error_text(error))
-        if self._channel is None and is_fatal(error):
+        if self._pipeline is None and is_fatal(error):
             self._refuse_all(error)
         elif self._suspected and self._useless:
             self.drop(error)
@@ -386,14 +386,14 @@ class Node:
         While the node is needed the first reply on the old connection is the quickest sign of life. Then the channel counts
         as useless only if very many requests are unanswered on it.
         """
-        channel = self._channel
-        if channel is None or (self.observer.is_needed(self) and channel.unanswered <= 2 * MOST_SUSPECTED):
+        pipeline = self._pipeline
+        if pipeline is None or (self.observer.is_needed(self) and pipeline.unanswered <= 2 * MOST_SUSPECTED):
             return False
-        return channel.deserted
+        return pipeline.deserted
 
     def _refuse_all(self, error: Exception) -> None:
         for request in self.take_waiting():
-            guarded(request, request.refused, error)
+            guarded(request, request.on_unavailable, error)
 
     def _try_later(self) -> None:
         self._own.throw_out()
@@ -423,10 +423,10 @@ class Node:
         if len(self._waiting):
             self._let_in()
 
-    def _lost(self, channel: Channel, error: Exception) -> None:
-        if channel is not self._channel:
+    def _lost(self, pipeline: PipelinedConnection, error: Exception) -> None:
+        if pipeline is not self._pipeline:
             return  # replaced on purpose
-        self._channel = None
+        self._pipeline = None
         self._suspected = False
         self.last_error = error
         if not self._closed:
@@ -444,11 +444,11 @@ class Node:
 
     def _hang_up(self, error: Exception) -> None:
         """Close the channel, if there is one; its unanswered requests are refused with ``error``."""
-        if self._channel is not None:
-            unanswered = self._channel.close()
-            self._channel = None
+        if self._pipeline is not None:
+            unanswered = self._pipeline.close()
+            self._pipeline = None
             for request in unanswered:
-                guarded(request, request.refused, error)
+                guarded(request, request.on_unavailable, error)
 
     def take_waiting(self) -> list[NodeRequest]:
         """Remove and return the requests that wait for a connection, or for room in it."""
@@ -456,8 +456,8 @@ class Node:
 
     def drop(self, error: Exception) -> None:
         """Drop the channel because of ``error``; another one is made if there is need."""
-        if self._channel is not None:
-            self._channel.drop(error)
+        if self._pipeline is not None:
+            self._pipeline.drop(error)
 
     def leave_for(self, masters: Collection[Server], error: Exception) -> None:
         """Use only the master, which has the addresses ``masters``; drop a connection to another server with ``error``."""
@@ -473,13 +473,13 @@ class Node:
             request: The request that it refuses; it is sent to the new master.
         """
         if self.connector.discovers:
-            channel = self._channel
+            pipeline = self._pipeline
             # After the reply that is being read: a channel cannot be dropped in the middle of it.
-            self._timer.post(lambda: self._leave(channel, error, request), self._domain)
+            self._timer.post(lambda: self._leave(pipeline, error, request), self._domain)
 
-    def _leave(self, channel: Channel | None, error: Exception, request: NodeRequest | None) -> None:
-        if channel is not None and channel is self._channel:
-            channel.drop(error)
+    def _leave(self, pipeline: PipelinedConnection | None, error: Exception, request: NodeRequest | None) -> None:
+        if pipeline is not None and pipeline is self._pipeline:
+            pipeline.drop(error)
         if request is not None and not request.finished:
             self.send(request)
 
@@ -493,20 +493,20 @@ class Node:
 
         Unanswered and queued requests are refused with ``error``.
         """
-        unanswered = [] if self._channel is None else self._channel.close()
+        unanswered = [] if self._pipeline is None else self._pipeline.close()
         requests = [*unanswered, *self.take_waiting()]
         closed, expected = self._closed, self._expected
         self._timer.cancel(self._retry)
         self._reset()
         self._closed = closed
         for request in requests:
-            guarded(request, request.refused, error)
+            guarded(request, request.on_unavailable, error)
         for timed in expected:  # some wait for something else than the channel: their time goes on running
             if not timed.finished:
                 timed.look_later()
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: drop the parent's socket and requests without touching what the parent shares."""
-        if self._channel is not None:
-            self._channel.forget()
+        if self._pipeline is not None:
+            self._pipeline.after_fork_in_child()
         self._reset()

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from wheel_lock.net.connection import BareCommand, Channel, PushChannel
+from wheel_lock.net.connection import BareCommand, PipelinedConnection, PushConnection
 from wheel_lock.net.connector import Connection, Connector, Server
 from wheel_lock.net.node import Node, NodeObserver
 from wheel_lock.observe.stats import Counters
@@ -33,14 +33,14 @@ _LONGEST_CHANNEL = 1024  # bytes; longer than any name that is subscribed to
 class Listener(FailureDomain, Protocol):
     """A receiver of the messages of one pub/sub channel."""
 
-    def listening(self, holds: bool) -> None:
+    def on_subscribed(self, holds: bool) -> None:
         """Called when the subscription has been confirmed (``holds``), or has ended."""
 
-    def woken(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """Called with each message."""
 
 
-class WakeUps(NodeObserver):
+class PubSub(NodeObserver):
     """The subscriptions of one node, on one connection, which exists as long as there are listeners. Timer's thread only.
 
     Args:
@@ -64,7 +64,7 @@ class WakeUps(NodeObserver):
         self._unsubscribes = b"UNSUBSCRIBE" if on_moved is None else b"SUNSUBSCRIBE"
         self._per_command = _PER_COMMAND if on_moved is None else 1  # the channels of one command must be of one slot
         self.domain = domain
-        self._node = Node(self, timer, connector, options, Counters(), launch, self._new_channel)
+        self._node = Node(self, timer, connector, options, Counters(), launch, self._new_pipeline)
         self._reset()
 
     def _reset(self) -> None:
@@ -107,7 +107,7 @@ class WakeUps(NodeObserver):
         if known:
             self._put_off.discard(channel)  # an UNSUBSCRIBE that was put off
         if channel in self._holding:
-            guarded(listener, listener.listening, True)
+            guarded(listener, listener.on_subscribed, True)
         elif len(listeners) > 1 or known:
             pass  # the subscription is in progress
         elif self._node.connected:
@@ -149,21 +149,21 @@ class WakeUps(NodeObserver):
             self._unsubscribe(channel)
         self._subscribe([channel for channel in put_off if channel in self._listeners])
 
-    def _new_channel(
+    def _new_pipeline(
         self,
         timer: HashedWheelTimer,
         connection: Connection,
         domain: FailureDomain | None,
         on_reply: Callable[[], object],
-        on_lost: Callable[[Channel, Exception], object],
-    ) -> Channel:
-        def lost(channel: Channel, error: Exception) -> None:
+        on_lost: Callable[[PipelinedConnection, Exception], object],
+    ) -> PipelinedConnection:
+        def lost(channel: PipelinedConnection, error: Exception) -> None:
             on_lost(channel, error)
             self._deafen()
 
         # Only a PONG resets the backoff: a server may cut each connection as soon as it has subscribed.
         self._proved = on_reply
-        push_channel = PushChannel(timer, connection, domain, lambda: None, lost)
+        push_channel = PushConnection(timer, connection, domain, lambda: None, lost)
         push_channel.on_push = self._heard
         return push_channel
 
@@ -177,7 +177,7 @@ class WakeUps(NodeObserver):
         self._silent = False
         for listeners in self._listeners.values():
             for listener in listeners:
-                guarded(listener, listener.listening, False)
+                guarded(listener, listener.on_subscribed, False)
 
     def _subscribe(self, channels: Sequence[bytes]) -> None:
         for start in range(0, len(channels), self._per_command):
@@ -218,20 +218,20 @@ class WakeUps(NodeObserver):
             if listeners or channel in self._put_off:
                 self._holding.add(channel)
             for listener in listeners:
-                guarded(listener, listener.listening, True)
+                guarded(listener, listener.on_subscribed, True)
         elif what == b"pong":
             self._proved()
         elif what == b"sunsubscribe" and channel in self._holding and self._on_moved is not None:
             self._holding.discard(channel)
             self._refused.add(channel)  # to be subscribed to again, unless its slot has moved
             for listener in listeners:
-                guarded(listener, listener.listening, False)
+                guarded(listener, listener.on_subscribed, False)
             self._on_moved()
         elif what in (b"message", b"smessage"):
             if len(reply) != 3 or not isinstance(reply[2], bytes):
                 raise MalformedReply(f"{reply!r:.40} is no message")
             for listener in listeners:
-                guarded(listener, listener.woken, reply[2])
+                guarded(listener, listener.on_message, reply[2])
             if not listeners and channel not in self._put_off and not self._node.clogged:
                 self._stray(channel)
 
@@ -300,7 +300,7 @@ class WakeUps(NodeObserver):
         self._reset()
         self._node.restart(error)
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: drop the parent's connection and listeners."""
         self._reset()
-        self._node.forget()
+        self._node.after_fork_in_child()

@@ -38,7 +38,7 @@ class Handoff:
 
     name: str | bytes
     token: bytes = field(repr=False)
-    kind: str
+    lock_type: str
     fence: int | None
     timeout: float
     renew_every: float | None
@@ -52,7 +52,7 @@ class Handoff:
             "bytes": isinstance(name, bytes),
             "name": _encode(lock_name(name)),
             "token": _encode(self.token),
-            "kind": self.kind,
+            "kind": self.lock_type,
             "fence": self.fence,
             "timeout": self.timeout,
             "renew_every": self.renew_every,
@@ -84,7 +84,7 @@ class Handoff:
             handoff = cls(
                 name=key if values["bytes"] else key.decode(),
                 token=lock_token(_decode(values["token"])),
-                kind=values["kind"],
+                lock_type=values["kind"],
                 fence=values["fence"],
                 timeout=values["timeout"],
                 renew_every=values["renew_every"],
@@ -98,7 +98,7 @@ class Handoff:
                 type(handoff.hold_until) is float and math.isfinite(handoff.hold_until)
             ):
                 raise ValueError("the hold limit is no number")
-            if type(handoff.kind) is not str:
+            if type(handoff.lock_type) is not str:
                 raise ValueError("the kind is no text")
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise InvalidHandoff(f"The text of this exported lock makes no sense: {error}") from None

@@ -1,6 +1,6 @@
 """RESP2: encoding of commands, and reading of the replies of batched scripts.
 
-hiredis parses the stream. A lease's name and token are encoded once, as a fragment that all its commands reuse.
+hiredis parses the stream. A lease's name and token are encoded once, as ``lease_args``, which all its commands reuse.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ class MalformedReply(Exception):
     """A reply that no server which understood the command could have sent."""
 
 
-def bulk(data: bytes) -> bytes:
+def bulk_string(data: bytes) -> bytes:
     """Encode one argument.
 
-    >>> bulk(b"key")
+    >>> bulk_string(b"key")
     b'$3\\r\\nkey\\r\\n'
     """
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
-def number(value: int) -> bytes:
+def int_arg(value: int) -> bytes:
     """Encode an integer argument."""
-    return bulk(b"%d" % value)
+    return bulk_string(b"%d" % value)
 
 
 def command(*arguments: bytes) -> bytes:
@@ -40,46 +40,46 @@ def command(*arguments: bytes) -> bytes:
     >>> command(b"GET", b"key")
     b'*2\\r\\n$3\\r\\nGET\\r\\n$3\\r\\nkey\\r\\n'
     """
-    return b"*%d\r\n%b" % (len(arguments), b"".join(map(bulk, arguments)))
+    return b"*%d\r\n%b" % (len(arguments), b"".join(map(bulk_string, arguments)))
 
 
-def fragment(name: bytes, token: bytes) -> bytes:
+def lease_args(name: bytes, token: bytes) -> bytes:
     """Encode name and token, the two arguments of nearly every command of a lease."""
     return b"$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(token), token)
 
 
-def split_fragment(data: bytes) -> tuple[bytes, bytes]:
-    """Return the name and the token that :func:`fragment` has encoded."""
-    name, rest = _take_bulk(data)
-    token, _ = _take_bulk(rest)
+def split_lease_args(data: bytes) -> tuple[bytes, bytes]:
+    """Return the name and the token that :func:`lease_args` has encoded."""
+    name, rest = _take_bulk_string(data)
+    token, _ = _take_bulk_string(rest)
     return name, token
 
 
-def split_bulks(data: bytes) -> list[bytes]:
+def split_bulk_strings(data: bytes) -> list[bytes]:
     """Return the arguments of a sequence of bulk strings."""
     found = []
     while data:
-        argument, data = _take_bulk(data)
+        argument, data = _take_bulk_string(data)
         found.append(argument)
     return found
 
 
 def name_in(data: bytes) -> bytes:
-    """Return the name that :func:`fragment` has encoded."""
+    """Return the name that :func:`lease_args` has encoded."""
     end = data.index(b"\r\n")
     return data[end + 2 : end + 2 + int(data[1:end])]
 
 
-def _take_bulk(data: bytes) -> tuple[bytes, bytes]:
+def _take_bulk_string(data: bytes) -> tuple[bytes, bytes]:
     end = data.index(b"\r\n")
     start = end + 2
     stop = start + int(data[1:end])
     return data[start:stop], data[stop + 2 :]
 
 
-def set_if_free(lease_fragment: bytes, ttl_ms: int) -> bytes:
+def set_if_free(lease_args: bytes, ttl_ms: int) -> bytes:
     """Encode ``SET name token NX PX ttl``: the same bytes that redis-py's Lock sends."""
-    return b"*6\r\n$3\r\nSET\r\n%b$2\r\nNX\r\n$2\r\nPX\r\n%b" % (lease_fragment, number(ttl_ms))
+    return b"*6\r\n$3\r\nSET\r\n%b$2\r\nNX\r\n$2\r\nPX\r\n%b" % (lease_args, int_arg(ttl_ms))
 
 
 LONG_TEXT = 1000
@@ -129,15 +129,15 @@ def exceptions(reply: Reply, leases: int) -> Sequence[tuple[int, int | ServerErr
         raise MalformedReply(f"expected pairs, got {len(reply)} items")
     found: dict[int, int | ServerError] = {}
     for position in range(0, len(reply), 2):
-        index, verdict = reply[position], reply[position + 1]
+        index, status = reply[position], reply[position + 1]
         if type(index) is not int or not 1 <= index <= leases or index - 1 in found:
             raise MalformedReply(f"index {index!r:.40} does not belong to a call about {leases} leases")
-        if isinstance(verdict, bytes):
-            found[index - 1] = ServerError(verdict.decode("utf-8", "backslashreplace"))
-        elif isinstance(verdict, Exception):
-            found[index - 1] = ServerError(str(verdict))
-        elif type(verdict) is int and verdict in (GONE, TAKEN):
-            found[index - 1] = verdict
+        if isinstance(status, bytes):
+            found[index - 1] = ServerError(status.decode("utf-8", "backslashreplace"))
+        elif isinstance(status, Exception):
+            found[index - 1] = ServerError(str(status))
+        elif type(status) is int and status in (GONE, TAKEN):
+            found[index - 1] = status
         else:
-            raise MalformedReply(f"verdict {verdict!r:.40} is not known")
+            raise MalformedReply(f"verdict {status!r:.40} is not known")
     return tuple(found.items())

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import NamedTuple
 
-from wheel_lock.protocol.resp import bulk, split_bulks
+from wheel_lock.protocol.resp import bulk_string, split_bulk_strings
 
 _FLAGS = "-- flags:"
 COMMANDS = frozenset({
@@ -34,15 +34,15 @@ class ScriptForm:
         sha1: Its SHA-1 in hexadecimal, the argument of EVALSHA.
     """
 
-    __slots__ = ("_by_sha1", "_in_full", "sha1", "source")
+    __slots__ = ("_by_sha1", "_by_source", "sha1", "source")
 
     def __init__(self, source: bytes) -> None:
         self.source = source
         self.sha1 = hashlib.sha1(source, usedforsecurity=False).hexdigest()
-        self._by_sha1 = b"$7\r\nEVALSHA\r\n" + bulk(self.sha1.encode())
-        self._in_full = b"$4\r\nEVAL\r\n" + bulk(source)
+        self._by_sha1 = b"$7\r\nEVALSHA\r\n" + bulk_string(self.sha1.encode())
+        self._by_source = b"$4\r\nEVAL\r\n" + bulk_string(source)
 
-    def call(self, keys: int, arguments: int, body: bytes, *, in_full: bool = False) -> bytes:
+    def call(self, keys: int, arguments: int, body: bytes, *, use_eval: bool = False) -> bytes:
         """Encode one call.
 
         Args:
@@ -51,11 +51,11 @@ class ScriptForm:
             body: The encoded arguments.
             in_full: Send the text (EVAL, which also loads it into the server's cache) instead of its SHA-1.
         """
-        head = self._in_full if in_full else self._by_sha1
+        head = self._by_source if use_eval else self._by_sha1
         return b"*%d\r\n%b$%d\r\n%d\r\n%b" % (arguments + 3, head, len(str(keys)), keys, body)
 
 
-class Single(NamedTuple):
+class DeclaredKeysForm(NamedTuple):
     """The form of a batched script for one lease whose keys are declared.
 
     Attributes:
@@ -77,15 +77,15 @@ class Script:
     plain: ScriptForm
     flagged: ScriptForm
     sharded: ScriptForm
-    single: Single | None = None  # only of batched scripts
+    single: DeclaredKeysForm | None = None  # only of batched scripts
     commands: frozenset[str] = frozenset()  # the required commands that it calls
 
-    def form(self, level: int) -> ScriptForm:
+    def form(self, capability: int) -> ScriptForm:
         """Return the form for a server without ``#!lua`` lines (0), with them (1), and with sharded pub/sub, too (2)."""
-        return (self.plain, self.flagged, self.sharded)[level]
+        return (self.plain, self.flagged, self.sharded)[capability]
 
 
-class Call:
+class Command:
     """A command before a connection is chosen: a plain one, or a script call whose form the connection determines.
 
     Attributes:
@@ -103,17 +103,17 @@ class Call:
         self.arguments = arguments
         self.body = body
 
-    def declared(self) -> Call:
+    def declared(self) -> Command:
         """Return the call with declared keys if it is a batched one about one lease, else the call itself."""
         single = None if self.script is None else self.script.single
         if single is None or self.arguments != single.arguments:
             return self
-        arguments = split_bulks(self.body)
+        arguments = split_bulk_strings(self.body)
         keys = [arguments[place] for place in single.keys]
         others = [argument for place, argument in enumerate(arguments) if place not in single.keys]
-        return Call(single.script, len(keys), self.arguments, b"".join(map(bulk, keys + others)))
+        return Command(single.script, len(keys), self.arguments, b"".join(map(bulk_string, keys + others)))
 
-    def encode(self, level: int, in_full: bool) -> bytes:
+    def encode(self, capability: int, use_eval: bool) -> bytes:
         """Return the encoded command for a server of a ``level``; see :meth:`Script.form`.
 
         Args:
@@ -122,7 +122,7 @@ class Call:
         """
         if self.script is None:
             return self.body
-        return self.script.form(level).call(self.keys, self.arguments, self.body, in_full=in_full)
+        return self.script.form(capability).call(self.keys, self.arguments, self.body, use_eval=use_eval)
 
 
 _INCLUDE = re.compile(rb"^-- include: (\w+)$", re.MULTILINE)
@@ -132,13 +132,13 @@ _WORD = re.compile(rb"'(\w+)'")
 _LUA = resources.files(__package__).joinpath("lua")
 
 
-def _part(found: re.Match[bytes]) -> bytes:
+def _included(found: re.Match[bytes]) -> bytes:
     """Return the text of the included file that replaces an ``include`` line."""
-    return _INCLUDE.sub(_part, _LUA.joinpath("include", f"{found[1].decode()}.lua").read_bytes().rstrip())
+    return _INCLUDE.sub(_included, _LUA.joinpath("include", f"{found[1].decode()}.lua").read_bytes().rstrip())
 
 
 def _load(name: str) -> Script:
-    text = _INCLUDE.sub(_part, _LUA.joinpath(f"{name}.lua").read_bytes())
+    text = _INCLUDE.sub(_included, _LUA.joinpath(f"{name}.lua").read_bytes())
     first, _, _ = text.partition(b"\n")
     flags = first.decode().removeprefix(_FLAGS).strip().split(",")
     found = _ONE_LEASE.search(text)
@@ -149,7 +149,7 @@ def _load(name: str) -> Script:
         declared = b"local ARGV = {%b}\n%b" % (found[1], text)
         script = Script(f"{name}, one lease", *_forms(declared, [flag for flag in flags if "cross-slot" not in flag]))
         keys = tuple(place for place, argument in enumerate(arguments) if argument.startswith("KEYS"))
-        single = Single(script, keys, len(arguments))
+        single = DeclaredKeysForm(script, keys, len(arguments))
     return Script(name, *_forms(text, flags), single, frozenset(map(bytes.decode, _WORD.findall(text))) & COMMANDS)
 
 
@@ -206,10 +206,10 @@ def rights_arguments(*, keyed: bool) -> tuple[int, list[bytes]]:
     return int(keyed), [*([key] if keyed else []), key, *map(str.encode, sorted(COMMANDS))]
 
 
-def rights_call(*, keyed: bool) -> Call:
+def rights_call(*, keyed: bool) -> Command:
     """Return the call that finds which commands the user has no right to call; ``keyed``: see :func:`rights_arguments`."""
     keys, arguments = rights_arguments(keyed=keyed)
-    return Call(RIGHTS, keys, len(arguments), b"".join(map(bulk, arguments)))
+    return Command(RIGHTS, keys, len(arguments), b"".join(map(bulk_string, arguments)))
 
 
 FLAG_PROBE = b"#!lua flags=no-writes,allow-oom,allow-stale,allow-cross-slot-keys\nreturn 1"

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from wheel_lock.engine.future import Operation, nobody
-from wheel_lock.engine.requests.base import PATIENCE
+from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import EXTENDING, Event, Lease
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 from wheel_lock.quorum.lease import QuorumLease, VoteListener
 from wheel_lock.runtime.backoff import JITTER
 from wheel_lock.wheel import WheelEntry
@@ -30,18 +30,18 @@ class Quorum(VoteListener, Protocol):
     """The engine of a quorum, as the waits for its locks see it. Documented at :class:`QuorumEngine`."""
 
     acquiring: int
-    contests: set[Contest]
+    contests: set[QuorumWaiter]
 
     def refusal(self, name: str | bytes | None, wanted: int) -> WheelLockError | None: ...
-    def may_wait(self, contest: Contest) -> WheelLockError | None: ...
+    def may_wait(self, contest: QuorumWaiter) -> WheelLockError | None: ...
     def asks_for(self, time_s: float) -> None: ...
     def limit_s(self, timeout_s: float) -> float: ...
     def begin(self, lease: QuorumLease) -> None: ...
     def complete(self, lease: QuorumLease) -> None: ...
-    def release(self, lease: Lease, operation: Operation[None]) -> None: ...
+    def release(self, lease: Lease, future: Future[None]) -> None: ...
 
 
-class Election:
+class AcquireRound:
     """One try. Timer's thread only.
 
     Args:
@@ -96,7 +96,7 @@ class Election:
         if self._over:
             self._engine.complete(lease)  # the lease may be held by now, with one more vote
             return
-        open_votes = self._to_ask + sum(vote.asking is not None for vote in lease.votes)
+        open_votes = self._to_ask + sum(vote.in_flight is not None for vote in lease.votes)
         support = lease.support(now)
         if len(support) >= lease.quorum and now < support[lease.quorum - 1].deadline:
             self.granted = True
@@ -113,13 +113,13 @@ class Election:
 
     def _failure(self, failures: Sequence[Exception], open_votes: int) -> WheelLockError:
         name, nodes = self.lease.name, len(self.lease.votes)
-        kind: type[WheelLockError] = LockUnavailable
+        lock_type: type[WheelLockError] = LockUnavailable
         if all(isinstance(failure, LockServerError) for failure in failures):
-            kind = LockServerError
+            lock_type = LockServerError
         elif any(isinstance(failure, LockTimeout) for failure in failures):
-            kind = LockTimeout
+            lock_type = LockTimeout
         answered = nodes - len(failures) - open_votes
-        error = kind(
+        error = lock_type(
             f"Only {answered} of {nodes} nodes answered, and it takes {self.lease.quorum}: {failures[0]}"
             f" (lock {quoted(name)})",
             name,
@@ -138,7 +138,7 @@ class Election:
     def _take_back(self) -> None:
         for vote in self.lease.votes:
             vote.withdraw()
-        self.lease.move(Event.TURNED_DOWN)
+        self.lease.transition(Event.REJECTED)
 
     def give_up(self) -> None:
         """Withdraw all votes, unless the election is decided: the wait has ended."""
@@ -148,7 +148,7 @@ class Election:
             self._take_back()
 
 
-class Contest(WheelEntry):
+class QuorumWaiter(WheelEntry):
     """One caller's wait, from the first election to the grant, the refusal, or the time limit.
 
     Its wheel entry is the next try. Timer's thread only, except the constructor.
@@ -161,7 +161,7 @@ class Contest(WheelEntry):
         operation: Completed with the lease, in a sequence of one, or with None if it was not granted.
     """
 
-    __slots__ = ("_blocking", "_election", "_engine", "_lease", "_operation", "_over", "_tries", "_until", "group")
+    __slots__ = ("_blocking", "_election", "_engine", "_future", "_lease", "_over", "_tries", "_until", "group")
 
     def __init__(
         self,
@@ -169,16 +169,16 @@ class Contest(WheelEntry):
         lease: QuorumLease,
         blocking: bool,
         until: float | None,
-        operation: Operation[Sequence[Lease] | None],
+        future: Future[Sequence[Lease] | None],
     ) -> None:
         self.tick = -1
-        self.group = PATIENCE
+        self.group = REQUEST_TIMEOUTS
         self._engine = engine
         self._lease = lease
         self._blocking = blocking
         self._until = until
-        self._operation = operation
-        self._election: Election | None = None
+        self._future = future
+        self._election: AcquireRound | None = None
         self._tries = 0
         self._over = False
 
@@ -192,16 +192,16 @@ class Contest(WheelEntry):
         self._engine.asks_for(self._lease.options.timeout_s)
         began_at = self._engine.timer.now
         decided = partial(self._decided, began_at)
-        self._election = Election(self._engine, self._lease, decided, self._until, by_script=self._tries == 2)
+        self._election = AcquireRound(self._engine, self._lease, decided, self._until, by_script=self._tries == 2)
         self._election.begin()
 
-    def late(self, now: float) -> None:
+    def on_timeout(self, now: float) -> None:
         """Start the next election after a pause. Called by the wheel."""
         self.begin()
 
     def _another(self, last: QuorumLease) -> QuorumLease:
-        wire = fragment(last.key, last.another_token())
-        return QuorumLease(last.name, wire, last.terms, last.owner, last.on_lost, last.place, last.options)
+        wire = lease_args(last.key, last.another_token())
+        return QuorumLease(last.name, wire, last.params, last.owner, last.on_lost, last.call_site, last.options)
 
     def _decided(self, began_at: float) -> None:
         election = self._election
@@ -210,7 +210,7 @@ class Contest(WheelEntry):
         if election.granted:
             self._end()
             self._engine.begin(election.lease)
-            self._operation.complete((election.lease,))
+            self._future.set_result((election.lease,))
         elif election.failure is not None:
             self.fail(election.failure)
         else:
@@ -222,7 +222,7 @@ class Contest(WheelEntry):
         out_of_time = self._until is not None and now >= self._until
         if not self._blocking or self._tries == options.max_attempts or out_of_time:
             self._end()
-            self._operation.complete(None)
+            self._future.set_result(None)
             return
         refusal = engine.may_wait(self)
         if refusal is not None:
@@ -236,7 +236,7 @@ class Contest(WheelEntry):
     def fail(self, error: Exception) -> None:
         """End the wait with ``error``."""
         self._end()
-        self._operation.fail(error)
+        self._future.set_exception(error)
 
     @property
     def above(self) -> Quorum:
@@ -246,9 +246,9 @@ class Contest(WheelEntry):
     def crashed(self, error: Exception) -> None:
         """End the wait after a failure of the library's own code, and withdraw votes that may have been granted."""
         self.give_up()
-        self._operation.fail(internal_error(error, self._lease.name))
+        self._future.set_exception(internal_error(error, self._lease.name))
 
-    def dissolve(self) -> None:
+    def drop_all(self) -> None:
         """End the wait without completing its operation (interpreter shutdown)."""
         self._end()
 
@@ -265,4 +265,4 @@ class Contest(WheelEntry):
         if not self._over:
             self._end()
         elif self._lease.state <= EXTENDING:
-            self._engine.release(self._lease, Operation(nobody))
+            self._engine.release(self._lease, Future(noop))

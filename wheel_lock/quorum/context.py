@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypedDict, Unpack
 
-from wheel_lock.aio.context import TaskFace
+from wheel_lock.aio.context import TaskContext
 from wheel_lock.aio.lock import task_callback
 from wheel_lock.decorator import Locked
 from wheel_lock.errors import WheelLockError
 from wheel_lock.locks.base import OnLost, checked_callback
-from wheel_lock.locks.context import Face
+from wheel_lock.locks.context import BaseContext
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.observe import ContextStats
@@ -18,7 +18,7 @@ from wheel_lock.options import ContextOptions, LockOptions, LockTerms, OwnedTerm
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.locks import QuorumLock, QuorumReentrantLock, QuorumTaskLock, QuorumTaskReentrantLock
 from wheel_lock.runtime.timer import HashedWheelTimer
-from wheel_lock.sync.context import ThreadFace
+from wheel_lock.sync.context import ThreadContext
 
 LEAST_NODES = 3
 
@@ -62,7 +62,7 @@ def _terms(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOpti
     return lock_options(timeout, **terms)
 
 
-class QuorumFace(Face):
+class BaseQuorumContext(BaseContext):
     """The common base of the two contexts."""
 
     _engine: QuorumEngine
@@ -82,7 +82,7 @@ class QuorumFace(Face):
         return refuse
 
 
-class QuorumContext(QuorumFace, ThreadFace):
+class QuorumContext(BaseQuorumContext, ThreadContext):
     """Holds locks on a majority of independent masters. Made by :meth:`wheel_lock.LockContext.quorum`.
 
     Args:
@@ -188,7 +188,7 @@ class QuorumContext(QuorumFace, ThreadFace):
         return f"<QuorumContext {engine.quorum} of {engine.describe()}; {self._state}>"
 
 
-class AsyncQuorumContext(QuorumFace, TaskFace):
+class AsyncQuorumContext(BaseQuorumContext, TaskContext):
     """The asyncio face of a :class:`QuorumContext`: ``context.asyncio``."""
 
     def lock(

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from wheel_lock.engine.engine import ENGINES
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.loss_events import Teller, log_given_up, log_illegal
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import (
@@ -25,17 +25,17 @@ from wheel_lock.errors import (
     WheelLockError,
 )
 from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
-from wheel_lock.lock_types.base import Kind
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.observe import HeldLock
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
-from wheel_lock.quorum.acquire import Contest
+from wheel_lock.protocol.scripts import Command
+from wheel_lock.quorum.acquire import QuorumWaiter
 from wheel_lock.quorum.lease import QuorumGroup, QuorumLease, Vote, node_limit_s
 from wheel_lock.quorum.node import NodeEngine
-from wheel_lock.quorum.tally import Gathering
+from wheel_lock.quorum.tally import VoteTally
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -79,7 +79,7 @@ class QuorumEngine(EngineState):
         per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
         self.engines = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
         self.quorum = len(self.engines) // 2 + 1
-        self.contests: set[Contest] = set()
+        self.contests: set[QuorumWaiter] = set()
         self.longest_s = longest_s
         self.tell_lost = Teller(timer).tell
         self.held: dict[Lease, None] = {}
@@ -98,13 +98,13 @@ class QuorumEngine(EngineState):
         """Return the addresses of the nodes, without credentials."""
         return ", ".join(engine.connector.describe() for engine in self.engines)
 
-    def group(self, key: bytes, kind: Kind, options: LockOptions) -> QuorumGroup:
+    def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> QuorumGroup:
         """Return what leases of one timeout share. From any thread.
 
         Raises:
             ValueError: The engine of a node would refuse these terms.
         """
-        self.engines[0].group(key, kind, options)
+        self.engines[0].group(key, lock_type, options)
         timeout_s = options.timeout_s
         return self._groups.get(timeout_s) or self._groups.setdefault(timeout_s, QuorumGroup(self, timeout_s))
 
@@ -115,12 +115,12 @@ class QuorumEngine(EngineState):
         token_given: bool,
         blocking: bool,
         until: float | None,
-        operation: Operation[Sequence[Lease] | None],
-    ) -> Contest:
+        future: Future[Sequence[Lease] | None],
+    ) -> QuorumWaiter:
         """Return a caller's wait for a lock, ready to begin; see :meth:`LockEngine.new_wait`. From any thread."""
         (lease,) = leases
         assert isinstance(lease, QuorumLease)
-        return Contest(self, lease, blocking, until, operation)
+        return QuorumWaiter(self, lease, blocking, until, future)
 
     def limit_s(self, timeout_s: float) -> float:
         """Return how many seconds a node may take to answer an acquire of a lease of ``timeout_s`` seconds."""
@@ -139,7 +139,7 @@ class QuorumEngine(EngineState):
             return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
         return None
 
-    def may_wait(self, contest: Contest) -> WheelLockError | None:
+    def may_wait(self, contest: QuorumWaiter) -> WheelLockError | None:
         """Add ``contest`` to the waits; return the error instead if ``max_waiting`` does not allow it."""
         most = self.options.max_waiting
         if contest not in self.contests and most is not None and len(self.contests) >= most:
@@ -152,7 +152,7 @@ class QuorumEngine(EngineState):
     def begin(self, lease: QuorumLease) -> None:
         """Make a lease held that a majority has granted."""
         lease.acquired_at = min(vote.acquired_at for vote in lease.support(self.timer.clock.now()))
-        lease.move(Event.GRANTED)
+        lease.transition(Event.GRANTED)
         self.held[lease] = None
         self.counters.acquired += 1
         self.complete(lease)
@@ -160,21 +160,21 @@ class QuorumEngine(EngineState):
     def complete(self, lease: QuorumLease) -> None:
         """Schedule :meth:`heal` after a renewal interval if a node does not grant a held lease."""
         every_s = lease.options.renew_every_s
-        if lease.state > EXTENDING or every_s is None or all(vote.alive or vote.asking for vote in lease.votes):
+        if lease.state > EXTENDING or every_s is None or all(vote.alive or vote.in_flight for vote in lease.votes):
             return
         if lease not in self.timer.wheel:
             self.timer.wheel.schedule(lease, self.timer.scale.ceil(self.timer.now + every_s))
 
     def heal(self, lease: QuorumLease) -> None:
         """Ask the nodes again that do not grant a held lease, unless it is not to be renewed any more."""
-        terms = self._left(lease)
-        if lease.state > EXTENDING or lease.owner.ended or terms is None:
+        params = self._left(lease)
+        if lease.state > EXTENDING or lease.owner.ended or params is None:
             return
         for vote in lease.votes:
-            if vote.alive or vote.asking is not None:
+            if vote.alive or vote.in_flight is not None:
                 continue
             if vote.node.node.ready:
-                vote.ask(lease.another_token(), terms, self.limit_s(terms.timeout_s), partial(self.complete, lease))
+                vote.ask(lease.another_token(), params, self.limit_s(params.timeout_s), partial(self.complete, lease))
             else:
                 vote.node.node.connect()
         self.complete(lease)
@@ -197,7 +197,7 @@ class QuorumEngine(EngineState):
         """End the lease if no majority is left, else schedule :meth:`heal`: a node has ended its grant."""
         lease = vote.whole
         if lease.state <= EXTENDING:
-            if lease.believed(self.timer.clock.now()) and reason is not LossReason.ABANDONED:
+            if lease.is_valid(self.timer.clock.now()) and reason is not LossReason.ABANDONED:
                 self.complete(lease)
             else:
                 self.lose([lease], reason)
@@ -213,7 +213,7 @@ class QuorumEngine(EngineState):
             self._take_out(lease, Event.LOSE)
             self.counters.lost[why] += 1
             for vote in lease.votes:
-                if vote.asking is not None or why is not LossReason.CONTEXT_CLOSED:  # else released in bulk
+                if vote.in_flight is not None or why is not LossReason.CONTEXT_CLOSED:  # else released in bulk
                     vote.withdraw()
             self.tell_lost([lease])
             if not self.exiting:
@@ -221,7 +221,7 @@ class QuorumEngine(EngineState):
 
     def _take_out(self, lease: QuorumLease, event: Event) -> None:
         lease.deadline = lease.latest_deadline()
-        lease.move(event)
+        lease.transition(event)
         self.held.pop(lease, None)
         if lease in self.timer.wheel:
             self.timer.wheel.cancel(lease)
@@ -230,7 +230,7 @@ class QuorumEngine(EngineState):
         """Return why the holder cannot do anything with ``lease``, or None where it can. A lapsed lease is marked lost."""
         if not lease.group.alive:
             return LockLost(lease.name, lease.loss or LossReason.FORKED)
-        if lease.state <= EXTENDING and not lease.believed(self.timer.clock.now()):
+        if lease.state <= EXTENDING and not lease.is_valid(self.timer.clock.now()):
             self.lose([lease])
         if lease.state is State.LOST or lease.loss is not None:
             return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
@@ -247,103 +247,105 @@ class QuorumEngine(EngineState):
         """Mark a lease lost whose holder has seen its deadline pass."""
         self.lose([lease] if lease.state <= EXTENDING else ())
 
-    def release(self, lease: Lease, operation: Operation[None]) -> None:
+    def release(self, lease: Lease, future: Future[None]) -> None:
         """Release the lease on every node that grants it; completes when a majority has released it."""
         assert isinstance(lease, QuorumLease)
         error = self.not_ours(lease)
         if error is not None:
-            operation.fail(error)
+            future.set_exception(error)
             return
         self._take_out(lease, Event.RELEASE)
-        gathering = self._gathering(partial(self._released, lease, operation))
+        gathering = self._gathering(partial(self._released, lease, future))
         for vote in lease.votes:
-            released = gathering.operation()
+            released = gathering.future()
             if vote.alive:
                 assert vote.lease is not None
                 vote.node.release(vote.lease, released)
                 self._unless_silent(vote.node, released)
             else:
                 vote.withdraw()
-                released.fail(LockLost(lease.name, (vote.lease and vote.lease.loss) or LossReason.NOT_CONFIRMED))
+                released.set_exception(
+                    LockLost(lease.name, (vote.lease and vote.lease.loss) or LossReason.NOT_CONFIRMED)
+                )
 
-    def _released(self, lease: QuorumLease, operation: Operation[None], gathering: Gathering) -> None:
+    def _released(self, lease: QuorumLease, future: Future[None], gathering: VoteTally) -> None:
         if lease.state is not State.RELEASING:  # lost meanwhile
-            operation.fail(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
+            future.set_exception(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
         elif gathering.agreed:
             self.counters.released += 1
-            lease.move(Event.FREED)
-            operation.complete(None)
+            lease.transition(Event.RELEASED)
+            future.set_result(None)
         elif gathering.denied:
             reason = next(why for why in reversed(gathering.no) if isinstance(why, LossReason))
             self.lose([lease], reason)
-            operation.fail(LockLost(lease.name, reason))
+            future.set_exception(LockLost(lease.name, reason))
         else:
-            lease.move(Event.FREED)
-            operation.fail(gathering.failure(lease.name))
+            lease.transition(Event.RELEASED)
+            future.set_exception(gathering.failure(lease.name))
 
     # -- in between --------------------------------------------------------------------------------------------------
 
-    def extend(self, lease: Lease, time_ms: int, replace: bool, operation: Operation[None]) -> None:
+    def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
         """Change the time-to-live on every node that grants it; completes when all healthy nodes have answered."""
         assert isinstance(lease, QuorumLease)
         error = self.not_ours(lease)
         if error is not None:
-            operation.fail(error)
+            future.set_exception(error)
             return
         now = self.timer.clock.now()
         self.asks_for(time_ms / 1000 + (0.0 if replace else lease.deadline - now))
         # All healthy nodes are awaited: a majority may include votes that joined late, and had less time left.
-        gathering = Gathering(len(self.engines), self.quorum, partial(self._extended, lease, operation), patient=True)
+        gathering = VoteTally(len(self.engines), self.quorum, partial(self._extended, lease, future), patient=True)
         self.timer.call_at(now + _WELL_S, lambda now: gathering.hurry(), self)
         for vote in lease.votes:
-            extended = gathering.operation()
+            extended = gathering.future()
             counted = vote.counted(now)
             if counted is not None:
                 vote.node.extend(counted, time_ms, replace, extended)
                 self._unless_silent(vote.node, extended)
             else:
-                extended.fail(LockLost(lease.name, LossReason.NOT_CONFIRMED))
+                extended.set_exception(LockLost(lease.name, LossReason.NOT_CONFIRMED))
 
-    def _extended(self, lease: QuorumLease, operation: Operation[None], gathering: Gathering) -> None:
+    def _extended(self, lease: QuorumLease, future: Future[None], gathering: VoteTally) -> None:
         too_long = next((error for error in gathering.failures if isinstance(error, ValueError)), None)
-        if gathering.agreed and lease.believed(self.timer.clock.now()):
-            operation.complete(None)
-        elif too_long is not None and lease.believed(self.timer.clock.now()):
-            operation.fail(too_long)
+        if gathering.agreed and lease.is_valid(self.timer.clock.now()):
+            future.set_result(None)
+        elif too_long is not None and lease.is_valid(self.timer.clock.now()):
+            future.set_exception(too_long)
         elif lease.loss is not None or not gathering.failures:
-            operation.fail(LockLost(lease.name, lease.loss or lease.lapse_reason()))
+            future.set_exception(LockLost(lease.name, lease.loss or lease.lapse_reason()))
         else:
-            operation.fail(gathering.failure(lease.name))
+            future.set_exception(gathering.failure(lease.name))
 
-    def query(self, name: str | bytes, call: Call, read: Callable[[Reply], Any], operation: Operation[Any]) -> None:
+    def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Send ``call`` to every node; completes with whether a majority agrees."""
-        gathering = self._gathering(partial(_counted, name, operation))
+        gathering = self._gathering(partial(_counted, name, future))
         for engine in self.engines:
-            answered = gathering.operation(bool)
+            answered = gathering.future(bool)
             engine.query(name, call, read, answered)
             self._unless_silent(engine, answered)
 
-    def owned(self, lease: QuorumLease, operation: Operation[Any]) -> None:
+    def owned(self, lease: QuorumLease, future: Future[Any]) -> None:
         """Ask every node whether it still has its vote's token; completes with whether a majority has."""
-        gathering = self._gathering(partial(_counted, lease.name, operation))
-        kind = lease.terms.kind
+        gathering = self._gathering(partial(_counted, lease.name, future))
+        lock_type = lease.params.lock_type
         for vote in lease.votes:
-            answered = gathering.operation(bool)
+            answered = gathering.future(bool)
             if vote.lease is None:
-                answered.complete(False)
+                answered.set_result(False)
             else:
-                read = partial(kind.read_owned, lease=vote.lease)
-                vote.node.query(lease.name, kind.owned(vote.lease), read, answered)
+                read = partial(lock_type.parse_owned, lease=vote.lease)
+                vote.node.query(lease.name, lock_type.owned(vote.lease), read, answered)
                 self._unless_silent(vote.node, answered)
 
-    def _gathering(self, decided: Callable[[Gathering], object]) -> Gathering:
-        return Gathering(len(self.engines), self.quorum, partial(guarded, self, decided))
+    def _gathering(self, decided: Callable[[VoteTally], object]) -> VoteTally:
+        return VoteTally(len(self.engines), self.quorum, partial(guarded, self, decided))
 
     @staticmethod
-    def _unless_silent(engine: NodeEngine, answer: Operation[Any]) -> None:
+    def _unless_silent(engine: NodeEngine, answer: Future[Any]) -> None:
         """Fail ``answer`` at once if the node is suspected to be dead; a later reply is ignored."""
         if engine.is_silent:
-            answer.fail(LockUnavailable(f"{engine.connector.describe()} is silent"))
+            answer.set_exception(LockUnavailable(f"{engine.connector.describe()} is silent"))
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot: locks count once; renewals and connections are sums over all nodes."""
@@ -364,13 +366,13 @@ class QuorumEngine(EngineState):
     def held_locks(self) -> list[HeldLock]:
         """Return what is held now, in order of acquisition. From any thread. O(n)."""
         now = self.timer.clock.now()
-        return [held_lock(lease, now, False) for lease in self.held.copy() if lease.believed(now)]
+        return [held_lock(lease, now, False) for lease in self.held.copy() if lease.is_valid(now)]
 
     # -- the end, and other fates ------------------------------------------------------------------------------------
 
-    def close(self, timeout_s: float, operation: Operation[None], *, exiting: bool = False) -> None:
+    def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
         if self.closed:
-            operation.complete(None)
+            future.set_result(None)
             return
         self.closed = True
         self._end_contests(None if exiting else ContextClosed("The context has been closed"))
@@ -381,17 +383,17 @@ class QuorumEngine(EngineState):
             nonlocal open_nodes
             open_nodes -= 1
             if not open_nodes:
-                operation.complete(None)
+                future.set_result(None)
 
         for engine in self.engines:
-            engine.close(timeout_s, Operation(closed), exiting=exiting)
+            engine.close(timeout_s, Future(closed), exiting=exiting)
 
-    def end(self, timeout_s: float, operation: Operation[None]) -> None:
+    def end(self, timeout_s: float, future: Future[None]) -> None:
         """Close because the interpreter exits, unless that would change nothing."""
         if self.held or self.acquiring or self.contests:
-            self.close(timeout_s, operation, exiting=True)
+            self.close(timeout_s, future, exiting=True)
         else:
-            operation.complete(None)
+            future.set_result(None)
 
     def retire(self) -> None:
         for engine in self.engines:
@@ -417,21 +419,21 @@ class QuorumEngine(EngineState):
     def thread_died(self) -> None:
         self._begin_anew(LossReason.THREAD_DIED, "The thread that keeps the locks ended before it answered")
 
-    def _begin_anew(self, reason: LossReason, told: str) -> None:
+    def _begin_anew(self, reason: LossReason, message: str) -> None:
         self.deaths += 1
         self.lose(list(self.held), reason)
-        self._end_contests(LockUnavailable(told))
+        self._end_contests(LockUnavailable(message))
         self.held.clear()
         self.acquiring = 0
 
     def _end_contests(self, error: WheelLockError | None) -> None:
         for contest in tuple(self.contests):
             if error is None:
-                contest.dissolve()
+                contest.drop_all()
             else:
                 contest.fail(type(error)(str(error)))  # a copy each: a traceback belongs to one caller
 
-    def forked(self) -> None:
+    def after_fork_in_child(self) -> None:
         self.deaths += 1
         groups, self._groups = self._groups, {}
         for group in groups.values():
@@ -442,9 +444,9 @@ class QuorumEngine(EngineState):
         self.counters.reset()
 
 
-def _counted(name: str | bytes, operation: Operation[Any], gathering: Gathering) -> None:
+def _counted(name: str | bytes, future: Future[Any], gathering: VoteTally) -> None:
     """Complete ``operation`` with the outcome of a vote, or with an error if too few nodes answered."""
     if gathering.agreed or gathering.denied:
-        operation.complete(gathering.agreed)
+        future.set_result(gathering.agreed)
     else:
-        operation.fail(gathering.failure(name))
+        future.set_exception(gathering.failure(name))

@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.errors import LockUnavailable, LossReason, quoted
 from wheel_lock.lease import EXTENDING, Event, Lease, Owner
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.lock_types.base import Kind
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 from wheel_lock.quorum.node import NodeEngine
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -51,7 +51,7 @@ class QuorumGroup:
 
     def __init__(self, engine: VoteListener, timeout_s: float) -> None:
         self.engine = engine
-        self.kind: Kind = EXCLUSIVE
+        self.lock_type: LockType = EXCLUSIVE
         self.timeout_s = timeout_s
         self.alive = True
 
@@ -82,7 +82,7 @@ class Vote(Owner):
         failure: Why the node could not be asked, or did not answer, the last time; None if it did.
     """
 
-    __slots__ = ("_told", "asking", "counts_from", "failure", "lease", "node", "whole")
+    __slots__ = ("_callback", "counts_from", "failure", "in_flight", "lease", "node", "whole")
 
     def __init__(self, node: NodeEngine, whole: QuorumLease) -> None:
         self.holds = None
@@ -90,9 +90,9 @@ class Vote(Owner):
         self.whole = whole
         self.lease: Lease | None = None
         self.counts_from = math.inf
-        self.asking: Acquire | None = None
+        self.in_flight: Acquire | None = None
         self.failure: Exception | None = None
-        self._told: Callable[[], object] = nobody
+        self._callback: Callable[[], object] = noop
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
@@ -116,7 +116,7 @@ class Vote(Owner):
 
     def lost(self, lease: Lease) -> None:
         if lease is self.lease:
-            engine = self.whole.terms.engine
+            engine = self.whole.params.engine
             guarded(engine, engine.vote_lost, self, lease.loss or LossReason.NOT_CONFIRMED)
 
     def ask(
@@ -124,7 +124,7 @@ class Vote(Owner):
         token: bytes,
         options: LockOptions,
         limit_s: float,
-        told: Callable[[], object],
+        callback: Callable[[], object],
         caller_until: float | None = None,
         *,
         by_script: bool = False,
@@ -135,21 +135,21 @@ class Vote(Owner):
             token: The token to store.
             options: The terms of the lease.
             limit_s: Seconds that it may take to answer.
-            told: Called when it has answered, or exceeded the limit.
+            callback: Called when it has answered, or exceeded the limit.
             caller_until: The caller's time limit, in seconds of the timer's clock; None if there is none.
             by_script: Acquire by the script, whose reply contains the type of a key of another type.
         """
         engine, name = self.node, self.whole.name
         if engine.is_silent:
             self.failure = LockUnavailable(f"{engine.connector.describe()} is silent (lock {quoted(name)})", name)
-            told()
+            callback()
             return
         key = self.whole.key
-        lease = Lease(name, fragment(key, token), engine.group(key, EXCLUSIVE, options), self)
-        operation: Operation[bool] = Operation(partial(guarded, self.whole.terms.engine, self._answered))
-        self._told = told
+        lease = Lease(name, lease_args(key, token), engine.group(key, EXCLUSIVE, options), self)
+        future: Future[bool] = Future(partial(guarded, self.whole.params.engine, self._answered))
+        self._callback = callback
         self.failure = None
-        self.asking = request = Acquire(engine.leases, [lease], options, operation, patience_ms=int(by_script))
+        self.in_flight = request = Acquire(engine.leases, [lease], options, future, waiter_ttl_ms=int(by_script))
         request.caller_until = caller_until
         if not engine.node.connected and engine.node.last_error is None:
             limit_s = max(limit_s, min(_FIRST_CONTACT_S, options.timeout_s / 3))
@@ -160,27 +160,27 @@ class Vote(Owner):
         request.begin()
 
     def _answered(self) -> None:
-        request, self.asking = self.asking, None
+        request, self.in_flight = self.in_flight, None
         assert request is not None
-        operation = request.operation
-        self.failure = operation.error
-        if operation.error is None and operation.result():
-            longest_s = max(self.whole.terms.engine.longest_s, request.lease.group.timeout_s)
+        future = request.future
+        self.failure = future.error
+        if future.error is None and future.result():
+            longest_s = max(self.whole.params.engine.longest_s, request.lease.group.timeout_s)
             self.counts_from = self.node.history.counts_from(longest_s)
             self.lease = request.lease
-        told, self._told = self._told, nobody
-        told()
+        callback, self._callback = self._callback, noop
+        callback()
 
     def withdraw(self) -> None:
         """Release what the node has granted, may have granted, or may be about to grant."""
-        request, self.asking = self.asking, None
+        request, self.in_flight = self.in_flight, None
         if request is not None:
-            request.operation = Operation(nobody)
+            request.future = Future(noop)
             request.give_up()
         lease = self._standing()
         if lease is not None:
             # Posted: this may be the middle of a tick in which the lease is due, too.
-            self.node.post_if_open(partial(self.node.release, lease, Operation(nobody)))
+            self.node.post_if_open(partial(self.node.release, lease, Future(noop)))
 
 
 class QuorumLease(Lease):
@@ -193,23 +193,23 @@ class QuorumLease(Lease):
         sealed: Its deadline after its end.
     """
 
-    __slots__ = ("options", "quorum", "sealed", "terms", "votes")
+    __slots__ = ("options", "params", "quorum", "sealed", "votes")
 
     def __init__(
         self,
         name: str | bytes,
         wire: bytes,
-        terms: QuorumGroup,
+        params: QuorumGroup,
         owner: Owner,
         on_lost: Callable[[LostEvent], object] | None,
         place: str | None,
         options: LockOptions,
     ) -> None:
-        self.terms = terms
+        self.params = params
         self.options = options
-        self.votes = tuple(Vote(node, self) for node in terms.engine.engines)
-        self.quorum = terms.engine.quorum
-        super().__init__(name, wire, terms, owner, on_lost, place)
+        self.votes = tuple(Vote(node, self) for node in params.engine.engines)
+        self.quorum = params.engine.quorum
+        super().__init__(name, wire, params, owner, on_lost, place)
 
     def support(self, now: float) -> list[Lease]:
         """Return the votes' leases that count at ``now``, the latest deadline first. From any thread."""
@@ -221,7 +221,7 @@ class QuorumLease(Lease):
         """When the majority ends: the q-th largest of the deadlines that count."""
         if self.state > EXTENDING:
             return self.sealed
-        support = self.support(self.terms.engine.timer.clock.now())
+        support = self.support(self.params.engine.timer.clock.now())
         return support[self.quorum - 1].deadline if len(support) >= self.quorum else -math.inf
 
     @deadline.setter
@@ -237,7 +237,7 @@ class QuorumLease(Lease):
     def renewals(self, renewals: int) -> None:
         """Do nothing: the renewals of the votes count."""
 
-    def believed(self, now: float) -> bool:
+    def is_valid(self, now: float) -> bool:
         if self.loss is not None or self.state > EXTENDING or not self.group.alive:
             return False
         support = self.support(now)
@@ -260,7 +260,7 @@ class QuorumLease(Lease):
     def another_token(self) -> bytes:
         """Return a new token for another try, so that the clean-up of the last try cannot remove a grant of the next."""
         _, colon, number = self.token.partition(b":")  # the thread's number, in tokens of reentrant locks
-        return self.terms.kind.next_token(self.token) + colon + number
+        return self.params.lock_type.next_token(self.token) + colon + number
 
     @property
     def hold_until(self) -> float:

@@ -8,21 +8,21 @@ from typing import Any
 
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.aio import primitives as aio_primitives
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.locks.base import LockHandle, OnLost, calling_place
+from wheel_lock.locks.base import BaseLock, OnLost, call_site
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.handoff import Handoff
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.lease import QuorumLease
 from wheel_lock.sync import lock as sync_lock
 from wheel_lock.sync import primitives as sync_primitives
 
 
-class QuorumHandle(LockHandle):
+class BaseQuorumLock(BaseLock):
     """A lock object whose leases are granted by a majority."""
 
     __slots__ = ()
@@ -39,10 +39,10 @@ class QuorumHandle(LockHandle):
         engine, options = self._engine, self._options
         if token is not None:
             raise ValueError("a lock of several masters makes its tokens itself, so token must be None")
-        place = calling_place() if engine.options.track_acquisitions else None
+        place = call_site() if engine.options.track_acquisitions else None
         terms = engine.group(key, EXCLUSIVE, options)
-        wire = fragment(key, self._new_token())
-        return QuorumLease(self.name, wire, terms, self._new_owner(), self._told(), place, options)
+        wire = lease_args(key, self._new_token())
+        return QuorumLease(self.name, wire, terms, self._new_owner(), self._loss_callback(), place, options)
 
     def _handoff(self, lease: Lease) -> Handoff:
         raise WheelLockError(
@@ -51,12 +51,12 @@ class QuorumHandle(LockHandle):
             self.name,
         )
 
-    def _owned_query(self, lease: Lease) -> Callable[[Operation[bool]], object]:
+    def _owned_query(self, lease: Lease) -> Callable[[Future[bool]], object]:
         assert isinstance(lease, QuorumLease)
         return partial(self._engine.owned, lease)
 
 
-class QuorumLock(QuorumHandle, sync_lock.Lock):
+class QuorumLock(BaseQuorumLock, sync_lock.Lock):
     """An exclusive lock that a majority of masters grants, for threads. Made by ``LockContext.quorum(...).lock``.
 
     ``owned()`` asks the nodes whether a majority of them still has this lock's own tokens.
@@ -65,13 +65,13 @@ class QuorumLock(QuorumHandle, sync_lock.Lock):
     __slots__ = ()
 
 
-class QuorumReentrantLock(QuorumHandle, sync_primitives.ReentrantLock):
+class QuorumReentrantLock(BaseQuorumLock, sync_primitives.ReentrantLock):
     """The same, for a thread that acquires it again; how often is counted in the process."""
 
     __slots__ = ()
 
 
-class QuorumTaskLock(QuorumHandle, aio_lock.Lock):
+class QuorumTaskLock(BaseQuorumLock, aio_lock.Lock):
     """An exclusive lock that a majority of masters grants, for tasks. Made by ``LockContext.quorum(...).asyncio.lock``.
 
     ``await owned()`` asks the nodes whether a majority of them still has this lock's own tokens.
@@ -80,7 +80,7 @@ class QuorumTaskLock(QuorumHandle, aio_lock.Lock):
     __slots__ = ()
 
 
-class QuorumTaskReentrantLock(QuorumHandle, aio_primitives.ReentrantLock):
+class QuorumTaskReentrantLock(BaseQuorumLock, aio_primitives.ReentrantLock):
     """The same, for a task that acquires it again."""
 
     __slots__ = ()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost, WheelLockError
 
 
-class Gathering:
+class VoteTally:
     """Answers of nodes, counted until a majority is certain. Timer's thread only.
 
     Args:
@@ -25,7 +25,7 @@ class Gathering:
     """
 
     def __init__(
-        self, nodes: int, quorum: int, decided: Callable[[Gathering], object], *, patient: bool = False
+        self, nodes: int, quorum: int, decided: Callable[[VoteTally], object], *, patient: bool = False
     ) -> None:
         self._nodes = nodes
         self._quorum = quorum
@@ -36,7 +36,7 @@ class Gathering:
         self.no: list[object] = []
         self.failures: list[Exception] = []
 
-    def operation(self, read: Callable[[Any], bool] = lambda answer: True) -> Operation[Any]:
+    def future(self, read: Callable[[Any], bool] = lambda answer: True) -> Future[Any]:
         """Return the operation that one node's answer completes.
 
         Args:
@@ -44,18 +44,18 @@ class Gathering:
         """
 
         def answered() -> None:
-            if isinstance(operation.error, LockLost):
-                self.refused(operation.error.reason)
-            elif operation.error is not None:
-                self.failed(operation.error)
-            elif read(operation.result()):
+            if isinstance(future.error, LockLost):
+                self.refused(future.error.reason)
+            elif future.error is not None:
+                self.failed(future.error)
+            elif read(future.result()):
                 self.yes += 1
                 self._look()
             else:
-                self.refused(operation.result())
+                self.refused(future.result())
 
-        operation: Operation[Any] = Operation(answered)
-        return operation
+        future: Future[Any] = Future(answered)
+        return future
 
     def refused(self, why: object) -> None:
         """Count a node that does not agree."""
@@ -93,8 +93,8 @@ class Gathering:
     def failure(self, name: str | bytes | None) -> WheelLockError:
         """Return the error to raise if too few nodes have answered."""
         first = self.failures[0]
-        kind = type(first) if isinstance(first, WheelLockError) else WheelLockError
+        lock_type = type(first) if isinstance(first, WheelLockError) else WheelLockError
         answered = self._nodes - len(self.failures)
-        error = kind(f"Only {answered} of {self._nodes} nodes answered: {first}", name)
+        error = lock_type(f"Only {answered} of {self._nodes} nodes answered: {first}", name)
         error.__cause__ = first
         return error

@@ -23,7 +23,7 @@ from wheel_lock.errors import (
 )
 from wheel_lock.lease import Owner
 from wheel_lock.lock_types import EVERLASTING, EXCLUSIVE
-from wheel_lock.lock_types.caller_token import CHOSEN_TOKEN, EVERLASTING_CHOSEN_TOKEN
+from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN
 from wheel_lock.locks import operations
 from wheel_lock.locks.operations import Steps
 from wheel_lock.options import MAX_SECONDS, lock_options
@@ -32,7 +32,7 @@ from wheel_lock.sync.call import current_owner
 
 if TYPE_CHECKING:
     from wheel_lock.engine.engine import Engine
-    from wheel_lock.lock_types.base import Kind
+    from wheel_lock.lock_types.base import LockType
     from wheel_lock.options import LockOptions
 
 RENEWED_FROM_S = 0.2  # shorter timeouts are over within 20 ticks: whoever asks for them wants the lock to run out
@@ -129,7 +129,7 @@ class Renewed:
         except UnicodeDecodeError:
             return key
 
-    def _terms(self, sleep: Any, token_given: bool, limit_s: float | None) -> tuple[Kind, LockOptions]:
+    def _terms(self, sleep: Any, token_given: bool, limit_s: float | None) -> tuple[LockType, LockOptions]:
         """The kind of lock, and how to acquire it."""
         timeout = _as_float(self.timeout or MAX_SECONDS)
         renew = bool(self.timeout) and timeout >= RENEWED_FROM_S
@@ -140,7 +140,7 @@ class Renewed:
             timeout, renew=renew, fallback=fallback, max_attempts=once, thread_local=self.thread_local
         )
         if token_given:
-            return CHOSEN_TOKEN if self.timeout else EVERLASTING_CHOSEN_TOKEN, options
+            return CALLER_TOKEN if self.timeout else EVERLASTING_CALLER_TOKEN, options
         return EXCLUSIVE if self.timeout else EVERLASTING, options
 
     def _patience(self, blocking: bool | None, blocking_timeout: Any) -> tuple[bool, float | None]:
@@ -173,8 +173,8 @@ class Renewed:
 
     def _attempt(self, sleep: Any, patience: tuple[bool, float | None], token: Any) -> Steps[bool]:
         """Acquire it; return whether it was granted."""
-        engine, (kind, options) = self._engine, self._terms(sleep, token is not None, patience[1])
-        grant = self._grant_class(engine, kind, self._engines_name(), options, None)
+        engine, (lock_type, options) = self._engine, self._terms(sleep, token is not None, patience[1])
+        grant = self._grant_class(engine, lock_type, self._engines_name(), options, None)
         try:
             with redis_pys_errors("acquire", self.name):
                 secret = None if token is None else self._encoded(token)
@@ -260,7 +260,7 @@ def redis_pys_errors(verb: str, name: Any) -> Iterator[None]:
     except LockTimeout as error:
         raise exceptions.TimeoutError(str(error)) from error
     except LockUnavailable as error:
-        kind = type(error.__cause__)
-        raise (kind if kind in _CONNECTION_ERRORS else exceptions.ConnectionError)(str(error)) from error
+        lock_type = type(error.__cause__)
+        raise (lock_type if lock_type in _CONNECTION_ERRORS else exceptions.ConnectionError)(str(error)) from error
     except LockServerError as error:
         raise _SERVER_ERRORS.get(error.code, exceptions.ResponseError)(str(error)) from error

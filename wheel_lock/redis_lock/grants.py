@@ -13,13 +13,13 @@ from typing import Any
 
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Operation, nobody
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import EVERLASTING
-from wheel_lock.lock_types.caller_token import EVERLASTING_CHOSEN_TOKEN
-from wheel_lock.locks.base import LockHandle
+from wheel_lock.lock_types.caller_token import EVERLASTING_CALLER_TOKEN
+from wheel_lock.locks.base import BaseLock
 from wheel_lock.locks.operations import Steps, ask
 from wheel_lock.sync import lock as sync_lock
 
@@ -32,14 +32,14 @@ _KEY_MAY_BE_LEFT = (
 )
 
 
-class Grant(LockHandle):
+class Grant(BaseLock):
     """One lease that has been granted. Whoever knows its token may change it, as in redis-py."""
 
     __slots__ = ()
 
     _engine: Engine
 
-    def _chosen(self, verb: str) -> Lease | None:
+    def _caller_lease(self, verb: str) -> Lease | None:
         return self._lease
 
     def _disown(self, leases: Sequence[Lease] | None) -> None:
@@ -54,7 +54,7 @@ class Grant(LockHandle):
     @property
     def everlasting(self) -> bool:
         """Whether its key never expires."""
-        return self._kind in (EVERLASTING, EVERLASTING_CHOSEN_TOKEN)
+        return self._lock_type in (EVERLASTING, EVERLASTING_CALLER_TOKEN)
 
     @property
     def out_of_hands(self) -> bool:
@@ -74,13 +74,13 @@ class Grant(LockHandle):
     def leave_alone(self) -> None:
         """Renew it no more and do not release it either, without waiting."""
         engine = self._engine
-        engine.post_if_open(partial(engine.export, self.lease, Operation(nobody)))
+        engine.post_if_open(partial(engine.export, self.lease, Future(noop)))
 
     def give_back(self) -> None:
         """Nobody will know of it: release it, if it was granted at all, without waiting."""
         engine, lease = self._engine, self._lease
         if lease is not None:
-            engine.post_if_open(partial(engine.release_many, [lease], Operation(nobody)))
+            engine.post_if_open(partial(engine.release_many, [lease], Future(noop)))
 
 
 class ThreadGrant(Grant, sync_lock.Lock):

@@ -402,7 +402,7 @@ class Loop:
         self._inbox = deque()
         self._reset()
         for member in self._members:
-            member.forked()
+            member.after_fork_in_child()
 
 
 def _run(handed_over: list[Loop]) -> None:

@@ -19,7 +19,7 @@ class Member(Protocol):
         """End everything: the thread has died, and all alarms are gone."""
         ...
 
-    def forked(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Drop everything in a forked child: it belongs to the parent."""
         ...
 

@@ -47,7 +47,7 @@ def current_owner() -> Owner:
     return mark.owner
 
 
-class Waiting(CallerOperation[T]):
+class SyncFuture(CallerOperation[T]):
     """An operation that a thread waits for."""
 
     __slots__ = ("_deaths", "_engine", "_gate")
@@ -89,14 +89,14 @@ class ThreadSide(Side):
     __slots__ = ()
 
     def _new_operation(self) -> CallerOperation[Any]:
-        return Waiting(self._engine)
+        return SyncFuture(self._engine)
 
 
 @uninterrupted_start
 def run(steps: Generator[Any, None, T]) -> T:
     """Carry out an operation (see locks/operations.py) in the calling thread; return its result.
 
-    Its generator never suspends, because what it waits for blocks in :meth:`Waiting.wait`. So an interruption strikes in
+    Its generator never suspends, because what it waits for blocks in :meth:`SyncFuture.wait`. So an interruption strikes in
     the frame that it would strike in a plain function.
     """
     try:

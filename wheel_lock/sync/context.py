@@ -9,12 +9,12 @@ from typing import Self
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import WheelLockError
 from wheel_lock.locks import operations
-from wheel_lock.locks.context import Face, close_later
+from wheel_lock.locks.context import BaseContext, close_later
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.sync import call as sync_call
 
 
-class ThreadFace(sync_call.ThreadSide, Face):
+class ThreadContext(sync_call.ThreadSide, BaseContext):
     """The side that threads see."""
 
     def close(self, timeout: float | None = None) -> None:

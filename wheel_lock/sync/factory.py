@@ -34,8 +34,8 @@ class ThreadLocks:
         """
         lock_name(name)
         options = allowed_options("reentrant_lock", OwnedTerms, timeout, dict(terms))
-        kind = FENCED_REENTRANT if options.fencing else REENTRANT
-        return sync_primitives.ReentrantLock(self._engine, kind, name, options, checked_callback(on_lost))
+        lock_type = FENCED_REENTRANT if options.fencing else REENTRANT
+        return sync_primitives.ReentrantLock(self._engine, lock_type, name, options, checked_callback(on_lost))
 
     def rw_lock(
         self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[OwnedTerms]
@@ -73,8 +73,8 @@ class ThreadLocks:
         """
         lock_name(name)
         options = allowed_options("fair_lock", LockTerms, timeout, dict(terms))
-        kind = FENCED_FAIR if options.fencing else FAIR
-        return ThreadLock(self._engine, kind, name, options, checked_callback(on_lost))
+        lock_type = FENCED_FAIR if options.fencing else FAIR
+        return ThreadLock(self._engine, lock_type, name, options, checked_callback(on_lost))
 
     def semaphore(
         self,
@@ -98,8 +98,8 @@ class ThreadLocks:
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        kind, options = semaphore_of(name, permits, timeout, dict(terms))
-        return sync_primitives.Semaphore(self._engine, kind, name, options, checked_callback(on_lost))
+        lock_type, options = semaphore_of(name, permits, timeout, dict(terms))
+        return sync_primitives.Semaphore(self._engine, lock_type, name, options, checked_callback(on_lost))
 
     def multi_lock(
         self,

@@ -12,14 +12,14 @@ from typing import Self
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.locks import operations
-from wheel_lock.locks.base import LockHandle, OnLost
+from wheel_lock.locks.base import BaseLock, OnLost
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.sync.call import ThreadSide, current_owner, run
 
 __all__ = ["Lock", "OnLost"]
 
 
-class Lock(ThreadSide, LockHandle):
+class Lock(ThreadSide, BaseLock):
     """One lock, for threads. Made by :meth:`wheel_lock.LockContext.lock`; a context manager.
 
     It may be acquired again after a release; each acquire is a new lease. Used from several threads, each thread has a
@@ -31,8 +31,8 @@ class Lock(ThreadSide, LockHandle):
     def _caller(self) -> Owner:
         return current_owner()
 
-    def _chosen(self, verb: str) -> Lease | None:
-        return self._only_mine(verb, "another thread holds it (see thread_local)")
+    def _caller_lease(self, verb: str) -> Lease | None:
+        return self._own_lease_or_raise(verb, "another thread holds it (see thread_local)")
 
     def acquire(
         self,

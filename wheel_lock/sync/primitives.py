@@ -13,10 +13,10 @@ from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
-from wheel_lock.locks.multi import MultiHandle
-from wheel_lock.locks.read_write import Halves, ReadHandle, WriteHandle
-from wheel_lock.locks.reentrancy import ReentrantHandle
-from wheel_lock.locks.semaphore import SemaphoreHandle
+from wheel_lock.locks.multi import BaseMultiLock
+from wheel_lock.locks.read_write import BaseReadLock, BaseReadWriteLock, BaseWriteLock
+from wheel_lock.locks.reentrancy import BaseReentrantLock
+from wheel_lock.locks.semaphore import BaseSemaphore
 from wheel_lock.options import LockOptions
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.sync.call import ThreadSide, run
@@ -25,7 +25,7 @@ from wheel_lock.sync.lock import Lock
 _OTHERS = "another thread holds it"
 
 
-class ReentrantLock(ReentrantHandle, Lock):
+class ReentrantLock(BaseReentrantLock, Lock):
     """A lock that the thread which holds it may acquire again. Made by :meth:`wheel_lock.LockContext.reentrant_lock`.
 
     It is held until it has been released as often as it was acquired, through whatever objects of the same name and
@@ -37,8 +37,8 @@ class ReentrantLock(ReentrantHandle, Lock):
     def _number(self) -> int:
         return threading.get_ident()
 
-    def _chosen(self, verb: str) -> Lease | None:
-        return self._only_mine(verb, _OTHERS)
+    def _caller_lease(self, verb: str) -> Lease | None:
+        return self._own_lease_or_raise(verb, _OTHERS)
 
     def acquire(
         self,
@@ -77,13 +77,13 @@ class ReentrantLock(ReentrantHandle, Lock):
         return run(operations.release(self))
 
 
-class ReadLock(ReadHandle, ReentrantLock):
+class ReadLock(BaseReadLock, ReentrantLock):
     """The half of a read-write lock that is shared. Made by :meth:`ReadWriteLock.read`."""
 
     __slots__ = ()
 
 
-class WriteLock(WriteHandle, ReentrantLock):
+class WriteLock(BaseWriteLock, ReentrantLock):
     """The half of a read-write lock that is not. Made by :meth:`ReadWriteLock.write`."""
 
     __slots__ = ()
@@ -105,7 +105,7 @@ class WriteLock(WriteHandle, ReentrantLock):
         traceback: TracebackType | None,
     ) -> None:
         last = self._last
-        if last is None or last.alone or not last.downgraded:  # else it has nothing to release any more
+        if last is None or last.exclusive or not last.downgraded:  # else it has nothing to release any more
             Lock.__exit__(self, exc_type, exc_value, traceback)
 
     def downgrade(self) -> ReadLock:
@@ -123,7 +123,7 @@ class WriteLock(WriteHandle, ReentrantLock):
         return run(operations.downgrade(self, ReadLock))
 
 
-class ReadWriteLock(Halves[ReadLock, WriteLock]):
+class ReadWriteLock(BaseReadWriteLock[ReadLock, WriteLock]):
     """A lock that any number of threads hold for reading, or one for writing. Made by :meth:`LockContext.rw_lock`."""
 
     __slots__ = ()
@@ -132,7 +132,7 @@ class ReadWriteLock(Halves[ReadLock, WriteLock]):
     _write_class = WriteLock
 
 
-class Semaphore(SemaphoreHandle, Lock):
+class Semaphore(BaseSemaphore, Lock):
     """A number of permits, of which each thread holds one. Made by :meth:`wheel_lock.LockContext.semaphore`."""
 
     __slots__ = ()
@@ -152,7 +152,7 @@ class Semaphore(SemaphoreHandle, Lock):
         run(operations.ask(self, self._setting(permits)))
 
 
-class MultiLock(ThreadSide, MultiHandle[Lock]):
+class MultiLock(ThreadSide, BaseMultiLock[Lock]):
     """Several exclusive locks as one: all of them are held, or none. Made by :meth:`wheel_lock.LockContext.multi_lock`."""
 
     __slots__ = ()

@@ -11,9 +11,9 @@ from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.verification import Verification
 from wheel_lock.engine.requests.base import Request, batch_call
 from wheel_lock.lease import HELD, RENEWING, Event, Lease
-from wheel_lock.lock_types.base import Kind
-from wheel_lock.protocol.resp import Reply, exceptions, number
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.lock_types.base import LockType
+from wheel_lock.protocol.resp import Reply, exceptions, int_arg
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_NOW, ServerError
 
 _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly for any number of leases (Knuth 6.4)
@@ -25,17 +25,17 @@ class BatchOwner(Shard, Protocol):
     table: LeaseTable
     outage: Outage
 
-    def sort_out(self, odd: Iterable[Lease], now: float) -> list[Lease]: ...
+    def partition_due(self, failed: Iterable[Lease], now: float) -> list[Lease]: ...
     def renew(self, group: LeaseGroup, leases: list[Lease]) -> None: ...
     def heard(self, *, not_now: bool) -> None: ...
-    def confirmed(self, batch: Batch, odd: Sequence[tuple[int, int | ServerError]]) -> None: ...
+    def confirmed(self, batch: Batch, failed: Sequence[tuple[int, int | ServerError]]) -> None: ...
     def failed(self, batch: Batch, error: ServerError) -> None: ...
     def refused_alone(self, batch: Batch, error: ServerError) -> None: ...
     def interrupted(self, batch: Batch) -> None: ...
     def moved(self, batch: Batch, home: Shard) -> None: ...
-    def turned_away(self, batch: Batch) -> None: ...
+    def batch_deferred(self, batch: Batch) -> None: ...
     def vanished(self, batch: Batch) -> None: ...
-    def silent(self, batch: Batch) -> None:
+    def batch_timed_out(self, batch: Batch) -> None:
         """Suspect the connection: a batch has had no reply for too long."""
         ...
 
@@ -43,30 +43,32 @@ class BatchOwner(Shard, Protocol):
 class RenewalGroup:
     """Leases of one kind, timeout and renewal interval on one node: what can share a script call."""
 
-    __slots__ = ("_phase", "after", "alive", "kind", "renewer", "timeout_ms", "timeout_s", "ttl")
+    __slots__ = ("_phase", "alive", "interval_ticks", "lock_type", "renewer", "timeout_ms", "timeout_s", "ttl")
 
-    def __init__(self, renewer: BatchOwner, kind: Kind, timeout_s: float, timeout_ms: int, after: int) -> None:
+    def __init__(
+        self, renewer: BatchOwner, lock_type: LockType, timeout_s: float, timeout_ms: int, interval_ticks: int
+    ) -> None:
         self.renewer = renewer
-        self.kind = kind
+        self.lock_type = lock_type
         self.timeout_s = timeout_s
         self.timeout_ms = timeout_ms
-        self.after = after  # ticks between renewals
-        self.ttl = number(timeout_ms)
+        self.interval_ticks = interval_ticks  # ticks between renewals
+        self.ttl = int_arg(timeout_ms)
         self.alive = True
         self._phase = 0
 
-    def earlier(self) -> int:
+    def next_phase(self) -> int:
         """How many ticks before its time a first renewal comes where many would come at once.
 
         Leases acquired together would be due together for ever; so each, or each few, get a phase of their own.
         """
         self._phase = (self._phase + _GOLDEN) & 0xFFFFFFFF
-        return self._phase * (self.after - self.after // 8) >> 32
+        return self._phase * (self.interval_ticks - self.interval_ticks // 8) >> 32
 
     def due(self, entries: list[Lease], now: float) -> None:
         """Renew ``entries``; losses come first. Runs for every renewal, hence the plain loop."""
         live: list[Lease] = []
-        odd: list[Lease] = []
+        failed: list[Lease] = []
         keep, held = live.append, HELD
         now = self.renewer.table.timer.clock.now()  # what went before in this turn may have taken long
         for lease in entries:
@@ -74,9 +76,9 @@ class RenewalGroup:
             if lease.state is held and lease.deadline > now and lease.limits is None and not lease.owner.ended:
                 keep(lease)
             else:
-                odd.append(lease)
-        if odd:
-            live += self.renewer.sort_out(odd, now)
+                failed.append(lease)
+        if failed:
+            live += self.renewer.partition_due(failed, now)
             live = [lease for lease in live if lease.state is held]  # a loss may have ended another one, too
         if live:
             self.renewer.renew(self, live)
@@ -92,40 +94,38 @@ class RenewalGroup:
 class Batch(Request):
     """One renewal call about many leases of one group."""
 
-    __slots__ = ("_renewer", "drained", "leases", "overdue", "silent", "terms", "verification")
+    __slots__ = ("_renewer", "drained", "leases", "overdue", "params", "silent", "verification")
+
+    leases: Sequence[Lease]
 
     def __init__(
         self,
         renewer: BatchOwner,
-        terms: LeaseGroup,
+        params: LeaseGroup,
         leases: Sequence[Lease],
         drained: bool,
         verification: Verification | None,
     ) -> None:
         super().__init__(renewer.table, renewer.node)
         self._renewer = renewer
-        self.terms = terms
+        self.params = params
         self.leases = leases
         self.verification = verification  # what it is a part of, where its leases were not due
         self.drained = drained  # from the overdue set, in order of deadline and not of due tick
         self.overdue = False  # its leases are watched in the overdue set
         self.silent = False  # it was not answered when it should have been
 
-    @property
-    def subjects(self) -> Sequence[Lease]:
-        return self.leases
-
-    def moved_to(self, shard: Shard) -> None:
+    def redirect_to(self, shard: Shard) -> None:
         self._renewer.moved(self, shard)
 
-    def try_later(self, pause_s: float, *, perhaps_done: bool = False) -> bool:
+    def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
         # Its renewer decides when; a whole batch was refused for a reason that concerns the node.
         if len(self.leases) == 1:
-            self._renewer.turned_away(self)
+            self._renewer.batch_deferred(self)
         return len(self.leases) == 1
 
-    def call(self) -> Call:
-        return batch_call(self.terms.kind.renew, self.terms.kind, self.leases, self.terms.ttl)
+    def call(self) -> Command:
+        return batch_call(self.params.lock_type.renew, self.params.lock_type, self.leases, self.params.ttl)
 
     @property
     def wanted(self) -> bool:
@@ -144,9 +144,9 @@ class Batch(Request):
             self._renewer.vanished(self)
 
     def value_reply(self, reply: Reply) -> None:
-        odd = exceptions(reply, len(self.leases))
+        failed = exceptions(reply, len(self.leases))
         self._renewer.heard(not_now=False)
-        self._renewer.confirmed(self, odd)
+        self._renewer.confirmed(self, failed)
 
     def error_reply(self, error: ServerError) -> None:
         self._renewer.heard(not_now=error.code in NOT_NOW)
@@ -154,10 +154,10 @@ class Batch(Request):
             if error.code not in ("MOVED", "ASK"):
                 self._renewer.outage.begin(error)
             return
-        if self.node.learns(error, self.declared):
+        if self.node.note_keys_required(error, self.declared):
             self._renewer.interrupted(self)
             self._renewer.drain()
-        elif self.node.one_by_one and len(self.leases) == 1:
+        elif self.node.single_key_mode and len(self.leases) == 1:
             self._renewer.refused_alone(self, error)
         else:
             self._renewer.failed(self, error)
@@ -166,11 +166,11 @@ class Batch(Request):
         self.timer.wheel.cancel(self)
         self._renewer.crashed(error)
 
-    def broken(self, error: Exception) -> None:
+    def on_connection_lost(self, error: Exception) -> None:
         self._renewer.interrupted(self)
 
-    def refused(self, error: Exception) -> None:
+    def on_unavailable(self, error: Exception) -> None:
         self._renewer.interrupted(self)
 
-    def late(self, now: float) -> None:
-        self._renewer.silent(self)
+    def on_timeout(self, now: float) -> None:
+        self._renewer.batch_timed_out(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from wheel_lock.engine.interfaces import Shard, terms_of
+from wheel_lock.engine.interfaces import Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.errors import counted
 from wheel_lock.lease import Lease
@@ -70,7 +70,7 @@ class Outage:
 
     def _log_warning(self, held: Iterable[Lease], text: str, cause: str) -> None:
         """On the notifier thread, where it delays nobody to look whose they all are."""
-        locks = sum(terms_of(lease).renewer is self._shard for lease in held)
+        locks = sum(group_of(lease).renewer is self._shard for lease in held)
         if locks:
             self._in_log = True
             logger.warning(

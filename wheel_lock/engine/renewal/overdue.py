@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 
 from sortedcontainers import SortedKeyList
 
-from wheel_lock.engine.interfaces import terms_of
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.lease import Lease
 from wheel_lock.protocol.scripts import Script
 
@@ -20,7 +20,7 @@ def _urgency(lease: Lease) -> tuple[float, float]:
 
 
 def _script_of(lease: Lease) -> Script:
-    return terms_of(lease).kind.renew
+    return group_of(lease).lock_type.renew
 
 
 class Overdue:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, terms_of
+from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
-from wheel_lock.engine.renewal.retry import OverdueLeases
+from wheel_lock.engine.renewal.retry import RenewalRetries
 from wheel_lock.engine.renewal.verification import Verification
-from wheel_lock.engine.requests.cleanup import CleanUp
-from wheel_lock.engine.requests.replication import Replicas, new_node
+from wheel_lock.engine.requests.cleanup import Cleanup
+from wheel_lock.engine.requests.replication import ReplicationBarrier, new_node
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import (
     HELD,
@@ -28,7 +28,7 @@ from wheel_lock.lease import (
     local_deadline,
     mark_sent,
 )
-from wheel_lock.lock_types.base import Kind
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node
 from wheel_lock.options import latest_renewal_s, shortest_timeout_s
@@ -41,7 +41,7 @@ CROWD = 64  # entries in a tick from which on first renewals are spread: a twent
 _TOGETHER = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
 
 
-class Renewer(OverdueLeases):
+class Renewer(RenewalRetries):
     """Keeps the leases of one node alive. Timer's thread only.
 
     Args:
@@ -58,10 +58,10 @@ class Renewer(OverdueLeases):
         self._counters = table.state.counters
         self.domain: FailureDomain = self
         self.node = new_node(table, self, connector)
-        self._groups: dict[tuple[Kind, int, int], RenewalGroup] = {}
+        self._groups: dict[tuple[LockType, int, int], RenewalGroup] = {}
         # Where acquires go, if that is somewhere else.
-        self.replicas = Replicas(table, self, connector) if self._options.min_replicas else None
-        self.acquiring_node = self.node if self.replicas is None else self.replicas.node
+        self.replication = ReplicationBarrier(table, self, connector) if self._options.min_replicas else None
+        self.acquiring_node = self.node if self.replication is None else self.replication.node
         self.every_ticks = 1  # where there are several nodes each has ticks of its own
         self.tick_share = 0
         self._reset()
@@ -73,7 +73,9 @@ class Renewer(OverdueLeases):
             group.alive = False
         self._reset()
 
-    def group(self, kind: Kind, timeout_s: float, timeout_ms: int, renew_every_s: float | None) -> RenewalGroup:
+    def group(
+        self, lock_type: LockType, timeout_s: float, timeout_ms: int, renew_every_s: float | None
+    ) -> RenewalGroup:
         """Return the group for these terms. From any thread.
 
         Raises:
@@ -81,33 +83,35 @@ class Renewer(OverdueLeases):
         """
         scale = self.timer.scale
         if renew_every_s is None:
-            return self._group_of(kind, timeout_s, timeout_ms, scale.span(timeout_s))
-        after = scale.span(renew_every_s)
-        if renew_every_s * 2 > timeout_s or after < 10:  # else enough is left by far, and every acquire passes here
-            after = min(after, scale.most(latest_renewal_s(timeout_s, scale.tick_s)))
-        if after < 1:
+            return self._group_of(lock_type, timeout_s, timeout_ms, scale.span(timeout_s))
+        interval_ticks = scale.span(renew_every_s)
+        if (
+            renew_every_s * 2 > timeout_s or interval_ticks < 10
+        ):  # else enough is left by far, and every acquire passes here
+            interval_ticks = min(interval_ticks, scale.most(latest_renewal_s(timeout_s, scale.tick_s)))
+        if interval_ticks < 1:
             raise ValueError(
                 f"timeout must be at least {shortest_timeout_s(scale.tick_s):.3g} seconds on a timer with ticks of "
                 f"{scale.tick_s:g} s, not {timeout_s:.10g}, if it is to be renewed"
             )
-        return self._group_of(kind, timeout_s, timeout_ms, after)
+        return self._group_of(lock_type, timeout_s, timeout_ms, interval_ticks)
 
     def like(self, group: LeaseGroup) -> RenewalGroup:
         """Return the group of the same terms as another renewer's. From any thread."""
-        return self._group_of(group.kind, group.timeout_s, group.timeout_ms, group.after)
+        return self._group_of(group.lock_type, group.timeout_s, group.timeout_ms, group.interval_ticks)
 
-    def _group_of(self, kind: Kind, timeout_s: float, timeout_ms: int, after: int) -> RenewalGroup:
-        key = (kind, timeout_ms, after)
+    def _group_of(self, lock_type: LockType, timeout_s: float, timeout_ms: int, interval_ticks: int) -> RenewalGroup:
+        key = (lock_type, timeout_ms, interval_ticks)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups.setdefault(key, RenewalGroup(self, kind, timeout_s, timeout_ms, after))
+            group = self._groups.setdefault(key, RenewalGroup(self, lock_type, timeout_s, timeout_ms, interval_ticks))
         return group
 
     # -- onto the wheel ----------------------------------------------------------------------------------------------
 
     def schedule(self, lease: Lease, sent_at: float) -> None:
         """Put a lease that was granted or confirmed at ``sent_at`` on the wheel for what comes next."""
-        group = terms_of(lease)
+        group = group_of(lease)
         wheel, floor = self.timer.wheel, self.timer.scale.floor
         last = floor(lease.deadline) - 1  # a tick early: the loss must be told by the deadline
         if lease.at_limit:
@@ -118,7 +122,7 @@ class Renewer(OverdueLeases):
         extended = floor(lease.deadline - group.timeout_s)
         believed_s = local_deadline(0.0, group.timeout_s)
         share = min((lease.deadline - sent_at) / believed_s, 1.0)
-        tick = max(floor(sent_at) + int(group.after * share + 1e-6), extended + group.after)
+        tick = max(floor(sent_at) + int(group.interval_ticks * share + 1e-6), extended + group.interval_ticks)
         if wheel.load(tick) >= CROWD:
             tick = self._spread(group, tick)
         if max(tick, wheel.now + 1) < last:
@@ -132,9 +136,9 @@ class Renewer(OverdueLeases):
             for lease in leases:
                 self.schedule(lease, sent_at)
             return
-        group = terms_of(leases[0])
+        group = group_of(leases[0])
         wheel = self.timer.wheel
-        tick = self.timer.scale.floor(sent_at) + group.after
+        tick = self.timer.scale.floor(sent_at) + group.interval_ticks
         if max(tick, wheel.now + 1) >= self.timer.scale.floor(leases[0].deadline) - 1:
             self._hurry(leases)
             return
@@ -157,17 +161,17 @@ class Renewer(OverdueLeases):
 
     def _spread(self, group: LeaseGroup, tick: int) -> int:
         """Return an earlier tick than ``tick``, one of this node's own."""
-        tick -= group.earlier()
+        tick -= group.next_phase()
         return tick - (tick - self.tick_share) % self.every_ticks
 
-    def _go_on(self, kept: list[Lease], batch: Batch) -> None:
+    def _reschedule(self, kept: list[Lease], batch: Batch) -> None:
         """Put confirmed leases on the wheel again, each one interval after it was due."""
-        after = batch.terms.after
+        interval_ticks = batch.params.interval_ticks
         # Those that were due long ago would be due again at once: their next renewal counts from this one.
         verified = batch.verification is not None
-        punctual = not verified and self.timer.wheel.now - kept[0].tick <= max(after // 4, 1)
+        punctual = not verified and self.timer.wheel.now - kept[0].tick <= max(interval_ticks // 4, 1)
         if (punctual or verified) and kept[0].limits is None:
-            self.timer.wheel.rearm(kept, after)
+            self.timer.wheel.rearm(kept, interval_ticks)
         else:
             seconds = self.timer.scale.seconds
             for lease in kept:
@@ -175,11 +179,11 @@ class Renewer(OverdueLeases):
 
     # -- what is due -------------------------------------------------------------------------------------------------
 
-    def sort_out(self, odd: Iterable[Lease], now: float) -> list[Lease]:
+    def partition_due(self, failed: Iterable[Lease], now: float) -> list[Lease]:
         """Deal with due leases that have limits, an owner that has ended, or no time left; return those to renew."""
         live: list[Lease] = []
         tick = self.timer.wheel.now
-        for lease in odd:
+        for lease in failed:
             if lease.state is not HELD or lease in self.timer.wheel:
                 continue  # what was called before it in this step has ended it, or put it on the wheel again
             lapsing = lease.at_limit and self.timer.scale.floor(lease.deadline) - 1 <= tick
@@ -196,7 +200,7 @@ class Renewer(OverdueLeases):
     def renew(self, group: LeaseGroup, leases: list[Lease]) -> None:
         """Send renewals for HELD leases that are due, as far as the node can take them; the rest is overdue."""
         size = self.node.batch_size
-        if self.node.ready and not self._sick and group.kind.renew not in self._refused:
+        if self.node.ready and not self._server_rejecting and group.lock_type.renew not in self._refused:
             room = max(self._options.max_calls_in_flight - self._in_flight, 0) * size
             now_sent, leases = leases[:room], leases[room:]
             for start in range(0, len(now_sent), size):
@@ -238,7 +242,7 @@ class Renewer(OverdueLeases):
 
     # -- outcomes ----------------------------------------------------------------------------------------------------
 
-    def settled(self, batch: Batch) -> None:
+    def retire_batch(self, batch: Batch) -> None:
         """The batch is answered, or never will be: its leases are where it is not."""
         self._in_flight -= 1
         self._drained_in_flight -= batch.drained
@@ -253,30 +257,30 @@ class Renewer(OverdueLeases):
 
     def vanished(self, batch: Batch) -> None:
         """All leases of the batch have ended before it could be sent again."""
-        self.settled(batch)
+        self.retire_batch(batch)
         self._go_on_probing()
 
     def _go_on_probing(self) -> None:
         """What has ended without a word about the node may have been its probe."""
-        if self._sick or self._helpless:
+        if self._server_rejecting or self._helpless:
             self._retry_later()
 
-    def confirmed(self, batch: Batch, odd: Sequence[tuple[int, int | ServerError]]) -> None:
+    def confirmed(self, batch: Batch, failed: Sequence[tuple[int, int | ServerError]]) -> None:
         """The server has answered: all is well but for ``odd``."""
         now = self.timer.clock.now()  # after the reply: a thread that was stopped must not read its own past
-        self.settled(batch)
+        self.retire_batch(batch)
         leases = batch.leases
-        if self._sick:
-            self._sick = False
+        if self._server_rejecting:
+            self._server_rejecting = False
             self._resting.clear()
-        self._refused.pop(batch.terms.kind.renew, None)
-        if odd:
-            exceptional = dict(odd)
+        self._refused.pop(batch.params.lock_type.renew, None)
+        if failed:
+            exceptional = dict(failed)
             self._due_now(batch, [leases[index] for index in exceptional])
-            self._some_failed(batch, [(leases[index], verdict) for index, verdict in odd])
+            self._some_failed(batch, [(leases[index], status) for index, status in failed])
             leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
         if not self.router.stable:
-            leases = [lease for lease in leases if terms_of(lease).renewer is self]  # others have been let go meanwhile
+            leases = [lease for lease in leases if group_of(lease).renewer is self]  # others have been let go meanwhile
         if leases:
             self._take_confirmation(batch, leases, now)
         if self.overdue:
@@ -287,7 +291,7 @@ class Renewer(OverdueLeases):
         self.go_on_verifying()
 
     def _take_confirmation(self, batch: Batch, leases: Sequence[Lease], now: float) -> None:
-        result = confirm_all(leases, batch.sent_at, now, batch.terms.timeout_s)
+        result = confirm_all(leases, batch.sent_at, now, batch.params.timeout_s)
         counters, seconds = self._counters, self.timer.scale.seconds
         for kept in (result.kept, result.limited):
             if not kept:
@@ -304,7 +308,7 @@ class Renewer(OverdueLeases):
         counters.slack_min_s = min(counters.slack_min_s, result.slack_s)
         for kept in (result.kept, result.limited):
             if kept:
-                self._go_on(kept, batch)
+                self._reschedule(kept, batch)
         self._too_late(result.other)
 
     def _too_late(self, leases: Sequence[Lease]) -> None:
@@ -321,61 +325,61 @@ class Renewer(OverdueLeases):
             leases: The leases.
             node: On which channel, where it must come after something that was sent there.
         """
-        group = terms_of(leases[0])
+        group = group_of(leases[0])
         if not group.alive:
             return  # in a forked child: they are the parent's
-        until = max(self.timer.now + group.timeout_s, *[lease.may_last for lease in leases])
-        CleanUp(self.table, node or self.node, group.kind, leases, until).start()
+        until = max(self.timer.now + group.timeout_s, *[lease.max_expiry for lease in leases])
+        Cleanup(self.table, node or self.node, group.lock_type, leases, until).start()
 
-    def _some_failed(self, batch: Batch, odd: Sequence[tuple[Lease, int | ServerError]]) -> None:
+    def _some_failed(self, batch: Batch, failed: Sequence[tuple[Lease, int | ServerError]]) -> None:
         """Deal with the entries of a batch that were not renewed; those that ended meanwhile are none of our business."""
         # A node answers a call that declares its keys with MOVED, and without a cluster there is no other node.
         may_stray = not self.router.stable and not batch.declared
         gone: list[Lease] = []
         taken: list[Lease] = []
         unknown: list[Lease] = []
-        strays: list[Lease] = []
+        misrouted: list[Lease] = []
         errors: list[ServerError] = []
-        for lease, verdict in odd:
-            if lease.state is not RENEWING or terms_of(lease).renewer is not self:
+        for lease, status in failed:
+            if lease.state is not RENEWING or group_of(lease).renewer is not self:
                 continue
-            if verdict == GONE:
+            if status == GONE:
                 gone.append(lease)
-            elif may_stray and code_of(verdict) == NOT_LOCAL:
-                lease.move(Event.UNKNOWN)
-                strays.append(lease)
-            elif verdict == TAKEN or code_of(verdict) == "WRONGTYPE":
+            elif may_stray and code_of(status) == NOT_LOCAL:
+                lease.transition(Event.OUTCOME_UNKNOWN)
+                misrouted.append(lease)
+            elif status == TAKEN or code_of(status) == "WRONGTYPE":
                 taken.append(lease)
             else:
-                lease.move(Event.UNKNOWN)
+                lease.transition(Event.OUTCOME_UNKNOWN)
                 unknown.append(lease)
-                if isinstance(verdict, ServerError):
-                    errors.append(verdict)
+                if isinstance(status, ServerError):
+                    errors.append(status)
         self.table.mark_lost(gone, LossReason.KEY_GONE)
         self.table.mark_lost(taken, LossReason.TAKEN)
-        if strays:
-            self._ask_alone(strays)
+        if misrouted:
+            self._ask_alone(misrouted)
         if unknown:
             self.router.refused(self.node, errors)
             self.outage.begin(errors[0] if errors else None)
             self._counters.unknown += len(unknown)
             self.watch_overdue(unknown)
-            self._rest(unknown)
+            self._defer(unknown)
 
-    def _ask_alone(self, strays: Sequence[Lease]) -> None:
+    def _ask_alone(self, misrouted: Sequence[Lease]) -> None:
         """Ask about OVERDUE leases that the node does not own, each alone: then it says who does."""
         self.router.refresh()
-        for lease in self.router.rehome(strays):
-            self._send(terms_of(lease), [lease], drained=True)
+        for lease in self.router.rehome(misrouted):
+            self._send(group_of(lease), [lease], drained=True)
 
     def failed(self, batch: Batch, error: ServerError) -> None:
         """The server refused the whole call (BUSY, LOADING, READONLY, ...): that proves nothing about any lease."""
         self.interrupted(batch)
-        script = batch.terms.kind.renew
+        script = batch.params.lock_type.renew
         if script in self._refused:  # others have been carried out since, or it is known already
             del self._refused[script]  # to come last
         else:
-            self._sick = True
+            self._server_rejecting = True
         self._refused[script] = None
         self._retry_later()
         self.router.refused(self.node, [error])
@@ -383,19 +387,19 @@ class Renewer(OverdueLeases):
 
     def refused_alone(self, batch: Batch, error: ServerError) -> None:
         """The call about one lease was refused where each has its own: behind a proxy that says nothing of the others."""
-        self.turned_away(batch)
+        self.batch_deferred(batch)
         self.router.refused(self.node, [error])
         self.outage.begin(error)
 
-    def let_strays_go(self) -> None:
+    def drop_misrouted(self) -> None:
         """Do not wait for a silent node's answer about leases that live elsewhere by now."""
         for batch in tuple(self._silent):
             for lease in batch.leases:
-                if lease.state is RENEWING and terms_of(lease).renewer is self:
+                if lease.state is RENEWING and group_of(lease).renewer is self:
                     home = self.router.shard_of(lease.key)
                     if home is not self:
                         self.overdue.discard(lease)
-                        lease.move(Event.UNKNOWN)
+                        lease.transition(Event.OUTCOME_UNKNOWN)
                         self.router.migrate(lease, home)
 
     def moved(self, batch: Batch, home: Shard) -> None:
@@ -406,25 +410,25 @@ class Renewer(OverdueLeases):
                 self.router.migrate(lease, home)
         self._go_on_probing()
 
-    def turned_away(self, batch: Batch) -> None:
+    def batch_deferred(self, batch: Batch) -> None:
         """A batch of one lease could not be carried out for the moment, for a reason that concerns its slot alone."""
         self.interrupted(batch)
-        self._rest([lease for lease in batch.leases if lease.state is OVERDUE and terms_of(lease).renewer is self])
+        self._defer([lease for lease in batch.leases if lease.state is OVERDUE and group_of(lease).renewer is self])
 
-    def _rest(self, leases: Iterable[Lease]) -> None:
+    def _defer(self, leases: Iterable[Lease]) -> None:
         """Do not ask about OVERDUE leases again before a while."""
         self._resting.update(leases)
         self._retry_later()
 
     def interrupted(self, batch: Batch) -> None:
         """There will be no reply: try again."""
-        self.settled(batch)
+        self.retire_batch(batch)
         # A lease that has been let go meanwhile is being renewed by another node, and that renewal is not in doubt.
-        unknown = [lease for lease in batch.leases if lease.state is RENEWING and terms_of(lease).renewer is self]
+        unknown = [lease for lease in batch.leases if lease.state is RENEWING and group_of(lease).renewer is self]
         self._due_now(batch, unknown)
         self._counters.unknown += 0 if batch.silent else len(unknown)
         for lease in unknown:
-            lease.move(Event.UNKNOWN)
+            lease.transition(Event.OUTCOME_UNKNOWN)
         self.watch_overdue(unknown)
         self.router.rehome(unknown)
 
@@ -434,7 +438,7 @@ class Renewer(OverdueLeases):
             for lease in leases:
                 lease.tick = self.timer.wheel.now
 
-    def silent(self, batch: Batch) -> None:
+    def batch_timed_out(self, batch: Batch) -> None:
         """No reply for too long: watch the deadlines of its leases, and suspect the connection."""
         waiting = [lease for lease in batch.leases if lease.state is RENEWING]
         self._counters.unknown += len(waiting)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from functools import partial
 
-from wheel_lock.engine.future import Operation, nobody
-from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, terms_of
+from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import log_given_up
 from wheel_lock.engine.renewal.batch import Batch
@@ -14,7 +14,7 @@ from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.overdue import Overdue
 from wheel_lock.engine.renewal.verification import Verification
 from wheel_lock.engine.requests.base import start_query
-from wheel_lock.engine.requests.replication import Replicas
+from wheel_lock.engine.requests.replication import ReplicationBarrier
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import HELD, OVERDUE, Event, Lease, local_deadline
@@ -31,23 +31,23 @@ _DRAIN_LEASES = 1000  # where each has a call of its own
 _DRAIN_CALLS = 64  # under way from the overdue set: 35 ms of a server's time, so that what is due now is not held up
 
 
-class OverdueLeases(Shard):
+class RenewalRetries(Shard):
     """What a renewer knows of leases whose renewal is not confirmed. Timer's thread only."""
 
     table: LeaseTable
     router: Router
-    replicas: Replicas | None = None
+    replication: ReplicationBarrier | None = None
     timer: HashedWheelTimer
     _options: ContextOptions
 
     def _reset(self) -> None:
-        if self.replicas is not None:
-            self.replicas.begin_anew()
+        if self.replication is not None:
+            self.replication.begin_anew()
         self.overdue = Overdue()
         self._in_flight = 0
         self._drained_in_flight = 0  # of these, those that are about overdue leases
         self._silent: set[Batch] = set()  # batches that were not answered when they should have been
-        self._sick = False  # the server answers renewals with an error: one probe at a time
+        self._server_rejecting = False  # the server answers renewals with an error: one probe at a time
         # What it has refused since it last carried it out, perhaps for a reason of its own; the latest last.
         self._refused: dict[Script, None] = {}
         self._resting: set[Lease] = set()  # renewals that the server refused one by one: not before the next probe
@@ -64,7 +64,9 @@ class OverdueLeases(Shard):
     @property
     def well(self) -> bool:
         """Whether the node answers, and nothing is left of what it has not answered, or has refused."""
-        return self.node.ready and not (self._sick or self._drained_in_flight or self._resting or self.overdue)
+        return self.node.ready and not (
+            self._server_rejecting or self._drained_in_flight or self._resting or self.overdue
+        )
 
     def is_needed(self, node: Node) -> bool:
         """Return whether leases are held, and some may live here."""
@@ -82,7 +84,7 @@ class OverdueLeases(Shard):
     @property
     def nodes(self) -> list[Node]:
         """Its node, once for each of its channels."""
-        return [self.node] if self.replicas is None else [self.node, self.replicas.node]
+        return [self.node] if self.replication is None else [self.node, self.replication.node]
 
     @property
     def idle(self) -> bool:
@@ -102,7 +104,7 @@ class OverdueLeases(Shard):
 
     def crashed(self, error: Exception) -> None:
         """End what is kept at this node: a call for it has failed, and nothing else is in doubt."""
-        leases = [lease for lease in self.table.held if terms_of(lease).renewer is self]
+        leases = [lease for lease in self.table.held if group_of(lease).renewer is self]
         log_given_up(len(leases), error)
         self.table.mark_lost(leases, LossReason.INTERNAL_ERROR)
         for node in self.nodes:
@@ -116,7 +118,7 @@ class OverdueLeases(Shard):
         """Watch ``leases`` until their deadlines; HELD ones become OVERDUE."""
         for lease in leases:
             if lease.state is HELD:
-                lease.move(Event.UNKNOWN)
+                lease.transition(Event.OUTCOME_UNKNOWN)
         self.overdue.add(leases)
         self._set_watch()
 
@@ -157,9 +159,9 @@ class OverdueLeases(Shard):
         sent = self._send_some(calls, besides=self._refused)
         if self._retry is None:
             for script in tuple(self._refused):
-                if not (self._sick and sent):
+                if not (self._server_rejecting and sent):
                     sent += self._send_some(1, of=script)
-            if self._refused and not self._sick:
+            if self._refused and not self._server_rejecting:
                 self._retry_later()
 
     def _send_some(self, calls: int, *, of: Script | None = None, besides: Container[Script] = ()) -> int:
@@ -171,7 +173,7 @@ class OverdueLeases(Shard):
             self.table.mark_lost([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
             for lease in taken:
                 if lease.state is OVERDUE:
-                    by_group.setdefault(terms_of(lease), []).append(lease)
+                    by_group.setdefault(group_of(lease), []).append(lease)
             for group, leases in by_group.items():
                 for start in range(0, len(leases), size):
                     batch = leases[start : start + size]
@@ -185,9 +187,9 @@ class OverdueLeases(Shard):
     @property
     def _room(self) -> int:
         """How many more calls may be under way from the overdue set."""
-        if self._sick or self._helpless:
+        if self._server_rejecting or self._helpless:
             return 0 if self._in_flight or self._retry is not None else 1
-        most = _DRAIN_LEASES if self.node.one_by_one else _DRAIN_CALLS
+        most = _DRAIN_LEASES if self.node.single_key_mode else _DRAIN_CALLS
         # Not less for what is due: on a long way there may always be more of that under way.
         return min(most - self._drained_in_flight, self._options.max_calls_in_flight - self._in_flight)
 
@@ -202,7 +204,7 @@ class OverdueLeases(Shard):
 
     def heard(self, *, not_now: bool) -> None:
         """The server has answered a call: that it cannot now, or otherwise. It counts where each lease has its own call."""
-        if not self.node.one_by_one:
+        if not self.node.single_key_mode:
             return
         self._answers.add(not_now)
         if self._helpless and not not_now:
@@ -234,7 +236,7 @@ class OverdueLeases(Shard):
         if new:
             self.verification = Verification(self) if self.table.held else None  # type: ignore[arg-type]
         self.router.ready()
-        self._sick = self._helpless = False
+        self._server_rejecting = self._helpless = False
         self._answers.clear()
         self._refused.clear()
         self._resting.clear()
@@ -250,39 +252,39 @@ class OverdueLeases(Shard):
     @property
     def takes_more(self) -> bool:
         """Whether the node answers, does not refuse renewals, and has not too many of them unanswered."""
-        return self.node.ready and not self._sick and self._in_flight < self._options.max_calls_in_flight
+        return self.node.ready and not self._server_rejecting and self._in_flight < self._options.max_calls_in_flight
 
     def needs_none(self, lease: Lease) -> bool:
         """Whether a lease is not to be renewed now: never again, or not before that prolongs what was extended."""
-        return lease.at_limit or lease.deadline > local_deadline(self.timer.now, terms_of(lease).timeout_s)
+        return lease.at_limit or lease.deadline > local_deadline(self.timer.now, group_of(lease).timeout_s)
 
-    def look_at(self, lease: Lease, then: Callable[[], object] = nobody) -> None:
+    def look_at(self, lease: Lease, then: Callable[[], object] = noop) -> None:
         """Ask whether the server knows a HELD lease that needs no renewal now; ``then()`` is called with the answer.
 
         No answer proves nothing: the server is asked again after a while.
         """
-        kind = terms_of(lease).kind
+        lock_type = group_of(lease).lock_type
 
         def looked() -> None:
             then()
             if lease.state is not HELD:
                 return
-            error = operation.error
+            error = future.error
             not_now = isinstance(error, LockServerError) and error.code in NOT_NOW
             if not_now or isinstance(error, (LockUnavailable, LockTimeout)):
                 self.timer.call_at(self.timer.now + _LOOK_AGAIN_S, look_again, self)
-            elif error is None and not operation.result():
+            elif error is None and not future.result():
                 self.table.mark_lost([lease], LossReason.KEY_GONE)
 
         def look_again(now: float) -> None:
             if lease.state is HELD and not self.table.state.closed:
-                terms_of(lease).renewer.look_at(lease)
+                group_of(lease).renewer.look_at(lease)
 
-        operation = Operation[bool](looked)
-        start_query(self.table, lease.name, kind.owned(lease), partial(kind.read_owned, lease=lease), operation)
+        future = Future[bool](looked)
+        start_query(self.table, lease.name, lock_type.owned(lease), partial(lock_type.parse_owned, lease=lease), future)
 
     def server_is_well(self) -> None:
         """It has just granted a lock: if it refused renewals before, there is no need to wait for the next probe."""
-        if self._sick:
+        if self._server_rejecting:
             self.ready(self.node, new=False)
         self.outage.look()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from wheel_lock.engine.interfaces import LeaseGroup, Shard, terms_of
+from wheel_lock.engine.interfaces import LeaseGroup, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.lease import HELD, Lease, local_deadline
 
@@ -73,7 +73,7 @@ class Verification:
         self._next += len(part)
         by_group: dict[LeaseGroup, list[Lease]] = {}
         for lease in part:
-            group = terms_of(lease)
+            group = group_of(lease)
             if lease.state is not HELD or group.renewer is not renewer:
                 continue
             if renewer.needs_none(lease) or (lease.limits is not None and lease.limits.max_renewals is not None):
@@ -83,7 +83,7 @@ class Verification:
                 due = lease.tick
                 if wheel.cancel(lease):
                     # One interval after this is where it was on the wheel.
-                    lease.tick = min(due - group.after, wheel.now)
+                    lease.tick = min(due - group.interval_ticks, wheel.now)
                     by_group.setdefault(group, []).append(lease)
         for group, leases in by_group.items():
             for start in range(0, len(leases), size):

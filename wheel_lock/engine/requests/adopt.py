@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from wheel_lock.engine.future import Operation
-from wheel_lock.engine.interfaces import terms_of
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.errors import InvalidHandoff, LockLost, LockTimeout, quoted
@@ -19,7 +19,7 @@ from wheel_lock.lock_types.base import NO_FENCE, OTHER_FENCE
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 
 
 class Adopt(Acquire):
@@ -30,20 +30,20 @@ class Adopt(Acquire):
     may_wait = False  # it is about a lease in hand: whoever gives it up has it released
 
     def __init__(
-        self, table: LeaseTable, lease: Lease, options: LockOptions, handoff: Handoff, operation: Operation[bool]
+        self, table: LeaseTable, lease: Lease, options: LockOptions, handoff: Handoff, future: Future[bool]
     ) -> None:
-        super().__init__(table, (lease,), options, operation)
+        super().__init__(table, (lease,), options, future)
         self._handoff = handoff
 
-    def _call(self, *, again: bool) -> Call:
-        terms = terms_of(self.lease)
-        return terms.kind.adopt(self.lease, self._handoff.token, terms.timeout_ms, self._handoff.fence)
+    def _call(self, *, again: bool) -> Command:
+        params = group_of(self.lease)
+        return params.lock_type.adopt(self.lease, self._handoff.token, params.timeout_ms, self._handoff.fence)
 
     def value_reply(self, reply: Reply) -> None:
         if reply == OTHER_FENCE and self._handoff.fence is not None:
             self._other_fence()
             return
-        reason = terms_of(self.lease).kind.read_adopt(reply)
+        reason = group_of(self.lease).lock_type.parse_adopt(reply)
         if self.finished:
             return
         self.finish()
@@ -51,7 +51,7 @@ class Adopt(Acquire):
             self.take(self._handoff.fence or NO_FENCE)
         else:
             self.table.reject([self.lease], False)
-            self.operation.fail(LockLost(self.lease.name, reason))
+            self.future.set_exception(LockLost(self.lease.name, reason))
 
     def _other_fence(self) -> None:
         if self.finished:
@@ -59,7 +59,7 @@ class Adopt(Acquire):
         self.finish()
         self.table.reject([self.lease], False)
         name = self._handoff.name
-        self.operation.fail(
+        self.future.set_exception(
             InvalidHandoff(f"The fence in the text is not the one that the lock {quoted(name)} has", name)
         )
 
@@ -69,7 +69,7 @@ class Adopt(Acquire):
             # What is left is known now. The text may have been read long ago, where connecting took its time.
             left_s = until - time.time() + self.timer.clock.now() - self.sent_at
             if left_s <= 0:
-                self._turn_down(True)
+                self._reject(True)
                 return
             self._options = replace(self._options, max_hold_s=left_s)
         super().take(fence)

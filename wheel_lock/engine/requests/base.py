@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from wheel_lock.engine.future import Operation
-from wheel_lock.engine.interfaces import Shard, terms_of
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import Lease
-from wheel_lock.lock_types.base import Kind
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.protocol.resp import LONG_TEXT, MalformedReply, Reply, error_text
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.wheel import WheelEntry
@@ -30,20 +30,20 @@ _LEAST_S = 0.1  # what a try is given however little time its caller has left: a
 _LEAST_CONNECTING_S = 0.5  # the same where it has to wait for a connection
 
 
-class Patience:
+class RequestTimeouts:
     """The wheel's group of requests whose time may run out."""
 
     def due(self, entries: Sequence[Any], now: float) -> None:
         """Tell each request that it is late."""
         for request in entries:
-            guarded(request, request.late, now)
+            guarded(request, request.on_timeout, now)
 
     def domains(self, entries: Sequence[Any]) -> Sequence[FailureDomain]:
         """Return what a failure costs: each request is a domain of its own."""
         return entries
 
 
-PATIENCE = Patience()
+REQUEST_TIMEOUTS = RequestTimeouts()
 
 
 def least_s(node: Node) -> float:
@@ -85,40 +85,51 @@ class Request(WheelEntry):
         sent_at: When it was last about to be sent, in seconds of the timer's clock.
     """
 
-    __slots__ = ("asked", "declared", "finished", "group", "in_full", "node", "sends", "sent_at", "table", "timer")
+    __slots__ = (
+        "attempts",
+        "declared",
+        "finished",
+        "group",
+        "node",
+        "sent_asking",
+        "sent_at",
+        "table",
+        "timer",
+        "use_eval",
+    )
 
     def __init__(self, table: LeaseTable, node: Node) -> None:
         self.tick = -1
-        self.group = PATIENCE
+        self.group = REQUEST_TIMEOUTS
         self.table = table
         self.timer = timer = table.timer
         self.node = node
-        self.asked = False
+        self.sent_asking = False
         self.declared = False
         self.finished = False
-        self.in_full = False
-        self.sends = 0
+        self.use_eval = False
+        self.attempts = 0
         self.sent_at = timer.now
 
-    def call(self) -> Call:
+    def call(self) -> Command:
         """Return the command."""
         raise NotImplementedError
 
-    def encode(self, level: int) -> bytes:
+    def encode(self, capability: int) -> bytes:
         """Return the bytes to send, noting the time before they exist."""
         self.sent_at = self.timer.now
         call = self.call()
         if self.node.declares:
             call = call.declared()  # then a node of a cluster that does not own it says who does
         self.declared = call.keys > 0 or call.script is None
-        self.sends += 1
-        return call.encode(level, self.in_full)
+        self.attempts += 1
+        return call.encode(capability, self.use_eval)
 
-    def answered(self, reply: Reply) -> None:
+    def on_reply(self, reply: Reply) -> None:
         """Take the reply. Raises MalformedReply, before anything has changed, if it makes no sense."""
         if isinstance(reply, ServerError):
-            if not self.in_full and reply.code == "NOSCRIPT":
-                self.in_full = True
+            if not self.use_eval and reply.code == "NOSCRIPT":
+                self.use_eval = True
                 self.resend()
             else:
                 self.error_reply(reply)
@@ -147,10 +158,10 @@ class Request(WheelEntry):
 
     def unsent(self) -> None:
         """It was queued at a channel, and none of its bytes has been sent."""
-        self.sends -= 1
+        self.attempts -= 1
 
     @property
-    def subjects(self) -> Sequence[Lease]:
+    def leases(self) -> Sequence[Lease]:
         """The leases that it is about."""
         return ()
 
@@ -161,21 +172,21 @@ class Request(WheelEntry):
     @property
     def key(self) -> bytes | None:
         """The name that decides about its node; None where there is none."""
-        return self.subjects[0].key if self.subjects else None
+        return self.leases[0].key if self.leases else None
 
-    def moved_to(self, shard: Shard) -> None:
+    def redirect_to(self, shard: Shard) -> None:
         """Send the request to another node, where the leases that it is about live by now."""
-        for lease in self.subjects:
+        for lease in self.leases:
             self.table.router.migrate(lease, shard)
-        self.asked = False
-        self.node = self.road_to(shard)
+        self.sent_asking = False
+        self.node = self.node_on(shard)
         self.resend()
 
-    def road_to(self, shard: Shard) -> Node:
+    def node_on(self, shard: Shard) -> Node:
         """Return the connection on which the request goes to a node."""
         return shard.node
 
-    def try_later(self, pause_s: float, *, perhaps_done: bool = False) -> bool:
+    def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
         """Send it again after a pause, if that is its way; its last try was not carried out, or not ``perhaps_done``."""
         return False
 
@@ -188,7 +199,7 @@ class Request(WheelEntry):
         """End it and the leases that it is about: the library's own code has failed in the middle of it."""
         self.finished = True
         self.timer.wheel.cancel(self)
-        for lease in self.subjects:
+        for lease in self.leases:
             self.table.give_up([lease])
 
     def value_reply(self, reply: Reply) -> None:
@@ -199,15 +210,15 @@ class Request(WheelEntry):
         """Take an error reply."""
         raise NotImplementedError
 
-    def broken(self, error: Exception) -> None:
+    def on_connection_lost(self, error: Exception) -> None:
         """Its connection has gone without a reply."""
         raise NotImplementedError
 
-    def refused(self, error: Exception) -> None:
+    def on_unavailable(self, error: Exception) -> None:
         """It will never be sent (again)."""
         raise NotImplementedError
 
-    def late(self, now: float) -> None:
+    def on_timeout(self, now: float) -> None:
         """Its time is up."""
         raise NotImplementedError
 
@@ -227,15 +238,15 @@ class CallerRequest(Request):
     def __init__(self, table: LeaseTable, node: Node, name: str | bytes | None, limit_s: float) -> None:
         # Not through super(): there are two of these in every acquire and release.
         self.tick = -1
-        self.group = PATIENCE
+        self.group = REQUEST_TIMEOUTS
         self.table = table
         self.timer = timer = table.timer
         self.node = node
-        self.asked = False
+        self.sent_asking = False
         self.declared = False
         self.finished = False
-        self.in_full = False
-        self.sends = 0
+        self.use_eval = False
+        self.attempts = 0
         self.sent_at = timer.now
         self.name = name
         self.limit_s = limit_s
@@ -245,8 +256,8 @@ class CallerRequest(Request):
     def start(self) -> None:
         """Send it and let its time run."""
         timer = self.timer
-        self.limit_s += self.node.held_up_s
-        self.suspicion_s += self.node.held_up_s
+        self.limit_s += self.node.expected_delay_s
+        self.suspicion_s += self.node.expected_delay_s
         self.until = timer.now + self.limit_s
         if self.suspicion_s > _MOMENT_S:
             self.node.expect(self)
@@ -260,9 +271,9 @@ class CallerRequest(Request):
         timer.wheel.schedule(self, timer.scale.floor(self.until - self.limit_s + min(self.suspicion_s, self.limit_s)))
 
     @property
-    def tries(self) -> int:
+    def executions(self) -> int:
         """How often the server may have carried it out: a call that it had no script for does not count."""
-        return self.sends - self.in_full
+        return self.attempts - self.use_eval
 
     def finish(self) -> None:
         """Nobody waits any more."""
@@ -288,10 +299,10 @@ class CallerRequest(Request):
         """The server's error is the caller's, unless another server is to be asked."""
         if self.goes_elsewhere(error):
             return
-        if self.node.learns(error, self.declared):
-            self.sends -= 1  # it was not carried out
+        if self.node.note_keys_required(error, self.declared):
+            self.attempts -= 1  # it was not carried out
             if not self.finished:
-                self.one_by_one()
+                self.on_single_key_mode()
         elif not self.finished:
             script = self.call().script
             missing = script.commands & self.node.missing_rights if script and error.code == "NOPERM" else frozenset()
@@ -307,7 +318,7 @@ class CallerRequest(Request):
         """The user may not call commands that are needed: nothing is sent."""
         if not self.finished:
             self.finish()
-            self.sends += bool(self.sends)  # what became of earlier ones is not known, and this counts as refused
+            self.attempts += bool(self.attempts)  # what became of earlier ones is not known, and this counts as refused
             error = ServerError("NOPERM a lock of this kind could not be renewed, or not be released")
             self.failed(refused_by_server(error, self.name, commands))
 
@@ -317,7 +328,7 @@ class CallerRequest(Request):
             return True
         moves = self.goes_to_another_master(error)
         if moves:
-            self.sends -= 1  # it was not carried out
+            self.attempts -= 1  # it was not carried out
             self.node.demoted(error, self)
         return moves
 
@@ -325,12 +336,12 @@ class CallerRequest(Request):
         """Whether it has been refused by a server that is no master any more, and will be sent to the one that is."""
         return error.code == "READONLY" and self.node.connector.discovers
 
-    def one_by_one(self) -> None:
+    def on_single_key_mode(self) -> None:
         """Its node wants one lease a call, with its keys declared."""
         self.resend()
 
-    def try_later(self, pause_s: float, *, perhaps_done: bool = False) -> bool:
-        self.sends -= not perhaps_done
+    def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
+        self.attempts -= not maybe_executed
         self.timer.call_at(self.timer.now + pause_s, lambda now: self.table.router.resend(self), self)
         return True
 
@@ -339,30 +350,30 @@ class CallerRequest(Request):
         """Whether it may be sent again although an earlier try may have been carried out."""
         return True
 
-    def broken(self, error: Exception) -> None:
+    def on_connection_lost(self, error: Exception) -> None:
         """Try again on the next connection, as long as somebody waits."""
         if not self.repeatable:
-            self.refused(error)
+            self.on_unavailable(error)
         elif not self.finished:
             self.node.send(self)
 
-    def refused(self, error: Exception) -> None:
+    def on_unavailable(self, error: Exception) -> None:
         """Give up: there will be no connection."""
         if not self.finished:
             self.finish()
             self.failed(unavailable(self.node, self.name, error))
 
-    def late(self, now: float) -> None:
+    def on_timeout(self, now: float) -> None:
         """Give up: the time is up."""
         if self.finished:
             return
         if self.timer.scale.floor(self.until) > self.timer.wheel.now:
-            if self.sends or self.node.crowded:
+            if self.attempts or self.node.crowded:
                 self.node.suspect()
             self.timer.wheel.schedule(self, self.timer.scale.floor(self.until))
             return
-        if not (self.node.connected and (self.sends or self.node.crowded)):
-            self.refused(why_unsent(self.node, self.limit_s))
+        if not (self.node.connected and (self.attempts or self.node.crowded)):
+            self.on_unavailable(why_unsent(self.node, self.limit_s))
             return
         self.withdraw()
         self.finish()
@@ -375,11 +386,11 @@ class CallerRequest(Request):
 class Query(CallerRequest):
     """A plain read."""
 
-    __slots__ = ("_call", "_operation", "_read")
+    __slots__ = ("_call", "_future", "_read")
 
     @property
     def may_wait(self) -> bool:
-        return not self.asked
+        return not self.sent_asking
 
     def __init__(
         self,
@@ -387,22 +398,22 @@ class Query(CallerRequest):
         node: Node,
         name: str | bytes,
         limit_s: float,
-        call: Call,
+        call: Command,
         read: Callable[[Reply], Any],
-        operation: Operation[Any],
+        future: Future[Any],
     ) -> None:
         super().__init__(table, node, name, limit_s)
         self._call = call
         self._read = read
-        self._operation = operation
+        self._future = future
 
-    def call(self) -> Call:
+    def call(self) -> Command:
         return self._call
 
     def value_reply(self, reply: Reply) -> None:
         value = self._read(reply)
         self.finish()
-        self._operation.complete(value)
+        self._future.set_result(value)
 
     def error_reply(self, error: ServerError) -> None:
         if not self.finished and error.code == "WRONGTYPE":
@@ -418,15 +429,15 @@ class Query(CallerRequest):
         return None if self.name is None else lock_name(self.name)
 
     def failed(self, error: WheelLockError) -> None:
-        self._operation.fail(error)
+        self._future.set_exception(error)
 
 
 def start_query(
-    table: LeaseTable, name: str | bytes, call: Call, read: Callable[[Reply], Any], operation: Operation[Any]
+    table: LeaseTable, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]
 ) -> None:
     """Ask the server something about a name; the operation completes with what ``read`` makes of the reply."""
     node = table.router.shard_of(lock_name(name)).node
-    Query(table, node, name, table.state.options.response_timeout_s, call, read, operation).start()
+    Query(table, node, name, table.state.options.response_timeout_s, call, read, future).start()
 
 
 def hold_limit_error(name: str | bytes | None, options: LockOptions, took_s: float) -> LockTimeout | None:
@@ -447,17 +458,17 @@ def refused_by_server(
     return LockServerError(f"{error_text(error)}{lacks} (lock {quoted(name)})", name, code=error.code)
 
 
-def batch_call(script: Any, kind: Kind, leases: Sequence[Lease], *first: bytes) -> Call:
+def batch_call(script: Any, lock_type: LockType, leases: Sequence[Lease], *first: bytes) -> Command:
     """Return the call of a batched script about ``leases``, whose encoded arguments begin with ``first``."""
-    body = b"".join((*first, *[lease.fragment for lease in leases]))
-    return Call(script, 0, len(first) + kind.arguments * len(leases), body)
+    body = b"".join((*first, *[lease.lease_args for lease in leases]))
+    return Command(script, 0, len(first) + lock_type.args_per_lease * len(leases), body)
 
 
 def node_of(lease: Lease) -> Node:
     """The node that a lease lives on."""
-    return terms_of(lease).renewer.node
+    return group_of(lease).renewer.node
 
 
 def acquiring_node_of(lease: Lease) -> Node:
     """The node that a lease will live on, on the channel for acquires."""
-    return terms_of(lease).renewer.acquiring_node
+    return group_of(lease).renewer.acquiring_node

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from wheel_lock.engine.future import Operation, nobody
-from wheel_lock.engine.interfaces import Shard, shard_at, terms_of
+from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.interfaces import Shard, group_of, shard_at
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import batch_call, hold_limit_error, least_s, no_answer, refused_by_server
-from wheel_lock.engine.requests.bulk import Bulk, Chunk
+from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
 from wheel_lock.engine.requests.permissions import needs_of
 from wheel_lock.errors import ContextClosed, LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import GONE, TAKEN
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
 
-class AcquireMany(Bulk):
+class AcquireMany(BulkOperation):
     """Acquire many locks, each on its own. A failure undoes all of it: a caller gets a whole answer or an error.
 
     With ``all_or_nothing`` one lock that another holds undoes all of it, too. The caller hands over leases while it still
@@ -30,70 +30,70 @@ class AcquireMany(Bulk):
     may_wait = True
 
     def __init__(
-        self, table: LeaseTable, options: LockOptions, operation: Operation[None], all_or_nothing: bool = False
+        self, table: LeaseTable, options: LockOptions, future: Future[None], all_or_nothing: bool = False
     ) -> None:
         super().__init__(table, ())
         self._sealed = False
         self._all_or_nothing = all_or_nothing
         self._places = 0
         self._options = options
-        self._operation = operation
+        self._future = future
         self._granted: list[Lease] = []
         self._undoing = False
         self._error: WheelLockError | None = None
 
-    def road_to(self, shard: Shard) -> Node:
+    def node_on(self, shard: Shard) -> Node:
         return shard.acquiring_node
 
-    def chunk_done(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
-        """Take the outcome of one chunk, when enough replicas have it, and go on."""
-        replicas = shard_at(chunk.node).replicas
-        if replicas is None or len(odd) == len(chunk.leases):
-            super().chunk_done(chunk, odd)
+    def batch_done(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
+        """Take the outcome of one batch, when enough replicas have it, and go on."""
+        replicas = shard_at(batch.node).replication
+        if replicas is None or len(failed) == len(batch.leases):
+            super().batch_done(batch, failed)
         else:
-            replicas.confirm(partial(self._replicated, chunk, odd))
+            replicas.confirm(partial(self._replicated, batch, failed))
 
-    def _replicated(self, chunk: Chunk, odd: dict[int, int | ServerError], error: WheelLockError | None) -> None:
-        if chunk not in self._under_way:
+    def _replicated(self, batch: BulkBatch, failed: dict[int, int | ServerError], error: WheelLockError | None) -> None:
+        if batch not in self._under_way:
             return  # given up meanwhile, and cleaned up
         if error is None:
-            super().chunk_done(chunk, odd)
+            super().batch_done(batch, failed)
         else:
-            self.chunk_failed(chunk, error)
+            self.batch_failed(batch, error)
 
-    def call(self, leases: Sequence[Lease]) -> Call:
-        terms = terms_of(leases[0])
-        assert terms.kind.acquire_many is not None
-        return batch_call(terms.kind.acquire_many, terms.kind, leases, terms.ttl)
+    def call(self, leases: Sequence[Lease]) -> Command:
+        params = group_of(leases[0])
+        assert params.lock_type.acquire_many is not None
+        return batch_call(params.lock_type.acquire_many, params.lock_type, leases, params.ttl)
 
     def needs(self, leases: Sequence[Lease]) -> frozenset[str]:
-        return needs_of(terms_of(leases[0]).kind, leases[0], renewed=self._options.renew_every_s is not None)
+        return needs_of(group_of(leases[0]).lock_type, leases[0], renewed=self._options.renew_every_s is not None)
 
-    def take(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
-        self._give_places_back(len(chunk.leases))
-        for index, verdict in odd.items():
-            lease = chunk.leases[index]
-            self.table.reject([lease], isinstance(verdict, ServerError) and chunk.tries > 1)
-            if isinstance(verdict, ServerError):
-                self._stop(refused_by_server(verdict, lease.name))
-        granted = [lease for index, lease in enumerate(chunk.leases) if index not in odd] if odd else chunk.leases
-        if granted and self.table.grant(granted, self._options, chunk.sent_at):
+    def take(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
+        self._give_places_back(len(batch.leases))
+        for index, status in failed.items():
+            lease = batch.leases[index]
+            self.table.reject([lease], isinstance(status, ServerError) and batch.executions > 1)
+            if isinstance(status, ServerError):
+                self._stop(refused_by_server(status, lease.name))
+        granted = [lease for index, lease in enumerate(batch.leases) if index not in failed] if failed else batch.leases
+        if granted and self.table.grant(granted, self._options, batch.sent_at):
             self._granted.extend(granted)
         elif granted:
             self.table.reject(granted, True)
             granted = []
-            late = hold_limit_error(chunk.name, self._options, self.table.timer.clock.now() - chunk.sent_at)
+            late = hold_limit_error(batch.name, self._options, self.table.timer.clock.now() - batch.sent_at)
             if self.table.state.closed:
                 self._stop(ContextClosed("The context has been closed"))
             elif late is not None:
                 self._stop(late)
-        if self._all_or_nothing and len(granted) < len(chunk.leases):
+        if self._all_or_nothing and len(granted) < len(batch.leases):
             self._stopped = True
 
-    def miss(self, chunk: Chunk, error: WheelLockError) -> None:
-        chunk.withdraw()
-        self._give_places_back(len(chunk.leases))
-        self.table.reject(chunk.leases, chunk.tries > 0, chunk.node)
+    def miss(self, batch: BulkBatch, error: WheelLockError) -> None:
+        batch.withdraw()
+        self._give_places_back(len(batch.leases))
+        self.table.reject(batch.leases, batch.executions > 0, batch.node)
         self._stop(error)
 
     def _stop(self, error: WheelLockError) -> None:
@@ -105,26 +105,26 @@ class AcquireMany(Bulk):
         self._give_places_back(self._places)
         if self._error is not None:
             self._undo()
-            self._operation.fail(self._error)
+            self._future.set_exception(self._error)
         elif not self._stopped:
-            self._operation.complete(None)
+            self._future.set_result(None)
         elif not self._undoing:
             self._undoing = True
             # Not before all is undone: the caller must not meet its own grants on the server.
-            self._undo(lambda: self._operation.complete(None))
+            self._undo(lambda: self._future.set_result(None))
 
     def begin(self, expected: int, limit_s: float | None = None) -> None:
         """Get ready for ``expected`` leases, unless the context takes no more.
 
         Args:
             expected: How many.
-            limit_s: How many seconds all of it may take; None for as long as it takes, each chunk within its own limit.
+            limit_s: How many seconds all of it may take; None for as long as it takes, each batch within its own limit.
         """
         if limit_s is not None:
             timer = self.table.timer
             limit_s = max(limit_s, max(map(least_s, self.table.router.nodes)))
             timer.call_at(
-                timer.now + limit_s + timer.scale.tick_s, lambda now: self._time_is_up(limit_s), self.table.state
+                timer.now + limit_s + timer.scale.tick_s, lambda now: self._on_timeout(limit_s), self.table.state
             )
         refusal = self.table.admission_error(None, expected)
         if refusal is not None:
@@ -145,19 +145,19 @@ class AcquireMany(Bulk):
         self.put(leases)
         self.pump()
 
-    def _time_is_up(self, limit_s: float) -> None:
+    def _on_timeout(self, limit_s: float) -> None:
         """The caller is told at once; what has been granted, or may have been, is undone."""
-        if self._operation.done:
+        if self._future.done:
             return
         if self._undoing:
-            self._operation.complete(None)  # it is known that another holds one of them
+            self._future.set_result(None)  # it is known that another holds one of them
             return
         under_way, self._under_way = self._under_way, set()
         slow = next(iter(under_way), None)
         error = no_answer(slow.node if slow else self.table.router.shards[0].node, slow.name if slow else None, limit_s)
-        for chunk in under_way:
-            chunk.finish()
-            self.miss(chunk, error)
+        for batch in under_way:
+            batch.finish()
+            self.miss(batch, error)
         self._stop(error)
         self.finished()
 
@@ -169,110 +169,108 @@ class AcquireMany(Bulk):
     def give_up(self) -> None:
         """The caller waits no more: undo what was granted and what may have been."""
         self._stopped = True
-        for chunk in list(self._under_way):
-            chunk.finish()
-            self.miss(chunk, WheelLockError("given up"))
+        for batch in list(self._under_way):
+            batch.finish()
+            self.miss(batch, WheelLockError("given up"))
         self._under_way.clear()
         self.finished()
         self._undo()
 
-    def _undo(self, then: Callable[[], object] = nobody) -> None:
+    def _undo(self, then: Callable[[], object] = noop) -> None:
         granted = [lease for lease in self._granted if lease.state <= State.EXTENDING]
         self._granted.clear()
-        release_many(self.table, granted, Operation(then))
+        release_many(self.table, granted, Future(then))
 
 
-class ReleaseMany(Bulk):
+class ReleaseMany(BulkOperation):
     """Release many leases. Completes with the reasons of those that had been lost."""
 
     releases = True
 
     def __init__(
-        self, table: LeaseTable, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]
+        self, table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]
     ) -> None:
         super().__init__(table, leases)
-        self._operation = operation
+        self._future = future
         self.losses: dict[str | bytes, LossReason] = {}
         self._error: WheelLockError | None = None
 
-    def call(self, leases: Sequence[Lease]) -> Call:
-        return terms_of(leases[0]).kind.release_many(leases)
+    def call(self, leases: Sequence[Lease]) -> Command:
+        return group_of(leases[0]).lock_type.release_many(leases)
 
-    def take(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
-        if chunk.tries > 1:  # what is gone, or another's, is what an earlier try has achieved whose reply was lost
-            odd = {index: verdict for index, verdict in odd.items() if verdict not in (GONE, TAKEN)}
-        if not odd:
-            self._freed(chunk.leases)
+    def take(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
+        if batch.executions > 1:  # what is gone, or another's, is what an earlier try has achieved whose reply was lost
+            failed = {index: status for index, status in failed.items() if status not in (GONE, TAKEN)}
+        if not failed:
+            self._release_done(batch.leases)
             return
-        self._freed([lease for index, lease in enumerate(chunk.leases) if index not in odd])
-        for index, verdict in odd.items():
-            lease = chunk.leases[index]
-            if isinstance(verdict, ServerError) and verdict.code != "WRONGTYPE":
+        self._release_done([lease for index, lease in enumerate(batch.leases) if index not in failed])
+        for index, status in failed.items():
+            lease = batch.leases[index]
+            if isinstance(status, ServerError) and status.code != "WRONGTYPE":
                 self.table.release_unknown([lease])
-                self._error = refused_by_server(verdict, lease.name)
+                self._error = refused_by_server(status, lease.name)
                 continue
-            reason = LossReason.KEY_GONE if verdict == GONE else LossReason.TAKEN
+            reason = LossReason.KEY_GONE if status == GONE else LossReason.TAKEN
             self.losses[lease.name] = reason
             self.table.mark_lost([lease], reason)
 
-    def _freed(self, leases: Sequence[Lease]) -> None:
+    def _release_done(self, leases: Sequence[Lease]) -> None:
         self.table.release_done(leases)
         if self.table.listener:
             for lease in leases:
                 self.table.listener.ended(lease)
 
-    def miss(self, chunk: Chunk, error: WheelLockError) -> None:
-        self.table.release_unknown(chunk.leases)
+    def miss(self, batch: BulkBatch, error: WheelLockError) -> None:
+        self.table.release_unknown(batch.leases)
         self._error = error
         if not isinstance(error, LockServerError):
-            chunk.backlog.stopped = True  # a server that does not answer is not asked chunk by chunk
+            batch.backlog.stopped = True  # a server that does not answer is not asked batch by batch
 
     def finished(self) -> None:
         self.table.release_unknown(self.take_rest())
         if self._error is not None:
-            self._operation.fail(self._error)
+            self._future.set_exception(self._error)
         else:
-            self._operation.complete(self.losses)
+            self._future.set_result(self.losses)
 
 
-def release_many(
-    table: LeaseTable, leases: Iterable[Lease], operation: Operation[dict[str | bytes, LossReason]]
-) -> None:
+def release_many(table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
     """Release many leases; the operation completes with the reasons of those that had been lost."""
     ends = [(lease, table.begin_release(lease)) for lease in leases]
-    bulk = ReleaseMany(table, [lease for lease, error in ends if error is None], operation)
+    bulk = ReleaseMany(table, [lease for lease, error in ends if error is None], future)
     bulk.losses = {lease.name: error.reason for lease, error in ends if isinstance(error, LockLost)}
     bulk.pump()
 
 
-class Sweep(Bulk):
-    """The end of everything when a context is closed: chunk by chunk, leases are lost and released at the server."""
+class Sweep(BulkOperation):
+    """The end of everything when a context is closed: batch by batch, leases are lost and released at the server."""
 
-    def __init__(self, table: LeaseTable, leases: Iterable[Lease], operation: Operation[None]) -> None:
+    def __init__(self, table: LeaseTable, leases: Iterable[Lease], future: Future[None]) -> None:
         super().__init__(table, leases)
-        self._operation = operation
+        self._future = future
 
-    def call(self, leases: Sequence[Lease]) -> Call:
-        return terms_of(leases[0]).kind.release_many(leases)
+    def call(self, leases: Sequence[Lease]) -> Command:
+        return group_of(leases[0]).lock_type.release_many(leases)
 
-    def begin_chunk(self, leases: Sequence[Lease]) -> None:
+    def begin_batch(self, leases: Sequence[Lease]) -> None:
         self._lose(leases)
 
     def _lose(self, leases: Iterable[Lease]) -> None:
         # Not those that their holders are releasing: theirs is the answer that is under way.
         self.table.mark_lost([lease for lease in leases if lease.state <= State.EXTENDING], LossReason.CONTEXT_CLOSED)
 
-    def take(self, chunk: Chunk, odd: dict[int, int | ServerError]) -> None:
+    def take(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
         pass
 
-    def miss(self, chunk: Chunk, error: WheelLockError) -> None:
-        chunk.backlog.stopped = True  # what is left there expires by itself
+    def miss(self, batch: BulkBatch, error: WheelLockError) -> None:
+        batch.backlog.stopped = True  # what is left there expires by itself
 
     def stop(self) -> None:
-        """Take no more chunks: the time is up."""
+        """Take no more batches: the time is up."""
         self._stopped = True
         self.finished()
 
     def finished(self) -> None:
         self._lose(self.take_rest())
-        self._operation.complete(None)
+        self._future.set_result(None)

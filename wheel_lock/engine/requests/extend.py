@@ -4,42 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wheel_lock.engine.future import Operation
-from wheel_lock.engine.interfaces import terms_of
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest, node_of
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State, local_deadline
 from wheel_lock.options import too_long
 from wheel_lock.protocol.resp import MalformedReply, Reply
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
 
 class Extend(CallerRequest):
     """Change the time-to-live of one lease. Completes when the server has, or fails with why it could not."""
 
-    __slots__ = ("_operation", "_replace", "_time_ms", "lease")
+    __slots__ = ("_future", "_replace", "_time_ms", "lease")
 
-    def __init__(
-        self, table: LeaseTable, lease: Lease, time_ms: int, replace: bool, operation: Operation[None]
-    ) -> None:
+    def __init__(self, table: LeaseTable, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
         super().__init__(table, node_of(lease), lease.name, table.state.options.response_timeout_s)
-        self._operation = operation
+        self._future = future
         self.lease = lease
         self._time_ms = time_ms
         self._replace = replace
 
     def start(self) -> None:
         """Take the lease off the wheel, and send it."""
-        lease, renewer = self.lease, terms_of(self.lease).renewer
+        lease, renewer = self.lease, group_of(self.lease).renewer
         renewer.untrack(lease)
         if self._replace:
             # The server may shorten it at once, so from here on the holder must believe no longer than that.
             lease.reset_deadline(min(lease.deadline, local_deadline(self.timer.now, self._time_ms / 1000)))
         now = self.timer.now
-        lease.may_last = max(lease.may_last, max(lease.deadline, now) + self._time_ms / 1000)
-        lease.move(Event.EXTEND)
+        lease.max_expiry = max(lease.max_expiry, max(lease.deadline, now) + self._time_ms / 1000)
+        lease.transition(Event.EXTEND)
         renewer.watch_overdue([lease])
         super().start()
 
@@ -48,15 +46,15 @@ class Extend(CallerRequest):
         return not self.finished or self.lease.state is EXTENDING
 
     @property
-    def subjects(self) -> Sequence[Lease]:
+    def leases(self) -> Sequence[Lease]:
         return (self.lease,)
 
-    def call(self) -> Call:
-        return terms_of(self.lease).kind.extend(self.lease, self._time_ms, replace=self._replace)
+    def call(self) -> Command:
+        return group_of(self.lease).lock_type.extend(self.lease, self._time_ms, replace=self._replace)
 
     def value_reply(self, reply: Reply) -> None:
         # Also when nobody waits any more: the lease does, because its renewals must not overtake this reply.
-        outcome = terms_of(self.lease).kind.read_extend(reply)
+        outcome = group_of(self.lease).lock_type.parse_extend(reply)
         if outcome is None and self._replace:
             raise MalformedReply("a time-to-live that is allowed is not too long")
         self.finish()
@@ -68,48 +66,48 @@ class Extend(CallerRequest):
         if lease.state is EXTENDING:
             if isinstance(outcome, LossReason):
                 self.table.mark_lost([lease], outcome)
-            elif not lease.believed(self.timer.clock.now()):
+            elif not lease.is_valid(self.timer.clock.now()):
                 self.table.mark_lost([lease])
             elif outcome is None:
                 self._unextended()
-                self._operation.fail(too_long(self._time_ms / 1000, "what the server says"))
+                self._future.set_exception(too_long(self._time_ms / 1000, "what the server says"))
                 return
             else:
-                renewer = terms_of(lease).renewer
+                renewer = group_of(lease).renewer
                 renewer.untrack(lease)
                 deadline = local_deadline(self.sent_at, outcome / 1000)
                 # Where there was nothing left to add to, the key had lost its expiry, and has no more than this now.
                 exact = self._replace or outcome <= self._time_ms
                 lease.reset_deadline(deadline if exact else max(deadline, lease.deadline))
-                lease.move(Event.CONFIRMED)
+                lease.transition(Event.CONFIRMED)
                 renewer.schedule(lease, self.sent_at)
-                self._operation.complete(None)
+                self._future.set_result(None)
                 return
         if lease.state is State.LOST and not isinstance(outcome, LossReason):
             self.table.clean_up([lease])
-        self._operation.fail(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
+        self._future.set_exception(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
 
     def _unextended(self) -> None:
         """Whether the server has changed the time-to-live is not known: believe as long as before, and go on."""
-        lease, renewer = self.lease, terms_of(self.lease).renewer
+        lease, renewer = self.lease, group_of(self.lease).renewer
         if lease.state is not EXTENDING:
             return
         renewer.untrack(lease)
         if renewer.needs_none(lease):
-            lease.move(Event.CONFIRMED)
+            lease.transition(Event.CONFIRMED)
             renewer.schedule(lease, self.timer.now)
         else:
-            lease.move(Event.UNKNOWN)
+            lease.transition(Event.OUTCOME_UNKNOWN)
             renewer.watch_overdue([lease])
             renewer.drain()
 
-    def broken(self, error: Exception) -> None:
+    def on_connection_lost(self, error: Exception) -> None:
         # Adding twice would be adding too much, so a caller who adds must decide whether to try again.
         if self._replace and not self.finished and self.lease.state is EXTENDING:
             self.node.send(self)
         else:
             self._unextended()
-            self.refused(error)
+            self.on_unavailable(error)
 
     def error_reply(self, error: ServerError) -> None:
         if self.table.router.redirect(self, error):
@@ -118,9 +116,9 @@ class Extend(CallerRequest):
             self._unextended()
         super().error_reply(error)
 
-    def refused(self, error: Exception) -> None:
+    def on_unavailable(self, error: Exception) -> None:
         self._unextended()
-        super().refused(error)
+        super().on_unavailable(error)
 
     def resend(self) -> None:
         lease = self.lease
@@ -134,4 +132,4 @@ class Extend(CallerRequest):
             self.failed(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
 
     def failed(self, error: WheelLockError) -> None:
-        self._operation.fail(error)
+        self._future.set_exception(error)

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from wheel_lock.engine.requests.base import CallerRequest, Request
 from wheel_lock.lease import Lease
-from wheel_lock.lock_types.base import Kind
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.capabilities import read_missing
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
 TO_CALL_SCRIPTS = frozenset({"eval", "evalsha"})
 
 
-def needs_of(kind: Kind, lease: Lease, *, renewed: bool) -> frozenset[str]:
+def needs_of(lock_type: LockType, lease: Lease, *, renewed: bool) -> frozenset[str]:
     """Return the commands that are called to renew and release a lease; what its acquire calls shows at once.
 
     Args:
@@ -27,7 +27,11 @@ def needs_of(kind: Kind, lease: Lease, *, renewed: bool) -> frozenset[str]:
         lease: The lease.
         renewed: Whether it is renewed.
     """
-    used = [kind.release(lease).script, kind.release_many([lease]).script, kind.renew if renewed else None]
+    used = [
+        lock_type.release(lease).script,
+        lock_type.release_many([lease]).script,
+        lock_type.renew if renewed else None,
+    ]
     return TO_CALL_SCRIPTS.union(*[script.commands for script in used if script is not None])
 
 
@@ -40,8 +44,8 @@ class Look(Request):
         super().__init__(request.table, request.node)
         self._request = request
 
-    def call(self) -> Call:
-        return scripts.rights_call(keyed=self.node.one_by_one)
+    def call(self) -> Command:
+        return scripts.rights_call(keyed=self.node.single_key_mode)
 
     @property
     def awaited(self) -> bool:
@@ -67,10 +71,10 @@ class Look(Request):
         super().crashed(error)
         self._request.crashed(error)
 
-    def broken(self, error: Exception) -> None:
+    def on_connection_lost(self, error: Exception) -> None:
         self.finished = True
-        self._request.broken(error)
+        self._request.on_connection_lost(error)
 
-    def refused(self, error: Exception) -> None:
+    def on_unavailable(self, error: Exception) -> None:
         self.finished = True
-        self._request.refused(error)
+        self._request.on_unavailable(error)

@@ -16,7 +16,7 @@ from wheel_lock.errors import LockUnavailable, NotReplicated, WheelLockError, co
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node, NodeObserver
 from wheel_lock.protocol.resp import MalformedReply, Reply, command
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 from wheel_lock.runtime.failures import guarded
 
 Confirmed = Callable[[WheelLockError | None], object]
@@ -38,8 +38,8 @@ class _Wait(CallerRequest):
     def repeatable(self) -> bool:
         return False  # on another connection it would be about nothing
 
-    def call(self) -> Call:
-        return Call(None, 0, 0, command(b"WAIT", b"%d" % self._least, b"%d" % self._timeout_ms))
+    def call(self) -> Command:
+        return Command(None, 0, 0, command(b"WAIT", b"%d" % self._least, b"%d" % self._timeout_ms))
 
     def value_reply(self, reply: Reply) -> None:
         if type(reply) is not int or reply < 0:
@@ -56,13 +56,15 @@ class _Wait(CallerRequest):
         self._tell(error)
 
 
-def new_node(table: LeaseTable, observer: NodeObserver, connector: Connector, held_up_s: float = 0.0) -> Node:
+def new_node(table: LeaseTable, observer: NodeObserver, connector: Connector, expected_delay_s: float = 0.0) -> Node:
     """Return a node of an engine that reports to ``observer``."""
     state = table.state
-    return Node(observer, state.timer, connector, state.options, state.counters, state.launch, held_up_s=held_up_s)
+    return Node(
+        observer, state.timer, connector, state.options, state.counters, state.launch, expected_delay_s=expected_delay_s
+    )
 
 
-class Replicas:
+class ReplicationBarrier:
     """The channel on which acquires of one node go, and what waits for its replicas. Timer's thread only.
 
     One WAIT is under way at a time, so nothing waits behind more than one, and the next stands for all that came meanwhile.
@@ -70,8 +72,8 @@ class Replicas:
 
     def __init__(self, table: LeaseTable, observer: NodeObserver, connector: Connector) -> None:
         self._table = table
-        held_up_s = 2 * table.state.options.replica_timeout_s  # by a WAIT ahead, and by one of its own
-        self.node = new_node(table, observer, connector, held_up_s)
+        expected_delay_s = 2 * table.state.options.replica_timeout_s  # by a WAIT ahead, and by one of its own
+        self.node = new_node(table, observer, connector, expected_delay_s)
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -85,23 +87,23 @@ class Replicas:
             self._table.timer.post(
                 self._wait, self._table.state
             )  # when all replies that have come at once have been read
-        self._granted.append((self.node.channel, confirmed))
+        self._granted.append((self.node.pipeline, confirmed))
 
     def _wait(self) -> None:
         if self._asking or not self._granted:
             return
         granted, self._granted = self._granted, []
-        here = [confirmed for channel, confirmed in granted if channel is self.node.channel]
+        here = [confirmed for channel, confirmed in granted if channel is self.node.pipeline]
         for channel, confirmed in granted:
-            if channel is not self.node.channel:  # on another connection WAIT would be about nothing
+            if channel is not self.node.pipeline:  # on another connection WAIT would be about nothing
                 confirmed(
                     LockUnavailable("The connection that the grant came on has gone before its replicas were asked")
                 )
         if here:
             self._asking = True
-            _Wait(self._table, self.node, partial(self._told, here)).start()
+            _Wait(self._table, self.node, partial(self._notify, here)).start()
 
-    def _told(self, granted: list[Confirmed], error: WheelLockError | None) -> None:
+    def _notify(self, granted: list[Confirmed], error: WheelLockError | None) -> None:
         self._asking = False
         for confirmed in granted:
             guarded(self._table.state, confirmed, None if error is None else copied(error))

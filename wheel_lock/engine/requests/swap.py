@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wheel_lock.engine.future import Operation, nobody
-from wheel_lock.engine.interfaces import terms_of
+from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import release
 from wheel_lock.engine.requests.base import CallerRequest, node_of
@@ -19,7 +19,7 @@ from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
-from wheel_lock.protocol.scripts import Call
+from wheel_lock.protocol.scripts import Command
 
 
 class Swap(CallerRequest):
@@ -34,16 +34,14 @@ class Swap(CallerRequest):
         new: What takes its place. Where it never does, it says for what reason the old one was lost.
     """
 
-    __slots__ = ("_operation", "_options", "_releases", "begun", "lease", "new")
+    __slots__ = ("_future", "_options", "_releases", "begun", "lease", "new")
 
-    def __init__(
-        self, table: LeaseTable, lease: Lease, new: Lease, options: LockOptions, operation: Operation[None]
-    ) -> None:
+    def __init__(self, table: LeaseTable, lease: Lease, new: Lease, options: LockOptions, future: Future[None]) -> None:
         super().__init__(table, node_of(lease), lease.name, table.state.options.response_timeout_s)
-        self._operation = operation
+        self._future = future
         self._options = options
         self.begun = False
-        self._releases: list[Operation[None]] = []
+        self._releases: list[Future[None]] = []
         self.lease = lease
         self.new = new
 
@@ -62,24 +60,24 @@ class Swap(CallerRequest):
             self.new.loss = self.lease.loss
             self._fail(error)
 
-    def release(self, operation: Operation[None]) -> None:
+    def release(self, future: Future[None]) -> None:
         """Release the new lease as soon as the server has confirmed it: nothing can be said of it before."""
-        self._releases.append(operation)
+        self._releases.append(future)
 
     def finish(self) -> None:
         super().finish()
         self.table.swaps.pop(self.new, None)
 
     @property
-    def subjects(self) -> Sequence[Lease]:
+    def leases(self) -> Sequence[Lease]:
         return self.lease, self.new
 
-    def call(self) -> Call:
-        terms = terms_of(self.new)
-        return terms.kind.adopt(self.new, self.lease.token, terms.timeout_ms)
+    def call(self) -> Command:
+        params = group_of(self.new)
+        return params.lock_type.adopt(self.new, self.lease.token, params.timeout_ms)
 
     def value_reply(self, reply: Reply) -> None:
-        reason = terms_of(self.new).kind.read_adopt(reply)
+        reason = group_of(self.new).lock_type.parse_adopt(reply)
         if self.finished:
             return  # both are being cleaned up, behind this
         self.finish()
@@ -87,9 +85,9 @@ class Swap(CallerRequest):
         if reason is None and table.grant([self.new], self._terms(), self.sent_at):
             table.release_done([self.lease])
             table.listener.ended(self.lease)
-            self._operation.complete(None)
-            for operation in self._releases:
-                release(table, self.new, operation)
+            self._future.set_result(None)
+            for future in self._releases:
+                release(table, self.new, future)
             return
         table.reject([self.new], reason is None)
         if reason is None:
@@ -108,14 +106,14 @@ class Swap(CallerRequest):
         return options
 
     def failed(self, error: WheelLockError) -> None:
-        self._end(self.tries > 0)
+        self._end(self.executions > 0)
         self._fail(error)
 
     def _fail(self, error: WheelLockError) -> None:
         """Tell whoever waits."""
-        self._operation.fail(error)
-        for operation in self._releases:
-            operation.fail(error)
+        self._future.set_exception(error)
+        for future in self._releases:
+            future.set_exception(error)
 
     def _end(self, clean_up: bool) -> None:
         """End both; ``clean_up`` where the new one may be there."""
@@ -148,7 +146,7 @@ class Swap(CallerRequest):
         """The caller never hears: keep neither. Whoever waits to release the new one is told that it never came."""
         if not self.finished:
             self.finish()
-            self._end(self.sends > 0)
+            self._end(self.attempts > 0)
             self._fail(self._lost())
         elif self.new.state <= EXTENDING:
-            release_many(self.table, [self.new], Operation(nobody))
+            release_many(self.table, [self.new], Future(noop))

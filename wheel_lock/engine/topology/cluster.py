@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from math import inf
 from operator import attrgetter
 
-from wheel_lock.engine.interfaces import LeaseGroup, RoutedRequest, Shard, terms_of
+from wheel_lock.engine.interfaces import LeaseGroup, RoutedRequest, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.requests.base import Request
-from wheel_lock.engine.topology.sharded_pubsub import ClusterWakeUps
+from wheel_lock.engine.topology.sharded_pubsub import ClusterPubSub
 from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.lease import EXTENDING, HELD, OVERDUE, Lease, State
 from wheel_lock.net.cluster import MOST_NODES, ClusterConnector, SlotRange
 from wheel_lock.net.connection import BareCommand
 from wheel_lock.net.connector import Server, as_server
 from wheel_lock.net.node import Node
-from wheel_lock.net.pubsub import WakeUps
+from wheel_lock.net.pubsub import PubSub
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 from wheel_lock.protocol.resp import MalformedReply
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
@@ -57,19 +57,19 @@ class ClusterRouter(SingleRouter):
         self._corrected = False  # since leases were last looked through for those that live elsewhere
         self._reset()
 
-    def _new_wakeups(self) -> ClusterWakeUps:
-        return ClusterWakeUps(self, self._connector)
+    def _new_wakeups(self) -> ClusterPubSub:
+        return ClusterPubSub(self, self._connector)
 
-    def begin_anew(self, begin: Callable[[WakeUps], object]) -> None:
+    def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
         super().begin_anew(begin)
         waiting = self._for_known
         self._reset()
         for each in waiting:
             each()
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         self._reset()
-        super().forget()
+        super().after_fork_in_child()
 
     def _reset(self) -> None:
         self._asking = False
@@ -118,7 +118,7 @@ class ClusterRouter(SingleRouter):
             slot, server = self._read_redirection(error, request)
             if server is None or (server not in self._by_server and len(self._by_server) >= 2 * MOST_NODES):
                 self.refresh()
-                return request.try_later(_PAUSE_S)
+                return request.retry_after(_PAUSE_S)
             if code == "MOVED":
                 self._moved(request, slot, self._at(server))
             elif request.wanted:
@@ -129,7 +129,7 @@ class ClusterRouter(SingleRouter):
         if code in _NOT_NOW:
             self.refresh()
             # A script may have removed the last of a key in a slot that is on its way: then the key is at home no more.
-            return request.try_later(_PAUSE_S, perhaps_done=error.in_script and code != "READONLY")
+            return request.retry_after(_PAUSE_S, maybe_executed=error.in_script and code != "READONLY")
         return False
 
     def _moved(self, request: RoutedRequest, slot: int, target: Renewer) -> None:
@@ -142,29 +142,29 @@ class ClusterRouter(SingleRouter):
         if changes:
             to_and_fro = now - self._moved_at.get(slot, -inf) < _PAUSE_S
         else:
-            to_and_fro = request.asked or request.node in target.nodes
-        if to_and_fro and request.try_later(_PAUSE_S):
+            to_and_fro = request.sent_asking or request.node in target.nodes
+        if to_and_fro and request.retry_after(_PAUSE_S):
             return
         if changes:
             self._corrected = True
             self._moved_at[slot] = now
             self._owners[slot] = target
             self._masters.add(target)
-        request.sends -= 1  # it was not carried out
-        request.moved_to(target)
+        request.attempts -= 1  # it was not carried out
+        request.redirect_to(target)
 
     def _ask_there(self, request: RoutedRequest, target: Renewer) -> None:
         """A slot is on its way, and what a request is about is there already, as the owner says."""
-        node = request.road_to(target)
-        if request.asked or not node.ready:
-            request.asked = False  # if that node redirects again, begin with the owner
+        node = request.node_on(target)
+        if request.sent_asking or not node.ready:
+            request.sent_asking = False  # if that node redirects again, begin with the owner
             node.connect()
-            if request.try_later(_PAUSE_S):
+            if request.retry_after(_PAUSE_S):
                 return
         # In full, because that node may not know the script, and would say so instead of carrying it out.
-        request.sends -= request.in_full
-        request.in_full = True
-        request.asked = True
+        request.attempts -= request.use_eval
+        request.use_eval = True
+        request.sent_asking = True
         request.node = node
         node.send(BareCommand(b"ASKING"))
         request.resend()
@@ -185,7 +185,7 @@ class ClusterRouter(SingleRouter):
         if request.finished or home is None or request.node in home.nodes:
             request.resend()
         else:
-            request.moved_to(home)
+            request.redirect_to(home)
 
     def refused(self, node: Node, errors: Iterable[ServerError]) -> None:
         self.refresh()
@@ -206,13 +206,13 @@ class ClusterRouter(SingleRouter):
 
     def assign(self, lease: Lease) -> None:
         if lease.state is State.PENDING:
-            lease.group = self.group_of(terms_of(lease), lease.key)
+            lease.group = self.group_of(group_of(lease), lease.key)
 
     # -- whose is what -----------------------------------------------------------------------------------------------
 
     def _rehome(self, lease: Lease) -> bool:
         """Have a lease renewed where it lives; return False if it is, or while a call about it is in flight."""
-        home, old = self.shard_of(lease.key), terms_of(lease).renewer
+        home, old = self.shard_of(lease.key), group_of(lease).renewer
         if home is old or lease.state not in (HELD, OVERDUE, EXTENDING):
             return False
         self._migrate(lease, home)
@@ -223,7 +223,7 @@ class ClusterRouter(SingleRouter):
         self._migrate(lease, shard)
 
     def _migrate(self, lease: Lease, home: Renewer) -> None:
-        group = terms_of(lease)
+        group = group_of(lease)
         if group.renewer is home:
             return
         watched = lease.state in (HELD, OVERDUE, EXTENDING)
@@ -300,7 +300,7 @@ class ClusterRouter(SingleRouter):
         self.wakeups.rearrange()
         corrected, self._corrected = self._corrected, False
         for renewer in self.shards:
-            renewer.let_strays_go()
+            renewer.drop_misrouted()
             if corrected:
                 self._rehome_all(renewer.overdue.snapshot(), 0)
         if any(node.in_trouble for renewer in self._masters for node in renewer.nodes):
@@ -309,7 +309,7 @@ class ClusterRouter(SingleRouter):
     def _leave(self, left: Set[Renewer]) -> None:
         """Move the leases of nodes that own no slots any more, and close their connections."""
         if left:
-            leases = [lease for lease in self.leases.held if terms_of(lease).renewer in left]
+            leases = [lease for lease in self.leases.held if group_of(lease).renewer in left]
             leases.sort(key=attrgetter("deadline"))
             self._rehome_all(leases, 0)
         for renewer in left:

@@ -15,7 +15,7 @@ from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.net.connector import Server
-from wheel_lock.net.pubsub import WakeUps
+from wheel_lock.net.pubsub import PubSub
 from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import JITTER
@@ -36,7 +36,7 @@ class SentinelRouter(SingleRouter):
         self._connector = connector
         options = dataclasses.replace(state.options, backoff_max_s=max(state.options.backoff_max_s, _PAUSE_S))
         self._sentinels = [
-            WakeUps(state.timer, each.listener(), options, state.launch, state) for each in connector.sentinels
+            PubSub(state.timer, each.listener(), options, state.launch, state) for each in connector.sentinels
         ]
         self.listeners += self._sentinels
         connector.opinions.on_change = lambda servers: state.post_if_open(lambda: self._changed(servers))
@@ -57,25 +57,25 @@ class SentinelRouter(SingleRouter):
                         wakeups.listen(channel, self)
             self._look()
 
-    def begin_anew(self, begin: Callable[[WakeUps], object]) -> None:
+    def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
         super().begin_anew(begin)
         self.timer.cancel(self._next_look)
         self.timer.cancel(self._heeded)
         self._next_look = self._heeded = None
         self._looking = self._look_again = False
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         self._next_look = self._heeded = None  # alarms of the parent process
         self._looking = self._look_again = False
         self._connector.forget()
-        super().forget()
+        super().after_fork_in_child()
 
-    def listening(self, holds: bool) -> None:
+    def on_subscribed(self, holds: bool) -> None:
         """A subscription begins to hold, or does not: what was published before was not heard, so ask."""
         if holds:
             self._look()
 
-    def woken(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """A Sentinel says that a master has been replaced, of this or another service."""
         if self._heeded is not None or self._connector.service.encode() not in message.split():
             return

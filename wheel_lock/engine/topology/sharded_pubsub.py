@@ -13,11 +13,11 @@ from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.net.capabilities import SHARDED
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.net.connector import Server
-from wheel_lock.net.pubsub import Listener, WakeUps
+from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.runtime.failures import guarded
 
 
-class ClusterWakeUps(WakeUps):
+class ClusterPubSub(PubSub):
     """Subscriptions to the wake-up channels of a whole cluster. Itself it hears what is published in the old way."""
 
     def __init__(self, router: SingleRouter, connector: ClusterConnector) -> None:
@@ -25,18 +25,18 @@ class ClusterWakeUps(WakeUps):
         super().__init__(state.timer, connector.listener(), state.options, state.launch, state)
         self._router = router
         self._connector = connector
-        self._shards: dict[Renewer, WakeUps] = {}
-        self._heard_by: dict[tuple[bytes, Listener], WakeUps] = {}
+        self._shards: dict[Renewer, PubSub] = {}
+        self._heard_by: dict[tuple[bytes, Listener], PubSub] = {}
 
     @property
     def busy(self) -> bool:
         """Whether one of them is."""
         return super().busy or any(shard.busy for shard in self._shards.values())
 
-    def _proper(self, channel: bytes) -> WakeUps | None:
+    def _proper(self, channel: bytes) -> PubSub | None:
         """Who is to listen to a channel; None for this one itself."""
         renewer = self._router.shard_of(channel)
-        server = next((node.server for node in renewer.nodes if node.level == SHARDED), None)
+        server = next((node.server for node in renewer.nodes if node.capability == SHARDED), None)
         if server is None:
             return None
         shard = self._shards.get(renewer)
@@ -67,7 +67,7 @@ class ClusterWakeUps(WakeUps):
         for (channel, listener), where in list(self._heard_by.items()):
             if (self._proper(channel) or self) is not where:
                 self.ignore(channel, listener)
-                guarded(listener, listener.listening, False)
+                guarded(listener, listener.on_subscribed, False)
                 self.listen(channel, listener)
         for renewer, shard in list(self._shards.items()):
             if not shard.needed and not self._router.owns_names(renewer):
@@ -95,12 +95,12 @@ class ClusterWakeUps(WakeUps):
         self._end(lambda shard: shard.restart(error))
         super().restart(error)
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """In a forked child: nobody listens."""
-        self._end(lambda shard: shard.forget())
-        super().forget()
+        self._end(lambda shard: shard.after_fork_in_child())
+        super().after_fork_in_child()
 
-    def _end(self, how: Callable[[WakeUps], object]) -> None:
+    def _end(self, how: Callable[[PubSub], object]) -> None:
         for shard in self._shards.values():
             how(shard)
         self._shards.clear()

@@ -10,7 +10,7 @@ from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.lease import Lease
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node
-from wheel_lock.net.pubsub import WakeUps
+from wheel_lock.net.pubsub import PubSub
 from wheel_lock.protocol.server_errors import ServerError
 
 
@@ -38,13 +38,13 @@ class SingleRouter:
         self.wakeups = self._new_wakeups()
         self.listeners = [self.wakeups]
 
-    def _new_wakeups(self) -> WakeUps:
+    def _new_wakeups(self) -> PubSub:
         return self.listen_to(self.renewer.node.connector.listener())
 
-    def listen_to(self, connector: Connector, on_moved: Callable[[], object] | None = None) -> WakeUps:
+    def listen_to(self, connector: Connector, on_moved: Callable[[], object] | None = None) -> PubSub:
         """Return a connection for pub/sub: for sharded pub/sub with ``on_moved``, called when channels live elsewhere."""
         state = self.leases.state
-        return WakeUps(state.timer, connector, state.options, state.launch, state, on_moved)
+        return PubSub(state.timer, connector, state.options, state.launch, state, on_moved)
 
     @property
     def nodes(self) -> list[Node]:
@@ -108,12 +108,12 @@ class SingleRouter:
     def watch_master(self) -> None:
         """Do nothing: nobody would name another master."""
 
-    def begin_anew(self, begin: Callable[[WakeUps], object]) -> None:
+    def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
         """Have ``begin()`` done to every connection for pub/sub, and forget what is being asked."""
         for wakeups in self.listeners:
             begin(wakeups)
 
-    def forget(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Drop, in a forked child, what only the parent process will be answered."""
         for wakeups in self.listeners:
-            wakeups.forget()
+            wakeups.after_fork_in_child()

@@ -9,22 +9,22 @@ from __future__ import annotations
 from functools import partial
 
 from wheel_lock.engine.pacing import Pace
-from wheel_lock.engine.requests.base import PATIENCE
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
 from wheel_lock.engine.state import EngineState
-from wheel_lock.engine.waiting.wait_queue import AnyLine
-from wheel_lock.engine.waiting.waiter import Acquisition, Registry
+from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue
+from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.protocol.tokens import TOKEN_CHARACTERS
 from wheel_lock.wheel import WheelEntry
 
 
-class _Place(WheelEntry):
+class QueueSlot(WheelEntry):
     """Where one waiter stands. On the wheel it waits for the waiter's next look."""
 
     __slots__ = ("_queue", "again", "called", "group", "pace", "paused", "trying", "waiter")
 
-    def __init__(self, queue: Queue, waiter: Acquisition) -> None:
+    def __init__(self, queue: FairWaitQueue, waiter: Waiter) -> None:
         self.tick = -1
-        self.group = PATIENCE
+        self.group = REQUEST_TIMEOUTS
         self._queue = queue
         self.waiter = waiter
         self.trying = False
@@ -33,7 +33,7 @@ class _Place(WheelEntry):
         self.pace = Pace(queue.timer.scale.tick_s)
         self.paused = False  # woken in vain before: the next try waits for its tick
 
-    def late(self, now: float) -> None:
+    def on_timeout(self, now: float) -> None:
         """It is time to be heard of again."""
         self._queue.look(self)
 
@@ -47,107 +47,107 @@ class _Place(WheelEntry):
         self._queue.crashed(error)
 
 
-class Queue(AnyLine):
+class FairWaitQueue(BaseWaitQueue):
     """Those each of whom asks for itself. On the wheel it waits for its end, when nobody stands in it any more."""
 
-    __slots__ = ("_places",)
+    __slots__ = ("_slots",)
 
-    def __init__(self, lines: Registry, first: Acquisition) -> None:
-        super().__init__(lines, first)
-        self._places: dict[bytes, _Place] = {}  # by the name under which the server knows the waiter
+    def __init__(self, wait_queues: Registry, first: Waiter) -> None:
+        super().__init__(wait_queues, first)
+        self._slots: dict[bytes, QueueSlot] = {}  # by the name under which the server knows the waiter
 
-    def _name(self, waiter: Acquisition) -> bytes:
+    def _name(self, waiter: Waiter) -> bytes:
         return waiter.request.lease.token[:TOKEN_CHARACTERS]
 
-    def join(self, waiter: Acquisition) -> None:
+    def join(self, waiter: Waiter) -> None:
         """Stand at the end: its first try has taken a place there."""
         super().join(waiter)
         self.timer.wheel.cancel(self)
-        self._places[self._name(waiter)] = place = _Place(self, waiter)
+        self._slots[self._name(waiter)] = slot = QueueSlot(self, waiter)
         if self._subscribed:
-            self.look(place)  # what was published since its own try, nobody has listened to
+            self.look(slot)  # what was published since its own try, nobody has listened to
         else:
-            self._look_later(place, None)
+            self._look_later(slot, None)
 
-    def left(self, waiter: Acquisition) -> None:
+    def left(self, waiter: Waiter) -> None:
         """Its place is free."""
-        place = self._places.pop(self._name(waiter))
-        self.timer.wheel.cancel(place)
+        slot = self._slots.pop(self._name(waiter))
+        self.timer.wheel.cancel(slot)
 
-    def disperse(self) -> list[Acquisition]:
+    def drain(self) -> list[Waiter]:
         """Send everybody away, without a word; return who stood in it."""
-        for place in self._places.values():
-            self.timer.wheel.cancel(place)
-        self._places.clear()
-        return super().disperse()
+        for slot in self._slots.values():
+            self.timer.wheel.cancel(slot)
+        self._slots.clear()
+        return super().drain()
 
-    def time_is_up(self, waiter: Acquisition) -> None:
+    def on_waiter_timeout(self, waiter: Waiter) -> None:
         """A waiter's time is up: a last try, because nothing else may have told it that it is its turn."""
         waiter.last = True
-        self.look(self._places[self._name(waiter)])
+        self.look(self._slots[self._name(waiter)])
 
-    def listening(self, holds: bool) -> None:
+    def on_subscribed(self, holds: bool) -> None:
         """The subscription begins to hold, or does not: what was published before was not heard, so all look once more."""
-        super().listening(holds)
+        super().on_subscribed(holds)
         if holds:
-            for place in list(self._places.values()):
-                self._call(place)
+            for slot in list(self._slots.values()):
+                self._call(slot)
 
-    def woken(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """A message names the waiter whose turn it is; any user who may publish can have sent it. The server decides."""
-        place = self._places.get(message)
-        if place is not None:
-            self._call(place)
+        slot = self._slots.get(message)
+        if slot is not None:
+            self._call(slot)
 
-    def _call(self, place: _Place) -> None:
+    def _call(self, slot: QueueSlot) -> None:
         """Have a waiter try: at once, or, if earlier wake-ups were in vain, at the next tick."""
-        if place.trying:
-            place.called = True
-        elif not place.paused:
+        if slot.trying:
+            slot.called = True
+        elif not slot.paused:
             timer = self.timer
-            if place.pace.allows(timer.now):
-                self.look(place)
+            if slot.pace.allows(timer.now):
+                self.look(slot)
             else:
-                place.paused = True
-                timer.wheel.cancel(place)
-                timer.wheel.schedule(place, timer.scale.ceil(timer.clock.now()))
+                slot.paused = True
+                timer.wheel.cancel(slot)
+                timer.wheel.schedule(slot, timer.scale.ceil(timer.clock.now()))
 
-    def look(self, place: _Place) -> None:
+    def look(self, slot: QueueSlot) -> None:
         """Have a waiter ask."""
-        if place.trying:
-            place.again = True
+        if slot.trying:
+            slot.again = True
             return
-        self.timer.wheel.cancel(place)
-        place.trying, place.again, place.called, place.paused = True, False, False, False
-        place.pace.tried(self.timer.now)
-        place.waiter.try_once(partial(self._tried, place), waiting=True)
+        self.timer.wheel.cancel(slot)
+        slot.trying, slot.again, slot.called, slot.paused = True, False, False, False
+        slot.pace.tried(self.timer.now)
+        slot.waiter.try_once(partial(self._tried, slot), waiting=True)
 
-    def _tried(self, place: _Place) -> None:
-        place.trying = False
-        waiter = place.waiter
-        if waiter.over or waiter.line is not self:
+    def _tried(self, slot: QueueSlot) -> None:
+        slot.trying = False
+        waiter = slot.waiter
+        if waiter.over or waiter.queue is not self:
             return
         request = waiter.request
-        if request.cut_short and request.operation.error is not None:
-            self._go(waiter).fail(request.operation.error)
-        elif request.operation.error is not None:
-            self.fail(request.operation.error)
-        elif request.operation.result():
+        if request.cut_short and request.future.error is not None:
+            self._go(waiter).fail(request.future.error)
+        elif request.future.error is not None:
+            self.fail(request.future.error)
+        elif request.future.result():
             self._go(waiter).succeed(request.leases)
-        elif waiter.last and not place.again:
+        elif waiter.last and not slot.again:
             self._go(waiter).refuse()
-        elif place.again:
-            self.look(place)
+        elif slot.again:
+            self.look(slot)
         else:
-            place.pace.refused(self.timer.now, request.retry_ms)
-            if place.called:
-                self._call(place)
+            slot.pace.refused(self.timer.now, request.retry_ms)
+            if slot.called:
+                self._call(slot)
             else:
-                self._look_later(place, request.retry_ms)
+                self._look_later(slot, request.retry_ms)
 
-    def _look_later(self, place: _Place, retry_ms: int | None) -> None:
-        pause_s = place.waiter.patience_s / 3
+    def _look_later(self, slot: QueueSlot, retry_ms: int | None) -> None:
+        pause_s = slot.waiter.waiter_ttl_s / 3
         if retry_ms is not None:
             pause_s = min(pause_s, (retry_ms + 1) / 1000)  # a millisecond more, because the server rounds down
         timer = self.timer
-        timer.wheel.schedule(place, timer.scale.ceil(timer.clock.now() + pause_s))
+        timer.wheel.schedule(slot, timer.scale.ceil(timer.clock.now() + pause_s))

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from wheel_lock.engine.future import Operation
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.acquire_all import AcquireAll, AcquireInParts
+from wheel_lock.engine.requests.acquire_all import AcquireAll, AcquireAllSequential
 from wheel_lock.engine.requests.base import node_of
-from wheel_lock.engine.waiting.waiter import Acquisition, Registry
+from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.lease import Lease
 from wheel_lock.options import LockOptions
 
 
-class Together(Acquisition):
+class MultiLockWaiter(Waiter):
     """One caller's wait for several exclusive locks together."""
 
     __slots__ = ("_callbacks",)
@@ -43,10 +43,10 @@ class Together(Acquisition):
             self.began_at = self.table.timer.now
             self.try_once(self._tried, waiting=False)
 
-    def _new_request(self, leases: Sequence[Lease], operation: Operation[bool], patience_ms: int) -> Acquire:
-        if len(leases) > 1 and (len(set(map(node_of, leases))) > 1 or node_of(leases[0]).one_by_one):
-            return AcquireInParts(self.table, leases, self.options, operation)
-        return AcquireAll(self.table, leases, self.options, operation)
+    def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
+        if len(leases) > 1 and (len(set(map(node_of, leases))) > 1 or node_of(leases[0]).single_key_mode):
+            return AcquireAllSequential(self.table, leases, self.options, future)
+        return AcquireAll(self.table, leases, self.options, future)
 
     def refused_by(self, request: Acquire) -> bool:
         """Wait for the name that another holds; return whether it is another name than before."""

@@ -1,9 +1,9 @@
 """Lines: the callers of a process that wait for one name.
 
-Only the first in a line contends on the server; the others stand behind it in the order of their arrival. It tries
+Only the first in a queue contends on the server; the others stand behind it in the order of their arrival. It tries
 again when it is woken by a release, when the holder's lease would end, and, because wake-ups can be lost, when it has
 not heard anything for a while. Its own process's releases need no message at all: the try follows the release on the
-same connection. Before there is a line, those who come while somebody asks for the first time wait for what he hears.
+same connection. Before there is a queue, those who come while somebody asks for the first time wait for what he hears.
 
 The algorithm is the usual one for a lock with pub/sub (Redisson's): subscribe, try once more, then wait.
 """
@@ -16,9 +16,9 @@ from functools import partial
 
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import PATIENCE, least_s
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, least_s
 from wheel_lock.engine.state import EngineState
-from wheel_lock.engine.waiting.waiter import IS_OVER, Acquisition, Registry
+from wheel_lock.engine.waiting.waiter import IS_OVER, Registry, Waiter
 from wheel_lock.errors import TooManyLocks, copied
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types.base import Contention
@@ -31,7 +31,7 @@ _FIRST_LOOK_S = 0.1
 _FRESH_S = 0.1  # for so long what the server has said is as good as what it would say
 
 
-class AnyLine(WheelEntry):
+class BaseWaitQueue(WheelEntry):
     """Who of this process waits for one name. On the wheel it waits for its end, when nobody stands in it any more.
 
     Attributes:
@@ -39,25 +39,25 @@ class AnyLine(WheelEntry):
         place: What it is found by.
     """
 
-    __slots__ = ("_key", "_lines", "_listens", "_subscribed", "_waiters", "channel", "group", "place", "timer")
+    __slots__ = ("_key", "_listens", "_registry", "_subscribed", "_waiters", "channel", "group", "queue_key", "timer")
 
-    def __init__(self, lines: Registry, first: Acquisition) -> None:
+    def __init__(self, wait_queues: Registry, first: Waiter) -> None:
         self.tick = -1
-        self.group = PATIENCE
-        self._lines = lines
-        self.timer = lines.table.timer
+        self.group = REQUEST_TIMEOUTS
+        self._registry = wait_queues
+        self.timer = wait_queues.table.timer
         self._key = first.key
-        self.channel = first.kind.wake_channel(first.key)
-        self.place = first.place
+        self.channel = first.lock_type.wake_channel(first.key)
+        self.queue_key = first.queue_key
         # Ordered, because taking the first of many out of a plain dict again and again is quadratic.
-        self._waiters: OrderedDict[Acquisition, None] = OrderedDict()
+        self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._listens = False
         self._subscribed = False
 
     def __len__(self) -> int:
         return len(self._waiters)
 
-    def __iter__(self) -> Iterator[Acquisition]:
+    def __iter__(self) -> Iterator[Waiter]:
         return iter(self._waiters)
 
     @property
@@ -67,43 +67,43 @@ class AnyLine(WheelEntry):
 
     # -- who stands in it --------------------------------------------------------------------------------------------
 
-    def join(self, waiter: Acquisition) -> None:
+    def join(self, waiter: Waiter) -> None:
         """Stand at the end."""
-        waiter.line = self
+        waiter.queue = self
         self._waiters[waiter] = None
-        self._lines.waiting += 1
+        self._registry.waiting += 1
         if not self._listens:
             self._listens = True
-            self._lines.wakeups.listen(self.channel, self)
+            self._registry.pubsub.listen(self.channel, self)
 
-    def leave(self, waiter: Acquisition) -> None:
+    def leave(self, waiter: Waiter) -> None:
         """Stand there no more. The caller ends a try that is under way."""
         if self._waiters.pop(waiter, self) is self:
             return
-        self._lines.waiting -= 1
+        self._registry.waiting -= 1
         self.left(waiter)
         if not self._waiters:
-            self.linger()
+            self.close_later()
 
-    def left(self, waiter: Acquisition) -> None:
+    def left(self, waiter: Waiter) -> None:
         """Somebody stands there no more."""
 
-    def linger(self) -> None:
+    def close_later(self) -> None:
         """Nobody stands in it: close it, unless somebody comes soon."""
         self._schedule(_LINGER_S)
 
-    def disperse(self) -> list[Acquisition]:
+    def drain(self) -> list[Waiter]:
         """Send everybody away, without a word; return who stood in it."""
         waiters = list(self._waiters)
         self._waiters.clear()
         self.timer.wheel.cancel(self)
         return waiters
 
-    def time_is_up(self, waiter: Acquisition) -> None:
+    def on_waiter_timeout(self, waiter: Waiter) -> None:
         """A waiter's time is up."""
         raise NotImplementedError
 
-    def _go(self, waiter: Acquisition) -> Acquisition:
+    def _go(self, waiter: Waiter) -> Waiter:
         self.leave(waiter)
         return waiter
 
@@ -115,11 +115,11 @@ class AnyLine(WheelEntry):
 
     # -- what may wake them ------------------------------------------------------------------------------------------
 
-    def listening(self, holds: bool) -> None:
+    def on_subscribed(self, holds: bool) -> None:
         """The subscription begins to hold, or does not."""
         self._subscribed = holds
 
-    def woken(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """Somebody has released the lock."""
         raise NotImplementedError
 
@@ -135,16 +135,16 @@ class AnyLine(WheelEntry):
     @property
     def above(self) -> EngineState:
         """The engine."""
-        return self._lines.table.state
+        return self._registry.table.state
 
     def crashed(self, error: Exception) -> None:
         """End all waits: the library's own code has failed in the middle of one."""
-        self._lines.crashed(error)
+        self._registry.crashed(error)
 
-    def late(self, now: float) -> None:
+    def on_timeout(self, now: float) -> None:
         """The wheel says that the time has come."""
         if self not in self.timer.wheel and not self._waiters:  # else scheduled anew in the same step
-            self._lines.close(self.place, self, self.channel)
+            self._registry.close(self.queue_key, self, self.channel)
 
     def _schedule(self, pause_s: float) -> None:
         timer = self.timer
@@ -152,7 +152,7 @@ class AnyLine(WheelEntry):
         timer.wheel.schedule(self, timer.scale.ceil(timer.clock.now() + pause_s))
 
 
-class Line(AnyLine):
+class WaitQueue(BaseWaitQueue):
     """Those of whom only the first asks. On the wheel it waits for its next look."""
 
     __slots__ = (
@@ -170,10 +170,10 @@ class Line(AnyLine):
         "holder",
     )
 
-    def __init__(self, lines: Registry, first: Acquisition) -> None:
-        super().__init__(lines, first)
-        self._shared = first.kind.contention is Contention.SHARED
-        self.holder: Lease | None = None  # where the lock is held by this process, and was granted to this line
+    def __init__(self, wait_queues: Registry, first: Waiter) -> None:
+        super().__init__(wait_queues, first)
+        self._shared = first.lock_type.contention is Contention.SHARED
+        self.holder: Lease | None = None  # where the lock is held by this process, and was granted to this queue
         self._trying: Acquire | None = None
         self._again = False  # released here while a try was under way, which may have been refused just before
         self._called = False  # woken meanwhile
@@ -182,24 +182,24 @@ class Line(AnyLine):
         self._yielding = False
         self._rivals = 0  # other processes that listened at the last release
         self._in_a_row = 0
-        self._heard_at = self.timer.now  # when the server has answered last: what it said is why there is a line
+        self._heard_at = self.timer.now  # when the server has answered last: what it said is why there is a queue
         # Those behind the first whose time is up, and who want to be sure.
-        self._leaving: Parking[Acquisition] = Parking(IS_OVER)
+        self._leaving: Parking[Waiter] = Parking(IS_OVER)
 
     @property
-    def _first(self) -> Acquisition:
+    def _first(self) -> Waiter:
         return next(iter(self._waiters))
 
     @property
     def held_here(self) -> bool:
-        """Whether the lock is held by this process, and was granted to this line."""
+        """Whether the lock is held by this process, and was granted to this queue."""
         holder = self.holder
         # One that is not renewed says nothing when somebody else takes its key away.
         return holder is not None and holder.state <= EXTENDING and not holder.at_limit
 
     # -- who stands in it --------------------------------------------------------------------------------------------
 
-    def join(self, waiter: Acquisition) -> None:
+    def join(self, waiter: Waiter) -> None:
         """Stand at the end."""
         super().join(waiter)
         if len(self._waiters) > 1:
@@ -209,7 +209,7 @@ class Line(AnyLine):
         else:
             self._look_later()
 
-    def left(self, waiter: Acquisition) -> None:
+    def left(self, waiter: Waiter) -> None:
         """Somebody stands there no more: who is first now tries, if he was being asked for."""
         trying = self._trying
         if trying is not None and trying is waiter._request:
@@ -217,18 +217,18 @@ class Line(AnyLine):
             # After the clean-up of the try that is given up, which follows in this very turn.
             self.timer.post(self._try, self)
 
-    def linger(self) -> None:
+    def close_later(self) -> None:
         """Nobody stands in it: close it, unless somebody comes soon."""
         self._yielding = self._paused = False
-        super().linger()
+        super().close_later()
 
-    def disperse(self) -> list[Acquisition]:
+    def drain(self) -> list[Waiter]:
         """Send everybody away, without a word; return who stood in it."""
         self._trying = None
         self._leaving.clear()
-        return super().disperse()
+        return super().drain()
 
-    def time_is_up(self, waiter: Acquisition) -> None:
+    def on_waiter_timeout(self, waiter: Waiter) -> None:
         """A waiter's time is up: the first gets a last try, because nothing else may have told it that it is free.
 
         One behind it goes, if it is sure that the lock is taken: that was heard just now, or is from a last look.
@@ -243,7 +243,7 @@ class Line(AnyLine):
             else:
                 self._try()
 
-    def _leave_behind(self, waiter: Acquisition) -> None:
+    def _leave_behind(self, waiter: Waiter) -> None:
         now = self.timer.now
         if self.held_here or now - self._heard_at <= _FRESH_S:
             self._go(waiter).refuse()
@@ -258,13 +258,13 @@ class Line(AnyLine):
 
     # -- what wakes the first ----------------------------------------------------------------------------------------
 
-    def listening(self, holds: bool) -> None:
+    def on_subscribed(self, holds: bool) -> None:
         """The subscription begins to hold, or does not: what was published before was not heard, so look once more."""
-        super().listening(holds)
+        super().on_subscribed(holds)
         if holds:
-            self.woken(b"")
+            self.on_message(b"")
 
-    def woken(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """A message says that the lock is free; any user who may publish can have sent it."""
         if not self._waiters or self._yielding or self._paused or self.held_here:
             return
@@ -281,7 +281,7 @@ class Line(AnyLine):
             self._paused = True
             self._schedule(
                 0.0
-            )  # no later: another process's line may leave the lock free for one tick only, see ended()
+            )  # no later: another process's queue may leave the lock free for one tick only, see ended()
 
     def granted_to(self, lease: Lease) -> None:
         """The lock was granted to this process."""
@@ -305,13 +305,13 @@ class Line(AnyLine):
         else:
             self._try()
 
-    def late(self, now: float) -> None:
+    def on_timeout(self, now: float) -> None:
         """Nothing was heard for a while: look."""
         if self in self.timer.wheel:
             return  # scheduled anew by something else that came due in the same step
         self._yielding = self._paused = False
         if not self._waiters:
-            self._lines.close(self.place, self, self.channel)
+            self._registry.close(self.queue_key, self, self.channel)
         elif self._trying is None:
             # Who has said how often he wants to look does so also here: the key may have been released behind our back.
             if self.held_here and self._first.options.fallback_s is None:
@@ -322,7 +322,7 @@ class Line(AnyLine):
     def listened(self, woken: int) -> None:
         """A release has woken so many listeners, on all servers' connections together."""
         # In a cluster the number says nothing: it counts the subscribers of one node only.
-        self._rivals = woken - self._subscribed if self._lines.table.router.stable else 1
+        self._rivals = woken - self._subscribed if self._registry.table.router.stable else 1
 
     # -- trying ------------------------------------------------------------------------------------------------------
 
@@ -334,31 +334,31 @@ class Line(AnyLine):
         self.timer.wheel.cancel(self)
         first = self._first
         first.try_once(partial(self._tried, first), waiting=True)
-        if first.line is self and not first.request.operation.done:
+        if first.queue is self and not first.request.future.done:
             self._trying = first.request
 
-    def _tried(self, waiter: Acquisition) -> None:
+    def _tried(self, waiter: Waiter) -> None:
         if waiter.over:
             return  # and somebody else's try may be under way
         request = waiter.request
         self._trying = None
-        error = request.operation.error
+        error = request.future.error
         if error is None:
             self._heard_at = self.timer.now
             for other in self._leaving.take_all():
-                if other.line is self and other is not waiter:
+                if other.queue is self and other is not waiter:
                     self._go(other).refuse()
         if error is not None and waiter.concerns_others and not (request.cut_short or isinstance(error, TooManyLocks)):
             self.fail(error)
         elif error is not None:
             self._go(waiter).fail(error)
             self.timer.post(self._try, self)  # there may be very many, and each of them may fail at once
-        elif request.operation.result():
+        elif request.future.result():
             self._granted(waiter, request)
         else:
             self._refused(waiter, request)
 
-    def _granted(self, waiter: Acquisition, request: Acquire) -> None:
+    def _granted(self, waiter: Waiter, request: Acquire) -> None:
         self._pace.granted()
         for lease in request.leases:
             if lease.key == self._key:
@@ -370,7 +370,7 @@ class Line(AnyLine):
             else:
                 self._look_later()
 
-    def _refused(self, waiter: Acquisition, request: Acquire) -> None:
+    def _refused(self, waiter: Waiter, request: Acquire) -> None:
         self._pace.refused(self.timer.now, request.retry_ms)
         if not self.held_here:
             self.holder = None
@@ -378,7 +378,7 @@ class Line(AnyLine):
         if waiter.last:
             self._go(waiter).refuse()
         elif waiter.refused_by(request):
-            self._lines.open(self._go(waiter)).join(waiter)  # it is another name that keeps it waiting
+            self._registry.open(self._go(waiter)).join(waiter)  # it is another name that keeps it waiting
             self._try()
             return
         if self._again:
@@ -397,7 +397,11 @@ class Line(AnyLine):
         pause_s = first.options.fallback_s
         if pause_s is None:
             waited_s = self.timer.now - first.began_at
-            most_s = first.patience_s / 3 if first.kind.announces else self._lines.table.state.options.fallback_s
+            most_s = (
+                first.waiter_ttl_s / 3
+                if first.lock_type.registers_waiters
+                else self._registry.table.state.options.fallback_s
+            )
             pause_s = min(max(_FIRST_LOOK_S, waited_s), most_s)
         if retry_ms is not None:
             pause_s = min(pause_s, (retry_ms + 1) / 1000)  # a millisecond more, because the server rounds down

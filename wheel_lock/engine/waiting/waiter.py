@@ -8,44 +8,44 @@ from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
-from wheel_lock.engine.future import Operation, nobody
-from wheel_lock.engine.interfaces import terms_of
+from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import PATIENCE, acquiring_node_of, least_s, no_answer
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, acquiring_node_of, least_s, no_answer
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import WheelLockError, copied, internal_error, quoted
 from wheel_lock.lease import EXTENDING, Lease
-from wheel_lock.lock_types.base import Contention, Kind
+from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.net.node import Node
-from wheel_lock.net.pubsub import Listener, WakeUps
+from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.options import LockOptions
-from wheel_lock.protocol.resp import fragment
+from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.wheel import WheelEntry
 
 logger = logging.getLogger("wheel_lock")
 
-_LEAST_PATIENCE_S = 0.1
-IS_OVER: Callable[[Acquisition], bool] = attrgetter("over")
+_LEAST_WAITER_TTL_S = 0.1
+IS_OVER: Callable[[Waiter], bool] = attrgetter("over")
 
 
 class QueueOfWaiters(Protocol):
-    """The waiters of one name, as each of them sees it; see line.py and queue.py."""
+    """The waiters of one name, as each of them sees it; see queue.py and queue.py."""
 
-    def join(self, waiter: Acquisition) -> None: ...
-    def leave(self, waiter: Acquisition) -> None: ...
-    def time_is_up(self, waiter: Acquisition) -> None: ...
+    def join(self, waiter: Waiter) -> None: ...
+    def leave(self, waiter: Waiter) -> None: ...
+    def on_waiter_timeout(self, waiter: Waiter) -> None: ...
     def granted_to(self, lease: Lease) -> None:
         """Note that the lock was granted to this process."""
         ...
 
 
 class Registry(Protocol):
-    """The wait queues of one engine, as waiters and queues see them; see lines.py.
+    """The wait queues of one engine, as waiters and queues see them; see queues.py.
 
     Attributes:
         table: The leases of the engine.
@@ -56,21 +56,21 @@ class Registry(Protocol):
     """
 
     table: LeaseTable
-    wakeups: WakeUps
-    asking: dict[bytes, Acquisition]
-    pollers: set[Acquisition]
+    pubsub: PubSub
+    in_flight: dict[bytes, Waiter]
+    pollers: set[Waiter]
     waiting: int
 
     def find(self, place: bytes) -> QueueOfWaiters | None: ...
-    def open(self, waiter: Acquisition) -> QueueOfWaiters: ...
+    def open(self, waiter: Waiter) -> QueueOfWaiters: ...
     def close(self, place: bytes, queue: Listener, channel: bytes) -> None: ...
-    def refusal(self, name: str | bytes) -> WheelLockError | None: ...
+    def admission_error(self, name: str | bytes) -> WheelLockError | None: ...
     def crashed(self, error: Exception) -> None:
         """End all waits: the library's own code has failed in the middle of one."""
         ...
 
 
-class Acquisition(WheelEntry):
+class Waiter(WheelEntry):
     """One caller's wait for one lock, from its first try to the grant, the refusal, or the end of his patience.
 
     It completes with what was granted, or with None where it was not granted in time. On the wheel it waits for the end
@@ -90,24 +90,24 @@ class Acquisition(WheelEntry):
 
     __slots__ = (
         "_attempts",
-        "_behind",
         "_blocking",
-        "_kind",
+        "_followers",
+        "_lock_type",
         "_queues",
         "_request",
         "_template",
         "_token_given",
         "_warned",
         "began_at",
+        "future",
         "group",
         "key",
         "last",
         "leases",
-        "line",
-        "operation",
         "options",
         "over",
-        "place",
+        "queue",
+        "queue_key",
         "table",
         "until",
     )
@@ -120,39 +120,39 @@ class Acquisition(WheelEntry):
         token_given: bool,
         blocking: bool,
         until: float | None,
-        operation: Operation[Sequence[Lease] | None],
+        future: Future[Sequence[Lease] | None],
     ) -> None:
         self.tick = -1
-        self.group = PATIENCE
+        self.group = REQUEST_TIMEOUTS
         self._queues = queues
         self.table = queues.table
         self._template = leases
         self._token_given = token_given
         self._blocking = blocking
         self._request: Acquire | None = None
-        self._behind: Parking[Acquisition] | None = None  # who came while it asked for the first time
+        self._followers: Parking[Waiter] | None = None  # who came while it asked for the first time
         self._attempts = 0
         self._warned = False
-        self._kind: Kind = terms_of(leases[0]).kind
+        self._lock_type: LockType = group_of(leases[0]).lock_type
         self.options = options
         self.until = until
-        self.operation = operation
+        self.future = future
         self.leases: Sequence[Lease] | None = None
-        self.line: QueueOfWaiters | None = None
+        self.queue: QueueOfWaiters | None = None
         self.over = False
         self.last = False  # its time is up; the try that is under way is the last
         self.began_at = 0.0
         self._wait_for(leases[0].key)
 
     def _wait_for(self, key: bytes) -> None:
-        """Note what it waits for: the lock's name as the server knows it, and in which line."""
+        """Note what it waits for: the lock's name as the server knows it, and in which queue."""
         self.key = key
-        self.place = self._kind.line(key)
+        self.queue_key = self._lock_type.queue_key(key)
 
     @property
-    def kind(self) -> Kind:
+    def lock_type(self) -> LockType:
         """What kind of lock it waits for."""
-        return self._kind
+        return self._lock_type
 
     @property
     def concerns_others(self) -> bool:
@@ -164,59 +164,59 @@ class Acquisition(WheelEntry):
         return self.options.retry_every_s is not None
 
     @property
-    def patience_s(self) -> float:
+    def waiter_ttl_s(self) -> float:
         """For how long the server is to remember that it waits, in seconds: it asks three times as often."""
-        patience_s = max(min(self.table.state.options.fallback_s, self.options.timeout_s), _LEAST_PATIENCE_S)
-        return max(patience_s, 2 * (self.options.retry_every_s or 0.0))
+        waiter_ttl_s = max(min(self.table.state.options.fallback_s, self.options.timeout_s), _LEAST_WAITER_TTL_S)
+        return max(waiter_ttl_s, 2 * (self.options.retry_every_s or 0.0))
 
     def begin(self) -> None:
         """Begin to wait; a failure of the library's own code ends the waits and nothing else."""
         guarded(self, self._begin)
 
     def _begin(self) -> None:
-        """Try, or join the line if there is one, or wait for what somebody hears who asks just now."""
+        """Try, or join the queue if there is one, or wait for what somebody hears who asks just now."""
         if self.over:
             return
         self.began_at = self.table.timer.now
         self.table.timer.wheel.cancel(self)
-        contention = self._kind.contention
-        if not self._blocking or self._polls or contention is Contention.QUEUED:
-            self.try_once(self._tried, waiting=self._blocking and self._kind.announces)
+        contention = self._lock_type.contention
+        if not self._blocking or self._polls or contention is Contention.SERVER_QUEUE:
+            self.try_once(self._tried, waiting=self._blocking and self._lock_type.registers_waiters)
             return
-        lines = self._queues
-        if lines.find(self.place) is not None:
+        wait_queues = self._queues
+        if wait_queues.find(self.queue_key) is not None:
             self._stand_in()
             return
-        ahead = self if contention is Contention.SHARED else lines.asking.setdefault(self.place, self)
+        ahead = self if contention is Contention.SHARED else wait_queues.in_flight.setdefault(self.queue_key, self)
         if ahead is self:
             self.try_once(self._answered, waiting=False)
             return
-        if ahead._behind is None:
-            ahead._behind = Parking(IS_OVER)
-        ahead._behind.append(self)
+        if ahead._followers is None:
+            ahead._followers = Parking(IS_OVER)
+        ahead._followers.append(self)
         if self.until is not None:
             self.wait_until(max(self.until, self.began_at + least_s(self.node)))
 
     def try_once(self, tried: Callable[[], object], *, waiting: bool) -> None:
         """Ask the server once; ``tried()`` is called when it has answered, or will not."""
-        operation: Operation[bool] = Operation(partial(guarded, self, tried))
+        future: Future[bool] = Future(partial(guarded, self, tried))
         leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
-        self._request = request = self._new_request(leases, operation, round(self.patience_s * 1000) if waiting else 0)
+        self._request = request = self._new_request(leases, future, round(self.waiter_ttl_s * 1000) if waiting else 0)
         request.caller_until = self.until
         if self._blocking:
             request.on_found = self.finds
         self._attempts += 1
         request.begin()
 
-    def _new_request(self, leases: Sequence[Lease], operation: Operation[bool], patience_ms: int) -> Acquire:
-        return Acquire(self.table, leases, self.options, operation, patience_ms=patience_ms)
+    def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
+        return Acquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
 
     def _another(self, first: Lease) -> Lease:
-        wire = first.fragment
+        wire = first.lease_args
         if not self._token_given:
-            wire = fragment(first.key, self._kind.next_token(first.token))
-        group = self.table.router.group_of(terms_of(first), first.key)
-        return Lease(first.name, wire, group, first.owner, first.on_lost, first.place)
+            wire = lease_args(first.key, self._lock_type.next_token(first.token))
+        group = self.table.router.group_of(group_of(first), first.key)
+        return Lease(first.name, wire, group, first.owner, first.on_lost, first.call_site)
 
     @property
     def request(self) -> Acquire:
@@ -226,34 +226,34 @@ class Acquisition(WheelEntry):
 
     def _answered(self) -> None:
         """The first try of one that may wait: what it has heard goes for those who came meanwhile, too."""
-        behind, request = self.step_aside(), self.request
-        operation = request.operation
+        behind, request = self.take_followers(), self.request
+        future = request.future
         self._tried()
         if behind:
-            if operation.error is not None and not request.cut_short:
+            if future.error is not None and not request.cut_short:
                 for waiter in behind:
-                    waiter.fail(copied(operation.error))
+                    waiter.fail(copied(future.error))
                 return
-            if not request.cut_short and operation.result():
+            if not request.cut_short and future.result():
                 self._queues.open(behind[0]).granted_to(request.lease)
             for waiter in behind:
                 waiter.begin()
 
-    def step_aside(self) -> list[Acquisition] | None:
+    def take_followers(self) -> list[Waiter] | None:
         """It asks for the first time no more, so it stands in nobody's way; return who came behind."""
-        asking = self._queues.asking
-        if asking.get(self.place) is self:
-            del asking[self.place]
-        behind, self._behind = self._behind, None
+        asking = self._queues.in_flight
+        if asking.get(self.queue_key) is self:
+            del asking[self.queue_key]
+        behind, self._followers = self._followers, None
         return None if behind is None else behind.take_all()
 
     def _tried(self) -> None:
         if self.over:
             return
         request = self.request
-        if request.operation.error is not None:
-            self.fail(request.operation.error)
-        elif request.operation.result():
+        if request.future.error is not None:
+            self.fail(request.future.error)
+        elif request.future.result():
             self.succeed(request.leases)
         elif not self._blocking:
             self.refuse()
@@ -272,7 +272,7 @@ class Acquisition(WheelEntry):
                 "waiting for the lock %s: its key holds a %s, where this kind of lock keeps a %s",
                 quoted(self._template[0].name),
                 found,
-                self._kind.key_type,
+                self._lock_type.key_type,
             )
 
     def refused_by(self, request: Acquire) -> bool:
@@ -286,7 +286,7 @@ class Acquisition(WheelEntry):
             self._queues.open(self).join(self)
 
     def _may_wait(self) -> bool:
-        refusal = self._queues.refusal(self.key)
+        refusal = self._queues.admission_error(self.key)
         if refusal is not None:
             self.fail(refusal)
         return refusal is None
@@ -308,17 +308,17 @@ class Acquisition(WheelEntry):
         """Come due on the wheel, where it is not, at ``when``, in seconds of the timer's clock."""
         self.table.timer.wheel.schedule(self, self.table.timer.scale.ceil(when))
 
-    def late(self, now: float) -> None:
+    def on_timeout(self, now: float) -> None:
         """The wheel says that the time has come."""
         if self in self.table.timer.wheel:
             return  # it has begun anew meanwhile: who was ahead of it was late in the same step
-        if self.line is not None:
-            self.line.time_is_up(self)
+        if self.queue is not None:
+            self.queue.on_waiter_timeout(self)
         elif not self.over and self._request is None:
             self.fail_unanswered()  # it stands behind one who asks for the first time
         elif not self.over and self._polls:  # else it has begun to ask in the same step, which ends by itself
             # Its second try asks in a form that tells what kind of key is in the way.
-            self.try_once(self._tried, waiting=self._kind.announces or self._attempts == 1)
+            self.try_once(self._tried, waiting=self._lock_type.registers_waiters or self._attempts == 1)
 
     @property
     def above(self) -> EngineState:
@@ -328,11 +328,11 @@ class Acquisition(WheelEntry):
     def crashed(self, error: Exception) -> None:
         """End all waits: the library's own code has failed in the middle of one."""
         self._queues.crashed(error)
-        self.fail(internal_error(error, self.key))  # it may not have been in a line
+        self.fail(internal_error(error, self.key))  # it may not have been in a queue
 
     def _end(self) -> None:
         self.over = True
-        self.line = None
+        self.queue = None
         if self.tick >= 0:
             self.table.timer.wheel.cancel(self)
             self._queues.pollers.discard(self)
@@ -342,20 +342,20 @@ class Acquisition(WheelEntry):
         self._end()
         self._request = None  # it refers to this, too, and the cycle would be left to the garbage collector
         self.leases = leases
-        self.operation.complete(leases)
+        self.future.set_result(leases)
 
     def refuse(self) -> None:
         """It is not granted in time."""
         self._end()
         self._take_word_back()
         self._request = None
-        self.operation.complete(None)
+        self.future.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """The server could not be asked. (By another of the same line, perhaps, so a try may be under way.)"""
+        """The server could not be asked. (By another of the same queue, perhaps, so a try may be under way.)"""
         self._end()
         self.abort()
-        self.operation.fail(error)
+        self.future.set_exception(error)
 
     def fail_unanswered(self) -> None:
         """Its time is up, and what it would have heard from somebody else's try has not come."""
@@ -370,24 +370,24 @@ class Acquisition(WheelEntry):
     def _take_word_back(self) -> None:
         """Wait no more, also in the eyes of the server. (What is under way is cleaned up by itself.)"""
         request = self._request
-        if request is None or not (request.finished and self._blocking and self._kind.announces):
+        if request is None or not (request.finished and self._blocking and self._lock_type.registers_waiters):
             return
-        if request.sends or self._attempts > 1:  # else nothing was sent
+        if request.attempts or self._attempts > 1:  # else nothing was sent
             self.table.clean_up(request.leases)
 
     def give_up(self) -> None:
         """The caller waits no more, or never hears: undo what was granted, or may have been."""
         if self.over:
             held = [lease for lease in self.leases or () if lease.state <= EXTENDING]
-            release_many(self.table, held, Operation(nobody))
+            release_many(self.table, held, Future(noop))
             return
-        line = self.line
+        queue = self.queue
         self._end()
-        if line is not None:
-            line.leave(self)
+        if queue is not None:
+            queue.leave(self)
         self.abort()
-        if self._queues.asking.get(self.place) is self:
-            for waiter in self.step_aside() or ():
+        if self._queues.in_flight.get(self.queue_key) is self:
+            for waiter in self.take_followers() or ():
                 waiter.begin()
 
     def abort(self) -> None:
@@ -395,9 +395,9 @@ class Acquisition(WheelEntry):
         request = self._request
         if request is not None:
             self._take_word_back()
-            request.operation = Operation(nobody)
+            request.future = Future(noop)
             under_way = not request.finished
             request.give_up()
-            if under_way and not request.sends:
+            if under_way and not request.attempts:
                 self._take_word_back()  # that of the tries before it: it has never been sent, and so undoes nothing
             self._request = None
