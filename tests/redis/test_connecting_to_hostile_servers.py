@@ -20,6 +20,7 @@ from tests.support.logged import logged
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError, LockTimeout, LockUnavailable
+from wheel_lock.net.capabilities import FLAGGED, PLAIN
 from wheel_lock.net.clients import connector_for
 from wheel_lock.net.connect_budget import Allowance, LimitedSocket
 from wheel_lock.net.connector import RedisPyConnector, as_server
@@ -299,6 +300,30 @@ def test_nobody_goes_around_a_tunnel_to_see_whether_a_server_speaks_tls() -> Non
         with pytest.raises(redis.ConnectionError):
             RedisPyConnector(redis.Redis(connection_pool=pool)).connect(LONG_S)
         assert liar.connections == 0
+
+
+def test_a_connection_has_the_capabilities_of_its_own_server() -> None:
+    # The two channels of a node connect at the same time, and an address may lead to servers of different versions.
+    others: list[Any] = []
+    old = False
+
+    def answer(words: list[bytes]) -> bytes | None:
+        nonlocal old
+        if words[0] == b"EVAL" and b"return 1" in words[1] and old:
+            return b"-ERR Error compiling script (new function): user_script:1: unexpected symbol near '#'\r\n"
+        if words[:2] == [b"CLIENT", b"SETNAME"] and not old:
+            old = True
+            others.append(connector.connect(LONG_S))
+        return None
+
+    with Liar(answer) as liar:
+        connector = RedisPyConnector(client_of(liar))
+        connection = connector.connect(LONG_S)
+        try:
+            assert [each.level for each in (connection, *others)] == [FLAGGED, PLAIN]
+        finally:
+            for each in (connection, *others):
+                each.close()
 
 
 # -- texts -----------------------------------------------------------------------------------------------------------

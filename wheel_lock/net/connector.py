@@ -343,8 +343,9 @@ class RedisPyConnector:
             introduction = _introduction(connection, settings)
             connection.connect()
             self._check(connection)
+            capabilities = self._capabilities  # of this connection: other threads may connect at the same time
             if self._runs_scripts:
-                self._capabilities = prepare(connection, self._capabilities, in_cluster=self.in_cluster)
+                self._capabilities = capabilities = prepare(connection, capabilities, in_cluster=self.in_cluster)
             send_and_skip(connection, introduction)
             sock: Any = connection._sock
             if sock is None:
@@ -358,7 +359,7 @@ class RedisPyConnector:
                 if tie.loose and name in vars(connection):
                     setattr(connection, name, None)  # needed only to connect, which this connection does once
             server = settings.get("host"), str(settings.get("port"))
-            return RedisPyConnection(connection, sock, server, self._capabilities)
+            return RedisPyConnection(connection, sock, server, capabilities)
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, redis.exceptions.RedisError):

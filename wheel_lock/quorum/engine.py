@@ -62,9 +62,7 @@ class QuorumEngine(EngineState):
         quorum: How many of them are a majority.
     """
 
-    stable = True
-
-    cluster = None  # a name has the same nodes for ever
+    stable = True  # a name has the same nodes for ever
 
     def __init__(
         self,
