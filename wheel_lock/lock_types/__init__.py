@@ -1,6 +1,6 @@
-"""The types of lock, a small file each: which commands a type sends and what the replies mean. No waiting, no I/O.
+"""The lock types, one small file each: which commands a type sends and how their replies are parsed. No waiting, no I/O.
 
-The engine is handed a type and asks it for calls; a type never calls the engine, a timer or a connection.
+The engine is handed a lock type and asks it for commands; a lock type never calls the engine, a timer or a connection.
 """
 
 from wheel_lock.lock_types.base import LockType
@@ -11,21 +11,9 @@ from wheel_lock.lock_types.reentrant import FENCED_REENTRANT, REENTRANT
 from wheel_lock.lock_types.semaphore import Permit, semaphore
 
 HANDED_OVER: dict[str, LockType] = {lock_type.name: lock_type for lock_type in (EXCLUSIVE, FENCED, FAIR, FENCED_FAIR)}
-"""The kinds that can be exported and adopted, by name."""
+"""The lock types that can be exported and adopted, by name."""
 
 __all__ = [
-    "EVERLASTING",
-    "EXCLUSIVE",
-    "FAIR",
-    "FENCED",
-    "FENCED_FAIR",
-    "FENCED_REENTRANT",
-    "FENCED_WRITE",
-    "HANDED_OVER",
-    "READ",
-    "REENTRANT",
-    "WRITE",
-    "Exclusive",
-    "Permit",
-    "semaphore",
-]
+    "EVERLASTING", "EXCLUSIVE", "FAIR", "FENCED", "FENCED_FAIR", "FENCED_REENTRANT", "FENCED_WRITE", "HANDED_OVER",
+    "READ", "REENTRANT", "WRITE", "Exclusive", "Permit", "semaphore",
+]  # fmt: skip

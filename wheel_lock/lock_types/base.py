@@ -1,156 +1,138 @@
-"""What the engine must know of a kind of lock: its scripts, and what their replies mean. See ``locks/``."""
+"""The interface of a lock type, and what all lock types have in common."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
+from wheel_lock.lock_types import replies
+from wheel_lock.lock_types.replies import Refusal
+from wheel_lock.protocol import keys
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.protocol.tokens import new_token
 
-NO_FENCE = 0
-OTHER_FENCE = -2
-"""The reply to an adoption whose text has another fence than the lock."""
-
-
-class Refusal(NamedTuple):
-    """An acquire was refused because another holds the lock.
-
-    Attributes:
-        retry_ms: When the holder's lease ends unless it is renewed, in milliseconds from now; None where that was not
-            asked for, or there is no such time.
-        found: The type of the key where it is another one than the kind of lock keeps there; else None.
-    """
-
-    retry_ms: int | None
-    found: str | None = None
-
-    @property
-    def is_data(self) -> bool:
-        """Whether what is there is no lock of any kind: a key of another type that does not expire."""
-        return self.found is not None and self.retry_ms is None
-
-
-REFUSED = Refusal(None)
+FENCE_TTL_MS = 24 * 3600 * 1000  # so that the companion keys of names that are no longer used do not stay for ever
 
 
 class Contention(enum.Enum):
-    """Which of a process's waiters for one name ask the server."""
+    """Which of a process's waiters for one name contend for the lock at the server."""
 
-    FIRST_WAITER = enum.auto()  # the first, for all of them; who holds the lock may be known here
-    SHARED = enum.auto()  # the first; when it is granted the next one asks, for there may be room
+    FIRST_WAITER = enum.auto()  # the first, for all of them; the lock's holder may be in this process
+    SHARED = enum.auto()  # the first; after its grant the next one contends, because there may be room
     SERVER_QUEUE = enum.auto()  # each for itself, because the server keeps the order
 
 
 class LockType(Protocol):
-    """One kind of lock, stateless.
+    """A lock type: the commands of its leases, and how their replies are parsed. Stateless.
 
     Attributes:
-        name: What it is called in an exported lease.
-        key_type: What the server calls the type of its key.
-        args_per_lease: How many arguments of the batched scripts a lease takes.
-        unique_tokens: Whether a token is known to this process alone, so that a key which holds it can only be ours.
-        fenced: Whether each grant draws a fence.
-        contention: Which of several waiters ask the server.
-        registers_waiters: Whether a waiter whose try is refused leaves word of itself at the server, to be taken back by a
-            release; the word is renewed by each try and expires by itself.
-        renew: Batched renewal; replies with its exceptions.
-        acquire_many: Batched acquire, None where the kind has none.
+        name: The name of the type in an exported lease, and in messages.
+        key_type: The server's name for the type of the lock's key.
+        args_per_lease: The number of arguments of the batched scripts per lease.
+        unique_tokens: True if only this process knows a lease's token, so that a key with that token is this lease's.
+        fenced: True if each grant draws a fence.
+        contention: Which of several waiters contend at the server.
+        registers_waiters: True if a refused waiter leaves a registration at the server, which a release of its lease
+            removes. Each try renews the registration, which otherwise expires.
+        renew: The script for batched renewal; it replies with its exceptions.
     """
 
     name: str
     key_type: str
-    args_per_lease: int
-    unique_tokens: bool
-    fenced: bool
+    args_per_lease: int = 2
+    unique_tokens: bool = True
+    fenced: bool = False
     contention: Contention
-    registers_waiters: bool
+    registers_waiters: bool = False
     renew: Script
-    acquire_many: Script | None
 
     def token(self) -> bytes:
-        """A new token, for the first try of an acquire."""
-        ...
+        """Return a new token, for the first try of an acquire."""
+        return new_token()
 
     def next_token(self, first: bytes) -> bytes:
-        """The token of another try of the same acquire; it begins as the first does where that is the waiter's name."""
-        ...
+        """Return the token of another try of the acquire whose first token is ``first``.
+
+        If waiters are registered both begin with the waiter's name.
+        """
+        return self.token()
 
     def wake_channel(self, key: bytes) -> bytes:
-        """The channel on which those who wait for this kind of lock are woken."""
-        ...
+        """Return the channel on which waiters for this type of lock are woken."""
+        return keys.wake_channel(key)
 
     def queue_key(self, key: bytes) -> bytes:
-        """What the line is found by in which they stand."""
-        ...
+        """Return the key of the wait queue, unique to the lock in this process."""
+        return self.wake_channel(key)
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
-        """The command that acquires.
+        """Return the command that acquires.
 
         Args:
-            lease: What is to be granted.
+            lease: The lease to grant.
             ttl_ms: Its time-to-live in milliseconds.
-            again: An earlier try's outcome is not known.
-            patience_ms: The caller will wait if it is refused, wants to know for how long, and will be heard of again
-                within so many milliseconds; 0 where it will not wait.
+            again: True if the outcome of an earlier try is not known.
+            waiter_ttl_ms: The time in milliseconds after which a refused waiter's registration expires; 0 if the caller
+                does not wait, and the holder's remaining time is not needed.
         """
         ...
 
     def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
-        """The fence of the grant (NO_FENCE where there is none), a refusal, or the server's error."""
-        ...
+        """Return the fence of the grant (NO_FENCE if none is drawn), the refusal, or the server's error."""
+        return replies.acquired(reply, fenced=self.fenced)
 
     def release(self, lease: Lease) -> Command:
-        """The command that releases."""
-        ...
+        """Return the command that releases."""
+        return self.release_many([lease])
 
     def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
-        """How many listeners the release has woken, why there was nothing to release, or the server's error."""
-        ...
+        """Return the number of subscribers that were woken, why there was nothing to release, or the server's error."""
+        return replies.released_in_bulk(reply)
 
     def release_many(self, leases: Sequence[Lease]) -> Command:
-        """The command that releases many; replies with its exceptions."""
+        """Return the command that releases many; it replies with its exceptions."""
         ...
 
     def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Command:
-        """The command that changes the time-to-live."""
+        """Return the command that adds ``time_ms`` to the time-to-live, or replaces that."""
         ...
 
     def parse_extend(self, reply: Reply) -> int | LossReason | None:
-        """The new time-to-live in milliseconds, or why there is none."""
-        ...
+        """Return the new time-to-live in milliseconds, why the lease has ended, or None if it would be too long."""
+        return replies.extended(reply)
 
     def locked(self, key: bytes) -> Command:
-        """The command that asks whether anybody holds it."""
+        """Return the command that asks whether an acquire would be refused."""
         ...
 
     def parse_locked(self, reply: Reply) -> bool:
-        """Whether anybody does."""
+        """Return the answer to :meth:`locked`."""
         ...
 
     def owned(self, lease: Lease) -> Command:
-        """The command that asks whether ``lease`` is what the server knows."""
+        """Return the command that asks whether the lock has the token of ``lease``."""
         ...
 
     def parse_owned(self, reply: Reply, lease: Lease) -> bool:
-        """Whether it is."""
+        """Return the answer to :meth:`owned`."""
         ...
 
     def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Command:
-        """The command that puts the token of ``lease`` in the place of ``old_token``.
+        """Return the command that replaces ``old_token`` by the token of ``lease``.
 
         Args:
             lease: The new lease.
             old_token: The token of the exporter's lease.
             ttl_ms: The time-to-live in milliseconds.
-            fence: The fence in the text, which the server checks; None if the lock has none.
+            fence: The fence in the exported text, which the server checks; None if the lock has none.
         """
         ...
 
     def parse_adopt(self, reply: Reply) -> LossReason | None:
-        """None where the lease was taken over, else why it could not be."""
-        ...
+        """Return None if the token was replaced, else the reason."""
+        return replies.taken_over(reply)

@@ -1,9 +1,9 @@
-"""Exclusive locks whose token the caller has chosen, so that others may have the same one.
+"""Exclusive locks with a token that the caller has chosen, so that other owners may have the same token.
 
-A token made here is known to nobody else: a key that holds it was granted to that very try, whatever became of the
-reply. Of a chosen token - a host's name, say - that cannot be said. So these never recognise a key as their own while
-they acquire it, and never tidy up after a try whose outcome is not known: the key might be a namesake's. A try that is
-never answered leaves its key to expire, as redis-py's own Lock does.
+A token made here is unique: a key that holds it was granted to that very try, whatever became of the reply. A chosen token
+- a host's name, say - is not. So these lock types never recognise a key as their own while they acquire it, and never
+clean up after a try whose outcome is not known: the key might be a namesake's. A try that is never answered leaves its key
+to expire, as redis-py's own Lock does.
 """
 
 from __future__ import annotations
@@ -12,40 +12,38 @@ from collections.abc import Sequence
 
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, State
-from wheel_lock.lock_types.base import NO_FENCE, REFUSED, LockType, Refusal
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.exclusive import EXCLUSIVE, FENCED, Exclusive, Fenced
-from wheel_lock.protocol import scripts
+from wheel_lock.lock_types.replies import NO_FENCE, REFUSED, Refusal
 from wheel_lock.protocol.resp import MalformedReply, Reply, command, set_if_free
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
 
 def _was_held(lease: Lease) -> bool:
-    """Whether a release is the wish of its holder, or of who closes the context, and not a tidying-up."""
+    """Return whether a release is that of a holder, or of a closing context, and not a clean-up."""
     return lease.state is not State.REFUSED and lease.loss in (None, LossReason.CONTEXT_CLOSED)
 
 
 class _WithCallerToken(Exclusive):
-    """What such locks have in common: they release what is held, and what has been refused or lost never."""
+    """What lock types with caller tokens have in common."""
 
     unique_tokens = False
 
     def release_many(self, leases: Sequence[Lease]) -> Command:
-        """Owner-checked DELs of what is held; what was refused, or has been lost, may be a namesake's by now."""
+        """Return the call about the leases that are held; the key of a refused or lost one may be a namesake's."""
         return super().release_many([lease for lease in leases if _was_held(lease)])
 
 
 class CallerToken(_WithCallerToken):
-    """Exclusive, with a token that others may have chosen, too."""
-
-    acquire_many: scripts.Script | None = None
+    """An exclusive lock with a caller token."""
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
-        """A plain SET, also when it is tried again."""
+        """Return a plain SET, also for another try."""
         return Command(None, 0, 0, set_if_free(lease.lease_args, ttl_ms))
 
     def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
-        """OK or nil."""
+        """Parse OK or nil."""
         if reply == b"OK":
             return NO_FENCE
         if reply is None:
@@ -54,16 +52,16 @@ class CallerToken(_WithCallerToken):
 
 
 class FencedCallerToken(_WithCallerToken, Fenced):
-    """Fenced, with a token that others may have chosen, too: its script does not recognise it."""
+    """A fenced lock with a caller token: its script does not recognise that."""
 
 
 class EverlastingCallerToken(CallerToken):
-    """The same without an expiry."""
+    """A lock with a caller token and without an expiry."""
 
     name = "everlasting"
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
-        """The time-to-live that the engine keeps for it is not sent."""
+        """Return a plain SET. The time-to-live that the engine keeps for the lease is not sent."""
         return Command(None, 0, 0, command(b"SET", lease.key, lease.token, b"NX"))
 
 
@@ -71,4 +69,4 @@ CALLER_TOKEN = CallerToken()
 EVERLASTING_CALLER_TOKEN = EverlastingCallerToken()
 
 WITH_CALLER_TOKEN: dict[LockType, LockType] = {EXCLUSIVE: CALLER_TOKEN, FENCED: FencedCallerToken()}
-"""What a kind becomes when its caller gives a token."""
+"""The lock type with a caller token, by the one with its own tokens."""

@@ -1,27 +1,52 @@
-"""What replies mean that several kinds of lock have in common."""
+"""Parsers of the replies that several lock types have in common. Each raises MalformedReply for any other reply."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from wheel_lock.errors import LossReason
-from wheel_lock.lock_types.base import NO_FENCE, Refusal
 from wheel_lock.options import MAX_TTL_MS
 from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, exceptions, int_arg
 from wheel_lock.protocol.server_errors import ServerError
 
-MOST_LISTENERS = 1 << 32  # a server that says more has misunderstood
-TOO_LONG = -2
-UNTOLD = 2  # listeners, where they are not counted: there may be others than ourselves
+NO_FENCE = 0
+OTHER_FENCE = -2
+"""The reply to an adoption whose text has another fence than the lock."""
+
+_MAX_LISTENERS = 1 << 32  # a reply with more is malformed
+_TOO_LONG = -2
+_UNCOUNTED = 2  # listeners, where they are not counted: there may be others than this process
 
 
-def extension(time_ms: int, *, replace: bool) -> bytes:
+class Refusal(NamedTuple):
+    """The reply to an acquire of a lock that another holds.
+
+    Attributes:
+        retry_ms: When the holder's lease ends unless it is renewed, in milliseconds from now; None if that was not
+            requested, or the lease does not end.
+        found: The type of the key if it is not that of the lock type, else None.
+    """
+
+    retry_ms: int | None
+    found: str | None = None
+
+    @property
+    def is_data(self) -> bool:
+        """True if the key belongs to no lock: it has another type, and does not expire."""
+        return self.found is not None and self.retry_ms is None
+
+
+REFUSED = Refusal(None)
+
+
+def extension_args(time_ms: int, *, replace: bool) -> bytes:
     """Encode the arguments of the extending scripts behind the token: time, mode, and the longest time-to-live."""
     return int_arg(time_ms) + int_arg(replace) + int_arg(MAX_TTL_MS)
 
 
 def acquired(reply: Reply, *, fenced: bool = False) -> int | Refusal:
-    """Read the reply of a script that acquires: a fence, or 0 where none is drawn; or a list, when to ask again."""
+    """Parse the reply of a script that acquires: the fence, 0 if none is drawn, or the list of a refusal."""
     if type(reply) is int and (reply > 0 if fenced else reply == 0):
         return reply or NO_FENCE
     if type(reply) is list:
@@ -30,7 +55,7 @@ def acquired(reply: Reply, *, fenced: bool = False) -> int | Refusal:
 
 
 def refusal(reply: Sequence[Reply]) -> Refusal:
-    """Read when to ask again in milliseconds, -1 for an unknown time, and the key's type where it is another one."""
+    """Parse a refusal: milliseconds until the next try or -1 for an unknown time, and the key's type if another one."""
     retry_ms, found = reply if len(reply) == 2 else (reply[0] if len(reply) == 1 else None, b"")
     if type(retry_ms) is int and type(found) is bytes:
         return Refusal(retry_ms if retry_ms >= 0 else None, found.decode("ascii", "backslashreplace") or None)
@@ -38,17 +63,15 @@ def refusal(reply: Sequence[Reply]) -> Refusal:
 
 
 def released(reply: Reply) -> int | LossReason:
-    """Read 1 and more, by how many listeners were woken, or why there was nothing to release."""
-    if type(reply) is int and 1 <= reply <= MOST_LISTENERS:
-        return reply - 1
-    return reason(reply)
+    """Parse the reply of a release: 1 plus the number of subscribers that were woken, 0 or -1."""
+    return reply - 1 if type(reply) is int and 1 <= reply <= _MAX_LISTENERS else reason(reply)
 
 
 def released_in_bulk(reply: Reply) -> int | LossReason | ServerError:
-    """Read the reply of a batched release about one lease."""
+    """Parse the reply of a batched release about one lease."""
     failed = exceptions(reply, 1)
     if not failed:
-        return UNTOLD
+        return _UNCOUNTED
     status = failed[0][1]
     if isinstance(status, ServerError) and status.code != "WRONGTYPE":
         return status
@@ -56,21 +79,19 @@ def released_in_bulk(reply: Reply) -> int | LossReason | ServerError:
 
 
 def extended(reply: Reply) -> int | LossReason | None:
-    """Read the new time-to-live, why there is none, or None if it would be too long and is unchanged."""
+    """Parse the reply of an extension: the new time-to-live; 0 or -1; -2 (None) if it would be too long."""
     if type(reply) is int and 0 < reply <= MAX_TTL_MS:
         return reply
-    if type(reply) is int and reply == TOO_LONG:
-        return None
-    return reason(reply)
+    return None if type(reply) is int and reply == _TOO_LONG else reason(reply)
 
 
 def taken_over(reply: Reply) -> LossReason | None:
-    """Read 1, or why it could not be taken over."""
+    """Parse the reply of an adoption: 1 (None), 0 or -1."""
     return None if type(reply) is int and reply == 1 else reason(reply)
 
 
 def reason(reply: Reply) -> LossReason:
-    """Read 0 or -1: why there was nothing that an owner could change."""
+    """Parse 0 (gone) or -1 (taken), the replies of an owner-checked script that changed nothing."""
     if type(reply) is int and reply == 0:
         return LossReason.KEY_GONE
     if type(reply) is int and reply == -1:
@@ -79,14 +100,14 @@ def reason(reply: Reply) -> LossReason:
 
 
 def count(reply: Reply) -> int:
-    """Read a number."""
+    """Parse an integer."""
     if type(reply) is not int:
         raise MalformedReply(f"expected an integer, got {reply!r:.40}")
     return reply
 
 
 def text(reply: Reply) -> bytes | None:
-    """Read a string, or nothing."""
+    """Parse a string or nil."""
     if reply is not None and type(reply) is not bytes:
         raise MalformedReply(f"expected a string or nothing, got {reply!r:.40}")
     return reply

@@ -13,7 +13,8 @@ from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.permissions import Look, needs_of
 from wheel_lock.errors import LockLost, LockServerError, LockTimeout, LossReason, WheelLockError
 from wheel_lock.lease import Event, Lease, State
-from wheel_lock.lock_types.base import Contention, LockType, Refusal
+from wheel_lock.lock_types.base import Contention, LockType
+from wheel_lock.lock_types.replies import Refusal
 from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions

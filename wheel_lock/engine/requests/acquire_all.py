@@ -12,7 +12,7 @@ from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.base import batch_call, node_of
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.lease import EXTENDING, Lease
-from wheel_lock.lock_types.base import NO_FENCE, Refusal
+from wheel_lock.lock_types.replies import NO_FENCE, Refusal
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import MalformedReply, Reply

@@ -15,7 +15,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.errors import InvalidHandoff, LockLost, LockTimeout, quoted
 from wheel_lock.lease import Lease
-from wheel_lock.lock_types.base import NO_FENCE, OTHER_FENCE
+from wheel_lock.lock_types.replies import NO_FENCE, OTHER_FENCE
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import Reply

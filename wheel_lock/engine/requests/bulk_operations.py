@@ -15,6 +15,7 @@ from wheel_lock.errors import ContextClosed, LockLost, LockServerError, LossReas
 from wheel_lock.lease import Lease, State
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
+from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import GONE, TAKEN
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
@@ -63,8 +64,7 @@ class AcquireMany(BulkOperation):
 
     def call(self, leases: Sequence[Lease]) -> Command:
         params = group_of(leases[0])
-        assert params.lock_type.acquire_many is not None
-        return batch_call(params.lock_type.acquire_many, params.lock_type, leases, params.ttl)
+        return batch_call(scripts.ACQUIRE_MANY, params.lock_type, leases, params.ttl)
 
     def needs(self, leases: Sequence[Lease]) -> frozenset[str]:
         return needs_of(group_of(leases[0]).lock_type, leases[0], renewed=self._options.renew_every_s is not None)
