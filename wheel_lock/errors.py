@@ -1,4 +1,4 @@
-"""The exceptions of the library, and the reasons for which a lease can be lost.
+"""The exceptions of the library, and the reasons of a loss.
 
 All lock errors derive from redis-py's LockError, so code that catches redis-py's lock errors keeps working; network errors
 also derive from redis-py's ConnectionError or TimeoutError. Each carries the name of the lock.
@@ -70,7 +70,7 @@ class WheelLockError(LockError):
     """Base class of the library's errors.
 
     Attributes:
-        lock_name: The name of the lock as the caller gave it, or None where several are concerned.
+        lock_name: The name of the lock as the caller gave it, or None if several are concerned.
     """
 
     def __init__(self, message: str, lock_name: str | bytes | None = None) -> None:

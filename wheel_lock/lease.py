@@ -44,19 +44,19 @@ class Event(enum.IntEnum):
     """An event in the life of a lease. (Integers, because the table is looked up for every grant.)"""
 
     GRANTED = 0  # the server granted it
-    REJECTED = 1  # the server refused it, or its caller does not wait any more
+    REJECTED = 1  # the server refused it, or its caller waits no longer
     RENEWAL_SENT = 2  # a renewal was sent
     EXTEND = 3  # the caller changes its time-to-live
     CONFIRMED = 4  # the server confirmed the token and the new expiry
     OUTCOME_UNKNOWN = 5  # the outcome of what was sent is not known
     RELEASE = 6  # the caller releases it
-    RELEASED = 7  # the release is over
+    RELEASED = 7  # the release is done
     LOSE = 8  # it ended without a release
     EXPORT = 9  # the caller hands it over to another process
 
 
 HELD, RENEWING, OVERDUE, EXTENDING = State.HELD, State.RENEWING, State.OVERDUE, State.EXTENDING
-_BELIEVED = (HELD, RENEWING, OVERDUE, EXTENDING)
+_VALID = (HELD, RENEWING, OVERDUE, EXTENDING)
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.PENDING, Event.GRANTED): HELD,
@@ -71,7 +71,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.RELEASING, Event.RELEASED): State.RELEASED,
     (State.RELEASING, Event.LOSE): State.LOST,  # the server says that the key was gone before the release
 }
-for _state in _BELIEVED:
+for _state in _VALID:
     TRANSITIONS[_state, Event.RELEASE] = State.RELEASING
     TRANSITIONS[_state, Event.LOSE] = State.LOST
     if _state is not EXTENDING:
@@ -86,8 +86,8 @@ class Owner:
     """The thread (or greenlet, or task) that a lease belongs to.
 
     Attributes:
-        ended: Whether the thread has ended; its leases are not renewed any more.
-        holds: The holds of reentrant locks, by a key of theirs; None if there are none.
+        ended: True if the thread has ended; its leases are not renewed any more.
+        holds: The holds of reentrant locks, by lock; None if there are none.
     """
 
     __slots__ = ("__weakref__", "ended", "holds")
@@ -109,7 +109,7 @@ NOBODY = Owner()  # the owner of leases that any thread may use: it never ends
 
 
 class Limits:
-    """Limits of the renewal of one lease: an object of its own, because most leases have none."""
+    """Limits of the renewal of one lease. A separate object, because most leases have none."""
 
     __slots__ = ("hold_until", "max_renewals")
 
@@ -119,7 +119,7 @@ class Limits:
 
 
 class Group(Protocol):
-    """The leases with the same terms, as a lease sees them: the object that renews them."""
+    """The part of a renewal group that its leases use."""
 
     alive: bool  # False in a forked child, which holds nothing
     timeout_s: float
@@ -164,13 +164,13 @@ class Lease(WheelEntry):
     Attributes:
         name: The lock's name as the caller gave it.
         lease_args: Name and token, encoded for the wire; both are read back from it when needed.
-        group: The group of leases with the same terms.
+        group: Its renewal group.
         state: A :class:`State`.
         deadline: The local deadline, in seconds of the timer's clock.
         acquired_at: When its acquire was sent.
         renewals: The number of confirmed renewals.
         limits: Its limits, or None.
-        max_expiry: The latest expiry of the key after an extension, whatever the outcome of that was.
+        max_expiry: The latest possible expiry of the key after an extension, whatever its outcome.
         loss: The reason of its loss, or None. Never changes once set.
         owner: The thread or task that it belongs to.
         on_lost: Called once, on the notifier thread, if it is lost.
@@ -202,7 +202,7 @@ class Lease(WheelEntry):
         group: Group,
         owner: Owner = NOBODY,
         on_lost: Callable[[LostEvent], object] | None = None,
-        place: str | None = None,
+        call_site: str | None = None,
     ) -> None:
         self.tick = -1
         self.name = name
@@ -218,7 +218,7 @@ class Lease(WheelEntry):
         self.owner = owner
         self.on_lost = on_lost
         self.fence: int | None = None
-        self.call_site = place
+        self.call_site = call_site
 
     @property
     def key(self) -> bytes:
@@ -234,7 +234,7 @@ class Lease(WheelEntry):
         """Change the state as the transition table says.
 
         Returns:
-            Whether the table has such a transition. If not, which is a bug of the caller, the state is unchanged and the
+            True if the table has such a transition. If not, which is a bug of the caller, the state is unchanged and the
             group ends this lease.
         """
         after = _NEXT[self.state][event]
@@ -301,7 +301,7 @@ def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits:
         limits: The limits of their renewal, or None.
 
     Returns:
-        Whether all of them were PENDING; those that were are HELD.
+        True if all of them were PENDING. Those that were are HELD.
     """
     deadline = local_deadline(sent_at, timeout_s)
     if limits is not None:

@@ -45,7 +45,7 @@ def seconds(
         what: The parameter's name, for the message.
         value: The caller's value.
         least: The smallest value allowed, in seconds.
-        above: Where given, the value must be greater than this.
+        above: If given, the value must be greater than this.
         most: The largest value allowed.
 
     Raises:
@@ -148,11 +148,11 @@ def interval_s(timeout_s: float, renew_every: float) -> float:
         ValueError: It is not a valid time, or not less than the validity time of a lease with this timeout.
     """
     every_s = seconds("renew_every", renew_every, above=0.0)
-    believed_s, latest_s = timeout_s * DRIFT - MARGIN_S, latest_renewal_s(timeout_s, TICK_S)
-    if every_s >= believed_s:
+    valid_s, latest_s = timeout_s * DRIFT - MARGIN_S, latest_renewal_s(timeout_s, TICK_S)
+    if every_s >= valid_s:
         raise ValueError(
-            f"renew_every must be less than {believed_s:.10g} seconds, which is how long a lease with a timeout of "
-            f"{timeout_s:.10g} s is believed in, not {_shown(renew_every)}"
+            f"renew_every must be less than {valid_s:.10g} seconds, which is how long a lease with a timeout of "
+            f"{timeout_s:.10g} s is valid, not {_shown(renew_every)}"
         )
     if every_s <= latest_s:
         return every_s
@@ -183,7 +183,7 @@ def lock_name(name: object) -> bytes:
 
 
 def lock_token(token: object) -> bytes:
-    """Return a token that the caller has chosen, as 1 to 512 bytes.
+    """Return a caller token as 1 to 512 bytes.
 
     Raises:
         ValueError: It is neither str nor bytes, empty, too long, or not encodable. The message does not show it.
@@ -334,15 +334,15 @@ class ContextOptions:
         backoff_first_s: Pause after the first failed attempt; it doubles, with jitter, up to ``backoff_max_s``.
         backoff_max_s: The longest such pause.
         close_timeout_s: The longest time that ``close()`` may take.
-        release_on_close: Whether ``close()`` releases what is held, or leaves it to expire.
+        release_on_close: True if ``close()`` releases the locks that are held; else they expire.
         fallback_s: The longest time after which a waiter that receives no wake-up polls.
         max_held: The most locks that may be held or being acquired at once; None for no bound.
         max_waiting: The most callers that may wait for locks at once; None for no bound.
-        min_replicas: How many replicas must have acknowledged a grant before it counts.
-        replica_timeout_s: The longest time to wait for them.
-        declare_keys: Whether each script call is about one lease and declares its keys, for services that route by them;
-            nodes that refuse other calls are detected, and get such calls in any case.
-        track_acquisitions: Whether to keep the place of each acquisition for the warning about an abandoned lock.
+        min_replicas: The number of replicas that must acknowledge a grant before it counts.
+        replica_timeout_s: The longest time to wait for these.
+        declare_keys: True for single-key mode on all nodes, for services that route calls by their keys. Nodes that refuse
+            other calls are detected in any case.
+        track_acquisitions: True to keep the call site of each acquisition for the warning about an abandoned lock.
     """
 
     batch_size: int = 500

@@ -57,7 +57,7 @@ class Reentrant(Exclusive):
         return Command(None, 0, 0, command(b"HEXISTS", lease.key, lease.token))
 
     def parse_owned(self, reply: Reply, lease: Lease) -> bool:
-        """Parse the number of such fields; an error reply, for a key that is no hash, is read as nil."""
+        """Parse the number of such fields, or nil for a key of another type."""
         return reply is not None and replies.count(reply) == 1
 
     def adopt(self, lease: Lease, old_token: bytes, ttl_ms: int, fence: int | None = None) -> Command:

@@ -13,27 +13,23 @@ from wheel_lock.errors import InvalidHandoff
 from wheel_lock.options import MAX_SECONDS, LockOptions, count, lock_name, lock_options, lock_token
 
 _PREFIX = "wheel_lock-handoff-1:"
-
-
 _SUM_CHARACTERS = 16
-
-
 _MAX_CHARACTERS = 4096  # a name and a token of 512 bytes each, encoded twice, make 1,900 of them
 
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """What an adopter must know of a lease.
+    """The values of an exported lease.
 
     Attributes:
         name: The lock's name as its first holder gave it.
         token: The exporter's token.
-        kind: Its kind of lock.
+        lock_type: The name of its lock type.
         fence: Its fence, or None.
         timeout: Its time-to-live in seconds.
         renew_every: Seconds between renewals; None for no renewal.
-        max_renewals: How many more renewals at most, or None.
-        hold_until: Until when it may be held, in seconds of the wall clock, which is all that two machines share; or None.
+        max_renewals: The number of renewals that are left, or None for no limit.
+        hold_until: The end of its hold limit in seconds of the wall clock, the only clock that two machines share; or None.
     """
 
     name: str | bytes
@@ -46,7 +42,7 @@ class Handoff:
     hold_until: float | None
 
     def to_text(self) -> str:
-        """Return it as one line of ASCII. Whoever has it can take the lock, so it is as secret as a token."""
+        """Return the values as one line of ASCII, which is as secret as a token: it is enough to take over the lock."""
         name = self.name
         values: dict[str, Any] = {
             "bytes": isinstance(name, bytes),
@@ -64,10 +60,10 @@ class Handoff:
 
     @classmethod
     def from_text(cls, text: object) -> Self:
-        """Read what :meth:`to_text` returned.
+        """Parse a text that :meth:`to_text` returned.
 
         Raises:
-            InvalidHandoff: It is something else, or has been changed on its way.
+            InvalidHandoff: It is another text, or has been changed.
         """
         if not isinstance(text, str) or not text.startswith(_PREFIX):
             raise InvalidHandoff("This is not the text of an exported lock")
@@ -99,13 +95,13 @@ class Handoff:
             ):
                 raise ValueError("the hold limit is no number")
             if type(handoff.lock_type) is not str:
-                raise ValueError("the kind is no text")
+                raise ValueError("the lock type is no text")
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise InvalidHandoff(f"The text of this exported lock makes no sense: {error}") from None
         return handoff
 
     def options(self, *, max_hold: float | None = None, thread_local: bool = True) -> LockOptions:
-        """Return the terms on which it is to be kept."""
+        """Return the options of the lease that takes its place."""
         return lock_options(
             self.timeout,
             renew=self.renew_every is not None,

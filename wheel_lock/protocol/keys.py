@@ -48,14 +48,14 @@ def fence_key(name: bytes) -> bytes:
     return companion(_FENCE, name)
 
 
-def wake_channel(name: bytes, whom: bytes = b"") -> bytes:
+def wake_channel(name: bytes, group: bytes = b"") -> bytes:
     """Return the channel on which a release of the lock ``name`` wakes its waiters, in the lock's own slot.
 
     Args:
         name: The lock's name.
-        whom: The group of waiters, if the lock has several.
+        group: The group of waiters, if the lock has several.
     """
-    return companion(_WAKE + whom, name)
+    return companion(_WAKE + group, name)
 
 
 def redisson_channel(name: bytes) -> bytes:
@@ -86,16 +86,12 @@ def companion(prefix: bytes, name: bytes) -> bytes:
     if name and b"}" not in name:
         return prefix + b"{" + name + b"}"
     # A closing brace in the name would end the tag early, so another tag with the same slot takes its place.
-    return prefix + b"#{" + _tag_of_slot(hash_slot(name)) + b"}" + name
-
-
-def _tag_of_slot(slot: int) -> bytes:
-    return _tags()[slot]
+    return prefix + b"#{" + _tags()[hash_slot(name)] + b"}" + name
 
 
 @functools.cache
 def _tags() -> dict[int, bytes]:
-    """Return the shortest hexadecimal number in each slot; computed once, in about 0.1 s."""
+    """Return the shortest hexadecimal number of each slot. Computed once, in about 0.1 s."""
     tags: dict[int, bytes] = {}
     for candidate in itertools.count():
         tag = b"%x" % candidate

@@ -23,10 +23,10 @@ TOO_LONG = b"(too long)"
 
 _COMMON = frozenset([b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*0\r\n"])  # most chunks are one of these
 _PLAIN = b"+OK\r\n:-0123456789"  # chunks of these alone contain no expensive header
-# A header of a list with items, of a long text, or of a type of RESP3; or a possible beginning of one at the end.
-_LOOK = re.compile(rb"[*%~>|$](?:[1-9](?:(?<!\$.)|\d\d\d)|\d{0,3}\Z)", re.DOTALL).search
+# The header of a list with items, of a long text, or of a type of RESP3; or a possible beginning of one at the end.
+_find_candidate = re.compile(rb"[*%~>|$](?:[1-9](?:(?<!\$.)|\d\d\d)|\d{0,3}\Z)", re.DOTALL).search
 # The same without lists of less than ten items, for chunks that end with a line.
-_LOOK_LONG = re.compile(rb"[*%~>|$][1-9](?:(?<![*$].)|\d(?<!\$..)|\d\d\d)", re.DOTALL).search
+_find_long = re.compile(rb"[*%~>|$][1-9](?:(?<![*$].)|\d(?<!\$..)|\d\d\d)", re.DOTALL).search
 _HEADER = re.compile(rb"[*$](\d{1,18})\r\n").match
 _LONGEST_HEADER = 22
 _LONGEST_TEXT = 1 << 20  # longer ones are skipped
@@ -65,7 +65,7 @@ def as_malformed(error: Exception) -> MalformedReply:
 
 def _next_header(text: bytes, start: int) -> int:
     """Return the position of the next candidate for a checked header from ``start`` on; the end if there is none."""
-    found = _LOOK(text, start)
+    found = _find_candidate(text, start)
     return len(text) if found is None else found.start()
 
 
@@ -109,7 +109,9 @@ class ReplyReader:
         if self._rest or self._payload:
             self._rest += data
             self._feed_more()
-        elif data in _COMMON or not data.translate(None, _PLAIN) or _LOOK(data) is None or self._is_short(data):
+        elif (
+            data in _COMMON or not data.translate(None, _PLAIN) or _find_candidate(data) is None or self._is_short(data)
+        ):
             self._fed = data[-1]
             self._since += len(data)
             self._reader.feed(data)
@@ -120,13 +122,13 @@ class ReplyReader:
     def _is_short(self, data: bytes) -> bool:
         """Count the candidates in ``data``; return whether they are headers of a few short lists."""
         self._short += data.count(b"*")
-        return self._short <= _FEW and data[-1] == _LAST and _LOOK_LONG(data) is None
+        return self._short <= _FEW and data[-1] == _LAST and _find_long(data) is None
 
     def more(self, fresh: bool) -> bool:
         """Feed more after ``gets`` has returned NOTHING; return whether there may be more replies now.
 
         Args:
-            fresh: Whether a reply was complete since the last call.
+            fresh: True if a reply was complete since the last call.
 
         Raises:
             MalformedReply: The stream is malformed, or exceeds a limit.
@@ -151,19 +153,19 @@ class ReplyReader:
                 self._payload -= end - start
                 self._feed(start, end)
                 return True
-        place = _next_header(text, start)
-        if place == start < len(text):
+        end = _next_header(text, start)
+        if end == start < len(text):
             if self._reader.has_data():
-                place = _next_header(text, start + 1)
+                end = _next_header(text, start + 1)
             else:
-                behind = self._header(start)
-                if behind is None:
+                header_end = self._header(start)
+                if header_end is None:
                     return False
-                if behind == start:  # a skipped text: TOO_LONG has been fed in its place
+                if header_end == start:  # a skipped text: TOO_LONG has been fed instead
                     return True
-                place = behind if self._payload else _next_header(text, behind)
-        self._feed(start, place)
-        return place > start
+                end = header_end if self._payload else _next_header(text, header_end)
+        self._feed(start, end)
+        return end > start
 
     def _feed(self, start: int, end: int) -> None:
         whole = not start and end == len(self._rest)
@@ -178,13 +180,13 @@ class ReplyReader:
             self._reader.feed(piece)
 
     def _header(self, start: int) -> int | None:
-        """Check a header; return where it ends, ``start`` if it must not be fed, None if it is incomplete."""
+        """Check a header; return its end, ``start`` if it must not be fed, None if it is incomplete."""
         text = self._rest
-        kind = text[start]
+        reply_type = text[start]
         if self._fed != _LAST:
             raise MalformedReply(f"{text[start : start + _LONGEST_HEADER]!r} in the place of a line or its end")
-        if kind not in (_ARRAY, _TEXT):
-            raise MalformedReply(f"a reply of the type {chr(kind)!a}")
+        if reply_type not in (_ARRAY, _TEXT):
+            raise MalformedReply(f"a reply of the type {chr(reply_type)!a}")
         header = _HEADER(text, start)
         if header is None:
             if len(text) - start >= _LONGEST_HEADER or not b"\r\n".startswith(text[start + 1 :].lstrip(b"0123456789")):
@@ -192,7 +194,7 @@ class ReplyReader:
             self._rest, self._at = text[start:], 0
             return None
         size, end = int(header[1]), header.end()
-        if kind == _ARRAY:
+        if reply_type == _ARRAY:
             self._arrays += 1
             self._items += size
             if self._arrays > self._limits.arrays or self._items > self._limits.items:

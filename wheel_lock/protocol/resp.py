@@ -1,4 +1,4 @@
-"""RESP2: encoding of commands, and reading of the replies of batched scripts.
+"""RESP2: encoding of commands, and parsing of the replies of batched scripts.
 
 hiredis parses the stream. A lease's name and token are encoded once, as ``lease_args``, which all its commands reuse.
 """
@@ -17,7 +17,7 @@ Reply = object
 
 
 class MalformedReply(Exception):
-    """A reply that no server which understood the command could have sent."""
+    """A reply that is not one to the command: it is out of step, or not from a Redis server."""
 
 
 def bulk_string(data: bytes) -> bytes:
@@ -109,17 +109,17 @@ TAKEN = 1
 
 
 def exceptions(reply: Reply, leases: int) -> Sequence[tuple[int, int | ServerError]]:
-    """Check and read the reply of a batched script: the leases for which it failed.
+    """Check and parse the reply of a batched script: the leases for which it failed.
 
     Args:
-        reply: The parsed reply: a flat list of 1-based index and verdict.
+        reply: A flat list of 1-based index and status.
         leases: The number of leases in the call.
 
     Returns:
         Pairs of 0-based index and GONE, TAKEN or the server's error, each index at most once.
 
     Raises:
-        MalformedReply: Wrong type, odd length, an index out of range or named twice, an unknown verdict.
+        MalformedReply: Wrong type, odd length, an index out of range or named twice, an unknown status.
     """
     if type(reply) is not list:
         raise MalformedReply(f"expected a list of exceptions, got {type(reply).__name__}")

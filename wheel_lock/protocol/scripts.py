@@ -46,10 +46,10 @@ class ScriptForm:
         """Encode one call.
 
         Args:
-            keys: How many of the arguments are KEYS; they come first.
-            arguments: How many bulk strings ``body`` holds, keys included.
+            keys: The number of arguments that are KEYS; they come first.
+            arguments: The number of bulk strings in ``body``, keys included.
             body: The encoded arguments.
-            in_full: Send the text (EVAL, which also loads it into the server's cache) instead of its SHA-1.
+            use_eval: Send the text (EVAL, which also loads it into the server's cache) instead of its SHA-1.
         """
         head = self._by_source if use_eval else self._by_sha1
         return b"*%d\r\n%b$%d\r\n%d\r\n%b" % (arguments + 3, head, len(str(keys)), keys, body)
@@ -90,8 +90,8 @@ class Command:
 
     Attributes:
         script: The script; None for a plain command.
-        keys: How many of the arguments are KEYS.
-        arguments: How many bulk strings ``body`` holds, keys included.
+        keys: The number of arguments that are KEYS.
+        arguments: The number of bulk strings in ``body``, keys included.
         body: The encoded arguments; for a plain command, the whole command.
     """
 
@@ -109,17 +109,12 @@ class Command:
         if single is None or self.arguments != single.arguments:
             return self
         arguments = split_bulk_strings(self.body)
-        keys = [arguments[place] for place in single.keys]
-        others = [argument for place, argument in enumerate(arguments) if place not in single.keys]
+        keys = [arguments[position] for position in single.keys]
+        others = [argument for position, argument in enumerate(arguments) if position not in single.keys]
         return Command(single.script, len(keys), self.arguments, b"".join(map(bulk_string, keys + others)))
 
     def encode(self, capability: int, use_eval: bool) -> bytes:
-        """Return the encoded command for a server of a ``level``; see :meth:`Script.form`.
-
-        Args:
-            level: The level of the server.
-            in_full: Send the script's text instead of its SHA-1.
-        """
+        """Return the encoded command for a server's ``capability``; see :meth:`Script.form`, :meth:`ScriptForm.call`."""
         if self.script is None:
             return self.body
         return self.script.form(capability).call(self.keys, self.arguments, self.body, use_eval=use_eval)
@@ -148,7 +143,7 @@ def _load(name: str) -> Script:
         arguments = found[1].decode().split(", ")
         declared = b"local ARGV = {%b}\n%b" % (found[1], text)
         script = Script(f"{name}, one lease", *_forms(declared, [flag for flag in flags if "cross-slot" not in flag]))
-        keys = tuple(place for place, argument in enumerate(arguments) if argument.startswith("KEYS"))
+        keys = tuple(position for position, argument in enumerate(arguments) if argument.startswith("KEYS"))
         single = DeclaredKeysForm(script, keys, len(arguments))
     return Script(name, *_forms(text, flags), single, frozenset(map(bytes.decode, _WORD.findall(text))) & COMMANDS)
 
@@ -197,17 +192,13 @@ ALL = tuple(script for script in list(globals().values()) if isinstance(script, 
 
 
 def rights_arguments(*, keyed: bool) -> tuple[int, list[bytes]]:
-    """Return the number of keys of a call of RIGHTS, and its arguments.
-
-    Args:
-        keyed: Whether the server refuses calls without keys.
-    """
+    """Return the number of keys of a call of RIGHTS, and its arguments. ``keyed``: calls without keys are refused."""
     key = b"wheel_lock:probe:" + secrets.token_hex(16).encode()  # a key that does not exist
     return int(keyed), [*([key] if keyed else []), key, *map(str.encode, sorted(COMMANDS))]
 
 
 def rights_call(*, keyed: bool) -> Command:
-    """Return the call that finds which commands the user has no right to call; ``keyed``: see :func:`rights_arguments`."""
+    """Return the call that finds the commands which the user has no right to call; see :func:`rights_arguments`."""
     keys, arguments = rights_arguments(keyed=keyed)
     return Command(RIGHTS, keys, len(arguments), b"".join(map(bulk_string, arguments)))
 

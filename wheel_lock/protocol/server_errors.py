@@ -17,7 +17,7 @@ NOT_NOW = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "TRYAGAIN"}
 
 _MOST_READ = 1000  # the most characters of an error's text that are parsed
 _WRAPPED = re.compile(r"ERR Error running script \([^)]*\): ")
-_PLACE = re.compile(r"@?user_script: ?\d+: ")
+_LOCATION = re.compile(r"@?user_script: ?\d+: ")
 _CODE = re.compile(r"[A-Z][A-Z0-9_]+(?= |$)")
 _KNOWN = {
     *("ASK", "BUSY", "CLUSTERDOWN", "CROSSSLOT", "EXECABORT", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOAUTH"),
@@ -34,7 +34,6 @@ _WITHOUT_CODE = {  # texts of errors inside scripts, from Redis 6.2 to 8.2 and V
 }
 _FORBIDDEN = re.compile(r"no permissions to run the '([\w|-]+)' command")
 _REDIRECTION = re.compile(r"[^ ]* ([0-9]{1,5}) ([!-~]{0,260}):([0-9]{1,5})")  # an IPv6 address has colons of its own
-_LOOKED_AT = 500  # characters
 _WANTS_KEYS = re.compile(
     "|".join(
         (
@@ -63,8 +62,8 @@ class ServerError(Exception):
         text = str(self)[:_MOST_READ]
         if (wrapped := _WRAPPED.match(text)) is not None:
             text = text[wrapped.end() :]
-        while (place := _PLACE.match(text)) is not None:
-            text = text[place.end() :]
+        while (location := _LOCATION.match(text)) is not None:
+            text = text[location.end() :]
         text = text.removeprefix("-")
         found = _CODE.match(text)
         if found is not None and found[0] != "ERR":
@@ -82,13 +81,13 @@ class ServerError(Exception):
 
     @property
     def redirection(self) -> tuple[int, str, str] | None:
-        """The slot, host and port that a MOVED or ASK error names; None where they are malformed."""
+        """The slot, host and port of a MOVED or ASK error; None if they are malformed."""
         read = _REDIRECTION.fullmatch(str(self))
         return None if read is None else (int(read[1]), read[2].removeprefix("[").removesuffix("]"), read[3])
 
     @property
     def forbidden(self) -> frozenset[str]:
-        """The command that the user has no right to call, if that is the error."""
+        """The command that the user has no right to call, if the error names one."""
         return frozenset(_FORBIDDEN.findall(str(self)))
 
     @property
@@ -99,7 +98,7 @@ class ServerError(Exception):
         raised, and users can set ``declare_keys``.
         """
         if self.code == "ERR":
-            return _WANTS_KEYS.search(str(self)[:_LOOKED_AT]) is not None
+            return _WANTS_KEYS.search(str(self)[:500]) is not None
         return self.code == "CROSSSLOT"
 
 

@@ -20,12 +20,12 @@ class Alarm(WheelEntry):
         self.domain = domain
 
     def disarm(self) -> None:
-        """Have the alarm do nothing when it rings: a cancelled alarm may have come due in the same step."""
+        """Remove the action: a cancelled alarm may have come due in the same step of the wheel."""
         self.action = _nothing
 
 
 def _nothing(now: float) -> None:
-    """Do nothing: the action of a cancelled alarm."""
+    pass
 
 
 class AlarmGroup:
@@ -37,7 +37,6 @@ class AlarmGroup:
             guarded(alarm.domain, alarm.action, now)
 
     def domains(self, entries: list[Alarm]) -> Iterable[FailureDomain | None]:
-        """Return the failure domains of ``entries``."""
         return [alarm.domain for alarm in entries]
 
 

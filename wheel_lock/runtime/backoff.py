@@ -22,11 +22,11 @@ class Backoff:
         self._next_s = first_s
 
     def pause(self) -> float:
-        """Return the next pause in seconds, 25 % more or less at random so that many clients do not return at once."""
+        """Return the next pause in seconds, 25 % more or less at random, so that many clients do not return at once."""
         pause_s = self._next_s
         self._next_s = min(pause_s * 2, self._most_s)
         return pause_s * JITTER.uniform(0.75, 1.25)
 
     def reset(self) -> None:
-        """Begin with the shortest pause again."""
+        """Begin again with the first pause."""
         self._next_s = self._first_s

@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Wakeable(Protocol):
-    """A loop, as a clock that is moved by hand sees it. Each of these may be called from any thread."""
+    """The part of a loop that a clock which is moved by hand uses. All of it may be called from any thread."""
 
     name: str
 
@@ -47,15 +47,13 @@ class SystemClock:
     """CLOCK_BOOTTIME if the system has it, else ``time.monotonic``."""
 
     def now(self) -> float:
-        """Return the seconds since boot, suspension included."""
         return _now()
 
     def sleep_s(self, remaining_s: float) -> float | None:
-        """Return ``remaining_s``: this clock counts real time."""
-        return remaining_s
+        return remaining_s  # this clock counts real time
 
     def attach(self, loop: Wakeable) -> None:
-        """Do nothing: a system clock is never moved by hand."""
+        pass  # a system clock is never moved by hand
 
 
 if hasattr(time, "CLOCK_BOOTTIME"):

@@ -17,7 +17,7 @@ logger = logging.getLogger("wheel_lock")
 
 
 class FailureDomain(Protocol):
-    """The objects whose state is in doubt after a failure of a call that was made for them."""
+    """What is in doubt after a failure of a call that was made for it: a request, a node, an engine."""
 
     @property
     def above(self) -> FailureDomain | None:
@@ -38,7 +38,7 @@ def guarded(domain: FailureDomain | None, call: Callable[..., object], *argument
 
 
 def contain(domain: FailureDomain | None, call: Callable[..., object], error: Exception) -> None:
-    """Log the ``error`` of a call with its stack, and crash ``domain`` unless that is None."""
+    """Log the ``error`` of a call, and crash ``domain`` unless that is None."""
     contain_all((domain,), call, error)
 
 

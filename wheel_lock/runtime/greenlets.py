@@ -1,4 +1,4 @@
-"""gevent: greenlets as owners of locks, how they wait, and system threads beside them.
+"""gevent: greenlets as owners of locks, gates on which they wait, and system threads beside them.
 
 Each greenlet is an owner, as a thread is. It waits through the hub of its thread, so that other greenlets run meanwhile.
 Without gevent each of these functions costs one lookup in ``sys.modules``; the package never imports gevent.
@@ -18,18 +18,18 @@ from typing import Any, Protocol
 from wheel_lock.lease import Owner
 from wheel_lock.runtime.native import RLock, allocate_lock, get_ident, sleep, start_new_thread, threads_are_patched
 
-_LOOK_AROUND_S = 1.0
-_EXIT_S = 0.5
-_GLANCE_S = 0.002
+_HUB_CHECK_S = 1.0
+_EXIT_WAIT_S = 0.5
+_EXIT_POLL_S = 0.002
 
 _sending = RLock()  # held briefly: a hub's watcher is not closed while another thread uses it
-_main_hub: weakref.ref[Any] | None = None  # once it has been seen
+_main_hub: weakref.ref[Any] | None = None  # None until it is known
 
 
 def _after_fork() -> None:
     global _sending, _main_hub
     _sending = RLock()
-    _main_hub = None  # the thread that forks may have been another
+    _main_hub = None  # the forking thread may have been another one
     _with_hubs.clear()
 
 
@@ -43,7 +43,7 @@ def _hub_here() -> Any:
     return None if hub_if_exists is None else hub_if_exists()
 
 
-# -- how a caller waits ----------------------------------------------------------------------------------------------
+# -- waiting ---------------------------------------------------------------------------------------------------------
 
 
 class Gate(Protocol):
@@ -117,7 +117,7 @@ def new_gate() -> Gate:
     return gate
 
 
-# -- who it is -------------------------------------------------------------------------------------------------------
+# -- owners ----------------------------------------------------------------------------------------------------------
 
 
 class GreenletOwner(Owner):
@@ -131,7 +131,6 @@ class GreenletOwner(Owner):
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
-        """True if it has ended."""
         greenlet = self._greenlet()
         return greenlet is None or greenlet.dead
 
@@ -152,7 +151,7 @@ def greenlet_owner() -> Owner | None:
     return owner
 
 
-# -- the threads beside them -----------------------------------------------------------------------------------------
+# -- system threads --------------------------------------------------------------------------------------------------
 
 
 class SystemThread(Protocol):
@@ -222,7 +221,7 @@ def new_thread(target: Callable[[], object], name: str) -> SystemThread:
 
 
 def start_helper_thread(target: Callable[[], object]) -> None:
-    """Run ``target()``, such as one attempt to connect, on a daemon thread of the system; do not wait until that runs.
+    """Run ``target()``, such as one attempt to connect, on a daemon thread of the system, without waiting for its start.
 
     Raises:
         RuntimeError: The system cannot start a thread.
@@ -235,12 +234,12 @@ _with_hubs: set[_UnpatchedThread] = set()  # short-lived threads that may wait t
 
 def _start(target: Callable[[], object], name: str) -> None:
     if threads_are_patched():
-        alone = _UnpatchedThread(target, name)
-        _with_hubs.add(alone)
+        unpatched = _UnpatchedThread(target, name)
+        _with_hubs.add(unpatched)
         try:
-            alone.run()
+            unpatched.run()
         finally:
-            _with_hubs.discard(alone)
+            _with_hubs.discard(unpatched)
         return
     thread = new_thread(target, name)
     try:
@@ -256,9 +255,9 @@ def _at_exit() -> None:
     A thread that wakes up during the end of the interpreter is terminated in the middle of its stack, which crashes the
     process if greenlets have stacks in that thread.
     """
-    until = monotonic() + _EXIT_S
+    until = monotonic() + _EXIT_WAIT_S
     while _with_hubs and monotonic() < until:
-        sleep(_GLANCE_S)
+        sleep(_EXIT_POLL_S)
 
 
 def run_among_greenlets(call: Callable[[], object]) -> None:
@@ -284,5 +283,5 @@ def run_among_greenlets(call: Callable[[], object]) -> None:
             done.release()
 
     hub.loop.run_callback_threadsafe(modules["gevent"].spawn, run)
-    while not done.acquire(timeout=_LOOK_AROUND_S) and hub.loop is not None:
+    while not done.acquire(timeout=_HUB_CHECK_S) and hub.loop is not None:
         pass  # another greenlet keeps the hub from running

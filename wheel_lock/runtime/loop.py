@@ -176,11 +176,7 @@ class Loop:
             self.wheel.cancel(alarm)
 
     def watch(
-        self,
-        sock: socket.socket,
-        events: int,
-        handler: Callable[[int], object],
-        domain: FailureDomain | None = None,
+        self, sock: socket.socket, events: int, handler: Callable[[int], object], domain: FailureDomain | None = None
     ) -> None:
         """Call ``handler(events)`` when ``sock`` is ready; a second call replaces the first. Timer's thread only.
 
@@ -366,7 +362,7 @@ class Loop:
         return self.wheel.next_due_tick() is None and len(self._open().get_map()) == 1
 
     def _died(self, error: BaseException) -> None:
-        """Log the death of the thread, reset all but unread messages, and tell the members."""
+        """Log the death of the thread, reset all but unread messages, and notify the members."""
         self.deaths += 1
         self._close()
         self.wheel.clear()  # so that no entry looks scheduled on the next wheel

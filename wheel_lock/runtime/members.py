@@ -1,4 +1,4 @@
-"""The parts that run on a loop's thread, as the loop sees them: Protocols."""
+"""Protocols of the parts that run on a loop's thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wheel_lock.runtime.failures import FailureDomain
 
 
 class Member(Protocol):
-    """A part that runs on a loop's thread, and is told of the end of that thread."""
+    """A part that runs on a loop's thread and is called at the end of that thread."""
 
     @property
     def busy(self) -> bool:

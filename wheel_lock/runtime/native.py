@@ -2,7 +2,7 @@
 
 The timer's thread must not be a greenlet: it has to run while another greenlet computes. So its building blocks are taken
 here, when the package is imported: the originals that gevent keeps if it has patched them. (What eventlet has patched is
-taken as it is: there the timer's thread is a green thread.)
+taken as it is, so that the timer's thread is a green thread.)
 """
 
 from __future__ import annotations
@@ -37,17 +37,9 @@ else:
     sleep = _original("time", "sleep")
 
 __all__ = [
-    "DefaultSelector",
-    "RLock",
-    "SimpleQueue",
-    "allocate_lock",
-    "get_ident",
-    "local",
-    "sleep",
-    "start_new_thread",
-    "threads_are_patched",
-    "without_hub",
-]
+    "DefaultSelector", "RLock", "SimpleQueue", "allocate_lock", "get_ident", "local", "sleep", "start_new_thread",
+    "threads_are_patched", "without_hub",
+]  # fmt: skip
 
 
 def threads_are_patched() -> bool:
@@ -79,10 +71,9 @@ class _TlsConnection:
 
 
 def without_hub(sock: Any) -> Any:
-    """Return ``sock``, or, if it is gevent's, an equivalent that does not use a hub.
+    """Return ``sock``, or, if it is gevent's, an equivalent that does not use a hub. On the thread that made ``sock``.
 
-    gevent's sockets wait, and even close, through the hub of the thread that made them, which ends with that thread. To
-    be called on that thread.
+    gevent's sockets wait, and even close, through the hub of the thread that made them, which ends with that thread.
     """
     patched = sys.modules.get("gevent.socket")
     if patched is None or not isinstance(sock, patched.socket):

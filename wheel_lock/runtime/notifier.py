@@ -38,7 +38,7 @@ class Running:
         call: The callback.
         arguments: Its arguments.
         since: When it began, in seconds of ``time.monotonic``.
-        reported: Whether it has been logged as slow.
+        reported: True if it has been logged as slow.
     """
 
     __slots__ = ("arguments", "call", "reported", "since")
@@ -54,7 +54,7 @@ def _log_failure(call: object) -> None:
     try:
         logger.exception("a callback on the notifier thread failed: %r", call)
     except BaseException:
-        pass  # a log handler that raises, or a __repr__: no other place is left to report it
+        pass  # of a log handler, or a __repr__: it cannot be reported anywhere else
 
 
 class Notifier:
@@ -89,12 +89,12 @@ class Notifier:
         """Call ``call(*arguments)`` soon on the notifier thread, also if this method is interrupted. Never blocks."""
         try:
             self._calls.put((call, arguments))
-            self.start_if_need_be()
+            self.ensure_started()
         except BaseException:
-            insist(Notifier.start_if_need_be, self)
+            insist(Notifier.ensure_started, self)
             raise
 
-    def start_if_need_be(self) -> None:
+    def ensure_started(self) -> None:
         """Start the thread if calls are queued and an earlier start failed."""
         if self._thread is None:
             self._start()
@@ -116,7 +116,7 @@ class Notifier:
             self._refused = repr(error)  # logged later: this may be the timer's thread, and log handlers take locks
 
     def _give_up(self, attempt: tuple[SystemThread | None, dict[None, str]]) -> None:
-        """Forget a thread whose start failed or was interrupted, unless it runs; it will never run then."""
+        """Drop a thread whose start failed or was interrupted, unless it runs; it will never run then."""
         thread, fate = attempt
         if fate.setdefault(None, GIVEN_UP) is GIVEN_UP and self._thread is thread is not None:
             self._threads.pop(None, None)
@@ -140,7 +140,7 @@ class Notifier:
                 except queue.Empty:
                     return
                 run_among_greenlets(partial(self.run, call, *arguments))
-                self._say_why_late()
+                self._log_refusal()
                 # Deleted before the next, possibly long wait: a callback may hold the last reference to a lock.
                 del call, arguments
         finally:
@@ -149,7 +149,7 @@ class Notifier:
                 self._threads.pop(None, None)
                 self._start()
 
-    def _say_why_late(self) -> None:
+    def _log_refusal(self) -> None:
         """Log why calls were delayed by the lack of a thread. On the notifier's thread."""
         why, self._refused = self._refused, None
         if why is not None:
@@ -173,7 +173,7 @@ class Notifier:
             timeout_s: The longest time to wait, in seconds.
 
         Returns:
-            Whether they have run. False at once on the notifier thread, which cannot wait for itself.
+            True if they have run. False at once on the notifier thread, which cannot wait for itself.
         """
         thread = self._thread
         if thread is not None and thread.ident == native.get_ident():
@@ -186,10 +186,9 @@ class Notifier:
 
 
 class ProcessNotifier(Notifier):
-    """The notifier of the process."""
+    """The notifier of the process. Its ``drain`` includes all other notifiers."""
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all calls that were posted before, to this or any other notifier, have run."""
         until = time.monotonic() + timeout_s
         others = [notifier for notifier in NOTIFIERS if notifier is not self]
         drained = [notifier.drain(max(until - time.monotonic(), 0.0)) for notifier in others]

@@ -30,7 +30,7 @@ class SlowCalls:
         self._alarm: Alarm | None = None
 
     def look_later(self) -> None:
-        """Schedule a check, unless one is scheduled: a call has been posted."""
+        """Schedule a check after a call has been posted, unless one is scheduled."""
         if self._alarm is None or self._alarm not in self._loop.wheel:
             self._alarm = self._loop.call_at(self._loop.now + SLOW_S, self._look)
 
@@ -39,7 +39,7 @@ class SlowCalls:
             return
         next_s, running = SLOW_S, self._notifier.running
         if running is None:
-            self._notifier.start_if_need_be()
+            self._notifier.ensure_started()
         if running is not None and not running.reported:
             took_s = time.monotonic() - running.since  # real time, whatever the timer's clock
             if took_s >= SLOW_S:
@@ -60,6 +60,5 @@ def _described(call: Callable[..., object]) -> str:
 def _report(call: Callable[..., object], arguments: tuple[object, ...], took_s: float) -> None:
     """Log a slow callback. On the notifier thread."""
     shown = ", ".join(map(repr, arguments))
-    logger.warning(
-        "the callback %s(%s) runs for %.1f s already, and those behind it wait", _described(call), shown, took_s
-    )
+    text = "the callback %s(%s) runs for %.1f s already, and those behind it wait"
+    logger.warning(text, _described(call), shown, took_s)

@@ -228,7 +228,7 @@ class HashedWheelTimer(Loop):
         return True
 
     def cancel_timeout(self, timeout: Timeout) -> bool:
-        """See :meth:`Timeout.cancel`."""
+        """Cancel ``timeout``; see :meth:`Timeout.cancel`."""
         if not self.settle(timeout, TimeoutState.CANCELLED):
             return False
         self.post(lambda: self.wheel.cancel(timeout))

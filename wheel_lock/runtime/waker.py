@@ -12,7 +12,7 @@ from functools import partial
 
 
 class SocketWaker:
-    """A waker for systems without eventfd."""
+    """A waker for systems without eventfd; see :class:`EventWaker`."""
 
     def __init__(self) -> None:
         self._reader, self._writer = _socket.socketpair()  # below what gevent patches
@@ -20,18 +20,15 @@ class SocketWaker:
         self._writer.setblocking(False)
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable."""
         return self._reader.fileno()
 
     def wake(self) -> None:
-        """Make the descriptor readable. From any thread; does nothing if it is readable already, or closed."""
         try:
             self._writer.send(b"\0")
         except OSError:
             pass
 
     def clear(self) -> None:
-        """Make the descriptor unreadable again."""
         try:
             self._reader.recv(4096)
         except OSError:
@@ -41,7 +38,6 @@ class SocketWaker:
         self.close()  # see EventWaker
 
     def close(self) -> None:
-        """Close the descriptors."""
         self._reader.close()
         self._writer.close()
 
@@ -74,7 +70,6 @@ class EventWaker:
         self.close()
 
     def close(self) -> None:
-        """Close the descriptor."""
         fd, self._fd = getattr(self, "_fd", -1), -1
         if fd >= 0:
             os.close(fd)

@@ -1,4 +1,4 @@
-"""The timing wheel and its ticks. Pure: it is handed the time as an integer and never asks for it."""
+"""The timing wheel and its ticks. Pure: time is an argument, an integer."""
 
 from wheel_lock.wheel.ticks import TickScale
 from wheel_lock.wheel.wheel import Wheel, WheelEntry

@@ -1,7 +1,7 @@
 """Seconds to ticks and back: the one statement of rounding.
 
-What must not be late rounds down and is early by less than a tick: renewals, deadlines (``floor``). What must not be early
-rounds up: users' timeouts, as in Netty (``ceil``).
+Renewals and deadlines must not be late: they round down, and are early by less than a tick (``floor``). Users' timeouts
+must not be early: they round up, as in Netty (``ceil``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class TickScale:
 
     Args:
         tick_ms: Length of a tick in milliseconds, 1 to 1000.
-        origin_s: When tick 0 is, in seconds of the timer's clock.
+        origin_s: The instant of tick 0, in seconds of the timer's clock.
 
     Raises:
         ValueError: ``tick_ms`` is out of range.
@@ -43,13 +43,13 @@ class TickScale:
         return math.ceil((seconds - self.origin_s) / self.tick_s - _SLOP)
 
     def seconds(self, tick: int) -> float:
-        """Return when ``tick`` is, in seconds of the timer's clock."""
+        """Return the instant of ``tick``, in seconds of the timer's clock."""
         return self.origin_s + tick * self.tick_s
 
     def span(self, duration_s: float) -> int:
-        """Return how many ticks fit into ``duration_s``, at least 1."""
+        """Return the number of whole ticks in ``duration_s``, at least 1."""
         return max(1, self.most(duration_s))
 
     def most(self, duration_s: float) -> int:
-        """Return how many ticks fit into ``duration_s``; less than nothing where that is."""
+        """Return the number of whole ticks in ``duration_s``; negative if that is."""
         return math.floor(duration_s / self.tick_s + _SLOP)

@@ -1,12 +1,12 @@
 """The hashed timing wheel: entries in, due entries out. Integers only - no clock, no thread, no I/O.
 
 After Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 6, and Netty's HashedWheelTimer. An entry
-that is due within one rotation is in slot ``tick mod slots``, and so all entries of a slot are due at one tick: a turn
-takes them as a whole. What is further away waits, by tick, until the wheel has come round far enough, and then moves
-into its slot as a whole, too. (Netty leaves it in the slot and counts its rounds down, one entry at a time.)
+that is due within one rotation is in slot ``tick mod slots``, so all entries of a slot are due at one tick and are taken
+as a whole. Entries beyond that are kept by tick until the tick is within one rotation, and then move into the slot as a
+whole, too. (Netty keeps them in the slot and counts their rounds down, one entry at a time.)
 
-A cancelled entry is not searched for. It is marked by its own ``tick``, which no longer is the slot's; the slot counts its
-dead, and throws them out when they are seven in eight. So a cancel is a few additions, whatever the size of the wheel.
+A cancelled entry is not searched for. Its ``tick`` no longer is the slot's, which marks it as dead; the slot counts its
+dead entries, and removes them when they are seven in eight. So a cancel is a few additions, whatever the size of the wheel.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-_FEW = 16  # dead entries that a slot may keep although hardly anything else is in it: a sweep has a price, too
+_FEW = 16  # dead entries that a slot may keep in any proportion, because removing them has a cost, too
 _CANCELLED = -1
 
 
 class WheelEntry:
-    """What can be scheduled: a base class, so that a timer costs no object beside the thing it is for.
-
-    An entry belongs to one wheel at a time.
+    """Base class of scheduled objects, so that a timer costs no second object. In one wheel at a time.
 
     Attributes:
-        tick: Its deadline. It keeps that after it has come due; -1 before the first ``schedule`` and after a cancel.
+        tick: The deadline, also after it has come due; -1 before the first ``schedule`` and after a cancel.
     """
 
     __slots__ = ("tick",)
@@ -40,8 +38,8 @@ class Wheel(Generic[E]):
     """A hashed timing wheel.
 
     Args:
-        slots: How many slots: a power of two, at least 2. One rotation is as many ticks.
-        now: The tick at which it begins.
+        slots: The number of slots, which is that of the ticks of a rotation: a power of two, at least 2.
+        now: The tick at which the wheel begins.
 
     Raises:
         ValueError: ``slots`` is no power of two of at least 2.
@@ -82,10 +80,10 @@ class Wheel(Generic[E]):
     def _reset(self) -> None:
         self._near: list[list[E]] = [[] for _ in range(self._slots)]
         self._dead = [0] * self._slots
-        self._bits = 0  # a bit for each slot that is not empty, touched only when that changes
+        self._bits = 0  # a bit for each slot that is not empty; written only when that changes
         self._later: dict[int, list[E]] = {}  # beyond the horizon, by tick
         self._later_dead: dict[int, int] = {}
-        self._later_ticks: list[int] = []  # a heap of the keys of _later, and perhaps of some that are gone
+        self._later_ticks: list[int] = []  # a heap of the keys of _later, and of some removed ones
 
     @property
     def now(self) -> int:
@@ -97,14 +95,14 @@ class Wheel(Generic[E]):
         """The number of slots, which is the number of ticks in a rotation."""
         return self._slots
 
-    # -- in ----------------------------------------------------------------------------------------------------------
+    # -- scheduling --------------------------------------------------------------------------------------------------
 
     def schedule(self, entry: E, tick: int) -> None:
-        """Have ``entry`` come due at ``tick``. O(1); O(log n) in ticks, not entries, beyond one rotation.
+        """Schedule ``entry``. O(1); beyond one rotation O(log n) in ticks, not entries.
 
         Args:
-            entry: Something that is not in the wheel.
-            tick: Its deadline; one that has passed already becomes the next tick.
+            entry: An entry that is not in the wheel.
+            tick: The deadline; one that has passed becomes the next tick.
 
         Raises:
             ValueError: The entry is in the wheel.
@@ -132,10 +130,10 @@ class Wheel(Generic[E]):
         return slot
 
     def schedule_many(self, entries: Sequence[E], tick: int) -> None:
-        """Have all of ``entries``, none of which is in the wheel, come due at ``tick``. O(n), at a fraction of the price.
+        """Schedule all of ``entries``, none of which is in the wheel, at ``tick``. O(n), at a fraction of the cost.
 
         Raises:
-            ValueError: One of them is in the wheel; nothing has been scheduled then.
+            ValueError: One of them is in the wheel; none has been scheduled then.
         """
         if not entries:
             return
@@ -160,8 +158,8 @@ class Wheel(Generic[E]):
     def rearm(self, entries: Sequence[E], after: int) -> None:
         """Schedule each of ``entries``, which :meth:`advance` has returned, ``after`` ticks past its previous deadline.
 
-        A deadline that has passed by then becomes the next tick. Entries of one tick that stand together are inserted
-        together, so entries in the order of ``advance`` cost least. O(n).
+        A deadline that has passed by then becomes the next tick. Adjacent entries of one tick are inserted together, so
+        entries in the order of ``advance`` cost least. O(n).
 
         Raises:
             ValueError: ``after`` is less than 1.
@@ -178,14 +176,10 @@ class Wheel(Generic[E]):
             self._put_many(run, max(tick + after, soonest))
             start = stop
 
-    # -- out ---------------------------------------------------------------------------------------------------------
+    # -- removing ---------------------------------------------------------------------------------------------------
 
     def cancel(self, entry: E) -> bool:
-        """Take ``entry`` out. O(1), amortised.
-
-        Returns:
-            True if it was in the wheel, False if it was not (any more).
-        """
+        """Remove ``entry``; return False if it was not in the wheel. O(1), amortised."""
         tick = entry.tick
         if tick <= self._now:
             return False
@@ -202,7 +196,7 @@ class Wheel(Generic[E]):
         return True
 
     def _bury(self, index: int, tick: int, dead: int) -> None:
-        """Throw the dead of a slot out, if they are all there is, or too many."""
+        """Remove the dead entries of a slot if no other is in it, or they are too many."""
         slot = self._near[index]
         if dead == len(slot):
             self._near[index] = []
@@ -226,7 +220,7 @@ class Wheel(Generic[E]):
             self._later_dead[tick] = dead
 
     def _drop_gone_ticks(self) -> None:
-        """Keep the first of the heap true, and the heap in proportion to what is there."""
+        """Remove ticks without entries from the front of the heap, and from all of it if they are too many."""
         ticks, later = self._later_ticks, self._later
         if len(ticks) > 2 * len(later) + _FEW:
             ticks[:] = later
@@ -235,14 +229,14 @@ class Wheel(Generic[E]):
             heappop(ticks)
 
     def advance(self, to_tick: int) -> list[E]:
-        """Move on to ``to_tick`` and return what has come due. O(occupied slots on the way + entries due).
+        """Advance to ``to_tick`` and return the due entries. O(occupied slots up to there + entries due).
 
         Returns:
-            Every entry with a deadline up to and including ``to_tick``, in order of deadline; those of one tick in the
+            All entries with a deadline up to and including ``to_tick``, in order of deadline; those of one tick in the
             order in which they were scheduled.
 
         Raises:
-            ValueError: ``to_tick`` lies in the past.
+            ValueError: ``to_tick`` is in the past.
         """
         if to_tick < self._now:
             raise ValueError(f"the wheel is at tick {self._now} and cannot go back to {to_tick!r}")
@@ -258,7 +252,7 @@ class Wheel(Generic[E]):
     def _empty_slots(self, to_tick: int, due: list[E]) -> None:
         first = self._now + 1
         start = first & self._mask
-        # Rotated so that the bit of the next tick is the lowest, and cut off behind the last.
+        # Rotated so that the bit of the next tick is the lowest, and cut off after the last.
         ahead = (self._bits >> start) | (self._bits << (self._slots - start))
         window = ahead & ((1 << (to_tick - first + 1)) - 1) & ((1 << self._slots) - 1)
         while window:
@@ -278,7 +272,7 @@ class Wheel(Generic[E]):
                 due.extend(slot)
 
     def _bring_near(self, due: list[E]) -> None:
-        """Give out what was beyond the horizon and is due by now; move into slots what has come near."""
+        """Take the ticks that are no longer beyond the horizon: append due entries to ``due``, move others into slots."""
         ticks = self._later_ticks
         while ticks and ticks[0] <= self._horizon:
             tick = heappop(ticks)
@@ -296,17 +290,17 @@ class Wheel(Generic[E]):
         self._drop_gone_ticks()
 
     def clear(self) -> list[E]:
-        """Take everything out and return it, in order of deadline; ``now`` stays. O(n)."""
+        """Remove all entries and return them, in order of deadline; ``now`` is unchanged. O(n)."""
         entries = [entry for slot, tick, dead in self._all() for entry in _living(slot, tick, dead)]
         for entry in entries:
             entry.tick = _CANCELLED
         self._reset()
         return entries
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------------------
 
     def next_due_tick(self) -> int | None:
-        """Return the deadline of what comes due next, None where nothing is scheduled. O(slots / word size)."""
+        """Return the deadline of the next due entry, None if there is none. O(slots / word size)."""
         bits = self._bits
         if bits:
             start = (self._now + 1) & self._mask
@@ -317,7 +311,7 @@ class Wheel(Generic[E]):
         return self._later_ticks[0] if self._later_ticks else None
 
     def load(self, tick: int) -> int:
-        """Return how many entries are due at ``tick``. O(1)."""
+        """Return the number of entries due at ``tick``. O(1)."""
         tick = max(tick, self._now + 1)
         if tick <= self._horizon:
             index = tick & self._mask
@@ -325,35 +319,35 @@ class Wheel(Generic[E]):
         return len(self._later.get(tick, ())) - self._later_dead.get(tick, 0)
 
     def occupancy(self) -> list[int]:
-        """Return how many entries each slot has, those that wait for it in later rounds included. O(slots)."""
+        """Return the number of entries of each slot, those of later rotations included. O(slots)."""
         counts = [len(slot) - dead for slot, dead in zip(self._near, self._dead, strict=True)]
         for tick, slot in self._later.items():
             counts[tick & self._mask] += len(slot) - self._later_dead.get(tick, 0)
         return counts
 
     def __len__(self) -> int:
-        """How many entries are in the wheel. O(slots)."""
+        """Return the number of entries in the wheel. O(slots)."""
         return sum(self.occupancy())
 
     def __contains__(self, entry: object) -> bool:
-        """Whether ``entry`` waits for its deadline. O(1)."""
+        """Return whether ``entry`` is in the wheel. O(1)."""
         return isinstance(entry, WheelEntry) and entry.tick > self._now
 
     def __repr__(self) -> str:
         return f"<Wheel slots={self._slots} now={self._now} entries={len(self)}>"
 
     def _all(self) -> list[tuple[list[E], int, int]]:
-        """Return every slot that is not empty, with its tick and the number of its dead, in order of ticks."""
+        """Return every slot that is not empty, with its tick and the number of its dead entries, in order of ticks."""
         first = self._now + 1
         near = [(tick, tick & self._mask) for tick in range(first, first + self._slots)]
         slots = [(self._near[index], tick, self._dead[index]) for tick, index in near if self._near[index]]
         return slots + [(self._later[tick], tick, self._later_dead.get(tick, 0)) for tick in sorted(self._later)]
 
     def check(self) -> None:
-        """Compare every shortcut with what a dumb search finds. For tests. O(n).
+        """Compare all derived data with an exhaustive search. For tests. O(n).
 
         Raises:
-            AssertionError: One of them is wrong.
+            AssertionError: They differ.
         """
         for index, slot in enumerate(self._near):
             if bool(slot) != bool(self._bits >> index & 1):
@@ -375,10 +369,10 @@ class Wheel(Generic[E]):
 
 
 def _living(slot: list[E], tick: int, dead: int) -> list[E]:
-    """Return the entries of a slot that are due at its tick, in order, given the number of its dead."""
+    """Return the entries of a slot that are not dead, in order, given the number of those that are."""
     living = [entry for entry in slot if entry.tick == tick]
     if len(living) + dead != len(slot):
-        # Some were cancelled and put in again for the very same tick: their dead places look alive. The last one counts.
+        # Some were cancelled and scheduled again for the same tick, so each is found twice. The last one counts.
         living = list({id(entry): entry for entry in reversed(living)}.values())
         living.reverse()
     return living
