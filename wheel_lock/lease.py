@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from wheel_lock.errors import LossReason
 from wheel_lock.observe.events import HeldLock, LostEvent
 from wheel_lock.options import DRIFT, MARGIN_S
-from wheel_lock.protocol.resp import name_in, split_lease_args
+from wheel_lock.protocol.resp import name_in, split_bulk_strings
 from wheel_lock.wheel import WheelEntry
 
 
@@ -228,7 +228,7 @@ class Lease(WheelEntry):
     @property
     def token(self) -> bytes:
         """The token: the secret value of the owner."""
-        return split_lease_args(self.lease_args)[1]
+        return split_bulk_strings(self.lease_args)[1]
 
     def transition(self, event: Event) -> bool:
         """Change the state as the transition table says.

@@ -20,7 +20,7 @@ from wheel_lock.protocol.resp import (
     int_arg,
     lease_args,
     set_if_free,
-    split_lease_args,
+    split_bulk_strings,
 )
 from wheel_lock.protocol.server_errors import ServerError
 
@@ -60,7 +60,7 @@ def test_an_argument_of_a_megabyte_is_read_back_as_it_was() -> None:
 def test_a_fragment_is_two_arguments_and_splits_back(name: bytes, token: bytes) -> None:
     assert parsed(lease_args(name, token)) == [name, token]
     assert lease_args(name, token) == bulk_string(name) + bulk_string(token)
-    assert split_lease_args(lease_args(name, token)) == (name, token)
+    assert split_bulk_strings(lease_args(name, token)) == [name, token]
 
 
 @given(name=st.binary(), token=st.binary(), ttl_ms=st.integers(1, 10**12))

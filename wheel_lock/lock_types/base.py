@@ -10,8 +10,9 @@ from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import replies
 from wheel_lock.lock_types.replies import Refusal
+from wheel_lock.options import MAX_TTL_MS
 from wheel_lock.protocol import keys
-from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.resp import Reply, int_arg
 from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.protocol.tokens import new_token
@@ -40,6 +41,7 @@ class LockType(Protocol):
         registers_waiters: True if a refused waiter leaves a registration at the server, which a release of its lease
             removes. Each try renews the registration, which otherwise expires.
         renew: The script for batched renewal; it replies with its exceptions.
+        change_ttl: The script that :meth:`extend` calls.
     """
 
     name: str
@@ -50,6 +52,7 @@ class LockType(Protocol):
     contention: Contention
     registers_waiters: bool = False
     renew: Script
+    change_ttl: Script
 
     def token(self) -> bytes:
         """Return a new token, for the first try of an acquire."""
@@ -100,14 +103,15 @@ class LockType(Protocol):
 
     def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Command:
         """Return the command that adds ``time_ms`` to the time-to-live, or replaces that."""
-        ...
+        body = lease.lease_args + int_arg(time_ms) + int_arg(replace) + int_arg(MAX_TTL_MS)
+        return Command(self.change_ttl, 1, 5, body)
 
     def parse_extend(self, reply: Reply) -> int | LossReason | None:
         """Return the new time-to-live in milliseconds, why the lease has ended, or None if it would be too long."""
         return replies.extended(reply)
 
     def locked(self, key: bytes) -> Command:
-        """Return the command that asks whether an acquire would be refused."""
+        """Return the command that asks whether the lock is held; of a semaphore, whether no permit is left."""
         ...
 
     def parse_locked(self, reply: Reply) -> bool:

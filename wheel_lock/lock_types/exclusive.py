@@ -26,6 +26,9 @@ class Exclusive(LockType):
     key_type = "string"
     contention = Contention.FIRST_WAITER
     renew = scripts.RENEW
+    change_ttl = scripts.EXTEND
+    release_one = scripts.RELEASE
+    release_batch = scripts.RELEASE_MANY
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """Return a plain SET, or a script that returns the holder's remaining time, or recognises its own token."""
@@ -53,17 +56,14 @@ class Exclusive(LockType):
         raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
 
     def release(self, lease: Lease) -> Command:
-        return Command(scripts.RELEASE, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))
+        return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))
 
     def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         return replies.released(reply)
 
     def release_many(self, leases: Sequence[Lease]) -> Command:
         body = b"".join([lease.lease_args + bulk_string(self.wake_channel(lease.key)) for lease in leases])
-        return Command(scripts.RELEASE_MANY, 0, 3 * len(leases), body)
-
-    def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Command:
-        return Command(scripts.EXTEND, 1, 5, lease.lease_args + replies.extension_args(time_ms, replace=replace))
+        return Command(self.release_batch, 0, 3 * len(leases), body)
 
     def locked(self, key: bytes) -> Command:
         return Command(None, 0, 0, command(b"EXISTS", key))

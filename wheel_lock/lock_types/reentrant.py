@@ -9,8 +9,6 @@ the server.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import replies
 from wheel_lock.lock_types.base import FENCE_TTL_MS, LockType
@@ -28,6 +26,9 @@ class Reentrant(Exclusive):
     name = "reentrant"
     key_type = "hash"
     renew = scripts.RENEW_REENTRANT
+    change_ttl = scripts.EXTEND_REENTRANT
+    release_one = scripts.RELEASE_REENTRANT
+    release_batch = scripts.RELEASE_REENTRANT_MANY
     parse_acquire = LockType.parse_acquire
 
     def next_token(self, first: bytes) -> bytes:
@@ -41,17 +42,6 @@ class Reentrant(Exclusive):
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         return Command(scripts.ACQUIRE_REENTRANT, 1, 3, lease.lease_args + int_arg(ttl_ms))
-
-    def release(self, lease: Lease) -> Command:
-        return Command(scripts.RELEASE_REENTRANT, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))
-
-    def release_many(self, leases: Sequence[Lease]) -> Command:
-        body = b"".join([lease.lease_args + bulk_string(self.wake_channel(lease.key)) for lease in leases])
-        return Command(scripts.RELEASE_REENTRANT_MANY, 0, 3 * len(leases), body)
-
-    def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Command:
-        body = lease.lease_args + replies.extension_args(time_ms, replace=replace)
-        return Command(scripts.EXTEND_REENTRANT, 1, 5, body)
 
     def owned(self, lease: Lease) -> Command:
         return Command(None, 0, 0, command(b"HEXISTS", lease.key, lease.token))

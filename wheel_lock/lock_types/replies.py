@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from wheel_lock.errors import LossReason
 from wheel_lock.options import MAX_TTL_MS
-from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, exceptions, int_arg
+from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, exceptions
 from wheel_lock.protocol.server_errors import ServerError
 
 NO_FENCE = 0
@@ -38,11 +38,6 @@ class Refusal(NamedTuple):
 
 
 REFUSED = Refusal(None)
-
-
-def extension_args(time_ms: int, *, replace: bool) -> bytes:
-    """Encode the arguments of the extending scripts behind the token: time, mode, and the longest time-to-live."""
-    return int_arg(time_ms) + int_arg(replace) + int_arg(MAX_TTL_MS)
 
 
 def acquired(reply: Reply, *, fenced: bool = False) -> int | Refusal:

@@ -1,4 +1,4 @@
-"""The semaphore: at most so many holders at a time, each with a lease of its own that is renewed.
+"""The semaphore: a limited number of holders at a time, each with a lease of its own that is renewed.
 
 (The permits of Redisson's RPermitExpirableSemaphore expire, and are not renewed.) The number of permits is the caller's
 own, unless one has been set for all callers.

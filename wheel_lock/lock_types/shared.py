@@ -26,6 +26,7 @@ class SharedSet(LockType):
     key_type = "zset"
     contention = Contention.SHARED
     renew = scripts.RENEW_HOLDERS
+    change_ttl = scripts.EXTEND_HOLDER
     prefix: ClassVar[bytes]  # of its members
 
     def token(self) -> bytes:
@@ -39,9 +40,6 @@ class SharedSet(LockType):
     def release_many(self, leases: Sequence[Lease]) -> Command:
         body = b"".join([lease.lease_args + b"".join(map(bulk_string, self.channels(lease.key))) for lease in leases])
         return Command(scripts.RELEASE_HOLDERS, 0, 4 * len(leases), body)
-
-    def extend(self, lease: Lease, time_ms: int, *, replace: bool) -> Command:
-        return Command(scripts.EXTEND_HOLDER, 1, 5, lease.lease_args + replies.extension_args(time_ms, replace=replace))
 
     def locked(self, key: bytes) -> Command:
         return Command(scripts.LOOK_HOLDERS, 1, 2, bulk_string(key) + bulk_string(b""))

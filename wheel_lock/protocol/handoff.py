@@ -14,6 +14,7 @@ from wheel_lock.options import MAX_SECONDS, LockOptions, count, lock_name, lock_
 
 _PREFIX = "wheel_lock-handoff-1:"
 _SUM_CHARACTERS = 16
+_PLAIN_FIELDS = ("fence", "timeout", "renew_every", "max_renewals", "hold_until")  # in the text as in a Handoff
 _MAX_CHARACTERS = 4096  # a name and a token of 512 bytes each, encoded twice, make 1,900 of them
 
 
@@ -49,11 +50,7 @@ class Handoff:
             "name": _encode(lock_name(name)),
             "token": _encode(self.token),
             "kind": self.lock_type,
-            "fence": self.fence,
-            "timeout": self.timeout,
-            "renew_every": self.renew_every,
-            "max_renewals": self.max_renewals,
-            "hold_until": self.hold_until,
+            **{field: getattr(self, field) for field in _PLAIN_FIELDS},
         }
         body = _encode(json.dumps(values, separators=(",", ":")).encode())
         return f"{_PREFIX}{body}.{_sum(body)}"
@@ -81,11 +78,7 @@ class Handoff:
                 name=key if values["bytes"] else key.decode(),
                 token=lock_token(_decode(values["token"])),
                 lock_type=values["kind"],
-                fence=values["fence"],
-                timeout=values["timeout"],
-                renew_every=values["renew_every"],
-                max_renewals=values["max_renewals"],
-                hold_until=values["hold_until"],
+                **{field: values[field] for field in _PLAIN_FIELDS},
             )
             handoff.options()
             if handoff.fence is not None:

@@ -48,19 +48,14 @@ def lease_args(name: bytes, token: bytes) -> bytes:
     return b"$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, len(token), token)
 
 
-def split_lease_args(data: bytes) -> tuple[bytes, bytes]:
-    """Return the name and the token that :func:`lease_args` has encoded."""
-    name, rest = _take_bulk_string(data)
-    token, _ = _take_bulk_string(rest)
-    return name, token
-
-
 def split_bulk_strings(data: bytes) -> list[bytes]:
-    """Return the arguments of a sequence of bulk strings."""
-    found = []
-    while data:
-        argument, data = _take_bulk_string(data)
-        found.append(argument)
+    """Return the arguments that a sequence of bulk strings encodes, such as the name and the token of ``lease_args``."""
+    found, start = [], 0
+    while start < len(data):
+        end = data.index(b"\r\n", start)
+        stop = end + 2 + int(data[start + 1 : end])
+        found.append(data[end + 2 : stop])
+        start = stop + 2
     return found
 
 
@@ -68,13 +63,6 @@ def name_in(data: bytes) -> bytes:
     """Return the name that :func:`lease_args` has encoded."""
     end = data.index(b"\r\n")
     return data[end + 2 : end + 2 + int(data[1:end])]
-
-
-def _take_bulk_string(data: bytes) -> tuple[bytes, bytes]:
-    end = data.index(b"\r\n")
-    start = end + 2
-    stop = start + int(data[1:end])
-    return data[start:stop], data[stop + 2 :]
 
 
 def set_if_free(lease_args: bytes, ttl_ms: int) -> bytes:

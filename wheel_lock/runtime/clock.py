@@ -35,7 +35,7 @@ class Clock(Protocol):
         ...
 
     def sleep_s(self, remaining_s: float) -> float | None:
-        """Return how many real seconds to sleep while ``remaining_s`` of this clock remain; None: until woken."""
+        """Return the real seconds to sleep while ``remaining_s`` of this clock remain; None: until woken."""
         ...
 
     def attach(self, loop: Wakeable) -> None:

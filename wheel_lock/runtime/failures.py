@@ -1,8 +1,8 @@
-"""Failure domains: an exception in the library's own code ends what it was about, and nothing else.
+"""Failure domains: an exception in the library's own code ends the objects that it concerns, and no others.
 
 Each call on the timer's thread belongs to a failure domain: a request, a node, an engine. An exception that leaves such a
-call may have left the domain in an inconsistent state. The domain then ends what it keeps, with a reason; the thread and
-all other domains go on. If a domain fails in this, the domain above it does the same.
+call may have left the domain in an inconsistent state. The domain then ends all that it keeps, with a reason; the thread
+and all other domains go on. If a domain fails in this, the domain above it does the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ logger = logging.getLogger("wheel_lock")
 
 
 class FailureDomain(Protocol):
-    """What is in doubt after a failure of a call that was made for it: a request, a node, an engine."""
+    """A request, a node or an engine, whose state is in doubt after a failure of a call that was made for it."""
 
     @property
     def above(self) -> FailureDomain | None:

@@ -38,7 +38,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _hub_here() -> Any:
-    """Return the hub of the calling thread, or None where it has none (yet)."""
+    """Return the hub of the calling thread, or None if it has none yet."""
     hub_if_exists = getattr(modules.get("gevent._hub_local"), "get_hub_if_exists", None)
     return None if hub_if_exists is None else hub_if_exists()
 

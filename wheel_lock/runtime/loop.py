@@ -40,14 +40,6 @@ _INBOX_STEP = 16  # messages between two readings of the clock
 _LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
 
 
-def _new_lock() -> Any:  # typeshed calls RLock a function or a class, depending on its age
-    """Return the lock that guards the start of the thread. The thread itself never waits for it.
-
-    Reentrant, because a finaliser may run while its own thread holds the lock, and post or cancel.
-    """
-    return native.RLock()
-
-
 class _Asleep(NamedTuple):
     """The resources that an idle loop sleeps on.
 
@@ -83,7 +75,9 @@ class Loop:
         self._threaded = threaded
         self._members: WeakRegistry[Member] = WeakRegistry()
         self._thread: SystemThread | None = None
-        self._lock = _new_lock()
+        # Guards the start of the thread, which itself never waits for it. Reentrant, because a finaliser may run while its
+        # own thread holds the lock, and post or cancel.
+        self._lock: Any = native.RLock()
         self._stopped = False
         self._selector: selectors.BaseSelector | None = None
         self._waker = new_waker()
@@ -394,7 +388,7 @@ class Loop:
         self._waker.close()
         self._waker = new_waker()
         self._thread = None
-        self._lock = _new_lock()
+        self._lock = native.RLock()
         self._inbox = deque()
         self._reset()
         for member in self._members:
