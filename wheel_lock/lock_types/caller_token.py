@@ -26,7 +26,7 @@ def _was_held(lease: Lease) -> bool:
 
 
 class _WithCallerToken(Exclusive):
-    """What lock types with caller tokens have in common."""
+    """Base class of the lock types with caller tokens."""
 
     unique_tokens = False
 

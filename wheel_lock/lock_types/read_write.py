@@ -18,7 +18,7 @@ from wheel_lock.protocol.tokens import TOKEN_CHARACTERS, new_token
 
 
 class _ReadWrite(SharedSet):
-    """What readers and writers have in common."""
+    """Base class of both sides of a read-write lock."""
 
     registers_waiters = True
 

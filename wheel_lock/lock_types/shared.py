@@ -1,4 +1,4 @@
-"""What read-write locks and semaphores have in common: a sorted set under the lock's name, with a member for each holder.
+"""The base of read-write locks and semaphores: a sorted set under the lock's name, with a member for each holder.
 
 A member's score is its own expiry by the server's clock, so each holder has a lease of its own, one that crashes blocks
 the others for no longer than its own timeout, and only its owner removes it. It is one key, so it works on any topology.
