@@ -70,7 +70,7 @@ def _skip_replies(connection: AbstractConnection, count: int) -> None:
 
 
 def read_missing(reply: Reply) -> frozenset[str]:
-    """Return the commands that the script RIGHTS has replied. Raises MalformedReply if that is not a list of commands."""
+    """Return what RIGHTS replies: commands that the user may not call. Raises MalformedReply if it is no such list."""
     if type(reply) is not list or not all(type(command) is bytes for command in reply):
         raise MalformedReply(f"a {type(reply).__name__} is no list of commands")
     return frozenset(command.decode("ascii", "backslashreplace") for command in reply) & scripts.COMMANDS

@@ -170,7 +170,7 @@ class SentinelConnector(RedisPyConnector):
         asked = 0
         errors: list[Exception] = []
         for number in range(len(self.sentinels)):
-            # A Sentinel has one question at a time: threads must not pile up.
+            # A Sentinel that is silent for longer is not asked again before its thread has ended: threads must not pile up.
             if asked_at - self._unanswered.setdefault(number, asked_at) >= _OTHERS_S:
                 continue
             try:
