@@ -71,11 +71,11 @@ class ClusterConnector:
             self._template.greet_with(None if function is None else Tie(function, _after_on_connect))
 
     def known_place(self, host: str, port: str) -> Server | None:
-        """Return the address to use for an address that the cluster sends; None if the slot map must be fetched first."""
+        """Return the address to use for one that the cluster sends; None if the slot map must be fetched first."""
         return (host, port) if self._remap is None else self._remapped.get((host, port))
 
     def _place(self, host: str, port: str) -> Server:
-        """Return the same, never None. On a helper thread, because the client's address_remap is a user's code."""
+        """Map an address that the cluster sends. On a helper thread: the client's address_remap is a user's code."""
         if self._remap is None:
             return host, port
         mapped_host, mapped_port = self._remap()((host, int(port)))

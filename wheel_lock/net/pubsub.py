@@ -185,7 +185,7 @@ class PubSub(NodeObserver):
     def _on_push(self, reply: Reply) -> None:
         self._silent = False
         if isinstance(reply, ServerError):
-            # The error does not name a channel. Those that are confirmed after all are removed again.
+            # The error does not name a channel. Channels that are confirmed after all are removed again.
             self._refused |= self._requested
             self._requested.clear()
             if self._on_moved is not None and reply.code == "MOVED":
@@ -200,7 +200,7 @@ class PubSub(NodeObserver):
             self._on_pong()
             return
         if type(reply) is not list or len(reply) < 2 or not isinstance(reply[1], bytes):
-            raise MalformedReply(f"{reply!r:.40} is nothing that a subscriber is told")
+            raise MalformedReply(f"{reply!r:.40} is no push message")
         what, channel = reply[0], reply[1]
         listeners = list(self._listeners.get(channel, ()))
         if what in (b"subscribe", b"ssubscribe"):
