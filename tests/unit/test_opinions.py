@@ -177,5 +177,5 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent(asked: Asked) ->
     held = threading.Thread(target=asked.opinions._guard.acquire)
     held.start()
     held.join()
-    asked.opinions.forget()
+    asked.opinions.after_fork_in_child()
     assert asked.after((1, A)) == (A,)

@@ -1,6 +1,6 @@
-"""What a server can do: found out by asking on each new connection, while the scripts are loaded.
+"""The capabilities of a server, found out on each new connection while the scripts are loaded.
 
-A server is asked for a feature; nothing is concluded from its version. Runs on the thread that connects, and blocks.
+Each feature is tried; nothing is concluded from the server's version. Runs on the thread that connects, and blocks.
 """
 
 from __future__ import annotations
@@ -20,26 +20,19 @@ PLAIN, FLAGGED, SHARDED = range(3)
 
 
 class Capabilities(NamedTuple):
-    """The capabilities of a server and of its user.
-
-    Attributes:
-        level: PLAIN, FLAGGED or SHARDED.
-        keyed: Script calls without keys are refused.
-        missing_rights: The commands of scripts that the user may not call.
-    """
+    """The capabilities of a server and of its user."""
 
     level: int = PLAIN
-    keyed: bool = False
-    missing_rights: frozenset[str] = frozenset()
+    keyed: bool = False  # script calls without keys are refused
+    missing_rights: frozenset[str] = frozenset()  # the commands of scripts that the user may not call
 
 
 def prepare(connection: AbstractConnection, known: Capabilities, *, in_cluster: bool) -> Capabilities:
     """Load the scripts on a new connection; return the server's capabilities.
 
     Args:
-        connection: The connection.
         known: The result for an earlier connection, which stays valid if the user may not call EVAL any more.
-        in_cluster: Whether the server is a node of a cluster.
+        in_cluster: True if the server is a node of a cluster.
 
     Raises:
         redis.exceptions.RedisError, OSError: The connection failed, or the server is busy with a script.
@@ -63,13 +56,12 @@ def prepare(connection: AbstractConnection, known: Capabilities, *, in_cluster: 
 
 def send_and_skip(connection: AbstractConnection, commands: Sequence[tuple[str, ...]]) -> None:
     """Send commands in one round trip and skip their replies, errors such as missing rights included."""
-    for words in commands:
-        connection.send_command(*words)
+    for command in commands:
+        connection.send_command(*command)
     _skip_replies(connection, len(commands))
 
 
 def _skip_replies(connection: AbstractConnection, count: int) -> None:
-    """Read ``count`` replies, errors included."""
     for _ in range(count):
         try:
             connection.read_response()
@@ -78,11 +70,7 @@ def _skip_replies(connection: AbstractConnection, count: int) -> None:
 
 
 def read_missing(reply: Reply) -> frozenset[str]:
-    """Return the commands of scripts that the user may not call, from the reply of the script RIGHTS.
-
-    Raises:
-        MalformedReply: It is not a list of commands.
-    """
+    """Return what RIGHTS replies: commands that the user may not call. Raises MalformedReply if it is no such list."""
     if type(reply) is not list or not all(type(command) is bytes for command in reply):
         raise MalformedReply(f"a {type(reply).__name__} is no list of commands")
     return frozenset(command.decode("ascii", "backslashreplace") for command in reply) & scripts.COMMANDS
@@ -93,11 +81,11 @@ def _knows_flags(connection: AbstractConnection, known: Capabilities) -> tuple[b
     try:
         return _runs(connection, scripts.FLAG_PROBE, 0), False
     except redis.exceptions.NoPermissionError:
-        return known.level >= FLAGGED, known.keyed  # this reply says nothing about the server
+        return known.level >= FLAGGED, known.keyed  # the reply says nothing about the server
     except redis.exceptions.ResponseError as error:
         refusal = _as_server_error(error)
     if refusal.code == "BUSY":
-        raise redis.exceptions.ConnectionError(error_text(refusal))  # nor does this one: ask again later
+        raise redis.exceptions.ConnectionError(error_text(refusal))  # nor does this one: to be tried again later
     if not refusal.wants_keys:
         return False, False
     try:
@@ -112,7 +100,7 @@ def _runs(connection: AbstractConnection, probe: bytes, *arguments: str | int) -
 
 
 def _has_sharded_pubsub(connection: AbstractConnection) -> bool:
-    """Return whether a node of a cluster has SPUBLISH; a MOVED reply to it shows that, too."""
+    """Return whether a node of a cluster supports SPUBLISH; a MOVED reply to it shows that, too."""
     connection.send_command("SPUBLISH", "wheel_lock:wake:probe", "0")
     try:
         connection.read_response()
@@ -122,15 +110,12 @@ def _has_sharded_pubsub(connection: AbstractConnection) -> bool:
 
 
 def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> tuple[ServerError | None, frozenset[str]]:
-    """Load the scripts and call RIGHTS.
-
-    Returns the error reply of that call, or None, and the commands of scripts that the user may not call.
-    """
+    """Load the scripts and call RIGHTS; return its error reply, or None, and the commands that the user may not call."""
     form, (keys, words) = scripts.RIGHTS.form(level), scripts.rights_arguments(keyed=keyed)
     for script in scripts.ALL:
         connection.send_command("SCRIPT", "LOAD", script.form(level).source)
     connection.send_command("EVALSHA", form.sha1, keys, *words)
-    _skip_replies(connection, len(scripts.ALL))  # not allowed, perhaps: then each call sends its script's text
+    _skip_replies(connection, len(scripts.ALL))  # without the right to load them each call sends its script's text
     try:
         try:
             missing = connection.read_response()
@@ -143,6 +128,6 @@ def _load_scripts(connection: AbstractConnection, level: int, keyed: bool) -> tu
 
 
 def _as_server_error(error: redis.exceptions.ResponseError) -> ServerError:
-    """Return the error reply that redis-py has raised as ``error``. The code CROSSSLOT, which it removes, is restored."""
+    """Return the error reply that redis-py has raised as ``error``, with the code CROSSSLOT, which redis-py removes."""
     crosses = isinstance(error, redis.exceptions.ClusterCrossSlotError)
     return ServerError(f"CROSSSLOT {error}" if crosses else str(error))

@@ -13,9 +13,9 @@ from itertools import islice
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-_MOST = 1000  # objects that are searched, breadth first: real settings lead back within a few steps
+_MOST_OBJECTS = 1000  # that are searched, breadth first: real settings lead back within a few steps
 _PLAIN = (type(None), bool, int, float, str, bytes)
-_NO_WAY = (*_PLAIN, ModuleType, type)  # globals are not followed
+_NOT_FOLLOWED = (*_PLAIN, ModuleType, type)  # no globals
 
 
 class ClientGone(Exception):
@@ -23,34 +23,25 @@ class ClientGone(Exception):
 
 
 class Tie:
-    """A setting of a client.
+    """A reference to a setting of a client. ``convert``, if given, converts the object for use."""
 
-    Args:
-        value: The object.
-        made: Converts it for use; None to use it as it is.
-    """
+    __slots__ = ("_convert", "_value", "_weak")
 
-    __slots__ = ("_made", "_value", "_weak")
-
-    def __init__(self, value: Any, made: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, value: Any, convert: Callable[[Any], Any] | None = None) -> None:
         self._value = value
         self._weak: weakref.ref[Any] | None = None
-        self._made = made
+        self._convert = convert
 
     def __call__(self) -> Any:
-        """Return the object, converted for use.
-
-        Raises:
-            ClientGone: It has been collected with its client.
-        """
+        """Return the object, converted for use. Raises ClientGone if it has been collected with its client."""
         value = self._value if self._weak is None else self._weak()
         if value is None and self._weak is not None:
             raise ClientGone("the client that LockContext.shared() was asked for is gone, and its settings with it")
-        return value if self._made is None else self._made(value)
+        return value if self._convert is None else self._convert(value)
 
     @property
     def loose(self) -> bool:
-        """Whether the reference is weak."""
+        """True if the reference is weak."""
         return self._weak is not None
 
     def loosen(self, owners: Iterable[object]) -> None:
@@ -79,15 +70,15 @@ def _leads_to(start: object, owners: Iterable[object]) -> bool:
     for each in found:
         if id(each) in wanted:
             return True
-        if len(found) < _MOST:
-            for part in islice(_parts(each), _MOST):
-                if id(part) not in seen and not issubclass(type(part), _NO_WAY):
+        if len(found) < _MOST_OBJECTS:
+            for part in islice(_parts(each), _MOST_OBJECTS):
+                if id(part) not in seen and not issubclass(type(part), _NOT_FOLLOWED):
                     seen.add(id(part))
                     found.append(part)
     return False
 
 
-def _parts(one: object) -> Iterable[object]:
-    if type(one) is FunctionType:  # all but its globals
-        return one.__closure__ or (), one.__defaults__ or (), one.__kwdefaults__ or (), one.__dict__
-    return gc.get_referents(one)
+def _parts(value: object) -> Iterable[object]:
+    if type(value) is FunctionType:  # all but its globals
+        return value.__closure__ or (), value.__defaults__ or (), value.__kwdefaults__ or (), value.__dict__
+    return gc.get_referents(value)

@@ -15,18 +15,13 @@ from wheel_lock.net.sentinel import SentinelConnector
 
 AnyClient = redis.Redis | redis.asyncio.Redis | redis.RedisCluster | redis.asyncio.RedisCluster
 
-
 _SCHEME = re.compile(r"(redis|rediss|unix)://")
-_PLACE = re.compile(r"[^/?#]*")  # user, password, host and port
-_OF_POOLS = ("connection_class", "max_connections")
+_AUTHORITY = re.compile(r"[^/?#]*")  # user, password, host and port
+_POOL_SETTINGS = ("connection_class", "max_connections")
 
 
 def client_at(url: str, **settings: Any) -> redis.Redis:
-    """Return a client of the server at ``url``.
-
-    Args:
-        url: As for ``redis.Redis.from_url``.
-        settings: More arguments for that.
+    """Return a client of the server at ``url``; the arguments are those of ``redis.Redis.from_url``.
 
     Raises:
         ValueError: The URL is malformed. The message shows no part of it, because any part may belong to the password.
@@ -44,27 +39,23 @@ def _is_sound(url: str) -> bool:
     scheme = _SCHEME.match(url)
     if scheme is None:
         return False
-    place = _PLACE.match(url, scheme.end())
-    assert place is not None
-    path, _, query = url[place.end() :].partition("?")
-    ended_early = "@" not in place[0] and ("@" in path or "@" in query.partition("=")[0])
-    if ended_early and (place[0] or scheme[1] != "unix"):
+    authority = _AUTHORITY.match(url, scheme.end())
+    assert authority is not None
+    path, _, query = url[authority.end() :].partition("?")
+    ended_early = "@" not in authority[0] and ("@" in path or "@" in query.partition("=")[0])
+    if ended_early and (authority[0] or scheme[1] != "unix"):
         return False  # a slash, question mark or number sign in the password has ended the host
     try:
         settings: dict[str, Any] = parse_url(url)
         connection_class: type[Any] = settings.get("connection_class", redis.Connection)
-        connection_class(**{name: value for name, value in settings.items() if name not in _OF_POOLS})
+        connection_class(**{name: value for name, value in settings.items() if name not in _POOL_SETTINGS})
     except (ValueError, TypeError, redis.RedisError):  # their texts may quote a part of the password
         return False
     return True
 
 
 def connector_for(client: AnyClient) -> RedisPyConnector | ClusterConnector:
-    """Return the connector that connects like ``client``.
-
-    Raises:
-        TypeError: The client is not supported.
-    """
+    """Return the connector that connects like ``client``. Raises TypeError if that client is not supported."""
     if isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster)):
         return ClusterConnector(client)
     if hasattr(getattr(client, "connection_pool", None), "sentinel_manager"):

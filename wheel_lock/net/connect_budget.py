@@ -2,8 +2,8 @@
 
 redis-py limits each step, and within a step each read, separately. A server that always sends the next piece just in time
 could block an attempt for ever. So all waits for the server are subtracted from one allowance. It is several times the
-limit of a step, because an attempt takes a dozen round trips, each of which takes long over a slow link. Time that is spent
-elsewhere, such as in the user's credential provider, does not count.
+limit of a step, because an attempt takes a dozen round trips. Time that is spent elsewhere, such as in the user's
+credential provider, does not count.
 """
 
 from __future__ import annotations
@@ -19,15 +19,11 @@ from wheel_lock.protocol.resp import error_text
 # The largest legitimate answer is the slot map of a cluster in which each slot is a range of its own, with a dozen nodes.
 _MOST_BYTES = 32 << 20
 _STEPS = 4  # the allowance as a multiple of the limit of one step
-_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, MemoryError, RecursionError)
+_PARSER_ERRORS = (ValueError, TypeError, LookupError, AttributeError, MemoryError, RecursionError)
 
 
 class Allowance:
-    """The remaining time and bytes of one attempt to connect.
-
-    Args:
-        step_s: The longest time for one step; all waits together may take four times as long.
-    """
+    """The remaining time and bytes of one attempt to connect. ``step_s`` limits one step, four times that all waits."""
 
     def __init__(self, step_s: float) -> None:
         self.step_s = step_s
@@ -35,11 +31,7 @@ class Allowance:
         self._left_bytes = _MOST_BYTES
 
     def limit(self, step_s: float | None) -> float:
-        """Return the limit of the next step: ``step_s``, or the time that is left if that is less.
-
-        Raises:
-            TimeoutError: No time is left.
-        """
+        """Return ``step_s``, or the time that is left if that is less. Raises TimeoutError if none is left."""
         if self.left_s <= 0.0:
             raise TimeoutError("the server has taken too long in all")
         return self.left_s if step_s is None else min(step_s, self.left_s)
@@ -49,22 +41,14 @@ class Allowance:
         self.left_s -= time.monotonic() - began
 
     def take(self, size: int) -> None:
-        """Subtract received bytes.
-
-        Raises:
-            OSError: More than the limit were received.
-        """
+        """Subtract the number of received bytes. Raises OSError if it exceeds the limit."""
         self._left_bytes -= size
         if self._left_bytes < 0:
             raise OSError(f"the server has sent more than {_MOST_BYTES} bytes")
 
 
 class LimitedSocket:
-    """A connected socket whose waits and received bytes are taken from an allowance.
-
-    Attributes:
-        sock: The socket itself.
-    """
+    """A connected socket, ``sock``, whose waits and received bytes are taken from an allowance."""
 
     def __init__(self, sock: Any, allowance: Allowance) -> None:
         self.sock = sock
@@ -72,7 +56,6 @@ class LimitedSocket:
         self._step_s: float | None = sock.gettimeout()
 
     def settimeout(self, step_s: float | None) -> None:
-        """Set the limit of one step."""
         self._step_s = step_s
 
     def _wait(self, call: Any, *arguments: Any) -> Any:
@@ -84,19 +67,16 @@ class LimitedSocket:
             self._allowance.spend(began)
 
     def recv(self, *arguments: Any) -> bytes:
-        """Receive."""
         data: bytes = self._wait(self.sock.recv, *arguments)
         self._allowance.take(len(data))
         return data
 
     def recv_into(self, *arguments: Any) -> int:
-        """Receive into a buffer."""
         size: int = self._wait(self.sock.recv_into, *arguments)
         self._allowance.take(size)
         return size
 
     def sendall(self, *arguments: Any) -> None:
-        """Send all of it."""
         self._wait(self.sock.sendall, *arguments)
 
     def __getattr__(self, name: str) -> Any:
@@ -104,7 +84,7 @@ class LimitedSocket:
 
 
 class _Limited(AbstractConnection):
-    """The mix-in that limits a connection class; all else is inherited from that class."""
+    """The mix-in that limits a connection class."""
 
     def __init__(self, *, wheel_lock_allowance: Allowance, **settings: Any) -> None:
         self._wheel_lock_allowance = wheel_lock_allowance
@@ -135,7 +115,7 @@ class _Limited(AbstractConnection):
     def read_response(self, *arguments: Any, **options: Any) -> Any:
         try:
             return super().read_response(*arguments, **options)
-        except _NONSENSE as error:  # raised while redis-py parses it: a MOVED without a port, for example
+        except _PARSER_ERRORS as error:  # raised while redis-py parses it: a MOVED without a port, for example
             text = f"the server's answer makes no sense: {error_text(error)}"
         raise redis.exceptions.InvalidResponse(text)
 

@@ -1,7 +1,7 @@
 """One non-blocking, pipelined connection to a server: requests out, replies in, matched by their order.
 
-A channel never blocks and knows nothing of locks. On any error - closed, reset, an unexpected or malformed reply - it is
-dropped as a whole, and ``broken`` is called on every request without a reply.
+It never blocks and knows nothing of locks. On any error - closed, reset, an unexpected or malformed reply - it is dropped
+as a whole, and ``on_connection_lost`` is called on every request without a reply.
 
 A request is *on the wire* as soon as its first byte has been sent; from then on it keeps its place in the order of the
 replies. Before that it can be removed without a trace.
@@ -30,7 +30,7 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 READ_BYTES = 1 << 18
 _BYTES_A_TURN = 1 << 20  # so that a flood of replies does not delay timers
 _REPLIES_A_TURN = 1 << 13
-_PUSHES_A_TURN = 1 << 8  # the server alone decides how many come, and each may wake a waiter
+_PUSHES_A_TURN = 1 << 8  # the server alone decides on their number, and each may wake a waiter
 MOST_QUEUED_BYTES = 1 << 20  # encoded and not on the wire; beyond it callers' requests wait
 _JOINED_BYTES = 1 << 16  # of small parts that are joined for one write, which is faster than a write each
 _LARGE_BYTES = 1 << 12  # parts from this size on are not copied
@@ -43,22 +43,19 @@ class NodeRequest(FailureDomain, Protocol):
     """A command with one reply."""
 
     @property
-    def finished(self) -> bool:
-        """Whether it has been given up or completed: while it is queued it is dropped."""
+    def finished(self) -> bool: ...  # completed or abandoned: no longer to be sent
 
     @property
-    def may_wait(self) -> bool:
-        """Whether it waits for room in a full connection."""
+    def may_wait(self) -> bool: ...  # for room in a full connection
 
     @property
-    def awaited(self) -> bool:
-        """Whether its reply is awaited."""
+    def awaited(self) -> bool: ...  # a reply still matters
 
     def encode(self, capability: int) -> bytes:
         """Return the bytes for a server of that capability level. Called when it is queued at a connection."""
 
     def unsent(self) -> None:
-        """Called, before ``broken``, if it was encoded and none of its bytes was sent."""
+        """Called, before ``on_connection_lost``, if it was encoded and none of its bytes was sent."""
 
     def on_reply(self, reply: Reply) -> None:
         """Take the reply. Raises MalformedReply, with nothing changed, if the reply is malformed."""
@@ -74,11 +71,7 @@ class NodeRequest(FailureDomain, Protocol):
 
 
 class BareCommand:
-    """A command whose reply is ignored, or arrives as a push message.
-
-    Args:
-        words: Its name and arguments.
-    """
+    """A command, given as its words, whose reply is ignored or arrives as a push message."""
 
     finished = may_wait = awaited = False
     above = None
@@ -87,11 +80,9 @@ class BareCommand:
         self._bytes = command(*words)
 
     def encode(self, capability: int) -> bytes:
-        """Return the encoded command."""
         return self._bytes
 
     def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
-        """Return the command itself, which needs no rights of scripts."""
         return self
 
     def _ignore(self, *_: object) -> None: ...
@@ -105,13 +96,13 @@ class PipelinedConnection:
     Args:
         timer: The timer whose thread and selector it uses.
         connection: The connection, which it owns from now on.
-        domain: The failure domain of what concerns more than one request.
+        domain: The failure domain above this one, for failures that concern more than one request.
         on_reply: Called after each batch of replies.
-        on_lost: Called once, with the channel and the error, when it is dropped, before ``broken`` of the requests.
+        on_lost: Called once, with this object and the error, when it is dropped, before its requests are notified.
 
     Attributes:
-        most: Maximum number of replies per turn.
-        open: Whether it has been neither closed nor dropped.
+        most: The largest number of replies per turn.
+        open: True until it is closed or dropped.
         when_room: Called once, when all queued requests are on the wire, if not None.
     """
 
@@ -135,7 +126,7 @@ class PipelinedConnection:
         parser = hiredis.Reader(replyError=ServerError, protocolError=MalformedReply, notEnoughData=NOTHING)
         self._reader = ReplyReader(parser, TO_REQUESTS)
         self._fresh = False  # a reply was complete since the last feed, in a turn that left replies
-        self._unfinished = False  # received replies are left for a later turn
+        self._unfinished = False  # received replies are left for the next turn
         self._requests: deque[NodeRequest] = deque()  # on the wire, in the order of their replies
         self._out: dict[NodeRequest, bytes] = {}  # none of their bytes is on the wire
         self._out_bytes = 0
@@ -157,11 +148,11 @@ class PipelinedConnection:
 
     @property
     def deserted(self) -> bool:
-        """Whether no request awaits its reply. O(n)."""
+        """True if no reply is awaited. O(n)."""
         return not any(request.awaited for request in chain(self._requests, self._out))
 
     def full(self, most: int) -> bool:
-        """Return whether the socket blocks, the limit of queued bytes is reached, or ``most`` requests are unanswered."""
+        """Return whether the socket blocks, too many bytes are queued, or ``most`` requests are unanswered."""
         return self._writing or self._out_bytes >= MOST_QUEUED_BYTES or len(self._requests) + len(self._out) >= most
 
     def send(self, request: NodeRequest) -> None:
@@ -232,7 +223,7 @@ class PipelinedConnection:
             self._begun(sent)
 
     def _few(self) -> list[bytes]:
-        """Return the first queued part, and the following ones as long as they may be joined with it."""
+        """Return the first queued part, and the following ones that may be joined with it."""
         parts: list[bytes] = []
         total = 0
         for part in self._out.values():
@@ -291,7 +282,7 @@ class PipelinedConnection:
         self._timer.post(self._go_on, self._domain)
 
     def _go_on(self) -> None:
-        """In the next turn: handle the remaining replies, and read what TLS has buffered."""
+        """Handle the replies that the previous turn left, and read what TLS has buffered."""
         self._unfinished = False
         if self.open:
             self._answer(b"")
@@ -322,8 +313,7 @@ class PipelinedConnection:
                         self._fresh = False
                         break
                 except Exception as error:
-                    # Every exception of a parser is caused by the server's bytes.
-                    raise as_malformed(error) from error
+                    raise as_malformed(error) from error  # the server's bytes cause every exception of a parser
                 answered = fresh = True
                 self._take(reply)
                 if not self.open:
@@ -335,7 +325,7 @@ class PipelinedConnection:
             self.drop(error)
             return
         except Exception as error:
-            # A bug in this library: dropped, so that no reply goes to the wrong request; this request's state is unknown.
+            # A bug in this library. Dropped, so that no reply goes to the wrong request; this request's state is unknown.
             request = self._requests.popleft() if self._requests else None
             self.drop(error)
             contain(request or self._domain, self._take, error)
@@ -344,7 +334,7 @@ class PipelinedConnection:
             self._on_reply()
 
     def drop(self, error: Exception) -> None:
-        """Close the channel and call ``broken(error)`` on every request without a reply. No effect if not open."""
+        """Close the connection and notify every request without a reply. No effect if not open."""
         if self.open:
             if self._requests or self._rest or self._out:
                 self._reset()
@@ -358,11 +348,10 @@ class PipelinedConnection:
 
     @property
     def above(self) -> FailureDomain | None:
-        """The failure domain that was given."""
         return self._domain
 
     def crashed(self, error: Exception) -> None:
-        """Drop the channel after a failure of the library's own code in a write: any queued byte may have been sent."""
+        """Drop the connection after a failure of the library's own code in a write: any byte may have been sent."""
         self._requests.extend(self._out)
         self._out.clear()
         self.drop(error)
@@ -370,8 +359,8 @@ class PipelinedConnection:
     def _reset(self) -> None:
         """Have the system discard the bytes that it has not delivered yet.
 
-        After an orderly close it would go on trying to deliver them. A request could then arrive long after the same
-        request, and later ones, had arrived on the next connection.
+        After an orderly close it would go on trying to deliver them, so a request could arrive long after the same request,
+        and later ones, on the next connection.
         """
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
@@ -379,7 +368,7 @@ class PipelinedConnection:
             pass  # the socket is closed already
 
     def close(self) -> list[NodeRequest]:
-        """Close the channel and return the requests without a reply, none of which is notified. No effect if not open."""
+        """Close the connection and return the requests without a reply, without notifying them. No effect if not open."""
         if not self.open:
             return []
         self.open = False
@@ -404,14 +393,10 @@ class PipelinedConnection:
 
 
 class PushConnection(PipelinedConnection):
-    """A connection with subscriptions, on which the server sends messages without requests.
-
-    Attributes:
-        on_push: Called with each reply and message. To be set before the first turn.
-    """
+    """A connection with subscriptions, on which the server sends messages without requests."""
 
     most = _PUSHES_A_TURN
-    on_push: Callable[[Reply], object]
+    on_push: Callable[[Reply], object]  # called with each reply and message; set before the first turn
 
     @property
     def unanswered(self) -> int:

@@ -1,8 +1,8 @@
-"""Connecting: redis-py makes the connection, then its socket is handed over to a channel.
+"""Connecting: redis-py makes the connection, then its socket is handed over to a pipelined connection.
 
 The client's own connection class does this on a short-lived helper thread, so the whole configuration of the client is
 used: TCP or unix socket, TLS, user and password, credential provider, database. Maintenance notifications, retries and
-RESP3 are switched off, because the channel reads the socket itself and expects RESP2 replies only.
+RESP3 are switched off, because a pipelined connection reads the socket itself and expects RESP2 replies only.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def is_fatal(error: BaseException) -> bool:
 
 
 def as_failure(error: BaseException) -> Exception:
-    """Return the error of an attempt to connect as an Exception: users' code that runs in it may raise any exception."""
+    """Return the error of an attempt to connect as an Exception: users' code in it may raise any BaseException."""
     return error if isinstance(error, Exception) else ConnectionAbortedError(f"it was ended by {error!r}")
 
 
-def make_fit(error: BaseException) -> None:
+def sanitize(error: BaseException) -> None:
     """Clear the frames of an error and of its causes, and escape their texts.
 
     Objects in the frames would be collected on the timer's thread, and the finaliser of a connection may be a user's code.
@@ -59,7 +59,7 @@ def make_fit(error: BaseException) -> None:
         traceback.clear_frames(each.__traceback__)
         if isinstance(each, redis.exceptions.RedisError):
             each.args = tuple(error_text(part, LONG_TEXT) if isinstance(part, str) else part for part in each.args)
-        errors += [one for one in (each.__cause__, each.__context__) if one is not None and one not in errors]
+        errors += [cause for cause in (each.__cause__, each.__context__) if cause is not None and cause not in errors]
 
 
 Server = tuple[str | None, str]
@@ -67,15 +67,13 @@ Server = tuple[str | None, str]
 
 _HOST = re.compile(r"(?=.{1,255}\Z)[!-\-/-~]{1,63}(?:\.[!-\-/-~]{1,63})*\.?")  # a name or an address, also of IPv6
 _UNKNOWN_HOSTS = ("", "?")  # sent by a node of a cluster that does not know its own address, or name
-_MOST_PORT = 65535
+_MAX_PORT = 65535
 
 
 def as_server(host: object, port: object, asked: Server | None = None) -> Server | None:
-    """Return an address received from a server; None if it is not valid.
+    """Return an address received from a server as text or bytes; None if it is not valid.
 
-    Args:
-        host, port: The address, as text or bytes.
-        asked: The node that sent it, whose host replaces an unknown one; None if the host must be given.
+    ``asked`` is the node that sent it, whose host replaces an unknown one; None if the host must be given.
     """
     try:
         name = host.decode("ascii") if isinstance(host, bytes) else host
@@ -88,17 +86,17 @@ def as_server(host: object, port: object, asked: Server | None = None) -> Server
         return None
     if not isinstance(number, str) or re.fullmatch("[0-9]{1,5}", number) is None:
         return None
-    return (name, str(int(number))) if 1 <= int(number) <= _MOST_PORT else None
+    return (name, str(int(number))) if 1 <= int(number) <= _MAX_PORT else None
 
 
 class Connection(Protocol):
-    """A connected, authenticated socket with nothing in flight; for the rest see :class:`Capabilities`."""
+    """A connected, authenticated socket without unanswered commands, and the server's :class:`Capabilities`."""
 
     sock: socket.socket
     capability: int
     keyed: bool
     missing_rights: frozenset[str]
-    server: Server  # host and port, which differ where connections lead to different servers
+    server: Server
 
     def close(self) -> None: ...
 
@@ -106,41 +104,30 @@ class Connection(Protocol):
 
 
 class Connector(Protocol):
-    """Makes connections to one node.
+    """Makes connections to one node; see :class:`RedisPyConnector`."""
 
-    Attributes:
-        discovers: Whether each attempt to connect finds out anew which server that is.
-        in_cluster: Whether it is a node of a cluster, which redirects calls if they declare their keys.
-    """
-
-    discovers: bool
-    in_cluster: bool
+    discovers: bool  # each attempt to connect finds out anew which server that is
+    in_cluster: bool  # a node of a cluster redirects calls if they declare their keys
 
     def connect(self, timeout_s: float) -> Connection: ...
 
-    def listener(self) -> Connector:
-        """Return a connector to the same node for connections with subscriptions only."""
-        ...
+    def listener(self) -> Connector: ...
 
     def describe(self) -> str: ...
 
 
 def _disconnect(connections: list[AbstractConnection]) -> None:
-    """Disconnect the connection in the list, and have it collected on this thread: its finaliser disconnects, too."""
+    """Disconnect the connection in the list, so that it is collected on this thread: its finaliser disconnects, too."""
     connections.pop().disconnect()
 
 
 class RedisPyConnection:
-    """A redis-py connection whose socket belongs to a channel."""
+    """A redis-py connection whose socket has been handed over."""
 
     def __init__(
-        self,
-        connection: AbstractConnection,
-        sock: socket.socket,
-        server: Server,
-        capabilities: Capabilities,
+        self, connection: AbstractConnection, sock: socket.socket, server: Server, capabilities: Capabilities
     ) -> None:
-        self._ours = [connection]  # emptied by the thread that closes it
+        self._connection = [connection]  # emptied by the thread that closes it
         self.sock = sock
         self.server = server
         self.capability, self.keyed, self.missing_rights = capabilities
@@ -151,14 +138,14 @@ class RedisPyConnection:
         The rest of redis-py's disconnect may wait for locks, because it may collect metrics and the class may be a user's.
         So it runs on the notifier thread.
         """
-        ours, self._ours = self._ours, []
-        if ours:
+        connection, self._connection = self._connection, []
+        if connection:
             try:
                 self.sock.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # the server has closed it already
             self.sock.close()
-            NOTIFIER.post(_disconnect, ours)
+            NOTIFIER.post(_disconnect, connection)
 
     def after_fork_in_child(self) -> None:
         """In a forked child: close the child's copy of the descriptor without sending anything to the server."""
@@ -195,27 +182,10 @@ class _AwaitedCredentials(CredentialProvider):
         return asyncio.run(self._provider.get_credentials_async())
 
 
-def _for_threads(settings: dict[str, Any]) -> None:
-    """Adapt the settings of an asyncio client to synchronous connections, in place.
-
-    Raises:
-        TypeError: They cannot be adapted.
-    """
-    if settings.get("redis_connect_func") is not None:
-        raise TypeError("a redis_connect_func of an asyncio client cannot be called from the engine's thread")
-    for name in _ONLY_FOR_ASYNCIO:
-        settings.pop(name, None)
-
-
-def _only_awaited(provider: object) -> bool:
-    missing = CredentialProvider.get_credentials
-    return provider is not None and getattr(type(provider), "get_credentials", missing) is missing
-
-
 class RedisPyConnector:
     """Connects like ``client``, with the connection class and settings of its pool, but never through its pool.
 
-    So an exhausted pool does not keep a lock from being renewed.
+    So an exhausted pool does not stop renewals.
 
     Raises:
         TypeError: ``client`` is not a client of one server, synchronous or for asyncio.
@@ -236,24 +206,26 @@ class RedisPyConnector:
                 "wheel_lock.testing.fake_context() starts fakeredis as a server and returns a context for it"
             )
         settings: dict[str, Any] = dict(pool.connection_kwargs)
-        connection_class = self._made_of(connection_class, settings)
+        connection_class = self._synchronous(connection_class, settings)
         if not issubclass(connection_class, AbstractConnection):
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
-        if isinstance(client, redis.asyncio.Redis):
-            _for_threads(settings)
+        for_asyncio = isinstance(client, redis.asyncio.Redis)
+        if for_asyncio and settings.get("redis_connect_func") is not None:
+            raise TypeError("a redis_connect_func of an asyncio client cannot be called from the engine's thread")
         self._connection_class: type[AbstractConnection] = connection_class
         self._limited_class = limited(connection_class)
         self._capabilities = Capabilities()  # of the server that was connected to last
         self._runs_scripts = True
-        self._met = False  # whether it has ever connected
-        self._asked: tuple[Any, Any] | None = None  # the server that was probed for TLS last
-        self._tls_trouble: str | None = None  # the result of that probe
-        for name in _REPLACED:
+        self._has_connected = False
+        self._tls_probed: tuple[Any, Any] | None = None  # the server that was probed for TLS last
+        self._tls_mismatch: str | None = None  # the result of that probe
+        for name in (*_REPLACED, *(_ONLY_FOR_ASYNCIO if for_asyncio else ())):
             settings.pop(name, None)
         # The client's own objects, shared with all connectors that are copies of this one.
         self._ties: dict[str, Tie] = tied(settings)
         provider = self._ties["credential_provider"]() if "credential_provider" in self._ties else None
-        if isinstance(client, redis.asyncio.Redis) and _only_awaited(provider):
+        missing = CredentialProvider.get_credentials
+        if for_asyncio and provider is not None and getattr(type(provider), "get_credentials", missing) is missing:
             self._ties["credential_provider"] = Tie(provider, _AwaitedCredentials)
         settings.update(
             protocol=2,
@@ -274,7 +246,7 @@ class RedisPyConnector:
         return any(tie.loose for tie in self._ties.values())
 
     def greet_with(self, greeting: Tie | None) -> None:
-        """Use ``greeting``, or nothing, as the ``redis_connect_func`` of each connection instead of the client's."""
+        """Use ``greeting``, or nothing, as the ``redis_connect_func`` of each connection."""
         self._ties.pop("redis_connect_func", None)
         if greeting is not None:
             self._ties["redis_connect_func"] = greeting
@@ -286,11 +258,8 @@ class RedisPyConnector:
         other.in_cluster = True
         return other
 
-    def _made_of(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
-        """Return the synchronous class that connects like a pool's, and remove settings that do not apply to it.
-
-        A class without a synchronous counterpart is returned as it is.
-        """
+    def _synchronous(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
+        """Remove settings that only the pool uses; return the class's synchronous counterpart, or itself without one."""
         if hasattr(connection_class, "connect_to"):
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
         synchronous: type[Any] = _SYNCHRONOUS.get(connection_class, connection_class)
@@ -354,7 +323,7 @@ class RedisPyConnector:
             sock.setblocking(False)
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._met, self._asked = True, None
+            self._has_connected, self._tls_probed = True, None
             for name, tie in self._ties.items():
                 if tie.loose and name in vars(connection):
                     setattr(connection, name, None)  # needed only to connect, which this connection does once
@@ -367,28 +336,24 @@ class RedisPyConnector:
             raise
 
     def _blame_tls(self, error: redis.exceptions.RedisError) -> None:
-        """Raise an error that says so if only one side speaks TLS. Probed once in a row of failures for the same server."""
+        """Raise an error that says so if only one side speaks TLS. A server is probed once in a row of failures."""
         if self._connection_class not in (redis.Connection, redis.SSLConnection):
             return  # a user's class may connect through a tunnel, which must not be bypassed
         encrypted = self._connection_class is redis.SSLConnection
         if not may_disagree(error, encrypted):
             return
-        if self._met and not encrypted:
+        if self._has_connected and not encrypted:
             return  # plain text has worked before, and the probe would delay the next attempt
         server = self._settings.get("host", "localhost"), self._settings.get("port", 6379)
-        if self._asked != server:
-            self._asked = server
-            self._tls_trouble = disagreement(server, encrypted)
-        if self._tls_trouble is not None:
-            raise redis.exceptions.ConnectionError(f"{error}: {self._tls_trouble}") from error
+        if self._tls_probed != server:
+            self._tls_probed = server
+            self._tls_mismatch = disagreement(server, encrypted)
+        if self._tls_mismatch is not None:
+            raise redis.exceptions.ConnectionError(f"{error}: {self._tls_mismatch}") from error
 
 
 class RoundRobinConnector:
-    """Connects to one of several servers: the same one until an attempt fails, then the next one.
-
-    Args:
-        choices: Returns the connectors to the servers.
-    """
+    """Connects to one of several servers, of which ``choices`` returns the connectors: to the next one after a failure."""
 
     discovers = True
     in_cluster = False
@@ -402,15 +367,12 @@ class RoundRobinConnector:
         return choices[self._turn % len(choices)]
 
     def listener(self) -> RoundRobinConnector:
-        """Return this connector."""
         return self
 
     def describe(self) -> str:
-        """Return the address of the server whose turn it is."""
         return self._current().describe()
 
     def connect(self, timeout_s: float) -> RedisPyConnection:
-        """Connect to the server whose turn it is."""
         try:
             return self._current().connect(timeout_s)
         except BaseException:
@@ -419,14 +381,11 @@ class RoundRobinConnector:
 
 
 def _introduction(connection: AbstractConnection, settings: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return the commands that name the connection in CLIENT LIST, and keep redis-py from sending its own.
-
-    That would take two more round trips.
-    """
-    said: list[tuple[str, ...]] = [] if settings.get("client_name") else [("CLIENT", "SETNAME", "wheel_lock")]
+    """Return the commands that name the connection in CLIENT LIST; redis-py's own would take two more round trips."""
+    commands: list[tuple[str, ...]] = [] if settings.get("client_name") else [("CLIENT", "SETNAME", "wheel_lock")]
     driver: Any = getattr(connection, "driver_info", None)
     if driver is not None:
         connection.driver_info = None
         named = ("LIB-NAME", driver.formatted_name), ("LIB-VER", driver.lib_version)
-        said += [("CLIENT", "SETINFO", what, str(value)) for what, value in named if value]
-    return said
+        commands += [("CLIENT", "SETINFO", what, str(value)) for what, value in named if value]
+    return commands

@@ -1,4 +1,4 @@
-"""The parser for replies that redis-py reads, with the limits that a channel has.
+"""The parser for replies that redis-py reads, with the limits of a pipelined connection.
 
 redis-py sends a few commands before a connection is handed over, and all commands to Sentinels and for slot maps. Its own
 parsers trust every length, and buffer without a limit.
@@ -15,7 +15,7 @@ from redis._parsers import BaseParser
 from wheel_lock.protocol.reply_reader import NOTHING, TO_QUESTIONS, ReplyReader, as_malformed
 from wheel_lock.protocol.resp import MalformedReply
 
-_DEEPEST = 8  # lists in lists
+_MAX_DEPTH = 8  # of lists in lists
 
 
 class HungUp(redis.exceptions.ConnectionError):
@@ -23,11 +23,7 @@ class HungUp(redis.exceptions.ConnectionError):
 
 
 class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
-    """A parser for redis-py's connections.
-
-    Args:
-        socket_read_size: How many bytes are read at once.
-    """
+    """A parser for redis-py's connections, which reads ``socket_read_size`` bytes at once, or 64 KiB if that is more."""
 
     def __init__(self, socket_read_size: int) -> None:
         self._read_size = max(socket_read_size, 1 << 16)
@@ -35,13 +31,11 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
         self._reader: ReplyReader | None = None
 
     def on_connect(self, connection: Any, **more: Any) -> None:
-        """Start reading from a connection."""
         parser = hiredis.Reader(replyError=self.parse_error, protocolError=MalformedReply, notEnoughData=NOTHING)
         self._sock = connection._sock
         self._reader = ReplyReader(parser, TO_QUESTIONS)
 
     def on_disconnect(self) -> None:
-        """Stop reading."""
         self._sock = self._reader = None
 
     def can_read(self, timeout: float = 0) -> bool:
@@ -58,7 +52,7 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
         reader, sock = self._reader, self._sock
         if reader is None or sock is None:
             raise redis.exceptions.ConnectionError("the connection is closed")
-        fresh = True  # the reply before this one was complete
+        fresh = True  # the previous reply was complete
         try:
             while (reply := reader.gets()) is NOTHING:
                 if not reader.more(fresh):
@@ -81,8 +75,8 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
 def _check_depth(reply: object) -> None:
     """Raise MalformedReply if lists are nested deeper than in any answer: redis-py reads them recursively."""
     level = [reply]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [item for each in level if type(each) is list for item in each]
         if not level:
             return
-    raise MalformedReply(f"lists in lists, more than {_DEEPEST} deep")
+    raise MalformedReply(f"lists in lists, more than {_MAX_DEPTH} deep")

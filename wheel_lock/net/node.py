@@ -1,12 +1,12 @@
-"""One server: keeps one connection to it as long as there is need, and reports to one observer.
+"""One server: keeps one connection to it as long as it is needed, and reports to one observer.
 
-A node is *ready* when its channel is open and answers. A channel that has been silent for too long is suspected, not
-dropped: a second connection is tried as a probe, and the one that answers first is used. So a server that was only paused
-loses nothing that was in flight, and a server that has vanished is replaced within one attempt to connect.
+A node is *ready* when its connection is open and answers. A connection that is silent for too long is suspected, not
+dropped: a second one is tried as a probe, and the one that answers first is used. So a server that was only paused loses
+nothing that was in flight, and a server that has vanished is replaced within one attempt to connect.
 
-Requests that may wait (those of callers) are sent while the channel has room. Otherwise they are queued here unencoded, in
-the order of their calls, so a server that stops reading or answering costs a bounded amount of memory. All other requests
-never wait for room; their number is bounded by that of the leases.
+Requests that may wait (those of callers) are sent while the connection has room. Otherwise they are queued here unencoded,
+in the order of their calls, so a server that stops reading or answering costs a bounded amount of memory. All other
+requests never wait for room; their number is bounded by that of the leases.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from wheel_lock.net.capabilities import PLAIN
 from wheel_lock.net.connection import NodeRequest, PipelinedConnection
-from wheel_lock.net.connector import Connection, Connector, Server, as_failure, is_fatal, make_fit
+from wheel_lock.net.connector import Connection, Connector, Server, as_failure, is_fatal, sanitize
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
@@ -32,11 +32,10 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 
 logger = logging.getLogger("wheel_lock")
 
-
 MOST_UNANSWERED = 1 << 14  # requests; beyond it those of callers wait; a healthy server rarely has as many
-MOST_SUSPECTED = 1 << 10  # the same for a suspected channel
+MOST_SUSPECTED = 1 << 10  # the same for a suspected connection
 _SOON_S = 0.02
-_IN_A_TURN = 1000  # requests that are sent in one turn after a wait for room: some 10 ms
+_REQUESTS_A_TURN = 1000  # that have waited for room: some 10 ms
 _FINISHED: Callable[[NodeRequest], bool] = attrgetter("finished")
 
 
@@ -44,12 +43,9 @@ class NodeObserver(Protocol):
     """The owner of a node: decides whether it is needed, and receives its events. Timer's thread only.
 
     A class that inherits from this one ignores the events for which it defines no method.
-
-    Attributes:
-        domain: The failure domain of the node's own work.
     """
 
-    domain: FailureDomain
+    domain: FailureDomain  # of the node's own work
 
     def is_needed(self, node: Node) -> bool:
         """Return whether to reconnect although no request is queued."""
@@ -95,15 +91,15 @@ class Node:
         options: Time limits and pauses.
         counters: Counts the connections.
         launch: Runs an attempt to connect on a thread that may block. Raises RuntimeError if it cannot.
-        channel: Makes a channel of a connection.
-        expected_delay_s: For how many seconds a healthy server may leave requests unanswered on this connection.
+        pipeline: Makes a pipelined connection of a connection.
+        expected_delay_s: The time for which a healthy server may leave requests unanswered on this connection.
 
     Attributes:
         observer, connector, expected_delay_s: The arguments of these names.
-        one_by_one: Whether each script call is about one lease and declares its keys.
-        declares: Whether script calls about one lease declare their keys.
+        single_key_mode: True if each script call is about one lease and declares its keys.
+        declares: True if script calls about one lease declare their keys.
         server: The server of the latest connection; None before the first.
-        level: The capability level of that server.
+        capability: The capability level of that server.
         missing_rights: The commands of scripts that the user may not call there.
         last_error: Why there is no connection; None while there is one.
         when_replied: Called once, after the next replies have been handled, if not None.
@@ -130,7 +126,7 @@ class Node:
         self._counters = counters
         self._launch = launch
         self._new_pipeline = pipeline
-        self._masters: Collection[Server] = ()  # where connections may lead; anywhere, if empty
+        self._masters: Collection[Server] = ()  # the servers to connect to; any server, if empty
         self._set_mode(options.declare_keys)
         self._reset()
 
@@ -143,7 +139,7 @@ class Node:
         self._expected: list[TimedRequest] = []
         self._look: Alarm | None = None
         self._suspected = False
-        self._heard = False  # whether the channel has answered anything
+        self._heard = False  # a reply has arrived on this connection
         self._connecting = False
         self._closed = False
         self._retry: Alarm | None = None
@@ -153,9 +149,9 @@ class Node:
         self.missing_rights: frozenset[str] = frozenset()
         self.last_error: Exception | None = None
 
-    def _set_mode(self, one_by_one: bool) -> None:
-        self.single_key_mode = one_by_one
-        self.declares = one_by_one or self.connector.in_cluster
+    def _set_mode(self, single_key: bool) -> None:
+        self.single_key_mode = single_key
+        self.declares = single_key or self.connector.in_cluster
 
     @property
     def batch_size(self) -> int:
@@ -168,16 +164,14 @@ class Node:
         return self._options.batch_size if self.single_key_mode else 1
 
     def note_keys_required(self, error: ServerError, declared: bool) -> bool:
-        """Switch to one lease per call if ``error`` says that keys must be declared.
-
-        Several calls may be in flight by then; the error replies to the others mean the same.
+        """Switch to single-key mode if ``error`` says that keys must be declared.
 
         Args:
             error: The error reply to a call.
-            declared: Whether that call had declared its keys, or was not a script call.
+            declared: True if that call had declared its keys, or was not a script call.
 
         Returns:
-            Whether the error says so, and the call is to be repeated with its keys declared.
+            Whether to repeat the call with its keys declared: also if the reply to another call has switched already.
         """
         if declared or not error.wants_keys:
             return False
@@ -188,7 +182,7 @@ class Node:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a channel, and it is not suspected."""
+        """True if there is a connection, and it is not suspected."""
         return self._pipeline is not None and not self._suspected
 
     @property
@@ -198,38 +192,37 @@ class Node:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a channel, suspected or not."""
+        """True if there is a connection, suspected or not."""
         return self._pipeline is not None
 
     @property
     def busy(self) -> bool:
-        """Whether a request waits for a reply or for a connection, or an attempt to connect is running."""
-        return self._connecting or self._awaited or self.awaits_replies
+        """True if a request waits for a reply or for a connection, or an attempt to connect is running."""
+        return self._connecting or self._has_queued or self.awaits_replies
 
     @property
-    def _awaited(self) -> bool:
-        """Whether requests wait for a connection, or for room in it."""
+    def _has_queued(self) -> bool:
         return bool(self._own or self._waiting)
 
     @property
     def crowded(self) -> bool:
-        """Whether requests of callers wait for room in a connection."""
+        """True if requests of callers wait for room in a connection."""
         return self._pipeline is not None and bool(self._waiting)
 
     @property
     def in_trouble(self) -> bool:
-        """Whether the node is needed and its server does not answer or cannot be connected to."""
+        """True if the node is needed and its server does not answer or cannot be connected to."""
         return self._suspected or (
             self._pipeline is None and self.last_error is not None and self.observer.is_needed(self)
         )
 
     @property
     def awaits_replies(self) -> bool:
-        """Whether there is a connection with unanswered requests on it."""
+        """True if there is a connection with unanswered requests on it."""
         return self._pipeline is not None and self._pipeline.unanswered > 0
 
     def send(self, request: NodeRequest) -> None:
-        """Send ``request`` now if there is a channel with room; otherwise queue it, in the order of the calls."""
+        """Send ``request`` now if there is a connection with room; otherwise queue it, in the order of the calls."""
         pipeline = self._pipeline
         if pipeline is None:
             (self._waiting if request.may_wait else self._own).append(request)
@@ -237,52 +230,49 @@ class Node:
             self.observer.queued(self)
         elif request.may_wait and (pipeline.full(self._most) or (len(self._waiting) and self._waiting)):
             self._waiting.append(request)
-            pipeline.when_room = self._let_in_later
+            pipeline.when_room = self._send_waiting_later
         else:
             self._put(pipeline, request)
 
     @property
     def clogged(self) -> bool:
-        """Whether there is a connection without room."""
+        """True if there is a connection without room."""
         return self._pipeline is not None and self._pipeline.full(self._most)
 
-    def tell_room(self, callback: Callable[[], object]) -> None:
+    def call_when_room(self, callback: Callable[[], object]) -> None:
         """Have ``callback()`` called, in another turn, when a clogged connection may have room again."""
         if self._pipeline is not None:
             self._pipeline.when_room = lambda: self._timer.post(callback, self._domain)
 
     def withdraw(self, request: NodeRequest) -> bool:
-        """Remove ``request`` from the channel if none of its bytes is on the wire; return whether it was removed."""
+        """Remove ``request`` from the connection if none of its bytes is on the wire; return whether it was removed."""
         return self._pipeline is not None and self._pipeline.withdraw(request)
 
     @property
     def last_own(self) -> NodeRequest | None:
-        """The last of the engine's own requests that wait for a connection; None if there is none."""
+        """The last of the engine's own requests that wait for a connection, or None."""
         return self._own[-1] if self._own else None
 
-    def _let_in_later(self) -> None:
-        self._timer.post(self._let_in, self._domain)
+    def _send_waiting_later(self) -> None:
+        self._timer.post(self._send_waiting, self._domain)
 
-    def _let_in(self) -> None:
+    def _send_waiting(self) -> None:
         """Send requests that wait for room, as far as there is room, and a bounded number per turn."""
         pipeline = self._pipeline
-        left = _IN_A_TURN
+        left = _REQUESTS_A_TURN
         while left and pipeline is not None and pipeline is self._pipeline and self._waiting:
             if pipeline.full(self._most):
                 break
             self._put(pipeline, self._waiting.popleft())
             left -= 1
         if self._waiting and self._pipeline is not None:
-            self._pipeline.when_room = self._let_in_later
+            self._pipeline.when_room = self._send_waiting_later
 
     def _put(self, pipeline: PipelinedConnection, request: NodeRequest) -> None:
         pipeline.send(request.ahead(self.missing_rights) if self.missing_rights else request)
 
     def expect(self, request: TimedRequest) -> None:
-        """Have ``request.look_later()`` called in 20 to 40 ms unless the request is finished by then.
-
-        Nearly all requests are, so they never cost a place on the wheel.
-        """
+        """Call ``request.look_later()`` in 20 to 40 ms if it is not finished by then. Most are, and never use the wheel."""
         if self._look is None or self._look not in self._timer.wheel:
             self._look = self._timer.call_at(self._timer.now + _SOON_S, self._look_at_expected, self._domain)
         self._expected.append(request)
@@ -304,10 +294,7 @@ class Node:
             self._failed(error, self._backoff)
 
     def suspect(self) -> None:
-        """Suspect the channel, on which a request has been unanswered for too long, and try a second connection.
-
-        The first reply on the channel ends the suspicion.
-        """
+        """Suspect the connection until its next reply, and try a second one."""
         if self._pipeline is not None and not self._suspected:
             self._suspected = True
             self._most = MOST_SUSPECTED
@@ -315,37 +302,37 @@ class Node:
             if self._heard:
                 self.connect()
             else:
-                self._try_later()  # a server that accepts connections and never answers is not probed in a tight loop
+                self._retry_if_needed()  # a server that accepts connections and never answers is probed with pauses
 
     def _attempt(self) -> None:
         """Connect, and post the result to the timer's thread. On a helper thread."""
-        reset_seen = self._backoff  # replaced by a reset, so a late result from before the reset is recognised
+        backoff = self._backoff  # replaced by a reset, so a late result from before the reset is recognised
         try:
             connection = self.connector.connect(self._options.connect_timeout_s)
         except BaseException as error:
-            failure = as_failure(error)  # any kind: without a result the node would never try again
-            make_fit(failure)
-            self._timer.post(lambda: self._failed(failure, reset_seen), self._domain)
+            failure = as_failure(error)  # of any class: without a result the node would never try again
+            sanitize(failure)
+            self._timer.post(lambda: self._failed(failure, backoff), self._domain)
         else:
             if self._closed or self._timer.stopped:
                 connection.close()  # the message below might never be read
             else:
                 arrived = [connection]  # emptied by the thread that uses or closes the connection
-                self._timer.post(lambda: self._arrived(arrived, reset_seen), self._domain)
+                self._timer.post(lambda: self._arrived(arrived, backoff), self._domain)
                 if self._timer.stopped and (left := _taken(arrived)) is not None:
                     left.close()  # it may have been posted behind the last turn
 
-    def _arrived(self, arrived: list[Connection], life: Backoff) -> None:
+    def _arrived(self, arrived: list[Connection], backoff: Backoff) -> None:
         if (connection := _taken(arrived)) is None:
             return
-        if life is not self._backoff or self._closed or self.ready:
-            connection.close()  # too late: the suspected channel has answered first, or the node was closed or reset
-            if life is self._backoff:
+        if backoff is not self._backoff or self._closed or self.ready:
+            connection.close()  # too late: the suspected connection has answered first, or the node was closed or reset
+            if backoff is self._backoff:
                 self._connecting = False
             return
         if self._masters and connection.server not in self._masters:
             connection.close()  # another server has become the master meanwhile
-            self._failed(ConnectionAbortedError("that server is not the master any more"), life)
+            self._failed(ConnectionAbortedError("that server is not the master any more"), backoff)
             return
         self._connecting = False
         self._suspected = False
@@ -364,10 +351,10 @@ class Node:
         for request in self._own.take_all():
             self._put(pipeline, request)
         self.observer.ready(self, new=True)
-        self._let_in()
+        self._send_waiting()
 
-    def _failed(self, error: Exception, life: Backoff) -> None:
-        if life is not self._backoff:
+    def _failed(self, error: Exception, backoff: Backoff) -> None:
+        if backoff is not self._backoff:
             return
         self._connecting = False
         self.last_error = error
@@ -375,30 +362,22 @@ class Node:
         NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error_text(error))
         if self._pipeline is None and is_fatal(error):
             self._refuse_all(error)
-        elif self._suspected and self._useless:
-            self.drop(error)
-        self._try_later()
-
-    @property
-    def _useless(self) -> bool:
-        """Whether no reply on the suspected channel is awaited. O(n).
-
-        While the node is needed the first reply on the old connection is the quickest sign of life. Then the channel counts
-        as useless only if very many requests are unanswered on it.
-        """
-        pipeline = self._pipeline
-        if pipeline is None or (self.observer.is_needed(self) and pipeline.unanswered <= 2 * MOST_SUSPECTED):
-            return False
-        return pipeline.deserted
+        elif (pipeline := self._pipeline) is not None and self._suspected:
+            # While the node is needed the first reply on the old connection is the quickest sign of life. Then it is
+            # dropped only if very many requests are unanswered on it.
+            kept = self.observer.is_needed(self) and pipeline.unanswered <= 2 * MOST_SUSPECTED
+            if not kept and pipeline.deserted:
+                pipeline.drop(error)
+        self._retry_if_needed()
 
     def _refuse_all(self, error: Exception) -> None:
         for request in self.take_waiting():
             guarded(request, request.on_unavailable, error)
 
-    def _try_later(self) -> None:
+    def _retry_if_needed(self) -> None:
         self._own.throw_out()
         self._waiting.throw_out()
-        if not self._closed and (self._awaited or self._suspected or self.observer.is_needed(self)):
+        if not self._closed and (self._has_queued or self._suspected or self.observer.is_needed(self)):
             self._set_retry()
 
     def _set_retry(self) -> None:
@@ -407,21 +386,21 @@ class Node:
 
     def _try_now(self, now: float) -> None:
         self._retry = None
-        if self._awaited or self._suspected or self.observer.is_needed(self):
+        if self._has_queued or self._suspected or self.observer.is_needed(self):
             self.connect()
 
     def _replied(self) -> None:
         self._backoff.reset()
         self._heard = True
         if self.when_replied is not None:
-            told, self.when_replied = self.when_replied, None
-            told()
+            callback, self.when_replied = self.when_replied, None
+            callback()
         if self._suspected:
             self._suspected = False
             self._most = MOST_UNANSWERED
             self.observer.ready(self, new=False)
         if len(self._waiting):
-            self._let_in()
+            self._send_waiting()
 
     def _lost(self, pipeline: PipelinedConnection, error: Exception) -> None:
         if pipeline is not self._pipeline:
@@ -435,7 +414,7 @@ class Node:
             self._set_retry()  # a pause even before the first try: a server may hang up right after each accept
 
     def close(self, error: Exception) -> None:
-        """Drop the channel for good; unanswered and queued requests are refused with ``error``."""
+        """Close the connection for good; unanswered and queued requests are refused with ``error``."""
         self._closed = True
         self._timer.cancel(self._retry)
         self._retry = None
@@ -443,7 +422,7 @@ class Node:
         self._refuse_all(error)
 
     def _hang_up(self, error: Exception) -> None:
-        """Close the channel, if there is one; its unanswered requests are refused with ``error``."""
+        """Close the connection; its unanswered requests are refused with ``error``."""
         if self._pipeline is not None:
             unanswered = self._pipeline.close()
             self._pipeline = None
@@ -455,7 +434,7 @@ class Node:
         return [*self._own.take_all(), *self._waiting.take_all()]
 
     def drop(self, error: Exception) -> None:
-        """Drop the channel because of ``error``; another one is made if there is need."""
+        """Drop the connection because of ``error``; another one is made if it is needed."""
         if self._pipeline is not None:
             self._pipeline.drop(error)
 
@@ -470,11 +449,11 @@ class Node:
 
         Args:
             error: The error reply that says so.
-            request: The request that it refuses; it is sent to the new master.
+            request: The refused request, which is sent to the new master.
         """
         if self.connector.discovers:
             pipeline = self._pipeline
-            # After the reply that is being read: a channel cannot be dropped in the middle of it.
+            # After the reply that is being read: a connection cannot be dropped in the middle of it.
             self._timer.post(lambda: self._leave(pipeline, error, request), self._domain)
 
     def _leave(self, pipeline: PipelinedConnection | None, error: Exception, request: NodeRequest | None) -> None:
@@ -484,15 +463,12 @@ class Node:
             self.send(request)
 
     def retire(self) -> None:
-        """Close the channel unless requests are queued; the next request connects again."""
-        if not self._awaited:
+        """Close the connection unless requests are queued; the next request connects again."""
+        if not self._has_queued:
             self._hang_up(ConnectionAbortedError("nothing is held any more"))
 
     def restart(self, error: Exception) -> None:
-        """Start again after the death of the timer's thread, whose alarms and selector are gone.
-
-        Unanswered and queued requests are refused with ``error``.
-        """
+        """Start again after the death of the timer's thread; unanswered and queued requests are refused with ``error``."""
         unanswered = [] if self._pipeline is None else self._pipeline.close()
         requests = [*unanswered, *self.take_waiting()]
         closed, expected = self._closed, self._expected
@@ -501,7 +477,7 @@ class Node:
         self._closed = closed
         for request in requests:
             guarded(request, request.on_unavailable, error)
-        for timed in expected:  # some wait for something else than the channel: their time goes on running
+        for timed in expected:  # some wait for something else than a reply: their time limits still apply
             if not timed.finished:
                 timed.look_later()
 

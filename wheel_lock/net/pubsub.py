@@ -25,9 +25,9 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 logger = logging.getLogger("wheel_lock")
 
 _PING_EVERY_S = 2.0  # a half-open connection is noticed after two of these
-_PER_COMMAND = 500  # channels
-_MOST_STRAYS = 16  # repeated UNSUBSCRIBE commands between two PINGs
-_LONGEST_CHANNEL = 1024  # bytes; longer than any name that is subscribed to
+_CHANNELS_A_COMMAND = 500
+_MAX_REPEATED = 16  # UNSUBSCRIBE commands between two PINGs
+_MAX_CHANNEL_BYTES = 1024  # more than any channel that is subscribed to has
 
 
 class Listener(FailureDomain, Protocol):
@@ -36,8 +36,7 @@ class Listener(FailureDomain, Protocol):
     def on_subscribed(self, holds: bool) -> None:
         """Called when the subscription has been confirmed (``holds``), or has ended."""
 
-    def on_message(self, message: bytes) -> None:
-        """Called with each message."""
+    def on_message(self, message: bytes) -> None: ...
 
 
 class PubSub(NodeObserver):
@@ -45,8 +44,8 @@ class PubSub(NodeObserver):
 
     Args:
         timer, connector, options, launch: As for :class:`Node`.
-        domain: The failure domain of its work, an attribute, too.
-        on_moved: With this, subscriptions are to sharded pub/sub; called when channels have moved to another node.
+        domain: The failure domain of its work.
+        on_moved: Called when channels have moved to another node. With it, sharded pub/sub is used.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class PubSub(NodeObserver):
         self._on_moved = on_moved
         self._subscribes = b"SUBSCRIBE" if on_moved is None else b"SSUBSCRIBE"
         self._unsubscribes = b"UNSUBSCRIBE" if on_moved is None else b"SUNSUBSCRIBE"
-        self._per_command = _PER_COMMAND if on_moved is None else 1  # the channels of one command must be of one slot
+        self._per_command = _CHANNELS_A_COMMAND if on_moved is None else 1  # those of one command must be of one slot
         self.domain = domain
         self._node = Node(self, timer, connector, options, Counters(), launch, self._new_pipeline)
         self._reset()
@@ -70,45 +69,43 @@ class PubSub(NodeObserver):
     def _reset(self) -> None:
         self._listeners: dict[bytes, list[Listener]] = {}  # by channel
         self._holding: set[bytes] = set()  # confirmed subscriptions
-        self._asked: set[bytes] = set()  # not confirmed yet
-        self._refused: set[bytes] = set()  # to be subscribed to again after the next PING
-        self._strays: set[bytes] = set()  # channels of repeated UNSUBSCRIBE commands since the last PING
-        # Channels to subscribe to, or to unsubscribe from, when the connection has room: what their listeners need by then.
+        self._requested: set[bytes] = set()  # subscriptions that are not confirmed yet
+        self._refused: set[bytes] = set()  # channels to subscribe to again after the next PING
+        self._unsubscribed_again: set[bytes] = set()  # channels of repeated UNSUBSCRIBE commands since the last PING
+        # Channels to subscribe to, or to unsubscribe from, when the connection has room: whichever is needed by then.
         self._put_off: set[bytes] = set()
         self._ping: Alarm | None = None
-        self._proved: Callable[[], object] = lambda: None
+        self._on_pong: Callable[[], object] = lambda: None
         self._silent = False
         self._paused = False
         self._refusal_logged = False
 
     @property
     def busy(self) -> bool:
-        """Whether a subscription, a connection for it, or the reply to a PING is awaited."""
-        return bool(self._asked) or self._silent or (bool(self._listeners) and self._node.busy)
+        """True if a subscription, a connection for it, or the reply to a PING is awaited."""
+        return bool(self._requested) or self._silent or (bool(self._listeners) and self._node.busy)
 
     def is_needed(self, node: Node) -> bool:
-        """Return whether there are listeners and the connection is not paused."""
         return bool(self._listeners) and not self._paused
 
     def ready(self, node: Node, *, new: bool) -> None:
-        """Subscribe to all channels on a new connection."""
         self._subscribe(list(self._listeners))
 
     @property
     def needed(self) -> bool:
-        """Whether there are listeners."""
+        """True if there are listeners."""
         return bool(self._listeners)
 
     def listen(self, channel: bytes, listener: Listener) -> None:
-        """Subscribe to ``channel``, and call ``listener.listening(True)`` when the subscription is confirmed."""
+        """Subscribe to ``channel``; ``listener`` is notified when the subscription is confirmed."""
         listeners = self._listeners.setdefault(channel, [])
         listeners.append(listener)
-        known = len(listeners) == 1 and channel in self._put_off
-        if known:
+        unsubscribing = len(listeners) == 1 and channel in self._put_off
+        if unsubscribing:
             self._put_off.discard(channel)  # an UNSUBSCRIBE that was put off
         if channel in self._holding:
             guarded(listener, listener.on_subscribed, True)
-        elif len(listeners) > 1 or known:
+        elif len(listeners) > 1 or unsubscribing:
             pass  # the subscription is in progress
         elif self._node.connected:
             self._subscribe((channel,))
@@ -132,7 +129,7 @@ class PubSub(NodeObserver):
         if self._node.clogged:
             self._put_it_off((channel,))
             return
-        self._asked.discard(channel)
+        self._requested.discard(channel)
         self._refused.discard(channel)
         self._holding.discard(channel)
         if self._node.connected:
@@ -140,10 +137,10 @@ class PubSub(NodeObserver):
 
     def _put_it_off(self, channels: Iterable[bytes]) -> None:
         self._put_off.update(channels)
-        self._node.tell_room(self._catch_up)
+        self._node.call_when_room(self._catch_up)
 
     def _catch_up(self) -> None:
-        """The connection has room: send those of the commands put off that are still needed."""
+        """Send those of the commands put off that are still needed. Called when the connection has room."""
         put_off, self._put_off = self._put_off, set()
         for channel in put_off.difference(self._listeners):
             self._unsubscribe(channel)
@@ -157,23 +154,20 @@ class PubSub(NodeObserver):
         on_reply: Callable[[], object],
         on_lost: Callable[[PipelinedConnection, Exception], object],
     ) -> PipelinedConnection:
-        def lost(channel: PipelinedConnection, error: Exception) -> None:
-            on_lost(channel, error)
-            self._deafen()
+        def lost(pipeline: PipelinedConnection, error: Exception) -> None:
+            on_lost(pipeline, error)
+            self._end_subscriptions()
 
         # Only a PONG resets the backoff: a server may cut each connection as soon as it has subscribed.
-        self._proved = on_reply
-        push_channel = PushConnection(timer, connection, domain, lambda: None, lost)
-        push_channel.on_push = self._heard
-        return push_channel
+        self._on_pong = on_reply
+        pipeline = PushConnection(timer, connection, domain, lambda: None, lost)
+        pipeline.on_push = self._on_push
+        return pipeline
 
-    def _deafen(self) -> None:
-        """The connection has ended: all subscriptions have, and the listeners are notified."""
-        self._asked.clear()
-        self._refused.clear()
-        self._holding.clear()
-        self._strays.clear()
-        self._put_off.clear()
+    def _end_subscriptions(self) -> None:
+        """Notify the listeners that all subscriptions have ended with their connection."""
+        for channels in (self._requested, self._refused, self._holding, self._unsubscribed_again, self._put_off):
+            channels.clear()
         self._silent = False
         for listeners in self._listeners.values():
             for listener in listeners:
@@ -185,42 +179,39 @@ class PubSub(NodeObserver):
                 self._put_it_off(channels[start:])
                 break
             some = channels[start : start + self._per_command]
-            self._asked.update(some)
+            self._requested.update(some)
             self._node.send(BareCommand(self._subscribes, *some))
 
-    def _heard(self, reply: Reply) -> None:
+    def _on_push(self, reply: Reply) -> None:
         self._silent = False
         if isinstance(reply, ServerError):
-            # The error does not name a channel. Those that are confirmed after all are removed again.
-            self._refused |= self._asked
-            self._asked.clear()
+            # The error does not name a channel. Channels that are confirmed after all are removed again.
+            self._refused |= self._requested
+            self._requested.clear()
             if self._on_moved is not None and reply.code == "MOVED":
                 self._on_moved()
                 return
             if self._refused and not self._refusal_logged:
                 self._refusal_logged = True
-                NOTIFIER.post(
-                    logger.warning,
-                    "the server refuses to send wake-ups, so waiters have to look by themselves: %s",
-                    error_text(reply),
-                )
+                text = "the server refuses to send wake-ups, so waiters have to look by themselves: %s"
+                NOTIFIER.post(logger.warning, text, error_text(reply))
             return
         if reply == b"PONG":  # not a push message if there are no subscriptions, all of which were refused
-            self._proved()
+            self._on_pong()
             return
         if type(reply) is not list or len(reply) < 2 or not isinstance(reply[1], bytes):
-            raise MalformedReply(f"{reply!r:.40} is nothing that a subscriber is told")
+            raise MalformedReply(f"{reply!r:.40} is no push message")
         what, channel = reply[0], reply[1]
         listeners = list(self._listeners.get(channel, ()))
         if what in (b"subscribe", b"ssubscribe"):
-            self._asked.discard(channel)
+            self._requested.discard(channel)
             self._refused.discard(channel)
             if listeners or channel in self._put_off:
                 self._holding.add(channel)
             for listener in listeners:
                 guarded(listener, listener.on_subscribed, True)
         elif what == b"pong":
-            self._proved()
+            self._on_pong()
         elif what == b"sunsubscribe" and channel in self._holding and self._on_moved is not None:
             self._holding.discard(channel)
             self._refused.add(channel)  # to be subscribed to again, unless its slot has moved
@@ -233,25 +224,26 @@ class PubSub(NodeObserver):
             for listener in listeners:
                 guarded(listener, listener.on_message, reply[2])
             if not listeners and channel not in self._put_off and not self._node.clogged:
-                self._stray(channel)
+                self._unsubscribe_again(channel)
 
-    def _stray(self, channel: bytes) -> None:
-        """Unsubscribe again from a channel without listeners: the first UNSUBSCRIBE was refused, or the server is hostile.
+    def _unsubscribe_again(self, channel: bytes) -> None:
+        """Unsubscribe from a channel without listeners: the first UNSUBSCRIBE was refused, or the server is hostile.
 
         The number of these commands is bounded, so that they do not pile up if the server stops reading.
         """
-        if len(channel) <= _LONGEST_CHANNEL and len(self._strays) < _MOST_STRAYS and channel not in self._strays:
-            self._strays.add(channel)
+        again = self._unsubscribed_again
+        if len(channel) <= _MAX_CHANNEL_BYTES and len(again) < _MAX_REPEATED and channel not in again:
+            again.add(channel)
             self._node.send(BareCommand(self._unsubscribes, channel))
 
     def _set_ping(self) -> None:
-        self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._look_alive, self.domain)
+        self._ping = self._timer.call_at(self._timer.now + _PING_EVERY_S, self._send_ping, self.domain)
 
-    def _look_alive(self, now: float) -> None:
+    def _send_ping(self, now: float) -> None:
         self._ping = None
         if not self._listeners:
             return
-        self._strays.clear()
+        self._unsubscribed_again.clear()
         if self._node.connected:
             if self._silent:
                 self._node.drop(TimeoutError("the connection for wake-ups has been silent for too long"))
@@ -286,12 +278,12 @@ class PubSub(NodeObserver):
     def close(self, error: Exception) -> None:
         """Close the connection for good; all listeners are removed."""
         self._listeners.clear()
-        self._deafen()
+        self._end_subscriptions()
         self._node.close(error)
 
     def retire(self) -> None:
         """Close the connection until the next :meth:`listen`."""
-        self._deafen()
+        self._end_subscriptions()
         self._node.retire()
 
     def restart(self, error: Exception) -> None:

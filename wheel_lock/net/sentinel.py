@@ -1,7 +1,7 @@
 """Connecting to a master that Sentinels name. All of them are asked for each connection.
 
 Each Sentinel is asked on a short-lived thread of its own, so a silent one does not delay the others. The client's own
-Sentinel object judges each answer; ``opinions.py`` decides between different answers.
+Sentinel object judges each answer; ``sentinel_reports`` decides between different answers.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _REDIS_PYS: dict[type[Any], type[AbstractConnection]] = {
     redis.asyncio.sentinel.SentinelManagedConnection: redis.Connection,
     redis.asyncio.sentinel.SentinelManagedSSLConnection: redis.SSLConnection,
 }
-_MOST_EPOCH = 2**63 - 1
-_MOST_TARGETS = 16  # remembered servers: Sentinels may name new ones for ever
-_OTHERS_S = 0.25  # after the first answer the other Sentinels are waited for so long
+_MAX_EPOCH = 2**63 - 1
+_MAX_TARGETS = 16  # cached connectors: Sentinels may name new servers for ever
+_OTHERS_S = 0.25  # the time that the other Sentinels have after the first answer
 
 
-class _Found:
-    """Stands for the pool that a user's connection class asks for the master, and returns the known address."""
+class _FoundMaster:
+    """Stands in for the pool that a user's connection class asks for the master; returns the known address."""
 
     is_master = True
 
@@ -65,11 +65,6 @@ class _Found:
 class SentinelConnector(RedisPyConnector):
     """Connects to the current master of a service.
 
-    Attributes:
-        service: The name of the service.
-        sentinels: The connectors to the Sentinels.
-        opinions: The Sentinels' answers.
-
     Raises:
         TypeError: The client is one for replicas, or an asyncio client with a connection class of the user's own.
     """
@@ -86,10 +81,10 @@ class SentinelConnector(RedisPyConnector):
         self.service: str = pool.service_name
         self.sentinels = [RedisPyConnector(sentinel) for sentinel in pool.sentinel_manager.sentinels]
         self.opinions = Opinions(len(self.sentinels), time.monotonic)
-        self._unanswered: dict[int, float] = {}  # when each Sentinel was asked that has not answered yet
+        self._unanswered: dict[int, float] = {}  # when a question was sent, for each Sentinel that has not answered
         self._targets: dict[Server, SentinelConnector] = {}
 
-    def _made_of(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
+    def _synchronous(self, connection_class: type[Any], settings: dict[str, Any]) -> type[Any]:
         del settings["connection_pool"]
         settings.pop("connection_class", None)
         self._asks_the_pool = connection_class not in _REDIS_PYS
@@ -97,10 +92,9 @@ class SentinelConnector(RedisPyConnector):
         return synchronous
 
     def let_go(self, *owners: object) -> bool:
-        """Drop strong references that lead to ``owners``, such as the client; return whether there were any."""
         self._sentinel.loosen(owners)
-        needing = [super().let_go(*owners), *[sentinel.let_go(*owners) for sentinel in self.sentinels]]
-        return self._sentinel.loose or any(needing)
+        dropped = [super().let_go(*owners), *[sentinel.let_go(*owners) for sentinel in self.sentinels]]
+        return self._sentinel.loose or any(dropped)
 
     def describe(self) -> str:
         """Return the name of the service, and the address of its master if it is known."""
@@ -108,14 +102,13 @@ class SentinelConnector(RedisPyConnector):
         return f"the master of {self.service!r} ({':'.join(map(str, belief.servers[0])) if belief else 'not known'})"
 
     def listener(self) -> Self:
-        """Return a connector to the same master whose connections load no scripts."""
         other = super().listener()
         other._targets = {}
         return other
 
-    def forget(self) -> None:
-        """In a forked child, which has none of the threads that ask."""
-        self.opinions.forget()
+    def after_fork_in_child(self) -> None:
+        """In a forked child: forget the parent's threads that ask."""
+        self.opinions.after_fork_in_child()
         self._unanswered.clear()
 
     def connect(self, timeout_s: float) -> RedisPyConnection:
@@ -134,19 +127,18 @@ class SentinelConnector(RedisPyConnector):
 
     def _at(self, server: Server) -> SentinelConnector:
         if server not in self._targets:
-            if len(self._targets) >= _MOST_TARGETS:
+            if len(self._targets) >= _MAX_TARGETS:
                 self._targets.clear()
             target = copy.copy(self)
             target._settings = {**self._settings, "host": server[0], "port": int(server[1])}
             if self._asks_the_pool:
-                target._settings["connection_pool"] = _Found(
-                    self.service, self._sentinel, self._check_connection, server
-                )
+                found = _FoundMaster(self.service, self._sentinel, self._check_connection, server)
+                target._settings["connection_pool"] = found
             self._targets[server] = target
         return self._targets[server]
 
     def _check(self, connection: AbstractConnection) -> None:
-        # The server may have been demoted since, or may be cut off from the Sentinels that know of its demotion.
+        # The server may have been demoted since, or be cut off from the Sentinels that have demoted it.
         connection.send_command("ROLE")
         try:
             role = connection.read_response()
@@ -163,7 +155,7 @@ class SentinelConnector(RedisPyConnector):
         return True
 
     def ask(self, timeout_s: float) -> tuple[Server, ...]:
-        """Ask all Sentinels for the master; return its addresses, of which there is at least one. Blocks.
+        """Ask all Sentinels for the master; return its addresses, at least one. Blocks.
 
         Args:
             timeout_s: The limit until the first answer. The other Sentinels have 250 ms more; later answers are taken into
@@ -178,7 +170,7 @@ class SentinelConnector(RedisPyConnector):
         asked = 0
         errors: list[Exception] = []
         for number in range(len(self.sentinels)):
-            # A silent Sentinel is not asked again before it has answered or its time is up: threads must not pile up.
+            # A Sentinel that is silent for longer is not asked again before its thread has ended: threads must not pile up.
             if asked_at - self._unanswered.setdefault(number, asked_at) >= _OTHERS_S:
                 continue
             try:
@@ -211,7 +203,7 @@ class SentinelConnector(RedisPyConnector):
     def _ask_one(
         self, number: int, timeout_s: float, answers: queue.SimpleQueue[Exception | None], over: LockType
     ) -> None:
-        """Add the opinion of one Sentinel, and put its error, or None, into ``answers``. On a thread of its own."""
+        """Ask one Sentinel for its opinion, and put the error, or None, into ``answers``. On a thread of its own."""
         try:
             self.opinions.give(number, self._opinion(self.sentinels[number], timeout_s))
             if over.locked():
@@ -242,15 +234,11 @@ class SentinelConnector(RedisPyConnector):
         raise redis.exceptions.InvalidResponse(text)
 
     def _read(self, state: dict[str, Any], address: Any) -> Opinion | None:
-        """Return the opinion in a Sentinel's answers; None if it knows too few other Sentinels, or not the master.
-
-        Raises:
-            ValueError, TypeError, LookupError: The answers are malformed.
-        """
+        """Return the opinion in a Sentinel's answers; None if it knows too few other Sentinels, or not the master."""
         if int(state["num-other-sentinels"]) < self._sentinel().min_other_sentinels:
             return None
         epoch = int(state.get("config-epoch", 0))
-        if not 0 <= epoch <= _MOST_EPOCH:
+        if not 0 <= epoch <= _MAX_EPOCH:
             raise ValueError("no configuration epoch can be that large")
         # Until a failover has ended the Sentinel that leads it returns the state of the old master in the new epoch. The
         # address belongs to the epoch.
@@ -275,7 +263,7 @@ class SentinelConnector(RedisPyConnector):
         async def answer() -> dict[str, Any]:
             return masters
 
-        # Stands for a Sentinel, and returns the answer that has been received already.
+        # Stands in for a Sentinel, and returns the answer that has been received already.
         judge.sentinels = [SimpleNamespace(sentinel_masters=answer if awaited else lambda: masters)]
         try:
             found = judge.discover_master(self.service)

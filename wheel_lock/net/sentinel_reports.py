@@ -15,17 +15,12 @@ from typing import NamedTuple
 from wheel_lock.net.connector import Server
 from wheel_lock.runtime.native import allocate_lock
 
-_RECENT_S = 15.0  # an answer counts for so long, unless the same Sentinel gives another
-_REMEMBERED_S = 60.0  # a minority that names the master of an earlier epoch is ignored for so long
+_RECENT_S = 15.0  # the time for which an answer counts, unless the same Sentinel gives another
+_REMEMBERED_S = 60.0  # the time for which a minority that names the master of an earlier epoch is ignored
 
 
 class Opinion(NamedTuple):
-    """The answer of one Sentinel.
-
-    Attributes:
-        epoch: The configuration epoch.
-        server: The master in that epoch; None if the Sentinel considers it down.
-    """
+    """The answer of one Sentinel: a configuration epoch, and its master; None if the Sentinel considers it down."""
 
     epoch: int
     server: Server | None
@@ -64,12 +59,12 @@ class Opinions:
         """The latest conclusion; None before the first answer."""
         return self._belief
 
-    def forget(self) -> None:
-        """In a forked child: replace the guard, which a thread of the parent may have held."""
+    def after_fork_in_child(self) -> None:
+        """In a forked child: replace the guard, which a thread of the parent may hold."""
         self._guard = allocate_lock()
 
     def give(self, sentinel: int, opinion: Opinion | None) -> None:
-        """Add the answer of a Sentinel; None if it does not know the master."""
+        """Set the answer of a Sentinel; None if it does not know the master."""
         with self._guard:
             before = self._given.pop(sentinel, (None, 0.0))[0]
             self._changes += opinion != before

@@ -67,7 +67,7 @@ class SentinelRouter(SingleRouter):
     def after_fork_in_child(self) -> None:
         self._next_look = self._heeded = None  # alarms of the parent process
         self._looking = self._look_again = False
-        self._connector.forget()
+        self._connector.after_fork_in_child()
         super().after_fork_in_child()
 
     def on_subscribed(self, holds: bool) -> None:
