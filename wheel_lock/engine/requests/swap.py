@@ -12,9 +12,9 @@ from dataclasses import replace
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.acquire import release
 from wheel_lock.engine.requests.base import CallerRequest, node_of
 from wheel_lock.engine.requests.bulk_operations import release_many
+from wheel_lock.engine.requests.release import release
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.options import LockOptions

@@ -1,0 +1,75 @@
+"""Release: the request that ends a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.base import CallerRequest, node_of
+from wheel_lock.errors import LockLost, LossReason, WheelLockError
+from wheel_lock.lease import Lease
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.scripts import Command
+from wheel_lock.protocol.server_errors import ServerError
+
+
+def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
+    """Release one lease. Nothing is sent for it any more once the operation is done."""
+    error = table.begin_release(lease)
+    if error is None:
+        Release(table, lease, future).start()
+        table.listener.ended(lease)  # a waiter of this process asks right behind the release, in the same write
+    elif lease in table.swaps:
+        table.swaps[lease].release(future)
+    else:
+        future.set_exception(error)
+
+
+class Release(CallerRequest):
+    """The release of one lease. Completes when the key is gone, or fails with why the lease was not ours any more."""
+
+    __slots__ = ("_future", "lease")
+
+    def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
+        super().__init__(table, node_of(lease), lease.name, table.state.options.response_timeout_s)
+        self._future = future
+        self.lease = lease
+
+    @property
+    def leases(self) -> Sequence[Lease]:
+        return (self.lease,)
+
+    def call(self) -> Command:
+        return group_of(self.lease).lock_type.release(self.lease)
+
+    @property
+    def awaited(self) -> bool:
+        return True  # other owners wait for the lock, and nothing more is sent for it after its call has ended
+
+    @property
+    def repeatable(self) -> bool:
+        return group_of(self.lease).lock_type.unique_tokens  # else the key may be a namesake's by the next try
+
+    def value_reply(self, reply: Reply) -> None:
+        outcome = group_of(self.lease).lock_type.parse_release(reply)
+        if self.finished:
+            return
+        if isinstance(outcome, ServerError):
+            self.error_reply(outcome)
+            return
+        self.finish()
+        # When an earlier try's reply was lost, that the key is gone, or another's, is what that try has achieved.
+        if isinstance(outcome, LossReason) and self.executions <= 1:
+            self.table.mark_lost([self.lease], outcome)
+            self._future.set_exception(LockLost(self.lease.name, outcome))
+            return
+        if not isinstance(outcome, LossReason):
+            self.table.listener.listened(self.lease, outcome)
+        self.table.release_done([self.lease])
+        self._future.set_result(None)
+
+    def failed(self, error: WheelLockError) -> None:
+        self.table.release_unknown([self.lease])
+        self._future.set_exception(error)
