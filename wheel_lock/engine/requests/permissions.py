@@ -1,8 +1,7 @@
-"""Rights: a kind of lock whose renewals or releases the user may not carry out is refused before anything is granted.
+"""Rights: a lock that the user could not renew or release is refused before anything is sent.
 
-Which of the scripts' commands the user may not call is asked for whenever a connection is made, as the scripts are loaded.
-There are none, as a rule, and then nothing more is done. Else a request that needs one of those is not sent before
-it has been asked for once more: an administrator may have granted them meanwhile.
+Each new connection finds the commands of the scripts that the user may not call; usually there are none. A request that
+needs one of them is preceded by another check, because an administrator may have granted the right meanwhile.
 """
 
 from __future__ import annotations
@@ -20,23 +19,17 @@ TO_CALL_SCRIPTS = frozenset({"eval", "evalsha"})
 
 
 def needs_of(lock_type: LockType, lease: Lease, *, renewed: bool) -> frozenset[str]:
-    """Return the commands that are called to renew and release a lease; what its acquire calls shows at once.
+    """Return the commands that the release of a lease calls, and if it is ``renewed`` its renewals.
 
-    Args:
-        kind: Its kind of lock.
-        lease: The lease.
-        renewed: Whether it is renewed.
+    A missing right for its acquire shows in the reply to that.
     """
-    used = [
-        lock_type.release(lease).script,
-        lock_type.release_many([lease]).script,
-        lock_type.renew if renewed else None,
-    ]
+    release, release_many = lock_type.release(lease).script, lock_type.release_many([lease]).script
+    used = (release, release_many, lock_type.renew if renewed else None)
     return TO_CALL_SCRIPTS.union(*[script.commands for script in used if script is not None])
 
 
-class Look(Request):
-    """The question which commands the user may not call, ahead of a request that needs some which he could not."""
+class RightsCheck(Request):
+    """The check which commands the user may not call, ahead of a request that needs some of them."""
 
     __slots__ = ("_request",)
 
@@ -64,8 +57,8 @@ class Look(Request):
 
     def error_reply(self, error: ServerError) -> None:
         known = self.node.missing_rights
-        self._go_on(error.forbidden & TO_CALL_SCRIPTS)  # whatever else is wrong, the request itself will be told
-        self.node.missing_rights = known  # nothing has been learnt of the others
+        self._go_on(error.forbidden & TO_CALL_SCRIPTS)  # the request itself will meet any other error
+        self.node.missing_rights = known  # the error says nothing about other commands
 
     def crashed(self, error: Exception) -> None:
         super().crashed(error)

@@ -16,11 +16,11 @@ from wheel_lock.protocol.server_errors import ServerError
 
 
 def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
-    """Release one lease. Nothing is sent for it any more once the operation is done."""
+    """Release one lease. Nothing more is sent for it once ``future`` is completed."""
     error = table.begin_release(lease)
     if error is None:
         Release(table, lease, future).start()
-        table.listener.ended(lease)  # a waiter of this process asks right behind the release, in the same write
+        table.listener.ended(lease)  # a waiter of this process tries in the same write, behind the release
     elif lease in table.swaps:
         table.swaps[lease].release(future)
     else:
@@ -28,7 +28,7 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
 
 
 class Release(CallerRequest):
-    """The release of one lease. Completes when the key is gone, or fails with why the lease was not ours any more."""
+    """The release of one lease. Its future receives None when the key is gone, or LockLost if it was another owner's."""
 
     __slots__ = ("_future", "lease")
 
@@ -46,11 +46,13 @@ class Release(CallerRequest):
 
     @property
     def awaited(self) -> bool:
-        return True  # other owners wait for the lock, and nothing more is sent for it after its call has ended
+        return True  # also after its call has ended: other owners wait for the lock
 
     @property
     def repeatable(self) -> bool:
-        return group_of(self.lease).lock_type.unique_tokens  # else the key may be a namesake's by the next try
+        return group_of(
+            self.lease
+        ).lock_type.unique_tokens  # else another owner may have set the same token by the next try
 
     def value_reply(self, reply: Reply) -> None:
         outcome = group_of(self.lease).lock_type.parse_release(reply)
@@ -60,7 +62,7 @@ class Release(CallerRequest):
             self.error_reply(outcome)
             return
         self.finish()
-        # When an earlier try's reply was lost, that the key is gone, or another's, is what that try has achieved.
+        # If the reply to an earlier try was lost, "gone" and "taken" are the success of that try.
         if isinstance(outcome, LossReason) and self.executions <= 1:
             self.table.mark_lost([self.lease], outcome)
             self._future.set_exception(LockLost(self.lease.name, outcome))
