@@ -18,6 +18,9 @@ from wheel_lock.protocol.server_errors import NOT_NOW, ServerError
 _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly for any number of leases (Knuth 6.4)
 
 
+Callback = Callable[[], object]
+
+
 class BatchOwner(Shard, Protocol):
     """The renewer, as its groups, batches and verifications see it."""
 
@@ -27,15 +30,10 @@ class BatchOwner(Shard, Protocol):
 
     @property
     def takes_more(self) -> bool: ...
-    def look_at(self, lease: Lease, then: Callable[[], object] = ...) -> None: ...
+    def look_at(self, lease: Lease, then: Callback = ...) -> None: ...
     def partition_due(self, entries: Iterable[Lease], now: float) -> list[Lease]: ...
     def send(
-        self,
-        group: LeaseGroup,
-        leases: list[Lease],
-        *,
-        drained: bool = False,
-        verified: Callable[[], object] | None = None,
+        self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, verified: Callback | None = None
     ) -> None: ...
     def renew(self, group: LeaseGroup, leases: list[Lease]) -> None: ...
     def note_answer(self, *, not_now: bool) -> None: ...
@@ -123,7 +121,7 @@ class Batch(Request):
         params: LeaseGroup,
         leases: Sequence[Lease],
         drained: bool,
-        verified: Callable[[], object] | None,
+        verified: Callback | None,
     ) -> None:
         super().__init__(renewer.table, renewer.node)
         self._renewer = renewer

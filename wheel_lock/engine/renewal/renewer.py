@@ -7,11 +7,11 @@ set (OVERDUE, or in another state in which its deadline is watched). The renewer
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
+from wheel_lock.engine.renewal.batch import Batch, Callback, RenewalGroup
 from wheel_lock.engine.renewal.retry import RenewalRetries
 from wheel_lock.engine.requests.cleanup import Cleanup
 from wheel_lock.engine.requests.replication import ReplicationBarrier, new_node
@@ -187,12 +187,7 @@ class Renewer(RenewalRetries):
             self.router.rehome(leases)
 
     def send(
-        self,
-        group: LeaseGroup,
-        leases: list[Lease],
-        *,
-        drained: bool = False,
-        verified: Callable[[], object] | None = None,
+        self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, verified: Callback | None = None
     ) -> None:
         """Send one batch about HELD or OVERDUE leases that are neither on the wheel nor in the overdue set."""
         if leases[0].state is not HELD and leases[0].state is not OVERDUE:
@@ -265,9 +260,8 @@ class Renewer(RenewalRetries):
     def _take_confirmation(self, batch: Batch, leases: Sequence[Lease], now: float) -> None:
         result = confirm_all(leases, batch.sent_at, now, batch.params.timeout_s)
         counters, seconds = self._counters, self.timer.scale.seconds
-        for kept in (result.kept, result.limited):
-            if not kept:
-                continue
+        counters.slack_min_s = min(counters.slack_min_s, result.slack_s)
+        for kept in filter(None, (result.kept, result.limited)):
             counters.renewed += len(kept)
             if batch.verified is not None:
                 pass  # they were not due
@@ -277,10 +271,7 @@ class Renewer(RenewalRetries):
                 for tick, times in Counter([lease.tick for lease in kept]).items():
                     if tick >= 0:  # else it was taken off the wheel before it was due
                         counters.lag.add(now - seconds(tick), times)
-        counters.slack_min_s = min(counters.slack_min_s, result.slack_s)
-        for kept in (result.kept, result.limited):
-            if kept:
-                self._reschedule(kept, batch)
+            self._reschedule(kept, batch)
         self._too_late(result.other)
 
     def _too_late(self, leases: Sequence[Lease]) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import partial
 
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import log_given_up
-from wheel_lock.engine.renewal.batch import Batch, BatchOwner
+from wheel_lock.engine.renewal.batch import Batch, BatchOwner, Callback
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.overdue import Overdue
 from wheel_lock.engine.renewal.verification import Verification
-from wheel_lock.engine.requests.base import start_query
+from wheel_lock.engine.requests.base import Query
 from wheel_lock.engine.requests.replication import ReplicationBarrier
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
@@ -251,7 +251,7 @@ class RenewalRetries(BatchOwner):
         """Return True if a renewal now is pointless: the lease is at its limit, or extended beyond one timeout."""
         return lease.at_limit or lease.deadline > local_deadline(self.timer.now, group_of(lease).timeout_s)
 
-    def look_at(self, lease: Lease, then: Callable[[], object] = noop) -> None:
+    def look_at(self, lease: Lease, then: Callback = noop) -> None:
         """Query whether the server knows a HELD lease that needs no renewal now, and mark it lost if not.
 
         ``then()`` is called when the query has ended. One without an answer proves nothing and is repeated after a pause.
@@ -274,7 +274,8 @@ class RenewalRetries(BatchOwner):
                 group_of(lease).renewer.look_at(lease)
 
         future = Future[bool](looked)
-        start_query(self.table, lease.name, lock_type.owned(lease), partial(lock_type.parse_owned, lease=lease), future)
+        read = partial(lock_type.parse_owned, lease=lease)
+        Query(self.table, lease.name, lock_type.owned(lease), read, future).start()
 
     def server_is_well(self) -> None:
         if self._server_rejecting:

@@ -59,8 +59,7 @@ class Acquire(CallerRequest):
         *,
         waiter_ttl_ms: int = 0,
     ) -> None:
-        limit_s = table.state.options.response_timeout_s
-        super().__init__(table, acquiring_node_of(leases[0]), leases[0].name, limit_s)
+        super().__init__(table, acquiring_node_of(leases[0]), leases[0].name)
         self.leases = leases
         self._lock_type: LockType = group_of(leases[0]).lock_type
         self._options = options

@@ -132,6 +132,12 @@ class Request(WheelEntry):
         else:
             self.value_reply(reply)
 
+    def finish(self) -> None:
+        """Mark the request as finished and take it off the wheel."""
+        self.finished = True
+        if self.tick >= 0:
+            self.timer.wheel.cancel(self)
+
     @property
     def wanted(self) -> bool:
         """True unless sending the request again is pointless."""
@@ -185,7 +191,9 @@ class Request(WheelEntry):
 
         The refused try counts as an execution only if ``maybe_executed``.
         """
-        return False
+        self.attempts -= not maybe_executed
+        self.timer.call_at(self.timer.now + pause_s, lambda now: self.table.router.resend(self), self)
+        return True
 
     @property
     def above(self) -> FailureDomain:
@@ -193,8 +201,7 @@ class Request(WheelEntry):
 
     def crashed(self, error: Exception) -> None:
         """End the request and its leases, whose state is in doubt after an exception in the library's own code."""
-        self.finished = True
-        self.timer.wheel.cancel(self)
+        self.finish()
         for lease in self.leases:
             self.table.give_up([lease])
 
@@ -235,11 +242,11 @@ class Request(WheelEntry):
 
 
 class CallerRequest(Request):
-    """A request whose outcome a caller waits for, with a time limit of ``limit_s`` seconds that includes reconnecting."""
+    """A request whose outcome a caller waits for, with a time limit that includes reconnecting."""
 
     __slots__ = ("limit_s", "name", "suspicion_s", "until")
 
-    def __init__(self, table: LeaseTable, node: Node, name: str | bytes | None, limit_s: float) -> None:
+    def __init__(self, table: LeaseTable, node: Node, name: str | bytes | None) -> None:
         # Not through super(): each pair of acquire and release makes two of these.
         self.tick = -1
         self.group = REQUEST_TIMEOUTS
@@ -253,7 +260,7 @@ class CallerRequest(Request):
         self.attempts = 0
         self.sent_at = timer.now
         self.name = name
-        self.limit_s = limit_s
+        self.limit_s = limit_s = table.state.options.response_timeout_s
         self.suspicion_s = limit_s / 5  # silence for so long makes the connection suspect
         self.until = 0.0
 
@@ -279,12 +286,6 @@ class CallerRequest(Request):
         """The number of times that the server may have executed the request: not the one that NOSCRIPT answered."""
         return self.attempts - self.use_eval
 
-    def finish(self) -> None:
-        """Mark the request as finished and take it off the wheel."""
-        self.finished = True
-        if self.tick >= 0:
-            self.timer.wheel.cancel(self)
-
     def withdraw(self) -> None:
         """Remove the request from its connection if it may wait and none of its bytes has been sent."""
         if self.may_wait and self.node.withdraw(self):
@@ -295,7 +296,6 @@ class CallerRequest(Request):
         raise NotImplementedError
 
     def crashed(self, error: Exception) -> None:
-        self.finish()
         super().crashed(error)
         self.failed(internal_error(error, self.name))
 
@@ -337,11 +337,6 @@ class CallerRequest(Request):
             error = ServerError("NOPERM a lock of this kind could not be renewed, or not be released")
             self.failed(refused_by_server(error, self.name, commands))
 
-    def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
-        self.attempts -= not maybe_executed
-        self.timer.call_at(self.timer.now + pause_s, lambda now: self.table.router.resend(self), self)
-        return True
-
     @property
     def repeatable(self) -> bool:
         """True if the request may be sent again although an earlier try may have been executed."""
@@ -379,22 +374,33 @@ class CallerRequest(Request):
         self.failed(no_answer(self.node, self.name, self.limit_s))
 
 
+class LeaseRequest(CallerRequest):
+    """A request about one held lease."""
+
+    __slots__ = ("_future", "lease")
+
+    def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
+        super().__init__(table, node_of(lease), lease.name)
+        self._future = future
+        self.lease = lease
+
+    @property
+    def leases(self) -> Sequence[Lease]:
+        return (self.lease,)
+
+    def failed(self, error: WheelLockError) -> None:
+        self._future.set_exception(error)
+
+
 class Query(CallerRequest):
-    """A plain read; its future receives what ``read`` returns for the reply."""
+    """A plain read about a name; ``future`` receives what ``read`` returns for the reply."""
 
     __slots__ = ("_call", "_future", "_read")
 
     def __init__(
-        self,
-        table: LeaseTable,
-        node: Node,
-        name: str | bytes,
-        limit_s: float,
-        call: Command,
-        read: Callable[[Reply], Any],
-        future: Future[Any],
+        self, table: LeaseTable, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]
     ) -> None:
-        super().__init__(table, node, name, limit_s)
+        super().__init__(table, table.router.shard_of(lock_name(name)).node, name)
         self._call = call
         self._read = read
         self._future = future
@@ -426,14 +432,6 @@ class Query(CallerRequest):
 
     def failed(self, error: WheelLockError) -> None:
         self._future.set_exception(error)
-
-
-def start_query(
-    table: LeaseTable, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]
-) -> None:
-    """Send a query about ``name``; ``future`` receives what ``read`` returns for the reply."""
-    node = table.router.shard_of(lock_name(name)).node
-    Query(table, node, name, table.state.options.response_timeout_s, call, read, future).start()
 
 
 def hold_limit_error(name: str | bytes | None, options: LockOptions, took_s: float) -> LockTimeout | None:

@@ -72,8 +72,7 @@ class BulkBatch(CallerRequest):
     leases: Sequence[Lease]
 
     def __init__(self, bulk: BulkOperation, leases: Sequence[Lease], backlog: NodeBacklog) -> None:
-        node = bulk.node_on(group_of(leases[0]).renewer)
-        super().__init__(bulk.table, node, leases[0].name, bulk.table.state.options.response_timeout_s)
+        super().__init__(bulk.table, bulk.node_on(group_of(leases[0]).renewer), leases[0].name)
         self._bulk = bulk
         self.leases = leases
         self.backlog = backlog

@@ -49,11 +49,6 @@ class Cleanup(Request):
     def _start_another(self, node: Node, leases: Sequence[Lease]) -> None:
         Cleanup(self.table, node, self._lock_type, leases, self._until).start()
 
-    def finish(self) -> None:
-        """Mark the clean-up as finished and take it off the wheel."""
-        self.finished = True
-        self.timer.wheel.cancel(self)
-
     def call(self) -> Command:
         return self._lock_type.release_many(self.leases)
 
@@ -79,10 +74,6 @@ class Cleanup(Request):
         else:
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             self.timer.call_at(self.timer.now + self._pause_s, lambda now: self.resend(), self)
-
-    def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
-        self.timer.call_at(self.timer.now + pause_s, lambda now: self.table.router.resend(self), self)
-        return True
 
     def on_keys_required(self) -> None:
         self.finish()

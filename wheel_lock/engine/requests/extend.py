@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, node_of
-from wheel_lock.errors import LockLost, LossReason, WheelLockError
+from wheel_lock.engine.requests.base import LeaseRequest
+from wheel_lock.errors import LockLost, LossReason
 from wheel_lock.lease import EXTENDING, Event, Lease, State, local_deadline
 from wheel_lock.options import too_long
 from wheel_lock.protocol.resp import MalformedReply, Reply
@@ -16,15 +14,13 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
 
-class Extend(CallerRequest):
+class Extend(LeaseRequest):
     """Prolong the time-to-live of one lease by ``time_ms``, or with ``replace`` set it to that."""
 
-    __slots__ = ("_future", "_replace", "_time_ms", "lease")
+    __slots__ = ("_replace", "_time_ms")
 
     def __init__(self, table: LeaseTable, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
-        super().__init__(table, node_of(lease), lease.name, table.state.options.response_timeout_s)
-        self._future = future
-        self.lease = lease
+        super().__init__(table, lease, future)
         self._time_ms = time_ms
         self._replace = replace
 
@@ -44,10 +40,6 @@ class Extend(CallerRequest):
     @property
     def awaited(self) -> bool:
         return not self.finished or self.lease.state is EXTENDING
-
-    @property
-    def leases(self) -> Sequence[Lease]:
-        return (self.lease,)
 
     def call(self) -> Command:
         return group_of(self.lease).lock_type.extend(self.lease, self._time_ms, replace=self._replace)
@@ -122,6 +114,3 @@ class Extend(CallerRequest):
         if not self.finished:
             self.finish()
             self.failed(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
-
-    def failed(self, error: WheelLockError) -> None:
-        self._future.set_exception(error)

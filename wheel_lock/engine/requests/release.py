@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, node_of
+from wheel_lock.engine.requests.base import LeaseRequest
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.protocol.resp import Reply
@@ -27,19 +25,10 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
         future.set_exception(error)
 
 
-class Release(CallerRequest):
+class Release(LeaseRequest):
     """The release of one lease. Its future receives None when the key is gone, or LockLost if it was another owner's."""
 
-    __slots__ = ("_future", "lease")
-
-    def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
-        super().__init__(table, node_of(lease), lease.name, table.state.options.response_timeout_s)
-        self._future = future
-        self.lease = lease
-
-    @property
-    def leases(self) -> Sequence[Lease]:
-        return (self.lease,)
+    __slots__ = ()
 
     def call(self) -> Command:
         return group_of(self.lease).lock_type.release(self.lease)
@@ -74,4 +63,4 @@ class Release(CallerRequest):
 
     def failed(self, error: WheelLockError) -> None:
         self.table.release_unknown([self.lease])
-        self._future.set_exception(error)
+        super().failed(error)

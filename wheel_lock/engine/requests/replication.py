@@ -29,7 +29,7 @@ class _Wait(CallerRequest):
 
     def __init__(self, table: LeaseTable, node: Node, done: Confirmed) -> None:
         options = table.state.options
-        super().__init__(table, node, None, options.response_timeout_s)
+        super().__init__(table, node, None)
         self._least = options.min_replicas
         self._timeout_ms = max(1, round(options.replica_timeout_s * 1000))
         self._done = done

@@ -12,7 +12,7 @@ from dataclasses import replace
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, node_of
+from wheel_lock.engine.requests.base import LeaseRequest
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.release import release
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
@@ -22,7 +22,7 @@ from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 
 
-class Swap(CallerRequest):
+class Swap(LeaseRequest):
     """Replace a held lease by another one. Its future receives None when the new one is held, or the error.
 
     The old lease is not valid from the moment the swap is sent. If the outcome is unknown both leases end, as after a
@@ -34,15 +34,13 @@ class Swap(CallerRequest):
         new: The lease that replaces it; if it never does, its ``loss`` is the reason for which the old one was lost.
     """
 
-    __slots__ = ("_future", "_options", "_releases", "begun", "lease", "new")
+    __slots__ = ("_options", "_releases", "begun", "new")
 
     def __init__(self, table: LeaseTable, lease: Lease, new: Lease, options: LockOptions, future: Future[None]) -> None:
-        super().__init__(table, node_of(lease), lease.name, table.state.options.response_timeout_s)
-        self._future = future
+        super().__init__(table, lease, future)
         self._options = options
         self.begun = False
         self._releases: list[Future[None]] = []
-        self.lease = lease
         self.new = new
 
     def begin(self) -> None:
