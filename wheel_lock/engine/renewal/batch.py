@@ -99,14 +99,10 @@ class RenewalGroup:
 class Batch(Request):
     """One renewal call about many leases of one group.
 
-    Args:
-        renewer: The renewer of the leases.
-        params: Their group when the batch is made.
-        leases: The leases.
-        drained: True if they come from the overdue set, in order of deadline and not of due tick.
-        verified: Called when the batch of a verification is retired; its leases were not due. None for other batches.
-
     Attributes:
+        params: The group of the leases when the batch was made.
+        drained: True if the leases come from the overdue set, in order of deadline and not of due tick.
+        verified: Called when the batch of a verification is retired; its leases were not due. None for other batches.
         overdue: True if the leases are watched in the overdue set, too.
         silent: True if the batch was not answered within its time limit.
     """
@@ -153,7 +149,7 @@ class Batch(Request):
         return self.wanted
 
     def resend(self) -> None:
-        # Nothing may be sent for a lease that has been released or lost while the first try was under way.
+        # Nothing may be sent for a lease that has been released or lost since the first try.
         self.leases = [lease for lease in self.leases if lease.state is RENEWING]
         if self.leases:
             self.node.send(self)

@@ -152,7 +152,7 @@ class Renewer(RenewalRetries):
             for lease in kept:
                 self.schedule(lease, seconds(lease.tick) if punctual else batch.sent_at)
 
-    # -- what is due -------------------------------------------------------------------------------------------------
+    # -- due leases --------------------------------------------------------------------------------------------------
 
     def partition_due(self, entries: Iterable[Lease], now: float) -> list[Lease]:
         """Deal with due leases that have limits, an owner that has ended, or no time left; return those to renew."""
@@ -282,12 +282,7 @@ class Renewer(RenewalRetries):
             self.clean_up(lost)
 
     def clean_up(self, leases: Sequence[Lease], node: Node | None = None) -> None:
-        """Release, owner-checked, leases of one group that are not held any more.
-
-        Args:
-            leases: The leases.
-            node: The connection on which the release must follow earlier commands; by default that for renewals.
-        """
+        """Release, owner-checked, leases of one group that are not held any more; behind what was sent to ``node``."""
         group = group_of(leases[0])
         if not group.alive:
             return  # in a forked child they are the parent's

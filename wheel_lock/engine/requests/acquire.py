@@ -8,13 +8,11 @@ from functools import partial
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import Shard, group_of, shard_at
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, acquiring_node_of, hold_limit_error, least_s
+from wheel_lock.engine.requests.base import CallerRequest, acquiring_node_of, hold_limit_error, least_s, needs_of
 from wheel_lock.engine.requests.bulk_operations import release_many
-from wheel_lock.engine.requests.permissions import RightsCheck, needs_of
 from wheel_lock.errors import LockServerError, LockTimeout, WheelLockError
 from wheel_lock.lease import Event, Lease, State
 from wheel_lock.lock_types.base import Contention, LockType, Refusal
-from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -84,9 +82,6 @@ class Acquire(CallerRequest):
     @property
     def needs(self) -> frozenset[str]:
         return needs_of(self._lock_type, self.lease, renewed=self._options.renew_every_s is not None)
-
-    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
-        return RightsCheck(self) if missing_rights & self.needs else self
 
     @property
     def may_wait(self) -> bool:

@@ -1,7 +1,11 @@
-"""Requests: commands with one reply each, their retries and time limits, and the one dispatch of error replies.
+"""Requests: commands with one reply each, their retries and time limits, the one dispatch of error replies, and rights.
 
 A caller's request is sent again on the next connection if its own breaks, until its time limit. An acquire that ends
 without a grant that its caller receives is followed by an owner-checked release on the same connection, and so in order.
+
+A lock that the user could not renew or release is refused before anything is sent. Each new connection finds the commands
+of the scripts that the user may not call; usually there are none. A request that needs one of them is preceded by another
+check, because an administrator may have granted the right meanwhile.
 """
 
 from __future__ import annotations
@@ -15,11 +19,12 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import LockType
+from wheel_lock.net.capabilities import read_missing
 from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.protocol.resp import LONG_TEXT, MalformedReply, Reply, error_text
-from wheel_lock.protocol.scripts import Command
+from wheel_lock.protocol.scripts import Command, rights_call
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.wheel import WheelEntry
@@ -27,6 +32,7 @@ from wheel_lock.wheel import WheelEntry
 _AT_ONCE_S = 0.05  # a request that is suspicious so soon goes onto the wheel at once
 _LEAST_S = 0.1  # minimum duration of a try, however little time its caller has left: a round trip to a healthy server
 _LEAST_CONNECTING_S = 0.5  # the same where the try waits for a connection
+_TO_CALL_SCRIPTS = frozenset({"eval", "evalsha"})
 
 
 class RequestTimeouts:
@@ -329,6 +335,9 @@ class CallerRequest(Request):
         """The commands that the user must be allowed to call, or the request is refused; see rights.lua."""
         return frozenset()
 
+    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
+        return RightsCheck(self) if missing_rights & self.needs else self
+
     def forbidden(self, commands: Iterable[str]) -> None:
         """Fail, without sending anything, because the user may not call ``commands``, which the request needs."""
         if not self.finished:
@@ -372,6 +381,51 @@ class CallerRequest(Request):
         if self.limit_s >= self.suspicion_s or self.node.crowded:
             self.node.suspect()
         self.failed(no_answer(self.node, self.name, self.limit_s))
+
+
+class RightsCheck(Request):
+    """The check which commands the user may not call, ahead of a request that needs some of them."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: CallerRequest) -> None:
+        super().__init__(request.table, request.node)
+        self._request = request
+
+    def call(self) -> Command:
+        return rights_call(keyed=self.node.single_key_mode)
+
+    @property
+    def awaited(self) -> bool:
+        return not self._request.finished
+
+    def _go_on(self, missing: frozenset[str]) -> None:
+        self.finished = True
+        self.node.missing_rights = missing
+        if missing & self._request.needs:
+            self._request.forbidden(missing & self._request.needs)
+        elif not self._request.finished:
+            self.node.send(self._request)
+
+    def value_reply(self, reply: Reply) -> None:
+        self._go_on(read_missing(reply))
+
+    def error_reply(self, error: ServerError) -> None:
+        known = self.node.missing_rights
+        self._go_on(error.forbidden & _TO_CALL_SCRIPTS)  # the request itself will meet any other error
+        self.node.missing_rights = known  # the error says nothing about other commands
+
+    def crashed(self, error: Exception) -> None:
+        super().crashed(error)
+        self._request.crashed(error)
+
+    def on_connection_lost(self, error: Exception) -> None:
+        self.finished = True
+        self._request.on_connection_lost(error)
+
+    def on_unavailable(self, error: Exception) -> None:
+        self.finished = True
+        self._request.on_unavailable(error)
 
 
 class LeaseRequest(CallerRequest):
@@ -450,6 +504,16 @@ def refused_by_server(
     names = ", ".join(sorted(missing)).upper()
     lacks = f"; the user may not call {names}" if names else ""
     return LockServerError(f"{error_text(error)}{lacks} (lock {quoted(name)})", name, code=error.code)
+
+
+def needs_of(lock_type: LockType, lease: Lease, *, renewed: bool) -> frozenset[str]:
+    """Return the commands that the release of a lease calls, and if it is ``renewed`` its renewals.
+
+    A missing right for its acquire shows in the reply to that.
+    """
+    release, release_many = lock_type.release(lease).script, lock_type.release_many([lease]).script
+    used = (release, release_many, lock_type.renew if renewed else None)
+    return _TO_CALL_SCRIPTS.union(*[script.commands for script in used if script is not None])
 
 
 def batch_call(script: Any, lock_type: LockType, leases: Sequence[Lease], *first: bytes) -> Command:

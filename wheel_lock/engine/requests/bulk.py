@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest, node_of
-from wheel_lock.engine.requests.permissions import RightsCheck
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease
-from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import Reply, exceptions
 from wheel_lock.protocol.scripts import Command
@@ -80,9 +80,6 @@ class BulkBatch(CallerRequest):
     def node_on(self, shard: Shard) -> Node:
         return self._bulk.node_on(shard)
 
-    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
-        return RightsCheck(self) if missing_rights & self.needs else self
-
     def call(self) -> Command:
         return self._bulk.call(self.leases)
 
@@ -128,8 +125,9 @@ class BulkOperation:
     may_wait = False  # batches wait for room in a full connection
     releases = False  # batches count as awaited after their call has ended, because other owners wait for the locks
 
-    def __init__(self, table: LeaseTable, leases: Iterable[Lease]) -> None:
+    def __init__(self, table: LeaseTable, leases: Iterable[Lease], future: Future[Any]) -> None:
         self.table = table
+        self._future = future
         self._backlogs: dict[Node, NodeBacklog] = {}
         self._early: list[Lease] = []  # put in before a slot map says which node they live on
         self._sealed = True  # all leases have been put in

@@ -8,9 +8,15 @@ from functools import partial
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import Shard, group_of, shard_at
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import batch_call, hold_limit_error, least_s, no_answer, refused_by_server
+from wheel_lock.engine.requests.base import (
+    batch_call,
+    hold_limit_error,
+    least_s,
+    needs_of,
+    no_answer,
+    refused_by_server,
+)
 from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
-from wheel_lock.engine.requests.permissions import needs_of
 from wheel_lock.errors import ContextClosed, LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
 from wheel_lock.net.node import Node
@@ -32,12 +38,11 @@ class AcquireMany(BulkOperation):
     def __init__(
         self, table: LeaseTable, options: LockOptions, future: Future[None], all_or_nothing: bool = False
     ) -> None:
-        super().__init__(table, ())
+        super().__init__(table, (), future)
         self._sealed = False
         self._all_or_nothing = all_or_nothing
         self._places = 0  # the number of leases that LeaseTable.acquiring still counts
         self._options = options
-        self._future = future
         self._granted: list[Lease] = []
         self._undoing = False
         self._error: WheelLockError | None = None
@@ -159,12 +164,12 @@ class AcquireMany(BulkOperation):
         self.finished()
 
     def seal(self) -> None:
-        """There are no more to come."""
+        """Declare that all leases have been added."""
         self._sealed = True
         self.pump()
 
     def give_up(self) -> None:
-        """The caller waits no more: undo what was granted and what may have been."""
+        """Release what was granted, or may have been: the caller has stopped waiting."""
         self._stopped = True
         for batch in list(self._in_flight):
             batch.finish()
@@ -187,8 +192,7 @@ class ReleaseMany(BulkOperation):
     def __init__(
         self, table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]
     ) -> None:
-        super().__init__(table, leases)
-        self._future = future
+        super().__init__(table, leases, future)
         self.losses: dict[str | bytes, LossReason] = {}
         self._error: WheelLockError | None = None
 
@@ -242,10 +246,6 @@ def release_many(table: LeaseTable, leases: Iterable[Lease], future: Future[dict
 
 class Sweep(BulkOperation):
     """End all leases when a context is closed: batch by batch they are marked lost, and released at the server."""
-
-    def __init__(self, table: LeaseTable, leases: Iterable[Lease], future: Future[None]) -> None:
-        super().__init__(table, leases)
-        self._future = future
 
     def call(self, leases: Sequence[Lease]) -> Command:
         return group_of(leases[0]).lock_type.release_many(leases)

@@ -51,13 +51,12 @@ class Release(LeaseRequest):
             self.error_reply(outcome)
             return
         self.finish()
-        # If the reply to an earlier try was lost, "gone" and "taken" are the success of that try.
-        if isinstance(outcome, LossReason) and self.executions <= 1:
+        if not isinstance(outcome, LossReason):
+            self.table.listener.listened(self.lease, outcome)
+        elif self.executions <= 1:  # else "gone" and "taken" are the success of an earlier try, whose reply was lost
             self.table.mark_lost([self.lease], outcome)
             self._future.set_exception(LockLost(self.lease.name, outcome))
             return
-        if not isinstance(outcome, LossReason):
-            self.table.listener.listened(self.lease, outcome)
         self.table.release_done([self.lease])
         self._future.set_result(None)
 
