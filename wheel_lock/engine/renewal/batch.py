@@ -17,7 +17,6 @@ from wheel_lock.protocol.server_errors import NOT_NOW, ServerError
 
 _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly for any number of leases (Knuth 6.4)
 
-
 Callback = Callable[[], object]
 
 

@@ -108,7 +108,7 @@ class BulkBatch(CallerRequest):
 
     @property
     def repeatable(self) -> bool:
-        # A key that was released by the first try may carry the same caller token again, set by another owner.
+        # Another owner may have set the same caller token by the next try.
         return group_of(self.leases[0]).lock_type.unique_tokens
 
     def repeat_declared(self) -> None:

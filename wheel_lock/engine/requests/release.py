@@ -39,9 +39,8 @@ class Release(LeaseRequest):
 
     @property
     def repeatable(self) -> bool:
-        return group_of(
-            self.lease
-        ).lock_type.unique_tokens  # else another owner may have set the same token by the next try
+        # Another owner may have set the same caller token by the next try.
+        return group_of(self.lease).lock_type.unique_tokens
 
     def value_reply(self, reply: Reply) -> None:
         outcome = group_of(self.lease).lock_type.parse_release(reply)
