@@ -21,6 +21,7 @@ FILES = (
     "net/pubsub.py",
     "engine/requests/acquire.py",
     "engine/requests/base.py",
+    "engine/requests/release.py",
 )
 
 

@@ -13,10 +13,10 @@ from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import Teller, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
-from wheel_lock.engine.requests.acquire import release
-from wheel_lock.engine.requests.base import start_query
+from wheel_lock.engine.requests.base import Query
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
+from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Ending
 from wheel_lock.engine.state import EngineState, Launch
 from wheel_lock.engine.topology.routing import AnyConnector, router_for
@@ -150,7 +150,7 @@ class Engine(EngineState):
 
     def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Ask the server something."""
-        start_query(self.leases, name, call, read, future)
+        Query(self.leases, name, call, read, future).start()
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""

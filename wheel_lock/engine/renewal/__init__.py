@@ -1,4 +1,4 @@
-"""Renewals: one renewer for each node turns due leases into batches, and retries what is overdue until it is lost.
+"""Renewals: one renewer for each node turns due leases into batches, and retries overdue ones until they are lost.
 
-No operations of callers here.
+The operations of callers live in :mod:`wheel_lock.engine.requests`.
 """

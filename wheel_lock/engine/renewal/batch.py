@@ -1,14 +1,13 @@
-"""What can share a renewal call, and one such call."""
+"""Renewal groups, and batches: one batch is one renewal call about leases of one group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from wheel_lock.engine.interfaces import LeaseGroup, Shard
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.outages import Outage
-from wheel_lock.engine.renewal.verification import Verification
 from wheel_lock.engine.requests.base import Request, batch_call
 from wheel_lock.lease import HELD, RENEWING, Event, Lease
 from wheel_lock.lock_types.base import LockType
@@ -18,30 +17,36 @@ from wheel_lock.protocol.server_errors import NOT_NOW, ServerError
 
 _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly for any number of leases (Knuth 6.4)
 
+Callback = Callable[[], object]
+
 
 class BatchOwner(Shard, Protocol):
-    """What groups and batches know of their renewer."""
+    """The renewer, as its groups, batches and verifications see it."""
 
     table: LeaseTable
     outage: Outage
+    verification: object  # the latest one; None if no lease was held at the last reconnection
 
-    def partition_due(self, failed: Iterable[Lease], now: float) -> list[Lease]: ...
+    @property
+    def takes_more(self) -> bool: ...
+    def look_at(self, lease: Lease, then: Callback = ...) -> None: ...
+    def partition_due(self, entries: Iterable[Lease], now: float) -> list[Lease]: ...
+    def send(
+        self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, verified: Callback | None = None
+    ) -> None: ...
     def renew(self, group: LeaseGroup, leases: list[Lease]) -> None: ...
-    def heard(self, *, not_now: bool) -> None: ...
+    def note_answer(self, *, not_now: bool) -> None: ...
     def confirmed(self, batch: Batch, failed: Sequence[tuple[int, int | ServerError]]) -> None: ...
     def failed(self, batch: Batch, error: ServerError) -> None: ...
-    def refused_alone(self, batch: Batch, error: ServerError) -> None: ...
     def interrupted(self, batch: Batch) -> None: ...
     def moved(self, batch: Batch, home: Shard) -> None: ...
     def batch_deferred(self, batch: Batch) -> None: ...
-    def vanished(self, batch: Batch) -> None: ...
-    def batch_timed_out(self, batch: Batch) -> None:
-        """Suspect the connection: a batch has had no reply for too long."""
-        ...
+    def batch_emptied(self, batch: Batch) -> None: ...
+    def batch_timed_out(self, batch: Batch) -> None: ...
 
 
 class RenewalGroup:
-    """Leases of one kind, timeout and renewal interval on one node: what can share a script call."""
+    """Leases of one lock type, timeout and renewal interval on one node: they can share a script call."""
 
     __slots__ = ("_phase", "alive", "interval_ticks", "lock_type", "renewer", "timeout_ms", "timeout_s", "ttl")
 
@@ -58,9 +63,9 @@ class RenewalGroup:
         self._phase = 0
 
     def next_phase(self) -> int:
-        """How many ticks before its time a first renewal comes where many would come at once.
+        """Return by how many ticks a first renewal comes earlier, where many would be due at one tick.
 
-        Leases acquired together would be due together for ever; so each, or each few, get a phase of their own.
+        Leases that were acquired together would be due together for ever, so each, or each few, get a phase of their own.
         """
         self._phase = (self._phase + _GOLDEN) & 0xFFFFFFFF
         return self._phase * (self.interval_ticks - self.interval_ticks // 8) >> 32
@@ -68,17 +73,17 @@ class RenewalGroup:
     def due(self, entries: list[Lease], now: float) -> None:
         """Renew ``entries``; losses come first. Runs for every renewal, hence the plain loop."""
         live: list[Lease] = []
-        failed: list[Lease] = []
+        others: list[Lease] = []
         keep, held = live.append, HELD
-        now = self.renewer.table.timer.clock.now()  # what went before in this turn may have taken long
+        now = self.renewer.table.timer.clock.now()  # the calls before this one in the turn may have taken long
         for lease in entries:
-            # A lease that came due in this step may have been released, moved or lost by what was called before.
+            # A call before this one in the same turn may have released, moved or lost a lease.
             if lease.state is held and lease.deadline > now and lease.limits is None and not lease.owner.ended:
                 keep(lease)
             else:
-                failed.append(lease)
-        if failed:
-            live += self.renewer.partition_due(failed, now)
+                others.append(lease)
+        if others:
+            live += self.renewer.partition_due(others, now)
             live = [lease for lease in live if lease.state is held]  # a loss may have ended another one, too
         if live:
             self.renewer.renew(self, live)
@@ -87,14 +92,21 @@ class RenewalGroup:
         self.renewer.table.mark_illegal(lease, event)
 
     def domains(self, entries: list[Lease]) -> tuple[BatchOwner]:
-        """Return what a failure costs: which of the leases of the node are watched is in doubt."""
-        return (self.renewer,)
+        return (self.renewer,)  # after a failure it is unknown which leases of the node are watched
 
 
 class Batch(Request):
-    """One renewal call about many leases of one group."""
+    """One renewal call about many leases of one group.
 
-    __slots__ = ("_renewer", "drained", "leases", "overdue", "params", "silent", "verification")
+    Attributes:
+        params: The group of the leases when the batch was made.
+        drained: True if the leases come from the overdue set, in order of deadline and not of due tick.
+        verified: Called when the batch of a verification is retired; its leases were not due. None for other batches.
+        overdue: True if the leases are watched in the overdue set, too.
+        silent: True if the batch was not answered within its time limit.
+    """
+
+    __slots__ = ("_renewer", "drained", "leases", "overdue", "params", "silent", "verified")
 
     leases: Sequence[Lease]
 
@@ -104,22 +116,22 @@ class Batch(Request):
         params: LeaseGroup,
         leases: Sequence[Lease],
         drained: bool,
-        verification: Verification | None,
+        verified: Callback | None,
     ) -> None:
         super().__init__(renewer.table, renewer.node)
         self._renewer = renewer
         self.params = params
         self.leases = leases
-        self.verification = verification  # what it is a part of, where its leases were not due
-        self.drained = drained  # from the overdue set, in order of deadline and not of due tick
-        self.overdue = False  # its leases are watched in the overdue set
-        self.silent = False  # it was not answered when it should have been
+        self.verified = verified
+        self.drained = drained
+        self.overdue = False
+        self.silent = False
 
     def redirect_to(self, shard: Shard) -> None:
         self._renewer.moved(self, shard)
 
     def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
-        # Its renewer decides when; a whole batch was refused for a reason that concerns the node.
+        # The renewer decides when. A batch of several leases was refused for a reason that concerns the node.
         if len(self.leases) == 1:
             self._renewer.batch_deferred(self)
         return len(self.leases) == 1
@@ -136,31 +148,34 @@ class Batch(Request):
         return self.wanted
 
     def resend(self) -> None:
-        # Nothing may be sent for a lease that has been released or lost while the first try was under way.
+        # Nothing may be sent for a lease that has been released or lost since the first try.
         self.leases = [lease for lease in self.leases if lease.state is RENEWING]
         if self.leases:
             self.node.send(self)
         else:
-            self._renewer.vanished(self)
+            self._renewer.batch_emptied(self)
 
     def value_reply(self, reply: Reply) -> None:
         failed = exceptions(reply, len(self.leases))
-        self._renewer.heard(not_now=False)
+        self._renewer.note_answer(not_now=False)
         self._renewer.confirmed(self, failed)
 
     def error_reply(self, error: ServerError) -> None:
-        self._renewer.heard(not_now=error.code in NOT_NOW)
-        if self.table.router.redirect(self, error):
-            if error.code not in ("MOVED", "ASK"):
-                self._renewer.outage.begin(error)
-            return
-        if self.node.note_keys_required(error, self.declared):
-            self._renewer.interrupted(self)
-            self._renewer.drain()
-        elif self.node.single_key_mode and len(self.leases) == 1:
-            self._renewer.refused_alone(self, error)
-        else:
-            self._renewer.failed(self, error)
+        self._renewer.note_answer(not_now=error.code in NOT_NOW)
+        super().error_reply(error)
+
+    def redirect(self, error: ServerError) -> bool:
+        redirected = super().redirect(error)
+        if redirected and error.code not in ("MOVED", "ASK"):
+            self._renewer.outage.begin(error)
+        return redirected
+
+    def on_keys_required(self) -> None:
+        self._renewer.interrupted(self)
+        self._renewer.drain()
+
+    def on_error(self, error: ServerError) -> None:
+        self._renewer.failed(self, error)
 
     def crashed(self, error: Exception) -> None:
         self.timer.wheel.cancel(self)
@@ -169,8 +184,7 @@ class Batch(Request):
     def on_connection_lost(self, error: Exception) -> None:
         self._renewer.interrupted(self)
 
-    def on_unavailable(self, error: Exception) -> None:
-        self._renewer.interrupted(self)
+    on_unavailable = on_connection_lost
 
     def on_timeout(self, now: float) -> None:
         self._renewer.batch_timed_out(self)

@@ -1,7 +1,7 @@
-"""Outages: a node that has been unreachable, or has refused renewals, for a second while locks were held there.
+"""Outages: a node has been unreachable, or has refused renewals, for a second while locks are held there.
 
-The log says so once, with what is known about the cause, and once more when the node is well again. A shorter one is a
-matter of retries, and nothing is scheduled for a node on which nothing is held.
+Each is logged once with its cause, and once more when it is over. A shorter one is handled by retries alone, and nothing is
+scheduled for a node without leases.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ from wheel_lock.runtime.notifier import NOTIFIER
 
 logger = logging.getLogger("wheel_lock")
 
-_PATIENCE_S = 1.0
+_LOGGED_AFTER_S = 1.0
 
 
 class Outage:
-    """The trouble with one node. Timer's thread only, but for what is logged.
+    """The outage of one node, if there is one. Timer's thread only, except for the log records.
 
-    Args:
-        table: The leases of the engine.
-        shard: What renews the leases of the node.
-        well: Returns whether the node answers, and has confirmed all that was sent.
+    ``well`` returns whether the node answers, and has confirmed all renewals.
     """
 
     __slots__ = ("_alarm", "_in_log", "_posted", "_refusal", "_shard", "_since", "_table", "_well")
@@ -41,18 +38,18 @@ class Outage:
         self._since: float | None = None  # None while the node is well
         self._refusal: ServerError | None = None  # the latest error reply to a renewal
         self._alarm: Alarm | None = None
-        self._posted = False  # the warning, to the notifier thread
+        self._posted = False  # the warning has been posted to the notifier thread
         self._in_log = False  # written and read on the notifier thread
 
     def begin(self, refusal: ServerError | None = None) -> None:
-        """The node cannot be reached, or has answered a renewal with the error ``refusal``. It may have been so before."""
+        """Begin an outage unless there is one: the node is unreachable, or has refused a renewal with ``refusal``."""
         timer = self._table.timer
         if refusal is not None:
             self._refusal = refusal
         if self._since is None:
             self._since = timer.now
         if self._alarm is None and not self._posted and self._shard.is_needed(self._shard.node):
-            self._alarm = timer.call_at(timer.now + _PATIENCE_S + timer.scale.tick_s, self._warn, None)
+            self._alarm = timer.call_at(timer.now + _LOGGED_AFTER_S + timer.scale.tick_s, self._warn, None)
 
     def _warn(self, now: float) -> None:
         self._alarm = None
@@ -69,7 +66,7 @@ class Outage:
         NOTIFIER.post(self._log_warning, self._table.held.copy(), text, cause)
 
     def _log_warning(self, held: Iterable[Lease], text: str, cause: str) -> None:
-        """On the notifier thread, where it delays nobody to look whose they all are."""
+        """Count the locks and log, on the notifier thread, because counting takes long."""
         locks = sum(group_of(lease).renewer is self._shard for lease in held)
         if locks:
             self._in_log = True
@@ -78,7 +75,7 @@ class Outage:
             )
 
     def look(self) -> None:
-        """Something has gone well: look whether the outage, if there is one, is over."""
+        """End the outage, if there is one, if the node is well."""
         if self._since is None or not self._well():
             return
         since, self._since, self._refusal = self._since, None, None
@@ -88,7 +85,7 @@ class Outage:
             self._posted = False
             NOTIFIER.post(self._log_end, self._shard.node.connector.describe(), self._table.timer.now - since)
 
-    def _log_end(self, place: str, seconds: float) -> None:
+    def _log_end(self, server: str, seconds: float) -> None:
         if self._in_log:
             self._in_log = False
-            logger.info("%s is well again after %.1f s", place, seconds)
+            logger.info("%s is well again after %.1f s", server, seconds)

@@ -1,4 +1,4 @@
-"""The overdue set: leases whose renewal is not confirmed although it should be, nearest local deadline first."""
+"""The overdue set: leases whose renewal is not confirmed although it should be, by local deadline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wheel_lock.protocol.scripts import Script
 
 
 def _urgency(lease: Lease) -> tuple[float, float]:
-    return lease.deadline, id(lease)  # the second makes removal logarithmic where thousands share one deadline
+    return lease.deadline, id(lease)  # the id makes removal logarithmic if thousands share one deadline
 
 
 def _script_of(lease: Lease) -> Script:
@@ -24,10 +24,10 @@ def _script_of(lease: Lease) -> Script:
 
 
 class Overdue:
-    """Leases ordered by local deadline. A lease's deadline must not change while it is in here.
+    """Leases ordered by local deadline, which must not change while a lease is in the set.
 
-    Those of each renewal script are kept apart, because a server may refuse one script and not another: what is refused,
-    however much it is, must not stand before what is not. There are a handful of scripts.
+    There is a list for each of the few renewal scripts, because a server may refuse one script and not another: however
+    many leases are refused, they must not delay the others.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class Overdue:
         )
 
     def __len__(self) -> int:
-        return sum(map(len, tuple(self._by_script.values())))  # from any thread; the first of a kind may come meanwhile
+        return sum(map(len, tuple(self._by_script.values())))  # a copy, because other threads call this
 
     def __iter__(self) -> Iterator[Lease]:
         return heapq.merge(*self._by_script.values(), key=_urgency)
 
     def snapshot(self) -> list[Lease]:
-        """Return a copy. From any thread, so it may be a moment old; what is being changed is left out."""
+        """Return a copy, or [] if the set changes meanwhile. From any thread."""
         try:
             return list(itertools.chain.from_iterable(self._by_script.values()))
         except (IndexError, RuntimeError):
@@ -50,33 +50,24 @@ class Overdue:
 
     @property
     def first_deadline(self) -> float | None:
-        """The nearest local deadline, or None where nothing is overdue."""
+        """The nearest local deadline, or None if the set is empty."""
         return min((leases[0].deadline for leases in self._by_script.values() if leases), default=None)
 
     def add(self, leases: Iterable[Lease]) -> None:
-        """Add leases that are not in here. O(n log n)."""
+        """Add leases that are not in the set. O(n log n)."""
         for script, some in itertools.groupby(leases, _script_of):
             self._by_script[script].update(some)
 
     def discard(self, lease: Lease) -> None:
-        """Take ``lease`` out if it is in here. O(log n)."""
+        """Remove ``lease`` if it is in the set. O(log n)."""
         self._by_script[_script_of(lease)].discard(lease)
 
     def take(
-        self,
-        most: int,
-        wanted: Callable[[Lease], bool],
-        *,
-        of: Script | None = None,
-        besides: Container[Script] = (),
+        self, most: int, wanted: Callable[[Lease], bool], *, of: Script | None = None, besides: Container[Script] = ()
     ) -> list[Lease]:
-        """Take out, nearest deadline first, up to ``most`` leases that are ``wanted``. O(most), if most of them are.
+        """Remove and return, nearest deadline first, up to ``most`` leases that are ``wanted``. O(most), if most are.
 
-        Args:
-            most: How many at most.
-            wanted: Which.
-            of: The only script that they may be renewed by; None for all.
-            besides: Scripts that they may not be renewed by.
+        ``of`` is their only renewal script, None for all; leases of the scripts ``besides`` are passed over.
         """
         lists = [leases for script, leases in self._by_script.items() if of in (None, script) and script not in besides]
         first = list(itertools.islice(heapq.merge(*lists, key=_urgency), most))
@@ -90,7 +81,7 @@ class Overdue:
         return taken
 
     def pop_until(self, deadline: float) -> list[Lease]:
-        """Take out, in order, every lease whose local deadline is at or before ``deadline``."""
+        """Remove and return, in order, all leases whose local deadline is at or before ``deadline``."""
         popped: list[Lease] = []
         for leases in self._by_script.values():
             stop = leases.bisect_key_right((deadline, math.inf))

@@ -1,7 +1,7 @@
-"""Renewal: due leases become batches, batches become outcomes, and what is not confirmed is tried again in time.
+"""Renewal: due leases become batches, batches become outcomes, and unconfirmed leases are retried until their deadlines.
 
 A lease that is held is in exactly one place: on the wheel (HELD), in an unanswered batch (RENEWING), or in the overdue
-set (OVERDUE, and whatever else has to be watched until its deadline). The renewer moves it between them.
+set (OVERDUE, or in another state in which its deadline is watched). The renewer moves it between them.
 """
 
 from __future__ import annotations
@@ -11,23 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
+from wheel_lock.engine.renewal.batch import Batch, Callback, RenewalGroup
 from wheel_lock.engine.renewal.retry import RenewalRetries
-from wheel_lock.engine.renewal.verification import Verification
 from wheel_lock.engine.requests.cleanup import Cleanup
 from wheel_lock.engine.requests.replication import ReplicationBarrier, new_node
 from wheel_lock.errors import LossReason
-from wheel_lock.lease import (
-    HELD,
-    OVERDUE,
-    RENEWING,
-    Event,
-    Lease,
-    State,
-    confirm_all,
-    local_deadline,
-    mark_sent,
-)
+from wheel_lock.lease import HELD, OVERDUE, RENEWING, Event, Lease, State, confirm_all, local_deadline, mark_sent
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node
@@ -38,17 +27,11 @@ from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
-_TOGETHER = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
+_SAME_PHASE = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
 
 
 class Renewer(RenewalRetries):
-    """Keeps the leases of one node alive. Timer's thread only.
-
-    Args:
-        table: The leases of the engine.
-        router: Which node a name lives on.
-        connector: What connects to the node.
-    """
+    """Keeps the leases of one node alive. Timer's thread only."""
 
     def __init__(self, table: LeaseTable, router: Router, connector: Connector) -> None:
         self.table = table
@@ -59,15 +42,14 @@ class Renewer(RenewalRetries):
         self.domain: FailureDomain = self
         self.node = new_node(table, self, connector)
         self._groups: dict[tuple[LockType, int, int], RenewalGroup] = {}
-        # Where acquires go, if that is somewhere else.
         self.replication = ReplicationBarrier(table, self, connector) if self._options.min_replicas else None
         self.acquiring_node = self.node if self.replication is None else self.replication.node
-        self.every_ticks = 1  # where there are several nodes each has ticks of its own
-        self.tick_share = 0
+        self.every_ticks = 1  # each node of several has ticks of its own:
+        self.tick_share = 0  # those with this remainder modulo every_ticks
         self._reset()
 
     def start_empty(self) -> None:
-        """After a fork: hold nothing, and let no lease of the parent look held."""
+        """In a forked child: drop everything, and mark the groups of the parent's leases as not alive."""
         groups, self._groups = self._groups, {}
         for group in groups.values():
             group.alive = False
@@ -76,7 +58,7 @@ class Renewer(RenewalRetries):
     def group(
         self, lock_type: LockType, timeout_s: float, timeout_ms: int, renew_every_s: float | None
     ) -> RenewalGroup:
-        """Return the group for these terms. From any thread.
+        """Return the group for these parameters. From any thread.
 
         Raises:
             ValueError: The timer's ticks are too long for this timeout.
@@ -85,9 +67,8 @@ class Renewer(RenewalRetries):
         if renew_every_s is None:
             return self._group_of(lock_type, timeout_s, timeout_ms, scale.span(timeout_s))
         interval_ticks = scale.span(renew_every_s)
-        if (
-            renew_every_s * 2 > timeout_s or interval_ticks < 10
-        ):  # else enough is left by far, and every acquire passes here
+        # Every acquire passes here, and usually enough time is left by far.
+        if renew_every_s * 2 > timeout_s or interval_ticks < 10:
             interval_ticks = min(interval_ticks, scale.most(latest_renewal_s(timeout_s, scale.tick_s)))
         if interval_ticks < 1:
             raise ValueError(
@@ -97,7 +78,7 @@ class Renewer(RenewalRetries):
         return self._group_of(lock_type, timeout_s, timeout_ms, interval_ticks)
 
     def like(self, group: LeaseGroup) -> RenewalGroup:
-        """Return the group of the same terms as another renewer's. From any thread."""
+        """Return the group with the parameters of another renewer's ``group``. From any thread."""
         return self._group_of(group.lock_type, group.timeout_s, group.timeout_ms, group.interval_ticks)
 
     def _group_of(self, lock_type: LockType, timeout_s: float, timeout_ms: int, interval_ticks: int) -> RenewalGroup:
@@ -110,18 +91,16 @@ class Renewer(RenewalRetries):
     # -- onto the wheel ----------------------------------------------------------------------------------------------
 
     def schedule(self, lease: Lease, sent_at: float) -> None:
-        """Put a lease that was granted or confirmed at ``sent_at`` on the wheel for what comes next."""
+        """Put a lease whose grant or confirmation was sent at ``sent_at`` on the wheel, for its renewal or its loss."""
         group = group_of(lease)
         wheel, floor = self.timer.wheel, self.timer.scale.floor
-        last = floor(lease.deadline) - 1  # a tick early: the loss must be told by the deadline
+        last = floor(lease.deadline) - 1  # a tick early: a loss is reported by the deadline
         if lease.at_limit:
             wheel.schedule(lease, last)
             return
-        # A time-to-live that the caller has extended is not renewed before that prolongs it.
-        # One that the caller has shortened is renewed at the same share of what it is.
+        # An extended lease is renewed when that prolongs it, a shortened one after the same share of its time-to-live.
         extended = floor(lease.deadline - group.timeout_s)
-        believed_s = local_deadline(0.0, group.timeout_s)
-        share = min((lease.deadline - sent_at) / believed_s, 1.0)
+        share = min((lease.deadline - sent_at) / local_deadline(0.0, group.timeout_s), 1.0)
         tick = max(floor(sent_at) + int(group.interval_ticks * share + 1e-6), extended + group.interval_ticks)
         if wheel.load(tick) >= CROWD:
             tick = self._spread(group, tick)
@@ -131,7 +110,7 @@ class Renewer(RenewalRetries):
             self._hurry([lease])
 
     def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
-        """Put leases of one group, granted together, on the wheel for the first time."""
+        """Put leases of one group that were granted together on the wheel for the first time."""
         if leases[0].limits is not None:
             for lease in leases:
                 self.schedule(lease, sent_at)
@@ -147,15 +126,11 @@ class Renewer(RenewalRetries):
             wheel.schedule(leases[0], tick if start else self._spread(group, tick))
             return
         wheel.schedule_many(leases[:start], tick)
-        for first in range(start, len(leases), _TOGETHER):
-            wheel.schedule_many(leases[first : first + _TOGETHER], self._spread(group, tick))
+        for first in range(start, len(leases), _SAME_PHASE):
+            wheel.schedule_many(leases[first : first + _SAME_PHASE], self._spread(group, tick))
 
     def _hurry(self, leases: Sequence[Lease]) -> None:
-        """Renew leases at once that have hardly any time left.
-
-        The group's interval leaves more time than that, so the reply took nearly all of it, or the caller has shortened
-        it: a renewal that is answered soon is never followed directly by another.
-        """
+        """Renew leases at once that have hardly any time left: the reply took nearly all of it, or it was shortened."""
         self.watch_overdue(leases)
         self.drain()
 
@@ -167,8 +142,8 @@ class Renewer(RenewalRetries):
     def _reschedule(self, kept: list[Lease], batch: Batch) -> None:
         """Put confirmed leases on the wheel again, each one interval after it was due."""
         interval_ticks = batch.params.interval_ticks
-        # Those that were due long ago would be due again at once: their next renewal counts from this one.
-        verified = batch.verification is not None
+        # Leases that were due long ago would be due again at once: their next renewal counts from this one.
+        verified = batch.verified is not None
         punctual = not verified and self.timer.wheel.now - kept[0].tick <= max(interval_ticks // 4, 1)
         if (punctual or verified) and kept[0].limits is None:
             self.timer.wheel.rearm(kept, interval_ticks)
@@ -177,15 +152,15 @@ class Renewer(RenewalRetries):
             for lease in kept:
                 self.schedule(lease, seconds(lease.tick) if punctual else batch.sent_at)
 
-    # -- what is due -------------------------------------------------------------------------------------------------
+    # -- due leases --------------------------------------------------------------------------------------------------
 
-    def partition_due(self, failed: Iterable[Lease], now: float) -> list[Lease]:
+    def partition_due(self, entries: Iterable[Lease], now: float) -> list[Lease]:
         """Deal with due leases that have limits, an owner that has ended, or no time left; return those to renew."""
         live: list[Lease] = []
         tick = self.timer.wheel.now
-        for lease in failed:
+        for lease in entries:
             if lease.state is not HELD or lease in self.timer.wheel:
-                continue  # what was called before it in this step has ended it, or put it on the wheel again
+                continue  # a call before this one in the same turn has ended it, or put it on the wheel again
             lapsing = lease.at_limit and self.timer.scale.floor(lease.deadline) - 1 <= tick
             if lapsing or lease.loss is not None or now >= lease.deadline:
                 self.table.mark_lost([lease])
@@ -198,40 +173,32 @@ class Renewer(RenewalRetries):
         return live
 
     def renew(self, group: LeaseGroup, leases: list[Lease]) -> None:
-        """Send renewals for HELD leases that are due, as far as the node can take them; the rest is overdue."""
+        """Send renewals for HELD leases that are due, as far as the node can take them; the others become overdue."""
         size = self.node.batch_size
         if self.node.ready and not self._server_rejecting and group.lock_type.renew not in self._refused:
             room = max(self._options.max_calls_in_flight - self._in_flight, 0) * size
             now_sent, leases = leases[:room], leases[room:]
             for start in range(0, len(now_sent), size):
-                self._send(group, now_sent[start : start + size])
+                self.send(group, now_sent[start : start + size])
         if leases:
             self.watch_overdue(leases)
             self.node.connect()
             self.drain()
             self.router.rehome(leases)
 
-    def verify(self, group: LeaseGroup, leases: list[Lease], verification: Verification) -> None:
-        """Renew HELD leases, taken off the wheel, ahead of their time; see there."""
-        self._send(group, leases, verification=verification)
-
-    def _send(
-        self,
-        group: LeaseGroup,
-        leases: list[Lease],
-        *,
-        drained: bool = False,
-        verification: Verification | None = None,
+    def send(
+        self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, verified: Callback | None = None
     ) -> None:
+        """Send one batch about HELD or OVERDUE leases that are neither on the wheel nor in the overdue set."""
         if leases[0].state is not HELD and leases[0].state is not OVERDUE:
-            return  # a failure in the call before this one has ended all that is held at this node
+            return  # a failure in the call before this one has ended all leases of this node
         nearest = min([lease.deadline for lease in leases])
         mark_sent(leases)
-        batch = Batch(self, group, leases, drained, verification)
+        batch = Batch(self, group, leases, drained, verified)
         self._in_flight += 1
         self._drained_in_flight += drained
         self._counters.batches += 1
-        # Silent for a sixth of the timeout is suspicious; where less than that is left, half of what is left.
+        # Silence is suspicious after a sixth of the timeout, or after half of the time left if that is less.
         now, floor, wheel = self.timer.now, self.timer.scale.floor, self.timer.wheel
         tick = max(floor(now + min(group.timeout_s / 6, (nearest - now) / 2)), wheel.now + 1)
         wheel.schedule(batch, tick)
@@ -243,31 +210,31 @@ class Renewer(RenewalRetries):
     # -- outcomes ----------------------------------------------------------------------------------------------------
 
     def retire_batch(self, batch: Batch) -> None:
-        """The batch is answered, or never will be: its leases are where it is not."""
+        """Remove a batch that has been answered, or will not be."""
         self._in_flight -= 1
         self._drained_in_flight -= batch.drained
         self._silent.discard(batch)
         self.timer.wheel.cancel(batch)
         if batch.overdue:
             for lease in batch.leases:
-                if lease.state is RENEWING:  # others are there on an account of their own
+                if lease.state is RENEWING:  # those in other states are there for other reasons
                     self.overdue.discard(lease)
-        if batch.verification is not None:
-            batch.verification.answered()
+        if batch.verified is not None:
+            batch.verified()
 
-    def vanished(self, batch: Batch) -> None:
-        """All leases of the batch have ended before it could be sent again."""
+    def batch_emptied(self, batch: Batch) -> None:
+        """Handle that all leases of a batch have ended before it could be sent again."""
         self.retire_batch(batch)
-        self._go_on_probing()
+        self._probe_again()
 
-    def _go_on_probing(self) -> None:
-        """What has ended without a word about the node may have been its probe."""
-        if self._server_rejecting or self._helpless:
+    def _probe_again(self) -> None:
+        """Schedule a retry while the server rejects calls: a batch that ended without an answer may have been the probe."""
+        if self._server_rejecting or self._all_rejecting:
             self._retry_later()
 
     def confirmed(self, batch: Batch, failed: Sequence[tuple[int, int | ServerError]]) -> None:
-        """The server has answered: all is well but for ``odd``."""
-        now = self.timer.clock.now()  # after the reply: a thread that was stopped must not read its own past
+        """Confirm the leases of a batch but for the ``failed`` entries."""
+        now = self.timer.clock.now()  # not the turn's time: the process may have been stopped before the reply was read
         self.retire_batch(batch)
         leases = batch.leases
         if self._server_rejecting:
@@ -280,7 +247,7 @@ class Renewer(RenewalRetries):
             self._some_failed(batch, [(leases[index], status) for index, status in failed])
             leases = [lease for index, lease in enumerate(leases) if index not in exceptional]
         if not self.router.stable:
-            leases = [lease for lease in leases if group_of(lease).renewer is self]  # others have been let go meanwhile
+            leases = [lease for lease in leases if group_of(lease).renewer is self]  # others have moved
         if leases:
             self._take_confirmation(batch, leases, now)
         if self.overdue:
@@ -293,48 +260,39 @@ class Renewer(RenewalRetries):
     def _take_confirmation(self, batch: Batch, leases: Sequence[Lease], now: float) -> None:
         result = confirm_all(leases, batch.sent_at, now, batch.params.timeout_s)
         counters, seconds = self._counters, self.timer.scale.seconds
-        for kept in (result.kept, result.limited):
-            if not kept:
-                continue
+        counters.slack_min_s = min(counters.slack_min_s, result.slack_s)
+        for kept in filter(None, (result.kept, result.limited)):
             counters.renewed += len(kept)
-            if batch.verification is not None:
+            if batch.verified is not None:
                 pass  # they were not due
             elif kept[0].tick == kept[-1].tick and not batch.drained:
                 counters.lag.add(now - seconds(kept[0].tick), len(kept))
             else:
                 for tick, times in Counter([lease.tick for lease in kept]).items():
-                    if tick >= 0:  # else it was taken off the wheel, and never came due
+                    if tick >= 0:  # else it was taken off the wheel before it was due
                         counters.lag.add(now - seconds(tick), times)
-        counters.slack_min_s = min(counters.slack_min_s, result.slack_s)
-        for kept in (result.kept, result.limited):
-            if kept:
-                self._reschedule(kept, batch)
+            self._reschedule(kept, batch)
         self._too_late(result.other)
 
     def _too_late(self, leases: Sequence[Lease]) -> None:
-        """A confirmation that came after the loss: the key is ours and alive, and nobody believes in it."""
+        """End leases whose confirmation came after their deadline, and release them: their keys are alive."""
         self.table.mark_lost([lease for lease in leases if lease.state is RENEWING])
         lost = [lease for lease in leases if lease.state is State.LOST]
         if lost:
             self.clean_up(lost)
 
     def clean_up(self, leases: Sequence[Lease], node: Node | None = None) -> None:
-        """Release, owner-checked, leases of one group that nobody holds any more.
-
-        Args:
-            leases: The leases.
-            node: On which channel, where it must come after something that was sent there.
-        """
+        """Release, owner-checked, leases of one group that are not held any more; behind what was sent to ``node``."""
         group = group_of(leases[0])
         if not group.alive:
-            return  # in a forked child: they are the parent's
+            return  # in a forked child they are the parent's
         until = max(self.timer.now + group.timeout_s, *[lease.max_expiry for lease in leases])
         Cleanup(self.table, node or self.node, group.lock_type, leases, until).start()
 
     def _some_failed(self, batch: Batch, failed: Sequence[tuple[Lease, int | ServerError]]) -> None:
-        """Deal with the entries of a batch that were not renewed; those that ended meanwhile are none of our business."""
+        """Deal with the entries of a batch that were not renewed, unless their leases have ended meanwhile."""
         # A node answers a call that declares its keys with MOVED, and without a cluster there is no other node.
-        may_stray = not self.router.stable and not batch.declared
+        may_be_misrouted = not self.router.stable and not batch.declared
         gone: list[Lease] = []
         taken: list[Lease] = []
         unknown: list[Lease] = []
@@ -345,7 +303,7 @@ class Renewer(RenewalRetries):
                 continue
             if status == GONE:
                 gone.append(lease)
-            elif may_stray and code_of(status) == NOT_LOCAL:
+            elif may_be_misrouted and code_of(status) == NOT_LOCAL:
                 lease.transition(Event.OUTCOME_UNKNOWN)
                 misrouted.append(lease)
             elif status == TAKEN or code_of(status) == "WRONGTYPE":
@@ -358,7 +316,7 @@ class Renewer(RenewalRetries):
         self.table.mark_lost(gone, LossReason.KEY_GONE)
         self.table.mark_lost(taken, LossReason.TAKEN)
         if misrouted:
-            self._ask_alone(misrouted)
+            self._send_alone(misrouted)
         if unknown:
             self.router.refused(self.node, errors)
             self.outage.begin(errors[0] if errors else None)
@@ -366,33 +324,30 @@ class Renewer(RenewalRetries):
             self.watch_overdue(unknown)
             self._defer(unknown)
 
-    def _ask_alone(self, misrouted: Sequence[Lease]) -> None:
-        """Ask about OVERDUE leases that the node does not own, each alone: then it says who does."""
+    def _send_alone(self, misrouted: Sequence[Lease]) -> None:
+        """Send a batch for each OVERDUE lease that the node does not own: its keys are declared, so the reply is MOVED."""
         self.router.refresh()
         for lease in self.router.rehome(misrouted):
-            self._send(group_of(lease), [lease], drained=True)
+            self.send(group_of(lease), [lease], drained=True)
 
     def failed(self, batch: Batch, error: ServerError) -> None:
-        """The server refused the whole call (BUSY, LOADING, READONLY, ...): that proves nothing about any lease."""
-        self.interrupted(batch)
-        script = batch.params.lock_type.renew
-        if script in self._refused:  # others have been carried out since, or it is known already
-            del self._refused[script]  # to come last
+        """Handle an error reply to a whole batch (BUSY, LOADING, READONLY, ...). It proves nothing about any lease."""
+        if self.node.single_key_mode and len(batch.leases) == 1:
+            self.batch_deferred(batch)  # behind a proxy the error may concern this lease alone
         else:
-            self._server_rejecting = True
-        self._refused[script] = None
-        self._retry_later()
-        self.router.refused(self.node, [error])
-        self.outage.begin(error)
-
-    def refused_alone(self, batch: Batch, error: ServerError) -> None:
-        """The call about one lease was refused where each has its own: behind a proxy that says nothing of the others."""
-        self.batch_deferred(batch)
+            self.interrupted(batch)
+            script = batch.params.lock_type.renew
+            if script in self._refused:  # other scripts have been executed since, or the rejection is known already
+                del self._refused[script]  # to come last
+            else:
+                self._server_rejecting = True
+            self._refused[script] = None
+            self._retry_later()
         self.router.refused(self.node, [error])
         self.outage.begin(error)
 
     def drop_misrouted(self) -> None:
-        """Do not wait for a silent node's answer about leases that live elsewhere by now."""
+        """Migrate the leases of silent batches that live on other nodes by now, without waiting for the reply."""
         for batch in tuple(self._silent):
             for lease in batch.leases:
                 if lease.state is RENEWING and group_of(lease).renewer is self:
@@ -403,27 +358,22 @@ class Renewer(RenewalRetries):
                         self.router.migrate(lease, home)
 
     def moved(self, batch: Batch, home: Shard) -> None:
-        """A batch of one lease, which lives on another node, as that node has said."""
+        """Migrate the lease of a batch of one that the node has answered with a redirection to ``home``."""
         self.interrupted(batch)
         for lease in batch.leases:
             if lease.state is OVERDUE:
                 self.router.migrate(lease, home)
-        self._go_on_probing()
+        self._probe_again()
 
     def batch_deferred(self, batch: Batch) -> None:
-        """A batch of one lease could not be carried out for the moment, for a reason that concerns its slot alone."""
+        """Retry a batch of one lease after a pause: it was refused for a reason that concerns its slot alone."""
         self.interrupted(batch)
         self._defer([lease for lease in batch.leases if lease.state is OVERDUE and group_of(lease).renewer is self])
 
-    def _defer(self, leases: Iterable[Lease]) -> None:
-        """Do not ask about OVERDUE leases again before a while."""
-        self._resting.update(leases)
-        self._retry_later()
-
     def interrupted(self, batch: Batch) -> None:
-        """There will be no reply: try again."""
+        """Retire a batch that will get no reply; its leases become overdue."""
         self.retire_batch(batch)
-        # A lease that has been let go meanwhile is being renewed by another node, and that renewal is not in doubt.
+        # A lease that has moved meanwhile is renewed by another node, and that renewal is not in doubt.
         unknown = [lease for lease in batch.leases if lease.state is RENEWING and group_of(lease).renewer is self]
         self._due_now(batch, unknown)
         self._counters.unknown += 0 if batch.silent else len(unknown)
@@ -433,13 +383,13 @@ class Renewer(RenewalRetries):
         self.router.rehome(unknown)
 
     def _due_now(self, batch: Batch, leases: Iterable[Lease]) -> None:
-        """Have the lag of leases whose verification has failed count from now: they were not due before."""
-        if batch.verification is not None:
+        """Count the lag of leases whose verification has failed from now: they were not due before."""
+        if batch.verified is not None:
             for lease in leases:
                 lease.tick = self.timer.wheel.now
 
     def batch_timed_out(self, batch: Batch) -> None:
-        """No reply for too long: watch the deadlines of its leases, and suspect the connection."""
+        """Watch the deadlines of an unanswered batch's leases, and suspect the connection."""
         waiting = [lease for lease in batch.leases if lease.state is RENEWING]
         self._counters.unknown += len(waiting)
         if not batch.overdue:

@@ -1,4 +1,4 @@
-"""Acquire and release, as single callers ask for them: the requests that begin and end a lease."""
+"""Acquire: the request that begins a lease."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from functools import partial
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import Shard, group_of, shard_at
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, acquiring_node_of, hold_limit_error, least_s, node_of
+from wheel_lock.engine.requests.base import CallerRequest, acquiring_node_of, hold_limit_error, least_s, needs_of
 from wheel_lock.engine.requests.bulk_operations import release_many
-from wheel_lock.engine.requests.permissions import Look, needs_of
-from wheel_lock.errors import LockLost, LockServerError, LockTimeout, LossReason, WheelLockError
+from wheel_lock.errors import LockServerError, LockTimeout, WheelLockError
 from wheel_lock.lease import Event, Lease, State
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.lock_types.replies import Refusal
-from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -24,15 +22,15 @@ from wheel_lock.protocol.server_errors import ServerError
 
 
 class Acquire(CallerRequest):
-    """One try to acquire one lock, or several together. Completes with whether all of them were granted.
+    """One try to acquire one lock, or several together. Its future receives True if all of them were granted.
 
     Attributes:
-        leases: What is to be granted; all of one group.
-        operation: What it completes.
-        retry_ms: Where it was refused, when to ask again at the latest, in milliseconds from now, if that is known.
-        caller_until: When its caller's time is up, in seconds of the timer's clock; None for never.
-        cut_short: Whether it has ended because its caller's time was up, which says nothing to other callers.
-        on_found: Called with the type of a key that is no lock of this type and expires, if its caller waits for that.
+        leases: PENDING leases of one group.
+        future: The future that the try completes.
+        retry_ms: The number of milliseconds after which a refused try is to be repeated at the latest, if known.
+        caller_until: The caller's time limit, in seconds of the timer's clock; None if it has none.
+        cut_short: True if the try ended because of its caller's time limit, which does not concern other callers.
+        on_found: Called with the type of the key if that is not this lock type's and expires; None to ignore it.
     """
 
     __slots__ = (
@@ -60,8 +58,7 @@ class Acquire(CallerRequest):
         *,
         waiter_ttl_ms: int = 0,
     ) -> None:
-        limit_s = table.state.options.response_timeout_s
-        super().__init__(table, acquiring_node_of(leases[0]), leases[0].name, limit_s)
+        super().__init__(table, acquiring_node_of(leases[0]), leases[0].name)
         self.leases = leases
         self._lock_type: LockType = group_of(leases[0]).lock_type
         self._options = options
@@ -70,14 +67,14 @@ class Acquire(CallerRequest):
         self.retry_ms: int | None = None
         self.caller_until: float | None = None
         self.cut_short = False
-        self._hurried = False  # its caller's time is up before its own
+        self._hurried = False  # the caller's time limit comes before that of requests
         self.on_found: Callable[[str], object] | None = None
-        self._counted = False  # among those being acquired
+        self._counted = False  # its leases are counted in LeaseTable.acquiring
         self.suspicion_s = min(self.suspicion_s, options.timeout_s / 6)
 
     @property
     def lease(self) -> Lease:
-        """The only one, or the first."""
+        """The only lease, or the first."""
         return self.leases[0]
 
     def node_on(self, shard: Shard) -> Node:
@@ -87,16 +84,13 @@ class Acquire(CallerRequest):
     def needs(self) -> frozenset[str]:
         return needs_of(self._lock_type, self.lease, renewed=self._options.renew_every_s is not None)
 
-    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
-        return Look(self) if missing_rights & self.needs else self
-
     @property
     def may_wait(self) -> bool:
-        return not self.sent_asking  # else it must follow its ASKING directly
+        return not self.sent_asking  # a request with ASKING must follow that directly
 
     @property
     def _queues(self) -> bool:
-        """Whether it keeps a place in a queue at the server: of very many that do, next to none are granted."""
+        """True if the try keeps a place in a queue at the server. Hardly any of many such tries is granted."""
         return self._waiter_ttl_ms > 0 and self._lock_type.contention is Contention.SERVER_QUEUE
 
     def call(self) -> Command:
@@ -107,7 +101,7 @@ class Acquire(CallerRequest):
         return self._lock_type.acquire(self.leases[0], ttl_ms, again=again, waiter_ttl_ms=self._waiter_ttl_ms)
 
     def read(self, reply: Reply) -> int | Refusal | ServerError:
-        """Return what the reply says: a fence, a refusal, or the server's error."""
+        """Parse the reply: a fence, a refusal, or the server's error."""
         return self._lock_type.parse_acquire(reply, again=self.executions > 1, waiting=self._waiter_ttl_ms > 0)
 
     def value_reply(self, reply: Reply) -> None:
@@ -127,7 +121,7 @@ class Acquire(CallerRequest):
             if status.found is not None and self.on_found is not None:
                 self.on_found(status.found)
             self.retry_ms = status.retry_ms
-            # Of several, an earlier try whose reply was lost may have been granted those that nobody else holds now.
+            # An earlier try for several leases, whose reply was lost, may have been granted those that are free.
             self._reject(self.executions > 1 and len(self.leases) > 1)
         elif replicas is None:
             self.finish()
@@ -142,26 +136,26 @@ class Acquire(CallerRequest):
         )
 
     def _replicated(self, fence: int, error: WheelLockError | None) -> None:
-        """Enough replicas have the grant, or it is taken back."""
+        """Take a grant that enough replicas have, or revoke it if ``error`` says that they do not."""
         if self.finished:
-            self._take_back(fence)
+            self._revoke(fence)
             return
         self.finish()
         if error is None:
             self.take(fence)
         else:
-            self._take_back(fence)
+            self._revoke(fence)
             self._undo(True)
             error.lock_name = self.name  # type: ignore[assignment]  # redis-py annotates str only
             self.future.set_exception(error)
 
-    def _take_back(self, fence: int) -> None:
-        """Release what the server has granted for certain, also where others may have chosen the same token."""
-        if not self._lock_type.unique_tokens and self.node.connected:  # else it could have expired before that arrives
+    def _revoke(self, fence: int) -> None:
+        """Release a grant that is certain, also if other owners may have chosen the same token."""
+        if not self._lock_type.unique_tokens and self.node.connected:  # else it may expire before the release arrives
             self._too_late(fence)
 
     def take(self, fence: int) -> None:
-        """The server has granted it."""
+        """Make the leases held that the server has granted, or release them if the grant came too late."""
         refusal = self.table.admission_error(self.name, len(self.leases)) if self._queues else None
         if refusal is not None:
             self._undo(True)
@@ -171,21 +165,21 @@ class Acquire(CallerRequest):
             self.leases[0].fence = fence or None
             self.future.set_result(True)
             return
-        # Granted, but the reply took longer than the lease lasts, or than it may be held.
+        # The reply took longer than the lease lasts, or than it may be held.
         if not self._lock_type.unique_tokens:
             self._too_late(fence)
         self.table.reject(self.leases, self._lock_type.unique_tokens, self.node)
         self.end_late(hold_limit_error(self.name, self._options, self.timer.clock.now() - self.sent_at))
 
     def end_late(self, error: LockTimeout | None) -> None:
-        """End a try whose grant has come too late; ``error`` says so where the hold limit is the reason."""
+        """Complete a try whose grant came too late: with ``error`` if the hold limit is the reason, else with False."""
         if error is None:
             self.future.set_result(False)
         else:
             self.future.set_exception(error)
 
     def _too_late(self, status: int | Refusal | ServerError) -> None:
-        """Nobody waits any more. An owner-checked release is under way, or else it was waited for this answer."""
+        """Release what a reply to a finished try grants, unless a release is in flight already."""
         if self.leases[0].state is State.PENDING and isinstance(status, int):
             for lease in self.leases:
                 lease.transition(Event.GRANTED)
@@ -193,24 +187,23 @@ class Acquire(CallerRequest):
             self.table.clean_up(self.leases, self.node)
 
     def _undo(self, clean_up: bool) -> None:
-        """End the try without a grant; ``clean_up`` where the server may have granted it all the same."""
+        """End the leases without a grant; with ``clean_up`` if the server may have granted them."""
+        # A key with a caller token may be another owner's: only a late reply could tell, and _too_late handles it.
         if not clean_up or self._lock_type.unique_tokens:
             self.table.reject(self.leases, clean_up, self.node)
-        # Else a key with this token may be somebody else's, and only the answer, should it come, tells.
 
     def _reject(self, clean_up: bool) -> None:
         self.table.reject(self.leases, clean_up, self.node)
         self.future.set_result(False)
 
     def failed(self, error: WheelLockError) -> None:
-        # A plain command that is answered by an error has done nothing. A script may have come half-way, and a try
-        # without a reply may have been granted.
+        # A plain command with an error reply has done nothing. A script may have failed half-way, and a try without a
+        # reply may have been granted.
         nothing_done = isinstance(error, LockServerError) and self._call(again=False).script is None
         self._undo(self.executions > nothing_done)
         self.future.set_exception(error)
 
     def start(self) -> None:
-        """Send it, and let its time run: that of any request, or what its caller has left where that is less."""
         super().start()
         if self.caller_until is not None:
             begun_at = self.until - self.limit_s
@@ -218,14 +211,14 @@ class Acquire(CallerRequest):
             if left_s < self.limit_s:
                 self._hurried = True
                 self.limit_s = left_s
-                self.until = begun_at + left_s + self.timer.scale.tick_s  # because what is due is rounded down
+                self.until = begun_at + left_s + self.timer.scale.tick_s  # because due ticks are rounded down
 
     def on_timeout(self, now: float) -> None:
         self.cut_short = self._hurried and self.timer.scale.floor(self.until) <= self.timer.wheel.now
         super().on_timeout(now)
 
     def begin(self) -> None:
-        """Send it, unless the context takes no more."""
+        """Send the try unless the context is closed or full."""
         refusal = self.table.admission_error(self.name, len(self.leases))
         if refusal is None:
             if not self._queues:
@@ -244,10 +237,10 @@ class Acquire(CallerRequest):
             self.timer.wheel.cancel(self)
         if self._counted:
             self._counted = False
-            self.table.acquiring = max(self.table.acquiring - len(self.leases), 0)  # a failure has forgotten them
+            self.table.acquiring = max(self.table.acquiring - len(self.leases), 0)  # 0 after a failure
 
     def give_up(self) -> None:
-        """The caller waits no more: undo what was granted, or may have been."""
+        """Undo what was granted, or may have been: the caller has stopped waiting."""
         if not self.finished:
             self.withdraw()
             self.finish()
@@ -256,63 +249,3 @@ class Acquire(CallerRequest):
             kept = [lease for lease in self.leases if lease.state <= State.EXTENDING]
             if kept:
                 release_many(self.table, kept, Future(noop))
-
-
-def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
-    """Release one lease. Nothing is sent for it any more once the operation is done."""
-    error = table.begin_release(lease)
-    if error is None:
-        Release(table, lease, future).start()
-        table.listener.ended(lease)  # a waiter of this process asks right behind the release, in the same write
-    elif lease in table.swaps:
-        table.swaps[lease].release(future)
-    else:
-        future.set_exception(error)
-
-
-class Release(CallerRequest):
-    """The release of one lease. Completes when the key is gone, or fails with why the lease was not ours any more."""
-
-    __slots__ = ("_future", "lease")
-
-    def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
-        super().__init__(table, node_of(lease), lease.name, table.state.options.response_timeout_s)
-        self._future = future
-        self.lease = lease
-
-    @property
-    def leases(self) -> Sequence[Lease]:
-        return (self.lease,)
-
-    def call(self) -> Command:
-        return group_of(self.lease).lock_type.release(self.lease)
-
-    @property
-    def awaited(self) -> bool:
-        return True  # other owners wait for the lock, and nothing more is sent for it after its call has ended
-
-    @property
-    def repeatable(self) -> bool:
-        return group_of(self.lease).lock_type.unique_tokens  # else the key may be a namesake's by the next try
-
-    def value_reply(self, reply: Reply) -> None:
-        outcome = group_of(self.lease).lock_type.parse_release(reply)
-        if self.finished:
-            return
-        if isinstance(outcome, ServerError):
-            self.error_reply(outcome)
-            return
-        self.finish()
-        # When an earlier try's reply was lost, that the key is gone, or another's, is what that try has achieved.
-        if isinstance(outcome, LossReason) and self.executions <= 1:
-            self.table.mark_lost([self.lease], outcome)
-            self._future.set_exception(LockLost(self.lease.name, outcome))
-            return
-        if not isinstance(outcome, LossReason):
-            self.table.listener.listened(self.lease, outcome)
-        self.table.release_done([self.lease])
-        self._future.set_result(None)
-
-    def failed(self, error: WheelLockError) -> None:
-        self.table.release_unknown([self.lease])
-        self._future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Several locks together: one attempt acquires all of them or none."""
+"""Acquire several locks together: one try acquires all of them or none."""
 
 from __future__ import annotations
 
@@ -25,60 +25,57 @@ class AcquireAll(Acquire):
     """One try to acquire several exclusive locks, all of them or none.
 
     Attributes:
-        blocker: The first that another holds; None where nobody is known to, and the answer came too late.
+        blocker: The first lease that another owner holds; None if the try failed for another reason.
     """
 
-    __slots__ = ("_instead", "blocker")
+    __slots__ = ("_sequential", "blocker")
 
     def __init__(self, table: LeaseTable, leases: Sequence[Lease], options: LockOptions, future: Future[bool]) -> None:
         super().__init__(table, leases, options, future)
         self.blocker: Lease | None = None
-        self._instead: AcquireAllSequential | None = None
-
-    def on_single_key_mode(self) -> None:
-        self._ask_for_each()
+        self._sequential: AcquireAllSequential | None = None
 
     def error_reply(self, error: ServerError) -> None:
         if self.table.router.stable or error.code != NOT_LOCAL:
             super().error_reply(error)
         elif not self.finished:
             self.table.router.refresh()
-            self._ask_for_each()  # alone: then the node says where it lives
+            self.repeat_declared()  # so the node redirects each name that it does not own
 
-    def _ask_for_each(self) -> None:
-        """Nothing of it was carried out: ask for one name after the other."""
+    def repeat_declared(self) -> None:
+        """Acquire one name after the other; nothing was executed."""
         self.finish()
-        self.finished = False  # in other hands
+        self.finished = False  # the sequential acquire will end it
         combined: Future[bool] = Future(partial(guarded, self, self._sequential_done))
-        self._instead = AcquireAllSequential(self.table, self.leases, self._options, combined, alone=True)
-        self._instead.perhaps_granted = self.executions > 1
-        self._instead.caller_until = self.caller_until
-        self._instead.begin()
+        self._sequential = AcquireAllSequential(self.table, self.leases, self._options, combined, alone=True)
+        self._sequential.maybe_granted = self.executions > 1
+        self._sequential.caller_until = self.caller_until
+        self._sequential.begin()
 
     def _sequential_done(self) -> None:
-        instead = self._instead
-        assert instead is not None
+        sequential = self._sequential
+        assert sequential is not None
         self.finished = True
-        self.blocker, self.retry_ms = instead.blocker, instead.retry_ms
-        if instead.future.error is not None:
-            self.future.set_exception(instead.future.error)
+        self.blocker, self.retry_ms = sequential.blocker, sequential.retry_ms
+        if sequential.future.error is not None:
+            self.future.set_exception(sequential.future.error)
         else:
-            self.future.set_result(instead.future.result())
+            self.future.set_result(sequential.future.result())
 
     def give_up(self) -> None:
-        if self._instead is None:
+        if self._sequential is None:
             super().give_up()
         else:
             self.finished = True
-            self._instead.future = Future(noop)
-            self._instead.give_up()
+            self._sequential.future = Future(noop)
+            self._sequential.give_up()
 
     def _call(self, *, again: bool) -> Command:
         params = group_of(self.lease)
         return batch_call(scripts.ACQUIRE_ALL, params.lock_type, self.leases, params.ttl)
 
     def read(self, reply: Reply) -> int | Refusal | ServerError:
-        """0, or a list of the first that another holds and his remaining time."""
+        """Parse 0, or a list: the index of the first lease that another owner holds, and its remaining milliseconds."""
         if type(reply) is int and reply == 0:
             return NO_FENCE
         if type(reply) is list and len(reply) > 1:
@@ -92,15 +89,15 @@ class AcquireAll(Acquire):
 
 
 class AcquireAllSequential(AcquireAll):
-    """One try to acquire several exclusive locks that live on several nodes: node by node, always in the same order.
+    """One try to acquire several exclusive locks on several nodes: node by node, always in the same order.
 
-    As soon as one part is refused all that was granted before is released again, and only then is the caller told.
+    When a part is refused, the earlier parts are released again before the future is completed.
 
     Attributes:
-        perhaps_granted: A call about all of them has been sent before, and its reply was lost.
+        maybe_granted: True if a call about all leases was sent before, and its reply was lost.
     """
 
-    __slots__ = ("_callbacks", "_granted", "_part", "_parts", "perhaps_granted")
+    __slots__ = ("_callbacks", "_granted", "_part", "_parts", "maybe_granted")
 
     def __init__(
         self,
@@ -115,28 +112,28 @@ class AcquireAllSequential(AcquireAll):
         by_node: dict[str, list[Lease]] = {}
         for lease in leases:
             node = node_of(lease)
-            place = lease.key.hex() if alone or node.single_key_mode else node.connector.describe()
-            by_node.setdefault(place, []).append(lease)
-        self._parts = [by_node[node] for node in sorted(by_node, reverse=True)]  # the last one is the next
+            part = lease.key.hex() if alone or node.single_key_mode else node.connector.describe()
+            by_node.setdefault(part, []).append(lease)
+        self._parts = [by_node[part] for part in sorted(by_node, reverse=True)]  # the last one is the next
         self._part: AcquireAll | None = None
-        self.perhaps_granted = False
+        self.maybe_granted = False
         self._granted: list[Lease] = []
         self._callbacks = [lease.on_lost for lease in leases]
         for lease in leases:
-            lease.on_lost = None  # nobody is told of the loss of what he has not been granted yet
+            lease.on_lost = None  # a lease that is lost before all are granted was never the caller's
 
     def begin(self) -> None:
-        """Ask for the next part; there is none when all are granted."""
+        """Send the next part, or complete the future when all parts are granted."""
         if not self._parts:
             self._complete()
             return
-        asked: Future[bool] = Future(partial(guarded, self, self._asked))
-        self._part = part = AcquireAll(self.table, self._parts.pop(), self._options, asked)
+        answered: Future[bool] = Future(partial(guarded, self, self._answered))
+        self._part = part = AcquireAll(self.table, self._parts.pop(), self._options, answered)
         part.caller_until = self.caller_until
         part.begin()
 
     def _complete(self) -> None:
-        """All parts are granted, unless the first of them have been lost while the last were asked for."""
+        """Complete the future: with False if a lease has been lost before the last part was granted."""
         if any(lease.state > EXTENDING for lease in self.leases):
             self._undo_all(lambda: self.future.set_result(False))
             return
@@ -146,7 +143,7 @@ class AcquireAllSequential(AcquireAll):
             lease.on_lost = on_lost
         self.future.set_result(True)
 
-    def _asked(self) -> None:
+    def _answered(self) -> None:
         part = self._part
         assert part is not None
         error = part.future.error
@@ -157,26 +154,24 @@ class AcquireAllSequential(AcquireAll):
             self.begin()
         else:
             self.blocker, self.retry_ms = part.blocker, part.retry_ms
-            # Not before all is undone: the caller must not meet its own grants on the server.
+            # The future follows the releases: a caller that retries must not find its own grants on the server.
             self._undo_all(lambda: self.future.set_result(False))
 
     def _undo_all(self, then: Callable[[], object]) -> None:
         self.finished = True
         self._part = None
         for leases in self._parts:
-            self.table.reject(leases, self.perhaps_granted)
+            self.table.reject(leases, self.maybe_granted)
         self._parts.clear()
         granted = [lease for lease in self._granted if lease.state <= EXTENDING]
         self._granted.clear()
         release_many(self.table, granted, Future(then))
         if self.caller_until is not None and granted:
-            # A node that does not answer must not take more time than the caller has.
+            # A node that does not answer must not use more time than the caller has left.
             self.timer.call_at(max(self.caller_until, self.timer.now), lambda now: then(), self)
 
     def give_up(self) -> None:
-        """The caller waits no more: undo what was granted, or may have been."""
-        part = self._part
-        if part is not None:
-            part.future = Future(noop)
-            part.give_up()
+        if self._part is not None:
+            self._part.future = Future(noop)
+            self._part.give_up()
         self._undo_all(noop)

@@ -1,7 +1,7 @@
-"""Hand-over: the text that carries a lease from one process to another, and the request that takes it over.
+"""Adopt: the request that takes over an exported lease.
 
-The adopter puts a token of its own in the place of the exporter's, in one script that checks the latter. So a text works
-once, whoever has a copy of it, and nothing that the exporter still has under way can touch the adopted lease.
+One script checks the exporter's token and replaces it with a new one. So a text works once, however many copies there are,
+and no command of the exporter that is still in flight can affect the adopted lease.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from wheel_lock.protocol.scripts import Command
 
 
 class Adopt(Acquire):
-    """Take over a lease that somebody has exported. Completes with True, or fails with why it is not to be had."""
+    """Take over an exported lease. Its future receives True if it was granted, or the error."""
 
     __slots__ = ("_handoff",)
 
-    may_wait = False  # it is about a lease in hand: whoever gives it up has it released
+    may_wait = False  # as any request about a held lease
 
     def __init__(
         self, table: LeaseTable, lease: Lease, options: LockOptions, handoff: Handoff, future: Future[bool]
@@ -40,33 +40,26 @@ class Adopt(Acquire):
         return params.lock_type.adopt(self.lease, self._handoff.token, params.timeout_ms, self._handoff.fence)
 
     def value_reply(self, reply: Reply) -> None:
-        if reply == OTHER_FENCE and self._handoff.fence is not None:
-            self._other_fence()
-            return
-        reason = group_of(self.lease).lock_type.parse_adopt(reply)
+        other_fence = reply == OTHER_FENCE and self._handoff.fence is not None
+        reason = None if other_fence else group_of(self.lease).lock_type.parse_adopt(reply)
         if self.finished:
             return
         self.finish()
-        if reason is None:
+        if other_fence:
+            name = self._handoff.name
+            text = f"The fence in the text is not the one that the lock {quoted(name)} has"
+            self.table.reject([self.lease], False)
+            self.future.set_exception(InvalidHandoff(text, name))
+        elif reason is None:
             self.take(self._handoff.fence or NO_FENCE)
         else:
             self.table.reject([self.lease], False)
             self.future.set_exception(LockLost(self.lease.name, reason))
 
-    def _other_fence(self) -> None:
-        if self.finished:
-            return
-        self.finish()
-        self.table.reject([self.lease], False)
-        name = self._handoff.name
-        self.future.set_exception(
-            InvalidHandoff(f"The fence in the text is not the one that the lock {quoted(name)} has", name)
-        )
-
     def take(self, fence: int) -> None:
         until = self._handoff.hold_until
         if until is not None:
-            # What is left is known now. The text may have been read long ago, where connecting took its time.
+            # Computed now: the text may have been parsed long ago, if connecting has taken long.
             left_s = until - time.time() + self.timer.clock.now() - self.sent_at
             if left_s <= 0:
                 self._reject(True)
@@ -75,4 +68,4 @@ class Adopt(Acquire):
         super().take(fence)
 
     def end_late(self, error: LockTimeout | None) -> None:
-        super().end_late(None)  # an adoption that comes too late for any reason is no adoption
+        super().end_late(None)  # whatever the reason is, the lease was not adopted

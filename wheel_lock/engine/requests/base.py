@@ -1,8 +1,11 @@
-"""Requests: what the engine sends on behalf of callers, how often it tries, and when it gives up.
+"""Requests: commands with one reply each, their retries and time limits, the one dispatch of error replies, and rights.
 
-A caller's request is sent again on the next connection if its own breaks, until its time is up. Whatever ends an
-acquire without a grant that somebody waits for is followed by an owner-checked release, on the same road and so in the
-right order: no grant is left behind.
+A caller's request is sent again on the next connection if its own breaks, until its time limit. An acquire that ends
+without a grant that its caller receives is followed by an owner-checked release on the same connection, and so in order.
+
+A lock that the user could not renew or release is refused before anything is sent. Each new connection finds the commands
+of the scripts that the user may not call; usually there are none. A request that needs one of them is preceded by another
+check, because an administrator may have granted the right meanwhile.
 """
 
 from __future__ import annotations
@@ -16,47 +19,46 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import LockType
+from wheel_lock.net.capabilities import read_missing
 from wheel_lock.net.connection import NodeRequest
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.protocol.resp import LONG_TEXT, MalformedReply, Reply, error_text
-from wheel_lock.protocol.scripts import Command
+from wheel_lock.protocol.scripts import Command, rights_call
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.wheel import WheelEntry
 
-_MOMENT_S = 0.05  # what is suspicious so soon goes onto the wheel at once
-_LEAST_S = 0.1  # what a try is given however little time its caller has left: a round trip to a healthy server
-_LEAST_CONNECTING_S = 0.5  # the same where it has to wait for a connection
+_AT_ONCE_S = 0.05  # a request that is suspicious so soon goes onto the wheel at once
+_LEAST_S = 0.1  # minimum duration of a try, however little time its caller has left: a round trip to a healthy server
+_LEAST_CONNECTING_S = 0.5  # the same where the try waits for a connection
+_TO_CALL_SCRIPTS = frozenset({"eval", "evalsha"})
 
 
 class RequestTimeouts:
-    """The wheel's group of requests whose time may run out."""
+    """The wheel's group of requests: calls ``on_timeout`` of each that is due."""
 
     def due(self, entries: Sequence[Any], now: float) -> None:
-        """Tell each request that it is late."""
         for request in entries:
             guarded(request, request.on_timeout, now)
 
     def domains(self, entries: Sequence[Any]) -> Sequence[FailureDomain]:
-        """Return what a failure costs: each request is a domain of its own."""
-        return entries
+        return entries  # each request is a domain of its own
 
 
 REQUEST_TIMEOUTS = RequestTimeouts()
 
 
 def least_s(node: Node) -> float:
-    """Return how long a try at ``node`` may take in any case, in seconds, however little time its caller has left."""
+    """Return the minimum time limit of a try at ``node``, in seconds, however little time its caller has left."""
     return _LEAST_S if node.connected else _LEAST_CONNECTING_S
 
 
 def no_answer(node: Node, name: str | bytes | None, limit_s: float) -> LockTimeout | LockUnavailable:
-    """Return the error for a caller who has waited for so many seconds, and whose node has not answered."""
+    """Return the error for a caller whose request ``node`` has not answered within ``limit_s`` seconds."""
     if not node.connected:
         return unavailable(node, name, why_unsent(node, limit_s))
-    place = node.connector.describe()
-    return LockTimeout(f"{place} did not answer within {limit_s:.3g} s (lock {quoted(name)})", name)
+    return LockTimeout(f"{node.connector.describe()} did not answer within {limit_s:.3g} s (lock {quoted(name)})", name)
 
 
 def unavailable(node: Node, name: str | bytes | None, cause: Exception) -> LockUnavailable:
@@ -68,21 +70,21 @@ def unavailable(node: Node, name: str | bytes | None, cause: Exception) -> LockU
 
 
 def why_unsent(node: Node, limit_s: float) -> Exception:
-    """Return why nothing could be sent, or nothing was carried out, for so many seconds."""
+    """Return why a request could not be sent, or was refused, for ``limit_s`` seconds."""
     why = "refused again and again" if node.connected else "not connected"
     return node.last_error or TimeoutError(f"{why} within {limit_s:.3g} s")
 
 
 class Request(WheelEntry):
-    """One command that waits for one reply; on the wheel it waits for its time limit.
+    """One command with one reply; on the wheel it waits for its time limit. See also ``NodeRequest``.
 
     Attributes:
-        asked: It has gone to a node that does not own its slot yet, because the owner has said so.
-        declared: As it was last sent, it declared its keys, or was no call of a script.
-        finished: Nobody waits for its reply any more.
-        in_full: Its script is sent as text because the server did not know its SHA-1.
-        sends: How often it has been sent.
+        attempts: The number of times it has been sent; tries that were certainly not executed are subtracted.
+        declared: True if its last try declared its keys, or was not a script call.
+        finished: True if its reply does not matter any more.
+        sent_asking: True if it went with ASKING to a node that does not own its slot yet.
         sent_at: When it was last about to be sent, in seconds of the timer's clock.
+        use_eval: True if its script is sent as text, because the server did not know its SHA-1.
     """
 
     __slots__ = (
@@ -116,17 +118,17 @@ class Request(WheelEntry):
         raise NotImplementedError
 
     def encode(self, capability: int) -> bytes:
-        """Return the bytes to send, noting the time before they exist."""
+        """Return the bytes to send, and set ``sent_at`` before they exist."""
         self.sent_at = self.timer.now
         call = self.call()
         if self.node.declares:
-            call = call.declared()  # then a node of a cluster that does not own it says who does
+            call = call.declared()  # so a cluster's node that does not own the key names the one that does
         self.declared = call.keys > 0 or call.script is None
         self.attempts += 1
         return call.encode(capability, self.use_eval)
 
     def on_reply(self, reply: Reply) -> None:
-        """Take the reply. Raises MalformedReply, before anything has changed, if it makes no sense."""
+        """Handle the reply. Raises MalformedReply, with nothing changed, if it is malformed."""
         if isinstance(reply, ServerError):
             if not self.use_eval and reply.code == "NOSCRIPT":
                 self.use_eval = True
@@ -136,46 +138,50 @@ class Request(WheelEntry):
         else:
             self.value_reply(reply)
 
+    def finish(self) -> None:
+        """Mark the request as finished and take it off the wheel."""
+        self.finished = True
+        if self.tick >= 0:
+            self.timer.wheel.cancel(self)
+
     @property
     def wanted(self) -> bool:
-        """Whether there is any use in sending it once more."""
+        """True unless sending the request again is pointless."""
         return not self.finished
 
     def resend(self) -> None:
-        """Send it once more, at once."""
+        """Send the request again at once unless it is finished."""
         if not self.finished:
             self.node.send(self)
 
     @property
     def may_wait(self) -> bool:
-        """Whether it waits for room in a full connection. False for requests about held leases."""
+        """True if the request waits for room in a full connection. False for requests about held leases."""
         return False
 
     @property
     def awaited(self) -> bool:
-        """Whether its reply is awaited."""
+        """True while the reply is awaited."""
         return not self.finished
 
     def unsent(self) -> None:
-        """It was queued at a channel, and none of its bytes has been sent."""
         self.attempts -= 1
 
     @property
     def leases(self) -> Sequence[Lease]:
-        """The leases that it is about."""
+        """The leases that the request is about."""
         return ()
 
     def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
-        """What is sent where the user may not call some commands: itself, or what looks for the rights ahead of it."""
         return self
 
     @property
     def key(self) -> bytes | None:
-        """The name that decides about its node; None where there is none."""
+        """The key whose hash slot decides the request's node; None if there is none."""
         return self.leases[0].key if self.leases else None
 
     def redirect_to(self, shard: Shard) -> None:
-        """Send the request to another node, where the leases that it is about live by now."""
+        """Migrate the request's leases to ``shard``, and send the request there."""
         for lease in self.leases:
             self.table.router.migrate(lease, shard)
         self.sent_asking = False
@@ -183,60 +189,71 @@ class Request(WheelEntry):
         self.resend()
 
     def node_on(self, shard: Shard) -> Node:
-        """Return the connection on which the request goes to a node."""
+        """Return the node for this request: the shard's connection for acquires, or the other one."""
         return shard.node
 
     def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
-        """Send it again after a pause, if that is its way; its last try was not carried out, or not ``perhaps_done``."""
-        return False
+        """Schedule a retry after ``pause_s`` seconds. Returns False if this type of request is not retried.
+
+        The refused try counts as an execution only if ``maybe_executed``.
+        """
+        self.attempts -= not maybe_executed
+        self.timer.call_at(self.timer.now + pause_s, lambda now: self.table.router.resend(self), self)
+        return True
 
     @property
     def above(self) -> FailureDomain:
-        """The engine."""
         return self.table.state
 
     def crashed(self, error: Exception) -> None:
-        """End it and the leases that it is about: the library's own code has failed in the middle of it."""
-        self.finished = True
-        self.timer.wheel.cancel(self)
+        """End the request and its leases, whose state is in doubt after an exception in the library's own code."""
+        self.finish()
         for lease in self.leases:
             self.table.give_up([lease])
 
     def value_reply(self, reply: Reply) -> None:
-        """Take a reply that is no error."""
+        """Handle a reply that is not an error."""
         raise NotImplementedError
 
     def error_reply(self, error: ServerError) -> None:
-        """Take an error reply."""
+        """Follow a redirection, repeat a call whose keys must be declared, or fail with the error."""
+        if self.redirect(error):
+            return
+        if self.node.note_keys_required(error, self.declared):
+            self.on_keys_required()
+        else:
+            self.on_error(error)
+
+    def redirect(self, error: ServerError) -> bool:
+        """Send the request to another node, or again later, if ``error`` calls for that; return whether it does."""
+        return self.table.router.redirect(self, error)
+
+    def on_keys_required(self) -> None:
+        """Handle a refusal to execute the call because its keys must be declared: the node is in single-key mode now."""
+        raise NotImplementedError
+
+    def on_error(self, error: ServerError) -> None:
+        """Handle an error reply that another try would not help."""
         raise NotImplementedError
 
     def on_connection_lost(self, error: Exception) -> None:
-        """Its connection has gone without a reply."""
         raise NotImplementedError
 
     def on_unavailable(self, error: Exception) -> None:
-        """It will never be sent (again)."""
         raise NotImplementedError
 
     def on_timeout(self, now: float) -> None:
-        """Its time is up."""
+        """Handle that the tick has come for which the request was scheduled."""
         raise NotImplementedError
 
 
 class CallerRequest(Request):
-    """A request that a caller waits for, with a time limit that includes reconnecting.
-
-    Args:
-        table: The leases of the engine.
-        node: Where it is sent.
-        name: The lock's name, for errors.
-        limit_s: How long it may take.
-    """
+    """A request whose outcome a caller waits for, with a time limit that includes reconnecting."""
 
     __slots__ = ("limit_s", "name", "suspicion_s", "until")
 
-    def __init__(self, table: LeaseTable, node: Node, name: str | bytes | None, limit_s: float) -> None:
-        # Not through super(): there are two of these in every acquire and release.
+    def __init__(self, table: LeaseTable, node: Node, name: str | bytes | None) -> None:
+        # Not through super(): each pair of acquire and release makes two of these.
         self.tick = -1
         self.group = REQUEST_TIMEOUTS
         self.table = table
@@ -249,61 +266,65 @@ class CallerRequest(Request):
         self.attempts = 0
         self.sent_at = timer.now
         self.name = name
-        self.limit_s = limit_s
+        self.limit_s = limit_s = table.state.options.response_timeout_s
         self.suspicion_s = limit_s / 5  # silence for so long makes the connection suspect
         self.until = 0.0
 
     def start(self) -> None:
-        """Send it and let its time run."""
+        """Send the request; its time limit begins now."""
         timer = self.timer
         self.limit_s += self.node.expected_delay_s
         self.suspicion_s += self.node.expected_delay_s
         self.until = timer.now + self.limit_s
-        if self.suspicion_s > _MOMENT_S:
+        if self.suspicion_s > _AT_ONCE_S:
             self.node.expect(self)
         else:
             self.look_later()
         self.node.send(self)
 
     def look_later(self) -> None:
-        """Be told by the wheel when it has been unanswered for suspiciously long."""
+        """Put the request on the wheel for the time at which its connection becomes suspect."""
         timer = self.timer
         timer.wheel.schedule(self, timer.scale.floor(self.until - self.limit_s + min(self.suspicion_s, self.limit_s)))
 
     @property
     def executions(self) -> int:
-        """How often the server may have carried it out: a call that it had no script for does not count."""
+        """The number of times that the server may have executed the request: not the one that NOSCRIPT answered."""
         return self.attempts - self.use_eval
 
-    def finish(self) -> None:
-        """Nobody waits any more."""
-        self.finished = True
-        if self.tick >= 0:
-            self.timer.wheel.cancel(self)
-
     def withdraw(self) -> None:
-        """Its caller is giving up: remove it from the channel if none of its bytes has been sent."""
+        """Remove the request from its connection if it may wait and none of its bytes has been sent."""
         if self.may_wait and self.node.withdraw(self):
             self.unsent()
 
     def failed(self, error: WheelLockError) -> None:
-        """Tell the caller."""
+        """Complete the caller's future with ``error``. The request is finished."""
         raise NotImplementedError
 
     def crashed(self, error: Exception) -> None:
-        self.finish()
         super().crashed(error)
         self.failed(internal_error(error, self.name))
 
-    def error_reply(self, error: ServerError) -> None:
-        """The server's error is the caller's, unless another server is to be asked."""
-        if self.goes_elsewhere(error):
-            return
-        if self.node.note_keys_required(error, self.declared):
-            self.attempts -= 1  # it was not carried out
-            if not self.finished:
-                self.on_single_key_mode()
-        elif not self.finished:
+    def redirect(self, error: ServerError) -> bool:
+        if super().redirect(error):
+            return True
+        demoted = error.code == "READONLY" and self.node.connector.discovers
+        if demoted:
+            self.attempts -= 1  # it was not executed
+            self.node.demoted(error, self)
+        return demoted
+
+    def on_keys_required(self) -> None:
+        self.attempts -= 1  # it was not executed
+        if not self.finished:
+            self.repeat_declared()
+
+    def repeat_declared(self) -> None:
+        """Send the request again, in calls that declare their keys."""
+        self.resend()
+
+    def on_error(self, error: ServerError) -> None:
+        if not self.finished:
             script = self.call().script
             missing = script.commands & self.node.missing_rights if script and error.code == "NOPERM" else frozenset()
             self.finish()
@@ -311,60 +332,39 @@ class CallerRequest(Request):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The commands that the user must be allowed to call if it is to make any sense; see rights.py."""
+        """The commands that the user must be allowed to call, or the request is refused; see rights.lua."""
         return frozenset()
 
+    def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
+        return RightsCheck(self) if missing_rights & self.needs else self
+
     def forbidden(self, commands: Iterable[str]) -> None:
-        """The user may not call commands that are needed: nothing is sent."""
+        """Fail, without sending anything, because the user may not call ``commands``, which the request needs."""
         if not self.finished:
             self.finish()
-            self.attempts += bool(self.attempts)  # what became of earlier ones is not known, and this counts as refused
+            self.attempts += bool(self.attempts)  # this one counts as refused, and earlier ones have no known outcome
             error = ServerError("NOPERM a lock of this kind could not be renewed, or not be released")
             self.failed(refused_by_server(error, self.name, commands))
 
-    def goes_elsewhere(self, error: ServerError) -> bool:
-        """Send it where, or when, it can be carried out if an error tells that; return whether it does."""
-        if self.table.router.redirect(self, error):
-            return True
-        moves = self.goes_to_another_master(error)
-        if moves:
-            self.attempts -= 1  # it was not carried out
-            self.node.demoted(error, self)
-        return moves
-
-    def goes_to_another_master(self, error: ServerError) -> bool:
-        """Whether it has been refused by a server that is no master any more, and will be sent to the one that is."""
-        return error.code == "READONLY" and self.node.connector.discovers
-
-    def on_single_key_mode(self) -> None:
-        """Its node wants one lease a call, with its keys declared."""
-        self.resend()
-
-    def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
-        self.attempts -= not maybe_executed
-        self.timer.call_at(self.timer.now + pause_s, lambda now: self.table.router.resend(self), self)
-        return True
-
     @property
     def repeatable(self) -> bool:
-        """Whether it may be sent again although an earlier try may have been carried out."""
+        """True if the request may be sent again although an earlier try may have been executed."""
         return True
 
     def on_connection_lost(self, error: Exception) -> None:
-        """Try again on the next connection, as long as somebody waits."""
+        """Send the request on the next connection unless it is finished; fail if it is not repeatable."""
         if not self.repeatable:
             self.on_unavailable(error)
         elif not self.finished:
             self.node.send(self)
 
     def on_unavailable(self, error: Exception) -> None:
-        """Give up: there will be no connection."""
         if not self.finished:
             self.finish()
             self.failed(unavailable(self.node, self.name, error))
 
     def on_timeout(self, now: float) -> None:
-        """Give up: the time is up."""
+        """Suspect the connection when the reply is late; fail when the time limit has passed."""
         if self.finished:
             return
         if self.timer.scale.floor(self.until) > self.timer.wheel.now:
@@ -377,35 +377,91 @@ class CallerRequest(Request):
             return
         self.withdraw()
         self.finish()
-        # A shorter time says nothing about the connection, unless very much is unanswered there.
+        # A shorter time limit says nothing about the connection, unless requests of callers wait for room in it.
         if self.limit_s >= self.suspicion_s or self.node.crowded:
             self.node.suspect()
         self.failed(no_answer(self.node, self.name, self.limit_s))
 
 
+class RightsCheck(Request):
+    """The check which commands the user may not call, ahead of a request that needs some of them."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: CallerRequest) -> None:
+        super().__init__(request.table, request.node)
+        self._request = request
+
+    def call(self) -> Command:
+        return rights_call(keyed=self.node.single_key_mode)
+
+    @property
+    def awaited(self) -> bool:
+        return not self._request.finished
+
+    def _go_on(self, missing: frozenset[str]) -> None:
+        self.finished = True
+        self.node.missing_rights = missing
+        if missing & self._request.needs:
+            self._request.forbidden(missing & self._request.needs)
+        elif not self._request.finished:
+            self.node.send(self._request)
+
+    def value_reply(self, reply: Reply) -> None:
+        self._go_on(read_missing(reply))
+
+    def error_reply(self, error: ServerError) -> None:
+        known = self.node.missing_rights
+        self._go_on(error.forbidden & _TO_CALL_SCRIPTS)  # the request itself will meet any other error
+        self.node.missing_rights = known  # the error says nothing about other commands
+
+    def crashed(self, error: Exception) -> None:
+        super().crashed(error)
+        self._request.crashed(error)
+
+    def on_connection_lost(self, error: Exception) -> None:
+        self.finished = True
+        self._request.on_connection_lost(error)
+
+    def on_unavailable(self, error: Exception) -> None:
+        self.finished = True
+        self._request.on_unavailable(error)
+
+
+class LeaseRequest(CallerRequest):
+    """A request about one held lease."""
+
+    __slots__ = ("_future", "lease")
+
+    def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
+        super().__init__(table, node_of(lease), lease.name)
+        self._future = future
+        self.lease = lease
+
+    @property
+    def leases(self) -> Sequence[Lease]:
+        return (self.lease,)
+
+    def failed(self, error: WheelLockError) -> None:
+        self._future.set_exception(error)
+
+
 class Query(CallerRequest):
-    """A plain read."""
+    """A plain read about a name; ``future`` receives what ``read`` returns for the reply."""
 
     __slots__ = ("_call", "_future", "_read")
+
+    def __init__(
+        self, table: LeaseTable, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]
+    ) -> None:
+        super().__init__(table, table.router.shard_of(lock_name(name)).node, name)
+        self._call = call
+        self._read = read
+        self._future = future
 
     @property
     def may_wait(self) -> bool:
         return not self.sent_asking
-
-    def __init__(
-        self,
-        table: LeaseTable,
-        node: Node,
-        name: str | bytes,
-        limit_s: float,
-        call: Command,
-        read: Callable[[Reply], Any],
-        future: Future[Any],
-    ) -> None:
-        super().__init__(table, node, name, limit_s)
-        self._call = call
-        self._read = read
-        self._future = future
 
     def call(self) -> Command:
         return self._call
@@ -418,10 +474,10 @@ class Query(CallerRequest):
     def error_reply(self, error: ServerError) -> None:
         if not self.finished and error.code == "WRONGTYPE":
             try:
-                self.value_reply(None)  # what was asked for is not there: something else is
+                self.value_reply(None)  # the key has another type, so what was asked for does not exist
                 return
             except MalformedReply:
-                pass  # and nothing can be concluded from that
+                pass  # the query cannot be answered without it
         super().error_reply(error)
 
     @property
@@ -432,16 +488,8 @@ class Query(CallerRequest):
         self._future.set_exception(error)
 
 
-def start_query(
-    table: LeaseTable, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]
-) -> None:
-    """Ask the server something about a name; the operation completes with what ``read`` makes of the reply."""
-    node = table.router.shard_of(lock_name(name)).node
-    Query(table, node, name, table.state.options.response_timeout_s, call, read, future).start()
-
-
 def hold_limit_error(name: str | bytes | None, options: LockOptions, took_s: float) -> LockTimeout | None:
-    """Return what to raise where a grant took ``took_s`` seconds, longer than its hold limit; None where it has none."""
+    """Return the error for a grant that took ``took_s`` seconds, longer than its hold limit; None if it has none."""
     limit_s = options.max_hold_s
     if limit_s is None or limit_s >= options.timeout_s:
         return None
@@ -452,10 +500,20 @@ def hold_limit_error(name: str | bytes | None, options: LockOptions, took_s: flo
 def refused_by_server(
     error: ServerError, name: str | bytes | None, missing: Iterable[str] = frozenset()
 ) -> LockServerError:
-    """Return the exception that tells a caller of the server's error, and of commands that the user may not call."""
+    """Return the exception for a caller: the server's error, and the commands that the user may not call."""
     names = ", ".join(sorted(missing)).upper()
     lacks = f"; the user may not call {names}" if names else ""
     return LockServerError(f"{error_text(error)}{lacks} (lock {quoted(name)})", name, code=error.code)
+
+
+def needs_of(lock_type: LockType, lease: Lease, *, renewed: bool) -> frozenset[str]:
+    """Return the commands that the release of a lease calls, and if it is ``renewed`` its renewals.
+
+    A missing right for its acquire shows in the reply to that.
+    """
+    release, release_many = lock_type.release(lease).script, lock_type.release_many([lease]).script
+    used = (release, release_many, lock_type.renew if renewed else None)
+    return _TO_CALL_SCRIPTS.union(*[script.commands for script in used if script is not None])
 
 
 def batch_call(script: Any, lock_type: LockType, leases: Sequence[Lease], *first: bytes) -> Command:
@@ -465,10 +523,10 @@ def batch_call(script: Any, lock_type: LockType, leases: Sequence[Lease], *first
 
 
 def node_of(lease: Lease) -> Node:
-    """The node that a lease lives on."""
+    """Return the node that a lease lives on."""
     return group_of(lease).renewer.node
 
 
 def acquiring_node_of(lease: Lease) -> Node:
-    """The node that a lease will live on, on the channel for acquires."""
+    """Return the node that a lease will live on, on its connection for acquires."""
     return group_of(lease).renewer.acquiring_node

@@ -1,4 +1,4 @@
-"""Work on many leases at once: acquire, release, and the sweep when a context is closed."""
+"""Bulk operations: acquire many, release many, and the sweep when a context is closed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from functools import partial
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import Shard, group_of, shard_at
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import batch_call, hold_limit_error, least_s, no_answer, refused_by_server
+from wheel_lock.engine.requests.base import (
+    batch_call,
+    hold_limit_error,
+    least_s,
+    needs_of,
+    no_answer,
+    refused_by_server,
+)
 from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
-from wheel_lock.engine.requests.permissions import needs_of
 from wheel_lock.errors import ContextClosed, LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
 from wheel_lock.net.node import Node
@@ -22,10 +28,10 @@ from wheel_lock.protocol.server_errors import ServerError
 
 
 class AcquireMany(BulkOperation):
-    """Acquire many locks, each on its own. A failure undoes all of it: a caller gets a whole answer or an error.
+    """Acquire many locks, each on its own. An error releases all that were granted.
 
-    With ``all_or_nothing`` one lock that another holds undoes all of it, too. The caller hands over leases while it still
-    makes others, and seals it when it has made the last.
+    So does, with ``all_or_nothing``, one lock that another owner holds. The caller adds leases while it still makes
+    others, and seals the operation after the last.
     """
 
     may_wait = True
@@ -33,12 +39,11 @@ class AcquireMany(BulkOperation):
     def __init__(
         self, table: LeaseTable, options: LockOptions, future: Future[None], all_or_nothing: bool = False
     ) -> None:
-        super().__init__(table, ())
+        super().__init__(table, (), future)
         self._sealed = False
         self._all_or_nothing = all_or_nothing
-        self._places = 0
+        self._places = 0  # the number of leases that LeaseTable.acquiring still counts
         self._options = options
-        self._future = future
         self._granted: list[Lease] = []
         self._undoing = False
         self._error: WheelLockError | None = None
@@ -47,7 +52,7 @@ class AcquireMany(BulkOperation):
         return shard.acquiring_node
 
     def batch_done(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
-        """Take the outcome of one batch, when enough replicas have it, and go on."""
+        """Handle the outcome of one batch when enough replicas have it, and go on."""
         replicas = shard_at(batch.node).replication
         if replicas is None or len(failed) == len(batch.leases):
             super().batch_done(batch, failed)
@@ -55,8 +60,8 @@ class AcquireMany(BulkOperation):
             replicas.confirm(partial(self._replicated, batch, failed))
 
     def _replicated(self, batch: BulkBatch, failed: dict[int, int | ServerError], error: WheelLockError | None) -> None:
-        if batch not in self._under_way:
-            return  # given up meanwhile, and cleaned up
+        if batch not in self._in_flight:
+            return  # timed out meanwhile, and cleaned up
         if error is None:
             super().batch_done(batch, failed)
         else:
@@ -101,7 +106,7 @@ class AcquireMany(BulkOperation):
         self._error = self._error or error
 
     def finished(self) -> None:
-        self.table.reject(self.take_rest(), False)
+        self.table.reject(self.take_remaining(), False)
         self._give_places_back(self._places)
         if self._error is not None:
             self._undo()
@@ -110,22 +115,19 @@ class AcquireMany(BulkOperation):
             self._future.set_result(None)
         elif not self._undoing:
             self._undoing = True
-            # Not before all is undone: the caller must not meet its own grants on the server.
+            # The future follows the releases: a caller that retries must not find its own grants on the server.
             self._undo(lambda: self._future.set_result(None))
 
     def begin(self, expected: int, limit_s: float | None = None) -> None:
-        """Get ready for ``expected`` leases, unless the context takes no more.
+        """Reserve room for ``expected`` leases, or stop with an error if the context is closed or full.
 
-        Args:
-            expected: How many.
-            limit_s: How many seconds all of it may take; None for as long as it takes, each batch within its own limit.
+        ``limit_s`` is the time limit of the whole operation in seconds; None if only each batch has one.
         """
         if limit_s is not None:
             timer = self.table.timer
             limit_s = max(limit_s, max(map(least_s, self.table.router.nodes)))
-            timer.call_at(
-                timer.now + limit_s + timer.scale.tick_s, lambda now: self._on_timeout(limit_s), self.table.state
-            )
+            until = timer.now + limit_s + timer.scale.tick_s
+            timer.call_at(until, lambda now: self._on_timeout(limit_s), self.table.state)
         refusal = self.table.admission_error(None, expected)
         if refusal is not None:
             self._stop(refusal)
@@ -135,44 +137,44 @@ class AcquireMany(BulkOperation):
             self.table.acquiring += expected
 
     def _give_places_back(self, places: int) -> None:
-        """Of those that ``max_held`` counts as being acquired, ``places`` are acquired now, or will not be."""
+        """Count ``places`` leases as no longer being acquired: they are granted, or refused."""
         places = min(places, self._places)
         self._places -= places
-        self.table.acquiring = max(self.table.acquiring - places, 0)  # a thread that died has forgotten them
+        self.table.acquiring = max(self.table.acquiring - places, 0)  # 0 after the death of the thread
 
     def add(self, leases: Sequence[Lease]) -> None:
-        """Take more leases, and send what may be sent."""
+        """Add leases, and send as many batches as may be in flight."""
         self.put(leases)
         self.pump()
 
     def _on_timeout(self, limit_s: float) -> None:
-        """The caller is told at once; what has been granted, or may have been, is undone."""
+        """Complete the future at once; release what was granted, or may have been."""
         if self._future.done:
             return
         if self._undoing:
-            self._future.set_result(None)  # it is known that another holds one of them
+            self._future.set_result(None)  # another owner holds one of the locks
             return
-        under_way, self._under_way = self._under_way, set()
-        slow = next(iter(under_way), None)
+        in_flight, self._in_flight = self._in_flight, set()
+        slow = next(iter(in_flight), None)
         error = no_answer(slow.node if slow else self.table.router.shards[0].node, slow.name if slow else None, limit_s)
-        for batch in under_way:
+        for batch in in_flight:
             batch.finish()
             self.miss(batch, error)
         self._stop(error)
         self.finished()
 
     def seal(self) -> None:
-        """There are no more to come."""
+        """Declare that all leases have been added."""
         self._sealed = True
         self.pump()
 
     def give_up(self) -> None:
-        """The caller waits no more: undo what was granted and what may have been."""
+        """Release what was granted, or may have been: the caller has stopped waiting."""
         self._stopped = True
-        for batch in list(self._under_way):
+        for batch in list(self._in_flight):
             batch.finish()
             self.miss(batch, WheelLockError("given up"))
-        self._under_way.clear()
+        self._in_flight.clear()
         self.finished()
         self._undo()
 
@@ -183,15 +185,14 @@ class AcquireMany(BulkOperation):
 
 
 class ReleaseMany(BulkOperation):
-    """Release many leases. Completes with the reasons of those that had been lost."""
+    """Release many leases. Its future receives the loss reasons of those that were not held any more."""
 
     releases = True
 
     def __init__(
         self, table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]
     ) -> None:
-        super().__init__(table, leases)
-        self._future = future
+        super().__init__(table, leases, future)
         self.losses: dict[str | bytes, LossReason] = {}
         self._error: WheelLockError | None = None
 
@@ -199,7 +200,7 @@ class ReleaseMany(BulkOperation):
         return group_of(leases[0]).lock_type.release_many(leases)
 
     def take(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
-        if batch.executions > 1:  # what is gone, or another's, is what an earlier try has achieved whose reply was lost
+        if batch.executions > 1:  # "gone" and "taken" are the success of an earlier try, whose reply was lost
             failed = {index: status for index, status in failed.items() if status not in (GONE, TAKEN)}
         if not failed:
             self._release_done(batch.leases)
@@ -225,10 +226,10 @@ class ReleaseMany(BulkOperation):
         self.table.release_unknown(batch.leases)
         self._error = error
         if not isinstance(error, LockServerError):
-            batch.backlog.stopped = True  # a server that does not answer is not asked batch by batch
+            batch.backlog.stopped = True  # a server that does not answer gets no more batches
 
     def finished(self) -> None:
-        self.table.release_unknown(self.take_rest())
+        self.table.release_unknown(self.take_remaining())
         if self._error is not None:
             self._future.set_exception(self._error)
         else:
@@ -236,7 +237,7 @@ class ReleaseMany(BulkOperation):
 
 
 def release_many(table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
-    """Release many leases; the operation completes with the reasons of those that had been lost."""
+    """Release many leases; ``future`` receives the loss reasons of those that were not held any more."""
     ends = [(lease, table.begin_release(lease)) for lease in leases]
     bulk = ReleaseMany(table, [lease for lease, error in ends if error is None], future)
     bulk.losses = {lease.name: error.reason for lease, error in ends if isinstance(error, LockLost)}
@@ -244,11 +245,7 @@ def release_many(table: LeaseTable, leases: Iterable[Lease], future: Future[dict
 
 
 class Sweep(BulkOperation):
-    """The end of everything when a context is closed: batch by batch, leases are lost and released at the server."""
-
-    def __init__(self, table: LeaseTable, leases: Iterable[Lease], future: Future[None]) -> None:
-        super().__init__(table, leases)
-        self._future = future
+    """End all leases when a context is closed: batch by batch they are marked lost, and released at the server."""
 
     def call(self, leases: Sequence[Lease]) -> Command:
         return group_of(leases[0]).lock_type.release_many(leases)
@@ -257,20 +254,20 @@ class Sweep(BulkOperation):
         self._lose(leases)
 
     def _lose(self, leases: Iterable[Lease]) -> None:
-        # Not those that their holders are releasing: theirs is the answer that is under way.
+        # A lease in the middle of its release is ended by the reply to that.
         self.table.mark_lost([lease for lease in leases if lease.state <= State.EXTENDING], LossReason.CONTEXT_CLOSED)
 
     def take(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
         pass
 
     def miss(self, batch: BulkBatch, error: WheelLockError) -> None:
-        batch.backlog.stopped = True  # what is left there expires by itself
+        batch.backlog.stopped = True  # the remaining keys expire by themselves
 
     def stop(self) -> None:
-        """Take no more batches: the time is up."""
+        """Send no more batches: the time limit has passed."""
         self._stopped = True
         self.finished()
 
     def finished(self) -> None:
-        self._lose(self.take_rest())
+        self._lose(self.take_remaining())
         self._future.set_result(None)

@@ -1,8 +1,8 @@
-"""Grants that count only when replicas have them.
+"""Replication: grants that count only when enough replicas have them.
 
-WAIT tells how many replicas have everything that was written on its own connection, and blocks that connection meanwhile.
-So acquires get a channel of their own, where nothing else is held up by it, and one WAIT stands for all grants that came
-before it. A grant that too few replicas have is taken back: a failover could give the lock to somebody else.
+WAIT returns the number of replicas that have everything written on its connection, and blocks that connection meanwhile.
+So acquires have a connection of their own, and one WAIT covers all grants before it. A grant that too few replicas have is
+revoked: after a failover another owner could acquire the lock.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Confirmed = Callable[[WheelLockError | None], object]
 
 
 class _Wait(CallerRequest):
-    """One WAIT, for all who have been granted something before."""
+    """One WAIT for all grants before it. Calls ``done`` with None, or with the error."""
 
-    __slots__ = ("_least", "_tell", "_timeout_ms")
+    __slots__ = ("_done", "_least", "_timeout_ms")
 
-    def __init__(self, table: LeaseTable, node: Node, tell: Confirmed) -> None:
+    def __init__(self, table: LeaseTable, node: Node, done: Confirmed) -> None:
         options = table.state.options
-        super().__init__(table, node, None, options.response_timeout_s)
+        super().__init__(table, node, None)
         self._least = options.min_replicas
         self._timeout_ms = max(1, round(options.replica_timeout_s * 1000))
-        self._tell = tell
+        self._done = done
 
     @property
     def repeatable(self) -> bool:
-        return False  # on another connection it would be about nothing
+        return False  # on another connection it would cover no grant
 
     def call(self) -> Command:
         return Command(None, 0, 0, command(b"WAIT", b"%d" % self._least, b"%d" % self._timeout_ms))
@@ -48,12 +48,12 @@ class _Wait(CallerRequest):
             return
         self.finish()
         if reply >= self._least:
-            self._tell(None)
+            self._done(None)
         else:
-            self._tell(NotReplicated(f"Only {reply} replicas have acknowledged the grant, of {self._least} that must"))
+            self._done(NotReplicated(f"Only {reply} replicas have acknowledged the grant, of {self._least} that must"))
 
     def failed(self, error: WheelLockError) -> None:
-        self._tell(error)
+        self._done(error)
 
 
 def new_node(table: LeaseTable, observer: NodeObserver, connector: Connector, expected_delay_s: float = 0.0) -> Node:
@@ -65,46 +65,43 @@ def new_node(table: LeaseTable, observer: NodeObserver, connector: Connector, ex
 
 
 class ReplicationBarrier:
-    """The channel on which acquires of one node go, and what waits for its replicas. Timer's thread only.
+    """The connection for acquires of one node, and the grants that wait for its replicas. Timer's thread only.
 
-    One WAIT is under way at a time, so nothing waits behind more than one, and the next stands for all that came meanwhile.
+    One WAIT is in flight at a time, so no grant waits for more than two: the next one covers all that came meanwhile.
     """
 
     def __init__(self, table: LeaseTable, observer: NodeObserver, connector: Connector) -> None:
         self._table = table
-        expected_delay_s = 2 * table.state.options.replica_timeout_s  # by a WAIT ahead, and by one of its own
+        expected_delay_s = 2 * table.state.options.replica_timeout_s  # the WAIT in flight, and the next one
         self.node = new_node(table, observer, connector, expected_delay_s)
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """After the death of the thread, or in a forked child: nobody waits."""
+        """Forget all grants, after the death of the thread or in a forked child."""
         self._granted: list[tuple[object, Confirmed]] = []
-        self._asking = False
+        self._waiting = False
 
     def confirm(self, confirmed: Confirmed) -> None:
-        """Have ``confirmed()`` told, when enough replicas have all that was granted by now, or why that is not so."""
-        if not self._granted and not self._asking:
-            self._table.timer.post(
-                self._wait, self._table.state
-            )  # when all replies that have come at once have been read
+        """Call ``confirmed()`` with None when enough replicas have all grants so far, else with the error."""
+        if not self._granted and not self._waiting:
+            self._table.timer.post(self._wait, self._table.state)  # after all replies of this turn
         self._granted.append((self.node.pipeline, confirmed))
 
     def _wait(self) -> None:
-        if self._asking or not self._granted:
+        if self._waiting or not self._granted:
             return
         granted, self._granted = self._granted, []
-        here = [confirmed for channel, confirmed in granted if channel is self.node.pipeline]
-        for channel, confirmed in granted:
-            if channel is not self.node.pipeline:  # on another connection WAIT would be about nothing
-                confirmed(
-                    LockUnavailable("The connection that the grant came on has gone before its replicas were asked")
-                )
+        here = [confirmed for pipeline, confirmed in granted if pipeline is self.node.pipeline]
+        for pipeline, confirmed in granted:
+            if pipeline is not self.node.pipeline:  # a WAIT on another connection does not cover the grant
+                text = "The connection that the grant came on has gone before its replicas were asked"
+                confirmed(LockUnavailable(text))
         if here:
-            self._asking = True
+            self._waiting = True
             _Wait(self._table, self.node, partial(self._notify, here)).start()
 
     def _notify(self, granted: list[Confirmed], error: WheelLockError | None) -> None:
-        self._asking = False
+        self._waiting = False
         for confirmed in granted:
             guarded(self._table.state, confirmed, None if error is None else copied(error))
         self._wait()

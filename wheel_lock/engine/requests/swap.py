@@ -1,7 +1,7 @@
-"""Swap: another lease in the place of a held one, without a gap in which somebody else could come in.
+"""Swap: replace a held lease by another one, without a gap in which another owner could acquire the lock.
 
-Its caller may be interrupted at any moment, and then still has what comes of it: so it may be begun twice, and the new
-lease may be released before the server has confirmed it.
+A caller that is interrupted keeps the swap and its outcome: so it may be begun twice, and the new lease may be released
+before the server has confirmed it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import replace
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.acquire import release
-from wheel_lock.engine.requests.base import CallerRequest, node_of
+from wheel_lock.engine.requests.base import LeaseRequest
 from wheel_lock.engine.requests.bulk_operations import release_many
+from wheel_lock.engine.requests.release import release
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.options import LockOptions
@@ -22,31 +22,29 @@ from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 
 
-class Swap(CallerRequest):
-    """Put another lease in the place of a held one. Completes when the new one is held.
+class Swap(LeaseRequest):
+    """Replace a held lease by another one. Its future receives None when the new one is held, or the error.
 
-    From the moment it is sent nobody believes in the old lease any more: the server may have let it go. So where the
-    outcome is not known both are over, as after a release of which that is so, and both are cleaned up.
+    The old lease is not valid from the moment the swap is sent. If the outcome is unknown both leases end, as after a
+    release with an unknown outcome, and both are cleaned up.
 
     Attributes:
-        begun: Whether it has been begun.
-        lease: What is held.
-        new: What takes its place. Where it never does, it says for what reason the old one was lost.
+        begun: True after the first ``begin``.
+        lease: The held lease.
+        new: The lease that replaces it; if it never does, its ``loss`` is the reason for which the old one was lost.
     """
 
-    __slots__ = ("_future", "_options", "_releases", "begun", "lease", "new")
+    __slots__ = ("_options", "_releases", "begun", "new")
 
     def __init__(self, table: LeaseTable, lease: Lease, new: Lease, options: LockOptions, future: Future[None]) -> None:
-        super().__init__(table, node_of(lease), lease.name, table.state.options.response_timeout_s)
-        self._future = future
+        super().__init__(table, lease, future)
         self._options = options
         self.begun = False
         self._releases: list[Future[None]] = []
-        self.lease = lease
         self.new = new
 
     def begin(self) -> None:
-        """Send it, if the old lease is still held. A second time it does nothing: who was interrupted asks for it again."""
+        """Send the swap if the old lease is still held. No effect the second time, after an interruption."""
         if self.begun or self.finished:
             return
         self.begun = True
@@ -61,7 +59,7 @@ class Swap(CallerRequest):
             self._fail(error)
 
     def release(self, future: Future[None]) -> None:
-        """Release the new lease as soon as the server has confirmed it: nothing can be said of it before."""
+        """Release the new lease as soon as the server has confirmed it."""
         self._releases.append(future)
 
     def finish(self) -> None:
@@ -79,10 +77,10 @@ class Swap(CallerRequest):
     def value_reply(self, reply: Reply) -> None:
         reason = group_of(self.new).lock_type.parse_adopt(reply)
         if self.finished:
-            return  # both are being cleaned up, behind this
+            return  # the clean-ups of both follow on this connection
         self.finish()
         table = self.table
-        if reason is None and table.grant([self.new], self._terms(), self.sent_at):
+        if reason is None and table.grant([self.new], self._remaining_options(), self.sent_at):
             table.release_done([self.lease])
             table.listener.ended(self.lease)
             self._future.set_result(None)
@@ -96,8 +94,8 @@ class Swap(CallerRequest):
             self._lose(reason)
         self._fail(self._lost())
 
-    def _terms(self) -> LockOptions:
-        """The options, with what is left of the old lease's limits."""
+    def _remaining_options(self) -> LockOptions:
+        """Return the options with what is left of the old lease's limits."""
         options, limits = self._options, self.lease.limits
         if limits is not None and options.max_hold_s is not None:
             options = replace(options, max_hold_s=limits.hold_until - self.sent_at)
@@ -110,21 +108,21 @@ class Swap(CallerRequest):
         self._fail(error)
 
     def _fail(self, error: WheelLockError) -> None:
-        """Tell whoever waits."""
+        """Complete all futures with ``error``."""
         self._future.set_exception(error)
         for future in self._releases:
             future.set_exception(error)
 
     def _end(self, clean_up: bool) -> None:
-        """End both; ``clean_up`` where the new one may be there."""
+        """End both leases; with ``clean_up`` if the server may have granted the new one."""
         self.table.reject([self.new], clean_up)
         self._end_unconfirmed()
         self.table.clean_up([self.lease])
 
     def _end_unconfirmed(self) -> None:
-        """End the old one: it is not known, or too late, whether the new one has taken its place."""
+        """End the old lease, which the new one may have replaced, but not in time."""
         if self._releases:
-            self.table.release_unknown([self.lease])  # nothing is lost for who has let go of it
+            self.table.release_unknown([self.lease])  # the caller has released it, so it is not reported as lost
         else:
             self._lose(LossReason.NOT_CONFIRMED)
 
@@ -132,18 +130,18 @@ class Swap(CallerRequest):
         return LockLost(self.lease.name, self.lease.loss or LossReason.NOT_CONFIRMED)
 
     def _lose(self, reason: LossReason) -> None:
-        """Tell that it is lost. Whoever does not wait for this looks at the new lease, perhaps when he is told."""
+        """Mark the old lease lost. A caller that does not wait finds the reason in the new lease, set before the report."""
         self.new.loss = self.new.loss or self.lease.loss or reason
         self.table.mark_lost([self.lease], reason)
 
     def crashed(self, error: Exception) -> None:
         if self.new.state > EXTENDING:
-            # Else only who waits for this would hear of it, and whoever was interrupted does not.
+            # The future does not reach a caller that was interrupted; the report of a loss does.
             self._lose(LossReason.INTERNAL_ERROR)
         super().crashed(error)
 
     def give_up(self) -> None:
-        """The caller never hears: keep neither. Whoever waits to release the new one is told that it never came."""
+        """End both leases: the caller has stopped waiting. Pending releases of the new one fail."""
         if not self.finished:
             self.finish()
             self._end(self.attempts > 0)

@@ -1,0 +1,64 @@
+"""Release: the request that ends a lease."""
+
+from __future__ import annotations
+
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.base import LeaseRequest
+from wheel_lock.errors import LockLost, LossReason, WheelLockError
+from wheel_lock.lease import Lease
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.scripts import Command
+from wheel_lock.protocol.server_errors import ServerError
+
+
+def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
+    """Release one lease. Nothing more is sent for it once ``future`` is completed."""
+    error = table.begin_release(lease)
+    if error is None:
+        Release(table, lease, future).start()
+        table.listener.ended(lease)  # a waiter of this process tries in the same write, behind the release
+    elif lease in table.swaps:
+        table.swaps[lease].release(future)
+    else:
+        future.set_exception(error)
+
+
+class Release(LeaseRequest):
+    """The release of one lease. Its future receives None when the key is gone, or LockLost if it was another owner's."""
+
+    __slots__ = ()
+
+    def call(self) -> Command:
+        return group_of(self.lease).lock_type.release(self.lease)
+
+    @property
+    def awaited(self) -> bool:
+        return True  # also after its call has ended: other owners wait for the lock
+
+    @property
+    def repeatable(self) -> bool:
+        # Another owner may have set the same caller token by the next try.
+        return group_of(self.lease).lock_type.unique_tokens
+
+    def value_reply(self, reply: Reply) -> None:
+        outcome = group_of(self.lease).lock_type.parse_release(reply)
+        if self.finished:
+            return
+        if isinstance(outcome, ServerError):
+            self.error_reply(outcome)
+            return
+        self.finish()
+        if not isinstance(outcome, LossReason):
+            self.table.listener.listened(self.lease, outcome)
+        elif self.executions <= 1:  # else "gone" and "taken" are the success of an earlier try, whose reply was lost
+            self.table.mark_lost([self.lease], outcome)
+            self._future.set_exception(LockLost(self.lease.name, outcome))
+            return
+        self.table.release_done([self.lease])
+        self._future.set_result(None)
+
+    def failed(self, error: WheelLockError) -> None:
+        self.table.release_unknown([self.lease])
+        super().failed(error)
