@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Lease, Owner
-from wheel_lock.locks.callers import CallerOperation, Side
+from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
@@ -103,7 +103,7 @@ def _loop_bridge() -> LoopBridge:
     return bridge
 
 
-class AsyncFuture(CallerOperation[T]):
+class AsyncFuture(CallerFuture[T]):
     """A future that a task awaits.
 
     Attributes:
@@ -160,7 +160,7 @@ class TaskSide(Side):
 
     __slots__ = ()
 
-    def _new_operation(self) -> CallerOperation[Any]:
+    def _new_future(self) -> CallerFuture[Any]:
         return AsyncFuture(self._engine)
 
 

@@ -93,17 +93,17 @@ def enter(blocks: list[EnteredBlock], lease: Lease, guard: CancelOnLoss | None) 
     blocks.append(EnteredBlock(lease, guard))
 
 
-def left(blocks: list[EnteredBlock], *, thrown_away: bool, by_hand: bool) -> EnteredBlock | None:
+def left(blocks: list[EnteredBlock], *, discarded: bool, by_hand: bool) -> EnteredBlock | None:
     """Return the block that is left: the current task's innermost, else one that another task has entered; or None.
 
     Args:
         blocks: The blocks of one lock.
-        thrown_away: True if a coroutine is closed in the middle, perhaps by the garbage collector in any task.
+        discarded: True if a coroutine is closed in the middle, perhaps by the garbage collector in any task.
         by_hand: True if the current task has acquired the lock without a block; it may be left by an exit stack.
     """
     task = current_task()
     own = [block for block in blocks if block.task is task]
-    if thrown_away:
+    if discarded:
         own = [block for block in blocks if block.task is None] or own
     elif not own and by_hand:
         return None

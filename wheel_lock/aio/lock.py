@@ -51,7 +51,7 @@ class Lock(TaskSide, BaseLock):
     def _loss_callback(self) -> OnLost | None:
         if self._on_lost is None:
             return None
-        return HandedOn(_tell_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
+        return HandedOn(_call_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
 
     async def acquire(
         self, blocking: bool | None = None, blocking_timeout: float | None = None, token: str | bytes | None = None
@@ -117,15 +117,15 @@ class Lock(TaskSide, BaseLock):
     ) -> None:
         lease = None
         try:
-            thrown_away = exc_type is GeneratorExit
-            mine, block = self._left(thrown_away)
+            discarded = exc_type is GeneratorExit
+            mine, block = self._left(discarded)
             lease = mine or (self._lease if block is None else block.lease)
             if block is not None and self._blocks is not None:
                 self._blocks.remove(block)
             if block is not None and block.guard is not None and block.guard.close(exc_type):
                 self._count_off(block.lease)
                 raise self._lost(block.lease) from exc_value
-            if thrown_away:
+            if discarded:
                 # A coroutine that is closed in the middle may not await, so the release is not awaited.
                 given_up = self._lease if block is None else block.lease
                 if given_up is not None and self._count_off(given_up):
@@ -144,16 +144,16 @@ class Lock(TaskSide, BaseLock):
                 raise
             exc_value.add_note(f"and the lock could not be released: {error}")  # the first error is the one to see
 
-    def _left(self, thrown_away: bool) -> tuple[Lease | None, EnteredBlock | None]:
+    def _left(self, discarded: bool) -> tuple[Lease | None, EnteredBlock | None]:
         """Return the current task's own lease, or None, and the block that it leaves, or None."""
         mine = self._own_lease() if self._options.thread_local else None
         by_hand = mine is not None and self._is_valid(mine)
-        return mine, left(self._blocks or [], thrown_away=thrown_away, by_hand=by_hand)
+        return mine, left(self._blocks or [], discarded=discarded, by_hand=by_hand)
 
     def _let_go_left(self, lease: Lease | None) -> None:
         """Release after an interruption at the end of a block. ``lease`` is None if it was not determined yet."""
         if lease is None:
-            mine, block = self._left(thrown_away=False)
+            mine, block = self._left(discarded=False)
             lease = mine or (self._lease if block is None else block.lease)
         if lease is not None:
             self._let_go(lease)
@@ -171,7 +171,7 @@ def task_callback(on_lost: OnLost | None) -> OnLost | None:
     return checked_callback(on_lost)
 
 
-def _tell_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost, event: LostEvent) -> None:
+def _call_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost, event: LostEvent) -> None:
     """Call ``on_lost`` on the event loop. On the notifier thread."""
     try:
         running = loop()

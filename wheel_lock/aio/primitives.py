@@ -40,14 +40,9 @@ class ReentrantLock(BaseReentrantLock, Lock):
         self, blocking: bool | None = None, blocking_timeout: float | None = None, token: str | bytes | None = None
     ) -> bool:
         """Acquire the lock, once more if this task holds it; see :meth:`wheel_lock.ReentrantLock.acquire`."""
-        if token is None and self._again():
+        if token is None and self._acquire_again():
             return True
         return await super().acquire(blocking, blocking_timeout, token)
-
-    @uninterrupted_start
-    async def release(self) -> bool:
-        """Release the lock once; see :meth:`wheel_lock.ReentrantLock.release`."""
-        return await run(operations.release(self))
 
     @uninterrupted_start
     async def _leave(self, lease: Lease | None) -> None:

@@ -49,7 +49,7 @@ class BaseLock(Side):
 
     Attributes:
         name: The lock's name, as the caller gave it.
-        in_bulk: True if it may be released together with others.
+        in_bulk: True if ``release_many`` accepts it.
     """
 
     in_bulk: ClassVar[bool] = True
@@ -270,7 +270,7 @@ class BaseLock(Side):
         return True
 
     def _is_valid(self, lease: Lease) -> bool:
-        granted = lease.state is not State.PENDING  # asked first: a grant that comes meanwhile is no lapse
+        granted = lease.state is not State.PENDING  # read first: a grant in between is no lapse
         if lease.is_valid(self._engine.timer.clock.now()):
             return True
         if granted and lease.state <= EXTENDING and lease.group.alive and lease.loss is None:
@@ -358,7 +358,7 @@ class BaseLock(Side):
         )
 
     def __del__(self) -> None:
-        # A held lock without an object can be released no more. The finaliser may run anywhere, so it takes no lock.
+        # A lock that is collected while held can no longer be released by its owner. May run anywhere: takes no lock.
         leases = [getattr(self, "_lease", None), *(getattr(self, "_others", None) or {}).values()]
         for lease in leases:
             if lease is not None and lease.state <= EXTENDING and lease.group.alive and not sys.is_finalizing():

@@ -12,7 +12,7 @@ from wheel_lock.engine.interfaces import LockEngine
 T = TypeVar("T")
 
 
-class CallerOperation(Future[T]):
+class CallerFuture(Future[T]):
     """A future that its caller waits for: a thread blocks, a task suspends.
 
     Attributes:
@@ -49,6 +49,6 @@ class Side:
         assert isinstance(self._engine, Engine)
         return self._engine
 
-    def _new_operation(self) -> CallerOperation[Any]:
+    def _new_future(self) -> CallerFuture[Any]:
         """Return a future that the caller can wait for."""
         raise NotImplementedError

@@ -20,7 +20,7 @@ from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, OnLost
 from wheel_lock.locks.bulk import AnyLock, BulkAcquire, Name, leases_to_release, let_go_of, raise_if_any, read_all
-from wheel_lock.locks.callers import CallerOperation, Side
+from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.locks.handoff import adopted_options, adopted_type
 from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseWriteLock
@@ -36,7 +36,7 @@ Steps = Generator[Any, None, T]
 
 def ask(side: Side, work: Callable[[Future[T]], object]) -> Steps[T]:
     """Call ``work(future)`` on the timer's thread, and wait for the future; return its result."""
-    future: CallerOperation[T] = side._new_operation()
+    future: CallerFuture[T] = side._new_future()
     side._engine.submit(partial(work, future))
     yield from future.wait()
     return future.result()
@@ -47,7 +47,7 @@ def acquire(
 ) -> Steps[bool]:
     """Acquire a lock, or several as one; return True if that was granted."""
     engine = lock._engine
-    granted: CallerOperation[Sequence[Lease] | None] = lock._new_operation()
+    granted: CallerFuture[Sequence[Lease] | None] = lock._new_future()
     waiter = None
     try:
         waiter = lock._new_waiter(blocking, limit, token, granted)
@@ -74,7 +74,7 @@ def acquire(
 
 
 @uninterrupted_start
-def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = False) -> CallerOperation[None] | None:
+def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = False) -> CallerFuture[None] | None:
     """Begin to release a lock once; return the future to wait for, or None if the caller still holds the lock.
 
     If a block is ``left``, ``lease`` is that with which it was entered; the caller may hold another one by now.
@@ -83,7 +83,7 @@ def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = Fa
         lease = lock._changeable(lease, "release") if left else lock._to_release()
         if lease is None:
             return None
-        released: CallerOperation[None] = lock._new_operation()
+        released: CallerFuture[None] = lock._new_future()
         lock._engine.submit(partial(lock._engine.release, lease, released))
         lock._count_off(lease)
         return released
@@ -111,7 +111,7 @@ def release_writer(lock: BaseWriteLock) -> Steps[bool]:
     swap = None
     try:
         if lock._keeps_reading:
-            swapped: CallerOperation[None] = lock._new_operation()
+            swapped: CallerFuture[None] = lock._new_future()
             hold, swap = lock._new_swap(swapped)
             lock._stop_writing(hold, swap)
     except WheelLockError:
@@ -130,7 +130,7 @@ def release_writer(lock: BaseWriteLock) -> Steps[bool]:
 def downgrade(lock: BaseWriteLock, reader_class: Callable[..., Reader]) -> Steps[Reader]:
     """Replace a writer's lease with a reader's; return the lock object that holds the latter."""
     lock._check_downgrade()
-    swapped: CallerOperation[None] = lock._new_operation()
+    swapped: CallerFuture[None] = lock._new_future()
     hold, swap = lock._new_swap(swapped)
     swapped.undeliverable = swap.give_up
     reader = reader_class(*lock._as_reader())
@@ -161,7 +161,7 @@ def export(lock: BaseLock) -> Steps[str]:
     """End a held lease without releasing the lock; return the text by which it can be adopted."""
     lease = lock._to_change("export")
     handoff, engine = lock._handoff(lease), lock._server
-    exported: CallerOperation[None] = lock._new_operation()
+    exported: CallerFuture[None] = lock._new_future()
     undo = partial(engine.undo_export, lease, exported)
     exported.undeliverable = undo
     try:
@@ -181,7 +181,7 @@ def adopt(
     engine, handoff = side._server, Handoff.from_text(text)
     lock_type, options = adopted_type(handoff), adopted_options(handoff, thread_local)
     lock = lock_class(engine, lock_type, handoff.name, options, on_lost, **more)
-    adopted: CallerOperation[bool] = lock._new_operation()
+    adopted: CallerFuture[bool] = lock._new_future()
     request = Adopt(engine.leases, lock._new_lease(lock_name(lock.name)), options, handoff, adopted)
     adopted.undeliverable = request.give_up
     try:
@@ -221,7 +221,7 @@ def acquire_many(
 ) -> Steps[dict[Name, AnyLock | None]]:
     """Try once to acquire each of ``names``; return the lock of each, or None."""
     engine = side._server
-    acquired: CallerOperation[None] = side._new_operation()
+    acquired: CallerFuture[None] = side._new_future()
 
     def new_lock(name: Name) -> AnyLock:
         return lock_class(engine, EXCLUSIVE, name, options, on_lost)
@@ -256,7 +256,7 @@ def release_all(
     try:
         leases, lost, missing = choose()
         if leases:
-            released: CallerOperation[dict[str | bytes, LossReason]] = side._new_operation()
+            released: CallerFuture[dict[str | bytes, LossReason]] = side._new_future()
             side._engine.submit(partial(side._server.release_many, leases, released))
     except (WheelLockError, TypeError):
         raise

@@ -115,7 +115,7 @@ class BaseWriteLock(BaseReentrantLock):
 
     def _read_on(self, hold: HoldCount, lease: Lease, reader: BaseReadLock) -> None:
         """Count a downgrade whose result is ``reader``. An interruption in here leaves both unchanged."""
-        reader._look_at(hold)
+        reader._show(hold)
         reader._lease = lease
         self._downgraded(hold, lease, 1)
 

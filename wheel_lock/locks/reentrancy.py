@@ -91,7 +91,7 @@ class BaseReentrantLock(BaseLock):
 
     @property
     def count(self) -> int:
-        """How often the caller holds the lock."""
+        """The number of acquires that the caller has not released yet."""
         hold = self._hold(self._caller())
         return hold.times(self._half) if hold is not None and hold.lease.group.alive else 0
 
@@ -106,7 +106,7 @@ class BaseReentrantLock(BaseLock):
         if owner.holds is not None:
             owner.holds.pop(self._hold_key, None)
 
-    def _again(self) -> bool:
+    def _acquire_again(self) -> bool:
         """Count one acquire more if the caller holds the lock; return False if it does not. Needs no request.
 
         Raises:
@@ -139,18 +139,18 @@ class BaseReentrantLock(BaseLock):
             raise LockAlreadyHeld(
                 f"The lock {quoted(self.name)} is held already, and was acquired without a fence", self.name
             )
-        self._look_at(hold)
+        self._show(hold)
         hold.add(self._half, 1)  # last: an interruption before leaves the count unchanged
         return True
 
-    def _look_at(self, hold: HoldCount) -> None:
+    def _show(self, hold: HoldCount) -> None:
         """Make this object show ``hold`` to other threads and tasks."""
         self._last, self._lease = hold, hold.lease
 
     def _take(self, lease: Lease) -> None:
         hold, owner = HoldCount(lease, self._options), lease.owner
         hold.add(self._half, 1)
-        self._look_at(hold)
+        self._show(hold)
         if owner.holds is None:
             owner.holds = {}
         owner.holds[self._hold_key] = hold

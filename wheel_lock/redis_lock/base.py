@@ -6,12 +6,13 @@ import math
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import redis.asyncio
 from redis import exceptions
 
 from wheel_lock.context import LockContext
+from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import (
     LockAlreadyHeld,
     LockLost,
@@ -23,17 +24,13 @@ from wheel_lock.errors import (
 )
 from wheel_lock.lease import Owner
 from wheel_lock.lock_types import EVERLASTING, EXCLUSIVE
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN
 from wheel_lock.locks import operations
 from wheel_lock.locks.operations import Steps
-from wheel_lock.options import MAX_SECONDS, lock_options
+from wheel_lock.options import MAX_SECONDS, LockOptions, lock_options
 from wheel_lock.redis_lock.grants import GRANTS, Grant
 from wheel_lock.sync.call import current_owner
-
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.lock_types.base import LockType
-    from wheel_lock.options import LockOptions
 
 RENEWED_FROM_S = 0.2  # a shorter timeout ends within 20 ticks: such a lock is meant to expire
 FOR_EVER = (True, None)  # the wait without a limit

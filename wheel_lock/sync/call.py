@@ -10,7 +10,7 @@ from wheel_lock.engine.future import end_quietly
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Owner
-from wheel_lock.locks.callers import CallerOperation, Side
+from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.runtime.greenlets import greenlet_owner, new_gate
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.native import local
@@ -47,7 +47,7 @@ def current_owner() -> Owner:
     return mark.owner
 
 
-class SyncFuture(CallerOperation[T]):
+class SyncFuture(CallerFuture[T]):
     """A future that a thread waits for."""
 
     __slots__ = ("_deaths", "_engine", "_gate")
@@ -88,7 +88,7 @@ class ThreadSide(Side):
 
     __slots__ = ()
 
-    def _new_operation(self) -> CallerOperation[Any]:
+    def _new_future(self) -> CallerFuture[Any]:
         return SyncFuture(self._engine)
 
 

@@ -64,7 +64,7 @@ class Lock(ThreadSide, BaseLock):
         If it is interrupted (by KeyboardInterrupt, say) the lock is released all the same, without waiting for the server.
 
         Returns:
-            True if it is released; False only from locks that can be acquired again, while they are still held.
+            True if it is released, False if a lock that can be acquired again is still held by this thread.
 
         Raises:
             LockNotHeld: It was not acquired, or has been released already.

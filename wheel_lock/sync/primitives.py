@@ -47,22 +47,9 @@ class ReentrantLock(BaseReentrantLock, Lock):
             LockLost: This thread has acquired it before and lost it since, and has not released it yet.
             LockUnavailable, LockTimeout, LockServerError, ValueError: As for :meth:`wheel_lock.Lock.acquire`.
         """
-        if token is None and self._again():
+        if token is None and self._acquire_again():
             return True
         return super().acquire(blocking, blocking_timeout, token)
-
-    @uninterrupted_start
-    def release(self) -> bool:
-        """Release the lock once.
-
-        Returns:
-            True if it is fully released, False if this thread still holds it.
-
-        Raises:
-            LockNotHeld, LockLost, WrongThread, LockUnavailable, LockTimeout, LockServerError: As for
-                :meth:`wheel_lock.Lock.release`.
-        """
-        return run(operations.release(self))
 
 
 class ReadLock(BaseReadLock, ReentrantLock):
