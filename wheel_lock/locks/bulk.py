@@ -23,7 +23,7 @@ Name = TypeVar("Name", bound=str | bytes)
 AnyLock = TypeVar("AnyLock", bound=BaseLock)
 
 _BEGUN, _ENDED = (object(),), (object(),)
-_PART = 4000  # names that are handed over at once
+_PART = 4000  # names per part of a bulk acquire
 
 
 class BulkAcquire(Generic[Name, AnyLock]):
