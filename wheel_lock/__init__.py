@@ -1,4 +1,4 @@
-"""Very many Redis locks, every one of them kept alive from one thread.
+"""Very many Redis locks, all renewed from one thread.
 
 >>> import wheel_lock
 >>> wheel_lock.LossReason.KEY_GONE.value

@@ -1,4 +1,4 @@
-"""The asyncio side of a context: :attr:`wheel_lock.LockContext.asyncio` and the lock objects that it makes."""
+"""The public names for asyncio: the class of :attr:`wheel_lock.LockContext.asyncio`, and those of its locks."""
 
 from wheel_lock.aio.context import AsyncContext
 from wheel_lock.aio.lock import Lock

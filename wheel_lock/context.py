@@ -1,4 +1,4 @@
-"""LockContext: what a process shares. It makes locks, acquires and releases many at once, and tells how it goes."""
+"""LockContext, the public entry point: it makes locks, and acquires, releases and adopts them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from wheel_lock.sync.context import ThreadContext
 from wheel_lock.sync.factory import ThreadLocks
 from wheel_lock.sync.lock import Lock
 
-_EXIT_TIMEOUT_S = 0.8  # so that a process that holds locks still ends within a second
+_EXIT_TIMEOUT_S = 0.8  # a process that holds locks ends within a second
 
 
 class LockContext(ThreadLocks, ThreadContext):
@@ -36,31 +36,31 @@ class LockContext(ThreadLocks, ThreadContext):
 
     Args:
         client: A ``redis.Redis`` or ``redis.asyncio.Redis`` client, one from ``Sentinel.master_for``, or a ``RedisCluster``
-            of either. Its settings are used - TCP, unix socket or TLS, credentials, database - but none of its
-            connections: the context has its own.
-        timer: The timer to live on; by default one that all contexts of the process share. The timeout of a
-            renewed lock must be a little longer than four of its ticks; a shorter one raises ValueError at the acquire.
+            of either. The context uses its settings (TCP, unix socket or TLS, credentials, database), and connections of
+            its own.
+        timer: The timer to use; by default one that all contexts of the process share. The timeout of a renewed lock must
+            be a little longer than four of its ticks; a shorter one raises ValueError at the acquire.
         batch_size: Leases per renewal script call.
         response_timeout: Seconds that a call may stay unanswered, reconnecting included, before it raises.
         connect_timeout: Seconds for each step of connecting: TCP, TLS, user and password, and the loading of the scripts.
             Those are up to nine round trips; all together may take four times as long. The time of a credential provider
-            does not count; each silent address of the server's name is tried for the time of a step on top.
+            does not count; each silent address of the server's name may take the time of one step more.
         close_timeout: Seconds that :meth:`close` may take.
-        release_on_close: Whether :meth:`close`, and the end of the interpreter, release what is held, or leave it to
-            expire.
-        fallback_interval: Seconds after which a waiter that has heard nothing looks by itself, at the latest.
+        release_on_close: True to release the held locks at :meth:`close` and at the end of the interpreter, False to let
+            them expire.
+        fallback_interval: Seconds after which a waiter without a wake-up tries again, at the latest.
         max_held: The most locks that may be held at once; None for no bound.
         max_waiting: The most callers that may wait for locks at once; None for no bound.
-        min_replicas: How many replicas must have acknowledged a grant (WAIT) before it counts. Otherwise it is taken back,
+        min_replicas: The number of replicas that must acknowledge a grant (WAIT) before it counts. Otherwise it is undone,
             and acquiring raises :class:`~wheel_lock.NotReplicated`.
-        replica_timeout: Seconds that they may take.
-        declare_keys: Whether each call of a script is about one lock and declares its keys, for services that route
-            calls by those (some managed Redis offerings, Envoy, twemproxy). A service that refuses other calls is found
-            out about and talked to in this way in any case.
-        track_acquisitions: Whether the warning about an abandoned lock tells where it was acquired.
+        replica_timeout: Seconds that the acknowledgements may take.
+        declare_keys: True if each call of a script is about one lock and declares its keys, for services that route calls
+            by those (some managed Redis offerings, Envoy, twemproxy). A service that refuses other calls is detected, and
+            gets such calls in any case.
+        track_acquisitions: True if the warning about an abandoned lock names the line that acquired it.
 
     Raises:
-        TypeError: ``client`` is not a client of one server over a socket, or ``timer`` no timer.
+        TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
         ValueError: A setting is out of range.
 
     Example:
@@ -106,7 +106,7 @@ class LockContext(ThreadLocks, ThreadContext):
             track_acquisitions=track_acquisitions,
         )
         self._connector = connector_for(client)
-        self._client: AnyClient | None = None  # of a shared one that connects with what is the client's
+        self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
 
     @classmethod
@@ -119,7 +119,7 @@ class LockContext(ThreadLocks, ThreadContext):
             options: As for the class.
 
         Raises:
-            TypeError: ``url`` is no text.
+            TypeError: ``url`` is not a str.
             ValueError: It has none of these forms, or a setting is out of range. The message shows no part of the URL.
         """
         if not isinstance(url, str):
@@ -130,10 +130,10 @@ class LockContext(ThreadLocks, ThreadContext):
     def shared(cls, client: AnyClient) -> LockContext:
         """Return the one context of this process for ``client``, made at the first call and anew after a close.
 
-        Clients that share a connection pool share it, too: frameworks make a client per request, but keep the pool.
-        The client (its pool, or the client of a cluster) keeps it, and it is collected with that; locks that are held stay
-        held. Where a ``redis_connect_func``, a credential provider and the like refer to the client, the context keeps the
-        client in turn. A program that keeps a lock only, and neither of the two, cannot reconnect then.
+        Clients that share a connection pool share it, too: frameworks make a client per request, but keep the pool. The
+        pool (or the client of a cluster) keeps the context, which is collected with it; held locks stay held. If a
+        ``redis_connect_func``, a credential provider and the like refer to the client, the context keeps the client in
+        turn. A program that keeps only a lock, but neither client nor context, cannot reconnect then.
         """
         pool: Any = getattr(client, "connection_pool", client)
         context: LockContext | None = getattr(pool, _SHARED, None)
@@ -143,7 +143,7 @@ class LockContext(ThreadLocks, ThreadContext):
                 if context is None or context.closed:
                     context = cls(client)
                     if context._connector.let_go(client, pool):
-                        context._client = client  # which refers to itself anyway
+                        context._client = client  # a cycle that the client has anyway
                     setattr(pool, _SHARED, context)
         return context
 
@@ -152,12 +152,10 @@ class LockContext(ThreadLocks, ThreadContext):
         """Return a context whose locks a majority of independent masters grants (Redlock).
 
         Args:
-            clients: One for each master, at least three; an odd number, because an even one bears no more failures.
+            clients: One for each master, at least three; an odd number, because one more tolerates no more failures.
             options: See :class:`~wheel_lock.quorum.context.QuorumContext`.
         """
         return QuorumContext(clients, **options)
-
-    # -- locks -------------------------------------------------------------------------------------------------------
 
     def lock(
         self,
@@ -180,21 +178,20 @@ class LockContext(ThreadLocks, ThreadContext):
 
         Args:
             name: Its name, 1 to 512 bytes of any value that do not begin with ``wheel_lock:``; text is sent as UTF-8.
-            timeout: Its time-to-live in seconds: how long it outlives a holder that crashes.
-            blocking: Whether ``acquire`` waits while another holds it.
+            timeout: Its time-to-live in seconds, after which it expires if its owner crashes.
+            blocking: True if ``acquire`` waits while another owner holds it.
             blocking_timeout: Longest such wait in seconds, reconnecting included; None for ever.
-            renew: Whether to renew it until it is released.
+            renew: True to renew it until it is released.
             renew_every: Seconds between renewals; a third of the timeout by default. It must be less than
-                0.99 timeout - 2 ms, the time for which a lease is believed, and is rounded down to 30 ms before that, with
-                a WARNING.
-            max_renewals: How many renewals at most; it is lost when the last one runs out.
+                0.99 timeout - 2 ms, the validity of a lease, and is rounded down to 30 ms before that, with a WARNING.
+            max_renewals: The most renewals; it is lost when the last one runs out.
             max_hold: Seconds for which it may be held at most; it is lost then.
-            retry_every: Ask every so many seconds while waiting, instead of being woken by the release.
-            max_attempts: How many attempts at most while waiting, ``retry_every`` (0.1 by default) apart.
-            fencing: Whether each grant draws a number that only grows, to be checked by what the lock protects.
+            retry_every: Seconds between attempts of a waiter, which then does not listen for wake-ups.
+            max_attempts: The most attempts of a waiter, ``retry_every`` (0.1 by default) apart.
+            fencing: True if each grant draws a number that only grows, to be checked by the protected resource.
             on_lost: Called once with a :class:`~wheel_lock.LostEvent`, on the context's notifier thread, if it is lost.
-            thread_local: Whether it belongs to the thread that acquires it: no other may release it, and it is renewed
-                no more when that thread ends.
+            thread_local: True if it belongs to the thread that acquires it: no other may release it, and its renewal ends
+                with that thread.
 
         Raises:
             ValueError: A value is out of range; before any I/O.
@@ -232,21 +229,21 @@ class LockContext(ThreadLocks, ThreadContext):
         """Try once to acquire each of ``names``, many of them per round trip.
 
         Args:
-            names: The names; one that is given twice counts once.
-            all_or_nothing: Whether one that another holds means that none is acquired.
-            blocking_timeout: Longest time in seconds for the whole call; None where each part has ``response_timeout``.
-                What another holds is not waited for in any case.
+            names: The names; duplicates are ignored.
+            all_or_nothing: True if none is acquired when another owner holds one of them.
+            blocking_timeout: Longest time in seconds for the whole call; with None each part has ``response_timeout``. The
+                call does not wait for locks that another owner holds in any case.
             thread_local: As for :meth:`lock`, but False by default: locks in bulk belong to the process.
             timeout, renew, renew_every, max_renewals, max_hold, on_lost: As for :meth:`lock`.
 
         Returns:
-            For each name its held lock, or None where another holds it; with ``all_or_nothing`` all locks or only None.
+            The held lock of each name, or None if another owner holds it; with ``all_or_nothing`` all locks or only None.
 
         Raises:
             ValueError: A name or a value is out of range; before any I/O.
-            TypeError: ``names`` is one text; before any I/O.
-            LockUnavailable, LockTimeout, LockServerError: Not all could be asked for. Nothing is left acquired.
-            TooManyLocks: ``max_held`` does not allow that many. Nothing is left acquired.
+            TypeError: ``names`` is a str or bytes; before any I/O.
+            LockUnavailable, LockTimeout, LockServerError: Not all could be requested. None is left acquired.
+            TooManyLocks: ``max_held`` does not allow that many. None is left acquired.
         """
         terms = {"renew": renew, "renew_every": renew_every, "max_renewals": max_renewals, "max_hold": max_hold}
         options = lock_options(timeout, blocking=False, thread_local=thread_local, **terms)
@@ -255,28 +252,27 @@ class LockContext(ThreadLocks, ThreadContext):
 
     @uninterrupted_start
     def release_many(self, locks: Iterable[Lock | None]) -> None:
-        """Release ``locks``, many of them per round trip. None is passed over, so results of ``acquire_many`` fit.
+        """Release ``locks``, many of them per round trip. None is skipped, so results of ``acquire_many`` can be passed.
 
-        All of ``locks`` is read first: where the iterable raises half-way, by itself or because it is interrupted, nothing
-        is released. Interrupted before or after that, all of it is released, without waiting for the server.
+        All of ``locks`` is read first: if the iterable raises half-way, by itself or by an interruption, nothing is
+        released. After an interruption before or after that, all of it is released, without waiting for the server.
 
         Raises:
-            LockNotHeld, WrongThread: One of them cannot be released by this thread; nothing has been released then.
-            TypeError: One of them is reentrant, or no lock; nothing has been released then.
+            LockNotHeld, WrongThread: This thread cannot release one of them; nothing has been released then.
+            TypeError: One of them is reentrant, or not a lock; nothing has been released then.
             LocksLost: Some had been lost before; the others are released.
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.release`.
         """
         run(operations.release_many(self, locks))
 
     def adopt(self, text: str, *, on_lost: OnLost | None = None, thread_local: bool = True) -> Lock:
-        """Take over a lock that somebody, here or in another process, has let go of with :meth:`Lock.export`.
+        """Take over a lock that was given up with :meth:`Lock.export`, in this or another process.
 
-        The new lease has a token of its own, so a text works once, and the same fence. Like one that is acquired, it
-        begins with a whole timeout.
+        The new lease has the same fence, and a token of its own, so a text works once. It begins with a whole timeout.
 
         Args:
-            text: What ``export`` has returned: a secret that is enough to take the lock.
-            on_lost, thread_local: As for :meth:`lock`; all else is as it was for the exporter.
+            text: The result of ``export``: a secret, sufficient to take the lock.
+            on_lost, thread_local: As for :meth:`lock`; all other parameters are those of the exporter.
 
         Returns:
             The lock, held.
@@ -284,8 +280,8 @@ class LockContext(ThreadLocks, ThreadContext):
         Raises:
             InvalidHandoff: The text is malformed, has been changed, has another fence than its lock, or the lock's
                 ``max_hold`` is over.
-            LockLost: The lease has expired meanwhile, or somebody has adopted it already.
-            LockNotAcquired: It was adopted, but the answer came too late for it to be held; it is released.
+            LockLost: The lease has expired, or has been adopted already.
+            LockNotAcquired: It was adopted, but the reply came too late to hold it; it is released.
             TooManyLocks: ``max_held`` does not allow one more. The text can still be used.
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.acquire`.
         """
@@ -294,24 +290,23 @@ class LockContext(ThreadLocks, ThreadContext):
     def locked(self, name: str, timeout: float = 30.0, **terms: Unpack[LockTerms]) -> Locked:
         """Return a decorator: the function, or coroutine function, runs while it holds a lock.
 
-        The lock is not reentrant: a call that is part of another one which holds the same name, in the same thread or
-        task, raises LockAlreadyHeld instead of waiting for ever.
+        The lock is not reentrant: a recursive call that needs the same name, in the same thread or task, raises
+        LockAlreadyHeld instead of waiting for ever.
 
-        The lock is released when the function returns, so a result whose work is still to come is refused: generators and
-        context managers made of them, coroutines, futures and tasks that are not done, and iterators that call a function
-        when they are read (``map``, ``filter``, ``re.finditer``, or a ``zip`` of those). A function that is no coroutine
-        function may not return any other awaitable either. The result is closed or cancelled where possible, and the call
-        raises TypeError. Other iterators, files and finished futures are returned; iterators of other classes are not
-        recognised, whenever they do their work.
+        The lock is released when the function returns, so an unfinished result is refused: generators and context managers
+        made of them, coroutines, futures and tasks that are not done, and iterators that call a function when they are
+        read (``map``, ``filter``, ``re.finditer``, or a ``zip`` of those). A function that is not a coroutine function may
+        not return any other awaitable either. The result is closed or cancelled if possible, and the call raises
+        TypeError. Other iterators, files and finished futures are returned; lazy iterators of other classes are not
+        recognised.
 
         Args:
-            name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for what it leads to.
+            name: The lock's name; ``{user_id}`` stands for the argument of that name, ``{order.id}`` for its attribute.
             timeout, terms: As for :meth:`lock`.
 
         Raises:
-            ValueError: A value is out of range, or the name speaks of what is no parameter.
-            TypeError: The function is a generator, or a context manager made of one: its body would run after the lock
-                has been released.
+            ValueError: A value is out of range, or a field of the name is not a parameter.
+            TypeError: The function is a generator, or a context manager made of one, whose body would run without the lock.
 
         Example:
             >>> from wheel_lock.testing import fake_context
@@ -330,14 +325,14 @@ class LockContext(ThreadLocks, ThreadContext):
 
     @property
     def asyncio(self) -> AsyncContext:
-        """This context as asyncio sees it: the same names, awaitable."""
+        """This context for asyncio: the same methods, awaitable."""
         return AsyncContext(self._engine, self)
 
     def __repr__(self) -> str:
         return f"<LockContext {self._engine.connector.describe()} {self._state}>"
 
 
-_SHARED = "_wheel_lock_context"  # attribute of a pool: a table would keep for ever a context that leads to its pool
+_SHARED = "_wheel_lock_context"  # attribute of a pool: a table would keep contexts and their pools for ever
 _shared_lock = RLock()
 
 
@@ -352,19 +347,19 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _at_exit() -> None:
-    """Release what is held, within a bounded time for all contexts together; what cannot be released expires."""
+    """Release the held locks, within one time limit for all contexts; those that are not released by then expire."""
     closing: list[SyncFuture[None]] = []
     engines = list(ENGINES)
     for engine in engines:
         engine.exiting = True
     for engine in engines:
         if (engine.held or engine.timer.running) and not engine.closed and not engine.timer.stopped:
-            waiting: SyncFuture[None] = SyncFuture(engine)
-            engine.post_if_open(partial(engine.end, _EXIT_TIMEOUT_S, waiting))
-            closing.append(waiting)
-    for waiting in closing:
+            ended: SyncFuture[None] = SyncFuture(engine)
+            engine.post_if_open(partial(engine.end, _EXIT_TIMEOUT_S, ended))
+            closing.append(ended)
+    for ended in closing:
         try:
-            waiting.wait()
-            waiting.result()
+            ended.wait()
+            ended.result()
         except LockError:
-            pass  # nobody is left to be told
+            pass  # at the end of the interpreter no caller is left

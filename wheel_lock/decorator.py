@@ -37,8 +37,7 @@ def _call_of(lock: BaseLock, owner: Owner) -> tuple[Owner, LockEngine, str | byt
     outer = _calls.get(call)
     if outer is not None and outer.is_held:
         raise LockAlreadyHeld(
-            f"The lock {quoted(lock.name)} is held by a call that this one is part of, and is not reentrant",
-            lock.name,
+            f"The lock {quoted(lock.name)} is held by a call that this one is part of, and is not reentrant", lock.name
         )
     return call
 

@@ -63,16 +63,12 @@ def _called(function: Any) -> Any:
 
 
 def is_awaited(function: Any) -> bool:
-    """Return whether ``function`` is a coroutine function, whose result is awaited while the lock is held."""
+    """Return True if ``function`` is a coroutine function, whose result is awaited while the lock is held."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_called(function))
 
 
 def refuse_to_decorate(function: Callable[..., Any]) -> None:
-    """Raise TypeError for a function whose body does not run when it is called.
-
-    Raises:
-        TypeError: The function is a generator, or a context manager made of one.
-    """
+    """Raise TypeError for a generator, or a context manager made of one: a call does not run the body."""
     called = _called(function)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise TypeError(f"{title_of(function)} is a generator: {_TOO_LATE}; acquire the lock in the body")
@@ -83,15 +79,9 @@ def refuse_to_decorate(function: Callable[..., Any]) -> None:
 
 
 def refuse_to_return(result: Any, title: str, *, awaited: bool) -> None:
-    """Raise TypeError for an unfinished result, after it has been closed or cancelled.
+    """Raise TypeError for an unfinished ``result`` of the function ``title``, after it has been closed or cancelled.
 
-    Args:
-        result: The result of the function.
-        title: The name of the function.
-        awaited: Whether it is a coroutine function.
-
-    Raises:
-        TypeError: The result is unfinished.
+    ``awaited`` is True for a coroutine function, whose result has been awaited.
     """
     if type(result) in _DONE:
         return
@@ -100,10 +90,8 @@ def refuse_to_return(result: Any, title: str, *, awaited: bool) -> None:
         return
     what, instead = found
     if issubclass(type(result), Coroutine) and not awaited:
-        title, instead = (
-            f"{title} is no coroutine function, but",
-            "decorate one (async def), and await this in its body",
-        )
+        title = f"{title} is no coroutine function, but"
+        instead = "decorate one (async def), and await this in its body"
     raise TypeError(f"{title} returned {what}: it would run unlocked; {instead}")
 
 
@@ -165,7 +153,7 @@ def _cancel(future: asyncio.Future[Any] | concurrent.futures.Future[Any]) -> Non
 
 
 def _is_lazy(iterator: Any) -> bool:
-    """Return whether reading ``iterator`` calls a function, or resumes a generator."""
+    """Return True if reading ``iterator`` calls a function, or resumes a generator."""
     parts = [iterator]
     for part in parts:
         if issubclass(type(part), (*_CALLS_LATER, Generator)):

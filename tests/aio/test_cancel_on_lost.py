@@ -15,6 +15,7 @@ from tests.aio.lock_loser import TIMEOUT_S, LockLoser, cancelling, undisturbed
 from tests.aio.support import ended, raising, until
 from wheel_lock import LockLost, LossReason
 from wheel_lock.aio import call as aio_call
+from wheel_lock.aio.cancellation import CancelOnLoss
 from wheel_lock.lease import Lease
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")
@@ -92,16 +93,16 @@ async def test_a_lock_acquired_without_a_block_cancels_nobody(loser: LockLoser) 
 async def test_a_loss_between_the_grant_and_the_block_is_told_there_and_cancels_nobody_later(
     loser: LockLoser, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    guard = aio_call.TaskOwner.guard
+    guard = CancelOnLoss.__init__
 
-    def losing(owner: aio_call.TaskOwner, lease: Lease, alarm: Callable[[], object]) -> None:
+    def losing(guarding: CancelOnLoss, lease: Lease, owner: aio_call.TaskOwner) -> None:
         if not guarded:
             loser.delete()
-        guard(owner, lease, alarm)
+        guard(guarding, lease, owner)
         if guarded:
             loser.delete()
 
-    monkeypatch.setattr(aio_call.TaskOwner, "guard", losing)
+    monkeypatch.setattr(CancelOnLoss, "__init__", losing)
     async with raising(LockLost), loser.lock():
         pytest.fail("nobody is let in")
     await undisturbed()

@@ -1,5 +1,4 @@
-"""The lock objects and contexts for asyncio: how a call awaits the timer's thread, and what a cancellation does.
+"""The lock objects and contexts for asyncio: a call awaits the timer's thread, and may be cancelled.
 
-The rules of the locks themselves are in :mod:`wheel_lock.locks`. Programs import :mod:`wheel_lock.asyncio`, which offers
-the public names of this package.
+What locks do is in :mod:`wheel_lock.locks`. Programs import the public names from :mod:`wheel_lock.asyncio`.
 """

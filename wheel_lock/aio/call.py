@@ -1,6 +1,6 @@
-"""A calling task: who it is, and how it waits for the one thread to do its work. What sync/call.py is for threads.
+"""The calling task: its owner, and its wait for the timer's thread. The counterpart of sync/call.py.
 
-A result travels from the timer's thread to the event loop through ``call_soon_threadsafe``, many at a time.
+Results travel from the timer's thread to the event loop by ``call_soon_threadsafe``, many per call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Lease, Owner
-from wheel_lock.locks.callers import CallerOperation, Side
+from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
@@ -25,13 +25,13 @@ logger = logging.getLogger("wheel_lock")
 
 T = TypeVar("T")
 
-_LOOK_AROUND_S = 1.0  # so often waiting tasks make sure that the thread they wait for is still there
+_CHECK_EVERY_S = 1.0  # waiting tasks check at this interval that the timer's thread is alive
 
 
 class LoopBridge:
-    """Completions on their way to one event loop. One wake-up of the loop serves all that come before it runs."""
+    """The completed futures of one event loop. One wake-up of the loop serves all that arrive before it runs."""
 
-    __slots__ = ("__weakref__", "_arrived", "_called", "_look", "expected", "in_daemon", "loop")
+    __slots__ = ("__weakref__", "_arrived", "_called", "_check", "expected", "in_daemon", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -39,10 +39,10 @@ class LoopBridge:
         self.expected: set[AsyncFuture[Any]] = set()
         self._arrived: deque[asyncio.Future[None]] = deque()
         self._called = False
-        self._look: asyncio.TimerHandle | None = None
+        self._check: asyncio.TimerHandle | None = None
 
     def put(self, future: asyncio.Future[None]) -> None:
-        """Wake who waits for ``future``. From any thread.
+        """Complete ``future`` on the event loop. From any thread.
 
         Raises:
             RuntimeError: The loop is closed.
@@ -50,13 +50,13 @@ class LoopBridge:
         self._arrived.append(future)
         if not self._called:
             self._called = True
-            self.loop.call_soon_threadsafe(self._hand_out)
-        elif self.loop.is_closed():  # and what was called for before will never be handed out
+            self.loop.call_soon_threadsafe(self._complete)
+        elif self.loop.is_closed():  # the earlier call will never run
             raise RuntimeError("Event loop is closed")
 
     @uninterrupted_start
-    def _hand_out(self) -> None:
-        self._called = False  # first, so that what arrives from here on is sure to be called for
+    def _complete(self) -> None:
+        self._called = False  # first, so that futures which arrive from here on cause another call
         try:
             arrived = self._arrived
             while arrived:
@@ -64,95 +64,92 @@ class LoopBridge:
                     arrived[0].set_result(None)
                 arrived.popleft()
         except BaseException:
-            self.loop.call_soon(self._hand_out)  # an interruption must not leave a task waiting
+            self.loop.call_soon(self._complete)  # an interruption must not leave a task waiting
             raise
 
-    def look_later(self) -> None:
-        """Look after those who wait: a result might never come."""
-        if self._look is None:
-            self._look = self.loop.call_later(_LOOK_AROUND_S, self._look_around)
+    def check_later(self) -> None:
+        """Schedule a check of the expected futures: the timer's thread may end without completing them."""
+        if self._check is None:
+            self._check = self.loop.call_later(_CHECK_EVERY_S, self._check_expected)
 
     @uninterrupted_start
-    def _look_around(self) -> None:
-        self._look = None
+    def _check_expected(self) -> None:
+        self._check = None
         try:
             expected = tuple(self.expected)
-            for awaiting in expected:
-                awaiting.give_up_if_alone()
-            for timer in {awaiting.engine.timer for awaiting in expected}:
-                timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came
+            for future in expected:
+                future.fail_if_thread_ended()
+            for timer in {future.engine.timer for future in expected}:
+                timer.wake()  # cheap, and an interrupted caller may have noted a wake-up that it did not send
         finally:
             if self.expected:
-                self.look_later()
+                self.check_later()
 
 
 class _Here(threading.local):
-    mailbox: weakref.ref[LoopBridge] | None = None  # weak, so that a closed loop and its tasks can go
+    bridge: weakref.ref[LoopBridge] | None = None  # weak, so that a closed loop and its tasks can be collected
 
 
 _here = _Here()
 
 
-def _mailbox() -> LoopBridge:
+def _loop_bridge() -> LoopBridge:
     loop = asyncio.get_running_loop()
-    known = _here.mailbox
-    mailbox = None if known is None else known()
-    if mailbox is None or mailbox.loop is not loop:
-        mailbox = LoopBridge(loop)
-        _here.mailbox = weakref.ref(mailbox)
-    return mailbox
+    known = _here.bridge
+    bridge = None if known is None else known()
+    if bridge is None or bridge.loop is not loop:
+        bridge = LoopBridge(loop)
+        _here.bridge = weakref.ref(bridge)
+    return bridge
 
 
-class AsyncFuture(CallerOperation[T]):
-    """An operation that a task awaits.
-
-    Args:
-        engine: Whose operation.
+class AsyncFuture(CallerFuture[T]):
+    """A future that a task awaits.
 
     Attributes:
-        engine: As above.
+        engine: The engine that completes it.
     """
 
-    __slots__ = ("_deaths", "_future", "_mailbox", "engine")
+    __slots__ = ("_bridge", "_deaths", "_future", "engine")
 
     def __init__(self, engine: LockEngine) -> None:
-        # Not through super(): what it would be told is a method here, because a bound one would make a cycle.
+        # Not through super(): its ``notify`` would be a bound method of this object, which makes a cycle.
         self._value = None
         self.done = False
         self.error = None
         self.engine = engine
         self._deaths = engine.deaths
-        self._mailbox = mailbox = _mailbox()
-        self._future: asyncio.Future[None] = mailbox.loop.create_future()
+        self._bridge = bridge = _loop_bridge()
+        self._future: asyncio.Future[None] = bridge.loop.create_future()
         self.undeliverable = None
 
     def _tell(self) -> None:
-        if self.error is not None and self.engine.exiting and self._mailbox.in_daemon:
+        if self.error is not None and self.engine.exiting and self._bridge.in_daemon:
             return  # its loop's thread, a daemon, could only print it
         try:
-            self._mailbox.put(self._future)
+            self._bridge.put(self._future)
         except RuntimeError:
             NOTIFIER.post(logger.info, "an event loop was closed before the result of its task arrived")
             if self.undeliverable is not None:
                 self.undeliverable()
 
     def wait(self) -> Generator[Any, None, None]:
-        mailbox = self._mailbox
-        mailbox.expected.add(self)
-        mailbox.look_later()
+        bridge = self._bridge
+        bridge.expected.add(self)
+        bridge.check_later()
         try:
             yield from self._future
         except BaseException:
             self.engine.interrupted = True
             raise
         finally:
-            mailbox.expected.discard(self)
+            bridge.expected.discard(self)
 
     def pause(self) -> Generator[Any, None, None]:
         yield  # as asyncio.sleep(0) does
 
-    def give_up_if_alone(self) -> None:
-        """Wait no more if the thread that was to complete it is not there any more. On the event loop."""
+    def fail_if_thread_ended(self) -> None:
+        """Fail with LockUnavailable if the timer's thread has ended. On the event loop."""
         ended = self.engine.deaths != self._deaths or self.engine.timer.stopped
         if ended and not self.done and not self._future.done():
             self._future.set_exception(LockUnavailable("The thread that keeps the locks ended before it answered"))
@@ -163,38 +160,41 @@ class TaskSide(Side):
 
     __slots__ = ()
 
-    def _new_operation(self) -> CallerOperation[Any]:
+    def _new_future(self) -> CallerFuture[Any]:
         return AsyncFuture(self._engine)
 
 
 @uninterrupted_start
 @coroutine
 def run(steps: Generator[Any, None, T]) -> Generator[Any, None, T]:
-    """Carry out an operation (see locks/operations.py) in the calling task; return its result, to be awaited."""
+    """Carry out an operation (see locks/operations.py) in the calling task; return an awaitable of its result."""
     return (yield from steps)
 
 
 class TaskOwner(Owner):
-    """A task as the owner of leases. They end with its event loop, not with the task: locks are handed on in asyncio.
+    """A task as the owner of leases. They end with its event loop, not with the task: tasks pass locks on to others.
 
     Args:
         task: The task.
-        outlived: The leases outlive the event loop, too.
+        outlived: True if the leases outlive the event loop, too.
+
+    Attributes:
+        alarms: Called on the timer's thread if the lease in the key is lost; quick, and without exceptions.
     """
 
-    __slots__ = ("_alarms", "_loop", "_outlived", "_task")
+    __slots__ = ("_loop", "_outlived", "_task", "alarms")
 
     def __init__(self, task: asyncio.Task[Any], *, outlived: bool = False) -> None:
-        # Weak, because a held lease keeps its owner, and must not keep what nobody else wants any more.
+        # Weak, because a held lease keeps its owner, and must not keep a task that has no other reference.
         self._task = weakref.ref(task)
         self._loop = weakref.ref(task.get_loop())
         self._outlived = outlived
         self.holds = None
-        self._alarms: dict[Lease, Callable[[], object]] = {}
+        self.alarms: dict[Lease, Callable[[], object]] = {}
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
-        """Whether its event loop is closed."""
+        """True if the event loop is closed."""
         if self._outlived:
             return False
         loop = self._loop()
@@ -202,36 +202,24 @@ class TaskOwner(Owner):
 
     @property
     def gone(self) -> bool:
-        """Whether the task has ended, so that it will never ask again."""
+        """True if the task has ended, so that it will not use the lock again."""
         task = self._task()
         return task is None or task.done()
 
     def lost(self, lease: Lease) -> None:
-        alarm = self._alarms.get(lease)
+        alarm = self.alarms.get(lease)
         if alarm is not None:
             alarm()
 
-    def guard(self, lease: Lease, alarm: Callable[[], object]) -> None:
-        """Have ``alarm()`` called, on the timer's thread, when ``lease`` is lost; it must be quick and not raise."""
-        self._alarms[lease] = alarm
-
-    def guarded(self, lease: Lease) -> bool:
-        """Whether something is called when ``lease`` is lost."""
-        return lease in self._alarms
-
-    def unguard(self, lease: Lease) -> None:
-        """Have nothing called any more."""
-        self._alarms.pop(lease, None)
-
 
 class TaskItself(TaskOwner):
-    """A task as the owner of leases that nobody else may release: they end with the task."""
+    """A task as the owner of leases that only it may release: they end with the task."""
 
     __slots__ = ()
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
-        """Whether the task has ended, or its event loop is closed, so that it never will."""
+        """True if the task has ended, or its event loop is closed."""
         return self.gone or super().ended
 
 
@@ -239,11 +227,11 @@ AnyTaskOwner = TypeVar("AnyTaskOwner", bound=TaskOwner)
 
 _themselves: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskItself] = weakref.WeakKeyDictionary()
 _owners: weakref.WeakKeyDictionary[asyncio.Task[Any], TaskOwner] = weakref.WeakKeyDictionary()
-_outside = Owner()  # whoever looks from outside of any task
+_outside = Owner()  # all callers outside of tasks
 
 
 def current_task() -> asyncio.Task[Any] | None:
-    """Return the current task; None outside of any, and of any event loop."""
+    """Return the current task, or None outside of tasks."""
     try:
         return asyncio.current_task()
     except RuntimeError:
@@ -251,12 +239,12 @@ def current_task() -> asyncio.Task[Any] | None:
 
 
 def current_owner() -> Owner:
-    """Return the owner that stands for the current task, or for all who are no task."""
+    """Return the owner that stands for the current task, or for all callers outside of tasks."""
     return _owner_among(_owners, TaskOwner)
 
 
 def current_task_itself() -> Owner:
-    """Return the owner that stands for the current task and ends with it, or for all who are no task."""
+    """Return the owner that stands for the current task and ends with it, or for all callers outside of tasks."""
     return _owner_among(_themselves, TaskItself)
 
 

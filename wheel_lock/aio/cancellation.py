@@ -1,6 +1,6 @@
-"""The ``async with`` blocks that tasks are in: which lease each was entered with, and who is cancelled if it is lost.
+"""The ``async with`` blocks that tasks have entered: the lease of each, and the cancellation of its task on a loss.
 
-Of tasks there are only weak references here: a lock or a lease must not keep a task that nobody else wants any more.
+Tasks are referenced weakly: a lock or a lease must not keep a task that has no other reference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class CancelOnLoss:
 
     Attributes:
         lease: The lease.
-        tripped: Whether it has cancelled the task.
+        tripped: True if it has cancelled the task.
     """
 
     __slots__ = ("_cancelling", "_open", "_owner", "_task", "lease", "tripped")
@@ -32,7 +32,7 @@ class CancelOnLoss:
         self._task = weakref.ref(task)
         self._open = True
         self._cancelling = task.cancelling()
-        owner.guard(lease, self._alarm)
+        owner.alarms[lease] = self._alarm
 
     def _alarm(self) -> None:
         task = self._task()
@@ -49,9 +49,9 @@ class CancelOnLoss:
             task.cancel()
 
     def close(self, exc_type: type[BaseException] | None) -> bool:
-        """The block is left; return whether ``exc_type`` is our own cancellation and nobody else's."""
+        """End the guard with its block; return True if ``exc_type`` is the guard's own cancellation and no other."""
         self._open = False
-        self._owner.unguard(self.lease)
+        self._owner.alarms.pop(self.lease, None)
         task = self._task()
         if not self.tripped or task is None:
             return False
@@ -60,11 +60,11 @@ class CancelOnLoss:
 
 
 class EnteredBlock:
-    """A block that a task is in.
+    """A block that a task has entered.
 
     Attributes:
-        lease: What was acquired for it.
-        guard: What cancels the task when that is lost, or None.
+        lease: The lease of the block.
+        guard: The guard that cancels the task if the lease is lost, or None.
     """
 
     __slots__ = ("_task", "guard", "lease")
@@ -77,40 +77,35 @@ class EnteredBlock:
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
-        """The task, or None where it is gone."""
+        """The task, or None if it has been collected."""
         return None if self._task is None else self._task()
 
     @property
     def over(self) -> bool:
-        """Whether it was never left, and nothing is left of its lease either."""
+        """True if the task was collected within the block, and the lease has ended."""
         return self.task is None and self.lease.state > EXTENDING
 
 
 def enter(blocks: list[EnteredBlock], lease: Lease, guard: CancelOnLoss | None) -> None:
-    """Note that the current task has entered a block, among those of the same lock."""
+    """Add a block of the current task to ``blocks``, those of one lock."""
     for over in [block for block in blocks if block.over]:
         blocks.remove(over)
     blocks.append(EnteredBlock(lease, guard))
 
 
-def left(blocks: list[EnteredBlock], *, thrown_away: bool, by_hand: bool) -> EnteredBlock | None:
-    """Return the block that is left: the current task's innermost, else one that another task has entered.
+def left(blocks: list[EnteredBlock], *, discarded: bool, by_hand: bool) -> EnteredBlock | None:
+    """Return the block that is left: the current task's innermost, else one that another task has entered; or None.
 
     Args:
-        blocks: Those of one lock.
-        thrown_away: A coroutine is closed in the middle, perhaps by the garbage collector, wherever that runs.
-        by_hand: The current task has acquired the lock without a block, and lets go of it by an exit stack, say.
-
-    Returns:
-        None where it is none of them.
+        blocks: The blocks of one lock.
+        discarded: True if a coroutine is closed in the middle, perhaps by the garbage collector in any task.
+        by_hand: True if the current task has acquired the lock without a block; it may be left by an exit stack.
     """
     task = current_task()
     own = [block for block in blocks if block.task is task]
-    if thrown_away:
+    if discarded:
         own = [block for block in blocks if block.task is None] or own
     elif not own and by_hand:
         return None
     candidates = own or blocks
-    if not candidates:
-        return None
-    return candidates[-1]
+    return candidates[-1] if candidates else None

@@ -1,7 +1,6 @@
-"""The face for asyncio: the same locks on the same engine and the same thread; a task waits where a thread would block.
+"""Contexts for asyncio: the same locks on the same engine; a task waits where a thread would block.
 
-Any number of event loops, in any number of threads, share one context. Nothing here keeps a second account of
-anything: a face only waits for completions.
+Any number of event loops, in any number of threads, share one context. All state is that of the engine.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
-from wheel_lock.aio import call as aio_call
-from wheel_lock.aio.call import run
+from wheel_lock.aio.call import TaskSide, run
 from wheel_lock.aio.factory import TaskLocks
 from wheel_lock.aio.lock import Lock, task_callback
-from wheel_lock.aio.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
@@ -26,15 +23,13 @@ from wheel_lock.locks.context import BaseContext, close_later
 from wheel_lock.options import LockTerms, lock_name, lock_options
 from wheel_lock.runtime.interruptions import uninterrupted_start
 
-__all__ = ["AsyncContext", "Lock", "MultiLock", "ReadLock", "ReadWriteLock", "ReentrantLock", "Semaphore", "WriteLock"]
 
-
-class TaskContext(aio_call.TaskSide, BaseContext):
-    """The side that tasks see.
+class TaskContext(TaskSide, BaseContext):
+    """A context for tasks.
 
     Args:
         engine: The engine.
-        context: The side that threads see, which hangs up when nobody has it any more.
+        context: The context for threads, whose finaliser retires the engine; kept for as long as this one.
     """
 
     def __init__(self, engine: LockEngine, context: object = None) -> None:
@@ -45,25 +40,22 @@ class TaskContext(aio_call.TaskSide, BaseContext):
         """Close the context, for threads too; see :meth:`wheel_lock.LockContext.close`."""
         limit_s = self._closing_time_s(timeout)
         if limit_s is not None:
-            await aio_call.run(operations.ask(self, partial(self._engine.close, limit_s)))
+            await run(operations.ask(self, partial(self._engine.close, limit_s)))
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if exc_type is not GeneratorExit:
             await self.close()
             return
-        close_later(self._engine)  # a coroutine that is thrown away in the middle may not await any more
+        close_later(self._engine)  # a coroutine that is closed in the middle may not await
 
 
 class AsyncContext(TaskLocks, TaskContext):
-    """A :class:`wheel_lock.LockContext` as asyncio sees it: ``context.asyncio``. Same names, same engine, same locks."""
+    """A :class:`wheel_lock.LockContext` for asyncio, ``context.asyncio``: the same names, engine and locks."""
 
     _engine: Engine
 
@@ -79,12 +71,10 @@ class AsyncContext(TaskLocks, TaskContext):
         """Return an exclusive lock, not yet acquired; see :meth:`wheel_lock.LockContext.lock`.
 
         Args:
-            name: Its name.
-            timeout: Its time-to-live in seconds.
             on_lost: Called once with a :class:`~wheel_lock.LostEvent`, on the event loop, if it is lost.
-            cancel_on_lost: Whether the task inside ``async with`` is cancelled if it is lost; ``LockLost`` is then
-                raised where the block ends.
-            terms: As for threads; with ``thread_local`` (the default) a lease ends with its event loop.
+            cancel_on_lost: True to cancel the task inside ``async with`` if it is lost; the end of the block then raises
+                ``LockLost``.
+            name, timeout, terms: As for threads; with ``thread_local`` (the default) a lease ends with its event loop.
 
         Raises:
             ValueError: A value is out of range; before any I/O.
@@ -122,13 +112,8 @@ class AsyncContext(TaskLocks, TaskContext):
         await run(operations.release_many(self, locks))
 
     async def adopt(
-        self,
-        text: str,
-        *,
-        on_lost: OnLost | None = None,
-        cancel_on_lost: bool = False,
-        thread_local: bool = True,
+        self, text: str, *, on_lost: OnLost | None = None, cancel_on_lost: bool = False, thread_local: bool = True
     ) -> Lock:
-        """Take over a lock that somebody has exported; see :meth:`wheel_lock.LockContext.adopt`."""
+        """Take over an exported lock; see :meth:`wheel_lock.LockContext.adopt`."""
         callback = task_callback(on_lost)
         return await run(operations.adopt(self, Lock, text, callback, thread_local, cancel_on_lost=cancel_on_lost))

@@ -1,4 +1,4 @@
-"""A lock object for tasks: what sync/lock.py is for threads. It posts work to the engine and awaits; nothing else."""
+"""The lock object for tasks: its methods submit work to the engine, and await it. The counterpart of sync/lock.py."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from wheel_lock.engine.loss_events import HandedOn
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.lease import EXTENDING, Lease, Owner
 from wheel_lock.locks import operations
-from wheel_lock.locks.base import (
-    BaseLock,
-    OnLost,
-    checked_callback,
-)
+from wheel_lock.locks.base import BaseLock, OnLost, checked_callback
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
@@ -31,9 +27,9 @@ logger = logging.getLogger("wheel_lock")
 class Lock(TaskSide, BaseLock):
     """One lock, for asyncio. Made by ``context.asyncio.lock``; an asynchronous context manager.
 
-    It means what :class:`wheel_lock.Lock` means, with ``await``. A task that acquires it holds it; tasks that share one
-    object contend like strangers, and any task may release what another has acquired. A lease ends with the event loop
-    that acquired it, unless ``thread_local=False``.
+    It is :class:`wheel_lock.Lock` with ``await``. The task that acquires it holds it. Tasks that share one object contend
+    as with objects of their own, and any task may release what another has acquired. A lease ends with the event loop in
+    which it was acquired, unless ``thread_local=False``.
     """
 
     __slots__ = ("_blocks", "_cancel_on_lost")
@@ -41,7 +37,7 @@ class Lock(TaskSide, BaseLock):
     def __init__(self, *arguments: Any, cancel_on_lost: bool = False) -> None:
         super().__init__(*arguments)
         self._cancel_on_lost = cancel_on_lost
-        self._blocks: list[EnteredBlock] | None = None  # most locks in bulk are never used in one
+        self._blocks: list[EnteredBlock] | None = None  # made late: most locks in bulk never enter a block
 
     def _caller(self) -> Owner:
         return current_owner()
@@ -55,22 +51,10 @@ class Lock(TaskSide, BaseLock):
     def _loss_callback(self) -> OnLost | None:
         if self._on_lost is None:
             return None
-        return HandedOn(_tell_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
-
-    def _own_or_latest(self) -> Lease | None:
-        return self._lease if self._others is None else super()._own_or_latest()
-
-    def _lease_to_enter(self) -> Lease | None:
-        return self._own_or_latest()
-
-    def _caller_lease(self, verb: str) -> Lease | None:
-        return self._own_or_latest()  # any task may release what another has acquired
+        return HandedOn(_call_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
 
     async def acquire(
-        self,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        token: str | bytes | None = None,
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, token: str | bytes | None = None
     ) -> bool:
         """Acquire the lock; see :meth:`wheel_lock.Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
         return await run(operations.acquire(self, blocking, blocking_timeout, token))
@@ -85,22 +69,19 @@ class Lock(TaskSide, BaseLock):
         return await run(operations.extend(self, additional_time, replace_ttl))
 
     async def reacquire(self) -> bool:
-        """Set the time-to-live back to the timeout, now."""
+        """Set the time-to-live back to the timeout, now; see :meth:`extend`."""
         return await self.extend(self._options.timeout_s, replace_ttl=True)
 
     async def export(self) -> str:
-        """Let go of the lock for somebody else to adopt; see :meth:`wheel_lock.Lock.export`.
-
-        A task that is cancelled meanwhile has no text to pass on, so the lock is released.
-        """
+        """Give up the lock so that it can be adopted; see :meth:`wheel_lock.Lock.export`. Cancellation releases it."""
         return await run(operations.export(self))
 
     async def locked(self) -> bool:
-        """Ask the server whether anybody holds the lock."""
+        """Query the server; return True if the lock is held by any owner."""
         return await run(operations.locked(self))
 
     async def owned(self) -> bool:
-        """Ask the server whether this lock's own token is stored there."""
+        """Query the server; return True if this lock's own token is stored there."""
         return await run(operations.owned(self))
 
     async def __aenter__(self) -> Self:
@@ -116,15 +97,15 @@ class Lock(TaskSide, BaseLock):
             raise
 
     def _enter(self) -> None:
-        """Note the block that begins."""
+        """Add the block that begins, with its guard."""
         lease = self._lease
         assert lease is not None
         guard = None
-        if self._cancel_on_lost and isinstance(lease.owner, TaskOwner) and not lease.owner.guarded(lease):
+        if self._cancel_on_lost and isinstance(lease.owner, TaskOwner) and lease not in lease.owner.alarms:
             guard = CancelOnLoss(lease, lease.owner)
             if lease.state > EXTENDING:  # lost between the grant and this line
                 guard.close(None)
-                self._left_lost(lease)
+                self._count_off(lease)
                 raise self._lost(lease)
         if self._blocks is None:
             self._blocks = []
@@ -132,26 +113,23 @@ class Lock(TaskSide, BaseLock):
 
     @uninterrupted_start
     async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         lease = None
         try:
-            thrown_away = exc_type is GeneratorExit
-            mine, block = self._left(thrown_away)
+            discarded = exc_type is GeneratorExit
+            mine, block = self._left(discarded)
             lease = mine or (self._lease if block is None else block.lease)
             if block is not None and self._blocks is not None:
                 self._blocks.remove(block)
             if block is not None and block.guard is not None and block.guard.close(exc_type):
-                self._left_lost(block.lease)
+                self._count_off(block.lease)
                 raise self._lost(block.lease) from exc_value
-            if thrown_away:
-                # A coroutine that is thrown away in the middle may not await any more.
+            if discarded:
+                # A coroutine that is closed in the middle may not await, so the release is not awaited.
                 given_up = self._lease if block is None else block.lease
-                if given_up is not None:
-                    self._throw_away(given_up)
+                if given_up is not None and self._count_off(given_up):
+                    self._engine.release_unawaited(partial(self._engine.release, given_up))
                 return
         except WheelLockError:
             raise
@@ -159,23 +137,23 @@ class Lock(TaskSide, BaseLock):
             insist(self._let_go_left, lease)
             raise
         try:
-            # Not whatever the object holds by now: another task may have acquired the lock through it since.
+            # The lease of the block: another task may have acquired the lock through this object since.
             await self._leave(lease)
         except WheelLockError as error:
             if exc_value is None:
                 raise
             exc_value.add_note(f"and the lock could not be released: {error}")  # the first error is the one to see
 
-    def _left(self, thrown_away: bool) -> tuple[Lease | None, EnteredBlock | None]:
-        """The lease that the current task has acquired, where that is its own, and the block that it leaves."""
+    def _left(self, discarded: bool) -> tuple[Lease | None, EnteredBlock | None]:
+        """Return the current task's own lease, or None, and the block that it leaves, or None."""
         mine = self._own_lease() if self._options.thread_local else None
         by_hand = mine is not None and self._is_valid(mine)
-        return mine, left(self._blocks or [], thrown_away=thrown_away, by_hand=by_hand)
+        return mine, left(self._blocks or [], discarded=discarded, by_hand=by_hand)
 
     def _let_go_left(self, lease: Lease | None) -> None:
-        """The task was interrupted while it left a block: release what it would have; None where that was not known yet."""
+        """Release after an interruption at the end of a block. ``lease`` is None if it was not determined yet."""
         if lease is None:
-            mine, block = self._left(thrown_away=False)
+            mine, block = self._left(discarded=False)
             lease = mine or (self._lease if block is None else block.lease)
         if lease is not None:
             self._let_go(lease)
@@ -185,23 +163,16 @@ class Lock(TaskSide, BaseLock):
         """Release the lease with which a block was entered."""
         await run(operations.release(self, lease, left=True))
 
-    def _left_lost(self, lease: Lease) -> None:
-        """The block that was entered with it has been left because it was lost."""
-
-    def _throw_away(self, lease: Lease) -> None:
-        """Release it without waiting."""
-        self._engine.release_unawaited(partial(self._engine.release, lease))
-
 
 def task_callback(on_lost: OnLost | None) -> OnLost | None:
-    """Return ``on_lost``, or raise ValueError where it cannot be called, or only be awaited."""
+    """Return ``on_lost``. Raises ValueError if it is not callable, or a coroutine function."""
     if inspect.iscoroutinefunction(on_lost):
         raise ValueError(f"on_lost must be a plain function, not {on_lost!r}: nobody would await what it returns")
     return checked_callback(on_lost)
 
 
-def _tell_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost, event: LostEvent) -> None:
-    """On the notifier thread: have a callback called where its author expects it, on the event loop."""
+def _call_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost, event: LostEvent) -> None:
+    """Call ``on_lost`` on the event loop. On the notifier thread."""
     try:
         running = loop()
         if running is None:

@@ -1,4 +1,4 @@
-"""Many locks at once, apart from the waiting that differs between threads and asyncio."""
+"""Bulk acquires and releases, without the waiting."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ Name = TypeVar("Name", bound=str | bytes)
 AnyLock = TypeVar("AnyLock", bound=BaseLock)
 
 _BEGUN, _ENDED = (object(),), (object(),)
-_PART = 4000  # names that are handed over at once
+_PART = 4000  # names per part of a bulk acquire
 
 
 class BulkAcquire(Generic[Name, AnyLock]):
-    """A bulk acquire, seen from its caller's side.
+    """A bulk acquire, on the caller's side.
 
     Args:
-        engine: Whose locks.
-        names: Their names; all of them are looked at before the first is asked for.
-        options: How they are acquired and kept.
-        new_lock: Makes the lock object for a name.
-        all_or_nothing: Whether one that another holds means that none is acquired.
-        operation: What is completed when all is done.
-        limit: How many seconds the whole call may take; None for no such limit.
+        engine: The engine of the locks.
+        names: Their names; all of them are validated before the first request.
+        options: Their options.
+        new_lock: Returns the lock object of a name.
+        all_or_nothing: True if none is acquired unless all are.
+        future: Completed when the requests of all names are.
+        limit: Time limit of the whole call in seconds; None for none.
 
     Raises:
-        ValueError: A name will not do.
-        TypeError: They are one text.
+        ValueError: A name or the limit is invalid.
+        TypeError: ``names`` is a str or bytes.
     """
 
     def __init__(
@@ -53,20 +53,20 @@ class BulkAcquire(Generic[Name, AnyLock]):
         future: Future[None],
         limit: float | None,
     ) -> None:
-        if isinstance(names, (str, bytes)):  # which has names of one letter each, as Python sees it
+        if isinstance(names, (str, bytes)):  # whose items would be names of one letter each
             raise TypeError(f"names must be several names, not one {type(names).__name__}")
         self._engine = engine
         self._limit_s = None if limit is None else seconds("blocking_timeout", limit)
         self._options = options
         self._new_lock = new_lock
         self._all_or_nothing = all_or_nothing
-        self._place = call_site() if engine.options.track_acquisitions else None
+        self._call_site = call_site() if engine.options.track_acquisitions else None
         self._distinct: Mapping[Name, bytes] = {name: lock_name(name) for name in names}
         self._locks: dict[Name, AnyLock] = {}
         self._bulk = AcquireMany(engine.leases, options, future, all_or_nothing)
 
     def submit(self) -> Iterator[None]:
-        """Make the locks, part by part; the server is at work on one part while the next is made."""
+        """Make the locks and submit their leases part by part, so that the server works on one while the next is made."""
         engine, options = self._engine, self._options
         group = engine.group(b"", EXCLUSIVE, options)
         engine.submit(partial(self._bulk.begin, len(self._distinct), self._limit_s))
@@ -80,18 +80,18 @@ class BulkAcquire(Generic[Name, AnyLock]):
                     owner, on_lost = lock._caller() if options.thread_local else NOBODY, lock._loss_callback()
                 if not engine.router.stable:
                     group = engine.group(key, EXCLUSIVE, options)
-                lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner, on_lost, self._place)
+                lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner, on_lost, self._call_site)
                 leases.append(lease)
             engine.submit(partial(self._bulk.add, leases))
             yield
         engine.submit(self._bulk.seal)
 
     def give_up(self) -> None:
-        """The caller waits no more: undo all of it. From any thread."""
+        """Undo all of it, for a caller that waits no more. From any thread."""
         self._engine.post_if_open(self._bulk.give_up)
 
     def outcome(self) -> dict[Name, AnyLock | None]:
-        """Return the lock of each name, None where it is not acquired."""
+        """Return the lock of each name, or None if that was not acquired."""
         outcome: dict[Name, AnyLock | None] = dict(self._locks)
         for name, lock in self._locks.items():
             lease = lock._lease
@@ -103,18 +103,18 @@ class BulkAcquire(Generic[Name, AnyLock]):
 
 
 def raise_if_any(lost: dict[str | bytes, LossReason], engine: LockEngine) -> None:
-    """Raise LocksLost where some of an engine's locks were lost."""
+    """Raise LocksLost if ``lost`` holds any reasons."""
     if lost:
         end_quietly(engine.exiting)
         raise LocksLost(lost)
 
 
 def read_all(locks: Iterable[BaseLock | None], given: list[Any]) -> list[BaseLock | None]:
-    """Return ``locks``, read once: of an iterator nothing is left after that.
+    """Return all of ``locks``, which may be an iterator.
 
     Args:
-        locks: What a caller has given.
-        given: Takes what is read, between two marks: whoever is interrupted sees by it whether this has begun, and ended.
+        locks: The argument of a caller.
+        given: Receives the items, between two marks that show an interrupted caller whether this has begun and ended.
     """
     given.extend(itertools.chain(_BEGUN, locks, _ENDED))
     return given[1:-1]
@@ -123,30 +123,30 @@ def read_all(locks: Iterable[BaseLock | None], given: list[Any]) -> list[BaseLoc
 def let_go_of(
     engine: Engine, locks: Iterable[BaseLock | None], given: list[Any], leases: Iterable[Lease] | None
 ) -> None:
-    """The caller was interrupted while releasing ``locks``: have it done without waiting, but for what was read in part.
+    """Complete an interrupted release of ``locks`` without waiting. Nothing is released if reading them was interrupted.
 
     Args:
-        engine: Whose locks.
-        locks: What the caller has given.
-        given: What has been read of that.
-        leases: What is to be released, or None where that was not known yet.
+        engine: The engine of the locks.
+        locks: The argument of the caller.
+        given: The items that have been read of it; see :func:`read_all`.
+        leases: The leases to release; None if they were not determined yet.
     """
     if leases is None:
         if not given:
             read_all(locks, given)
         if given[-1] is not _ENDED[0]:
-            return  # it has raised half-way, and nothing is released then
+            return
         owned = [lock._own_lease() for lock in given if isinstance(lock, BaseLock) and lock.in_bulk]
         leases = [lease for lease in owned if lease is not None]
     engine.release_unawaited(partial(engine.release_many, leases))
 
 
 def leases_to_release(locks: Iterable[BaseLock | None]) -> tuple[list[Lease], dict[str | bytes, LossReason]]:
-    """Return the leases of ``locks`` that the caller may release, and the reasons of those that are lost.
+    """Return the leases of ``locks`` to release, and the reasons of those that are lost.
 
     Raises:
-        LockNotHeld, WrongThread: One of them cannot be released by the caller; before any I/O.
-        TypeError: One of them is reentrant, or no lock; before any I/O.
+        LockNotHeld, WrongThread: The caller cannot release one of them; before any I/O.
+        TypeError: One of them is reentrant, or not a lock; before any I/O.
     """
     leases: list[Lease] = []
     lost: dict[str | bytes, LossReason] = {}

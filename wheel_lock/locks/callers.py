@@ -1,4 +1,4 @@
-"""Callers: what a thread and a task have in common, seen from the objects that they use."""
+"""The interface between an operation and its caller, which is a thread or a task."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from wheel_lock.engine.interfaces import LockEngine
 T = TypeVar("T")
 
 
-class CallerOperation(Future[T]):
-    """An operation whose caller waits for it: a thread that blocks, or a task that suspends.
+class CallerFuture(Future[T]):
+    """A future that its caller waits for: a thread blocks, a task suspends.
 
     Attributes:
-        undeliverable: Called, on the timer's thread, when the result comes and the event loop of the task is closed.
+        undeliverable: Called on the timer's thread if the result arrives when the event loop of the task is closed.
     """
 
     __slots__ = ("undeliverable",)
@@ -24,10 +24,10 @@ class CallerOperation(Future[T]):
     undeliverable: Callable[[], object] | None
 
     def wait(self) -> Iterable[Any]:
-        """Wait until it is done, by ``yield from``: a thread blocks in the call, a task suspends in what it returns.
+        """Wait until it is done, by ``yield from``: a thread blocks in the call, a task suspends in the returned generator.
 
         Raises:
-            LockUnavailable: The thread that was to complete it died meanwhile, or was stopped.
+            LockUnavailable: The timer's thread died meanwhile, or was stopped.
         """
         raise NotImplementedError
 
@@ -37,7 +37,7 @@ class CallerOperation(Future[T]):
 
 
 class Side:
-    """A lock or a context: its callers are either threads or tasks."""
+    """A lock or a context, for threads or for tasks."""
 
     __slots__ = ()
 
@@ -45,10 +45,10 @@ class Side:
 
     @property
     def _server(self) -> Engine:
-        """The engine, where it is that of one server or cluster: locks of a quorum have no hand-over and no bulk."""
+        """The engine of one server or cluster. The locks of a quorum do not use it: they have no hand-over and no bulk."""
         assert isinstance(self._engine, Engine)
         return self._engine
 
-    def _new_operation(self) -> CallerOperation[Any]:
-        """Return an operation that the caller can wait for."""
+    def _new_future(self) -> CallerFuture[Any]:
+        """Return a future that the caller can wait for."""
         raise NotImplementedError

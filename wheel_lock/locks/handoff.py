@@ -1,4 +1,4 @@
-"""What a lock that is handed over goes on as: its kind, and the terms of the lease that takes its place."""
+"""The lock type and the options of a lease that is adopted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from wheel_lock.options import LockOptions
 from wheel_lock.protocol.handoff import Handoff
 
 
-def handed_over_kind(handoff: Handoff) -> LockType:
-    """Return the kind of lock that is to be taken over."""
+def adopted_type(handoff: Handoff) -> LockType:
+    """Return the lock type to adopt. Raises InvalidHandoff if it is unknown, or does not fit the fence."""
     lock_type = HANDED_OVER.get(handoff.lock_type)
     if lock_type is None:
         raise InvalidHandoff(f"Locks of the kind {handoff.lock_type!r:.40} cannot be handed over", handoff.name)
@@ -25,7 +25,7 @@ def handed_over_kind(handoff: Handoff) -> LockType:
 
 
 def adopted_options(handoff: Handoff, thread_local: bool) -> LockOptions:
-    """Return the terms of a lease that is to be taken over; raise InvalidHandoff where its time is up."""
+    """Return the options of the adopting lease. Raises InvalidHandoff if ``max_hold`` is over."""
     if handoff.hold_until is None:
         return handoff.options(thread_local=thread_local)
     left_s = handoff.hold_until - time.time()

@@ -1,9 +1,9 @@
-"""What the methods of lock objects and contexts do, once for threads and for tasks.
+"""The operations of lock objects and contexts, once for threads and for tasks.
 
-Each operation is a generator. It waits by ``yield from`` an operation of the engine, whose class says how: a thread's
-blocks, a task's suspends. ``caller.run`` carries it out in a thread, ``tasks.run`` in a task.
+Each operation is a generator that waits by ``yield from`` the ``wait()`` of a future, which blocks a thread and suspends a
+task. It is driven by ``sync.call.run`` in a thread, by ``aio.call.run`` in a task.
 
-An operation that begins a release must be carried out whatever interrupts it (see runtime/interruptions.py). So it has an
+A release must be carried out whatever interrupts it (see runtime/interruptions.py). So an operation that begins one has an
 ``uninterrupted_start``, and all of it up to the message to the engine lies in a ``try``.
 """
 
@@ -20,11 +20,11 @@ from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, OnLost
 from wheel_lock.locks.bulk import AnyLock, BulkAcquire, Name, leases_to_release, let_go_of, raise_if_any, read_all
-from wheel_lock.locks.callers import CallerOperation, Side
-from wheel_lock.locks.handoff import adopted_options, handed_over_kind
+from wheel_lock.locks.callers import CallerFuture, Side
+from wheel_lock.locks.handoff import adopted_options, adopted_type
 from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseWriteLock
-from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.options import LockOptions, extension_ms, lock_name
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
@@ -35,36 +35,33 @@ Steps = Generator[Any, None, T]
 
 
 def ask(side: Side, work: Callable[[Future[T]], object]) -> Steps[T]:
-    """Call ``work`` on the timer's thread with an operation, and wait until it has completed that; return the result."""
-    future: CallerOperation[T] = side._new_operation()
+    """Call ``work(future)`` on the timer's thread, and wait for the future; return its result."""
+    future: CallerFuture[T] = side._new_future()
     side._engine.submit(partial(work, future))
     yield from future.wait()
     return future.result()
 
 
 def acquire(
-    lock: BaseLock | BaseMultiLock[Any],
-    blocking: bool | None,
-    blocking_timeout: float | None,
-    token: str | bytes | None = None,
+    lock: BaseLock | BaseMultiLock[Any], blocking: bool | None, limit: float | None, token: str | bytes | None = None
 ) -> Steps[bool]:
-    """Acquire a lock, or several as one; return whether that was granted."""
+    """Acquire a lock, or several as one; return True if that was granted."""
     engine = lock._engine
-    granted: CallerOperation[Sequence[Lease] | None] = lock._new_operation()
-    wait = None
+    granted: CallerFuture[Sequence[Lease] | None] = lock._new_future()
+    waiter = None
     try:
-        wait = lock._new_waiter(blocking, blocking_timeout, token, granted)
+        waiter = lock._new_waiter(blocking, limit, token, granted)
     except LockAlreadyHeld:
         if not engine.interrupted:
             raise
-    if wait is None:
-        # A release that an interrupted caller has left may be on its way to the timer's thread: it looks held until then.
+    if waiter is None:
+        # The lock seems held until the timer's thread has received the release of an interrupted caller, if there is one.
         yield from ask(lock, engine.come_by)
-        wait = lock._new_waiter(blocking, blocking_timeout, token, granted)
-    granted.undeliverable = wait.give_up
+        waiter = lock._new_waiter(blocking, limit, token, granted)
+    granted.undeliverable = waiter.give_up
     leases = None
     try:
-        engine.submit(wait.begin)
+        engine.submit(waiter.begin)
         yield from granted.wait()
         leases = granted.result()
         if leases is not None:
@@ -72,23 +69,23 @@ def acquire(
         return leases is not None
     except BaseException:
         # An interruption (KeyboardInterrupt, say) must not leave a grant behind. Harmless if there is none.
-        lock._give_up(wait, leases)
+        lock._give_up(waiter, leases)
         raise
 
 
 @uninterrupted_start
-def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = False) -> CallerOperation[None] | None:
-    """Begin to release a lock once; return the operation to wait for, or None where the lock is held on.
+def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = False) -> CallerFuture[None] | None:
+    """Begin to release a lock once; return the future to wait for, or None if the caller still holds the lock.
 
-    Where a block is ``left`` it is the lease with which that was entered, not whatever the caller holds by now.
+    If a block is ``left``, ``lease`` is that with which it was entered; the caller may hold another one by now.
     """
     try:
         lease = lock._changeable(lease, "release") if left else lock._to_release()
         if lease is None:
             return None
-        released: CallerOperation[None] = lock._new_operation()
+        released: CallerFuture[None] = lock._new_future()
         lock._engine.submit(partial(lock._engine.release, lease, released))
-        lock._released(lease)
+        lock._count_off(lease)
         return released
     except WheelLockError:
         raise
@@ -99,7 +96,7 @@ def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = Fa
 
 @uninterrupted_start
 def release(lock: BaseLock, lease: Lease | None = None, *, left: bool = False) -> Steps[bool]:
-    """Release a lock once, see ``begin_release``; return whether it is released."""
+    """Release a lock once, see ``begin_release``; return True if it is released."""
     released = begin_release(lock, lease, left=left)
     if released is None:
         return False
@@ -110,11 +107,11 @@ def release(lock: BaseLock, lease: Lease | None = None, *, left: bool = False) -
 
 @uninterrupted_start
 def release_writer(lock: BaseWriteLock) -> Steps[bool]:
-    """Release a writer's lock once; where it is held for reading, too, that goes on without a gap."""
+    """Release a writer's lock once. If it is held for reading, too, the caller goes on reading without a gap."""
     swap = None
     try:
         if lock._keeps_reading:
-            swapped: CallerOperation[None] = lock._new_operation()
+            swapped: CallerFuture[None] = lock._new_future()
             hold, swap = lock._new_swap(swapped)
             lock._stop_writing(hold, swap)
     except WheelLockError:
@@ -131,9 +128,9 @@ def release_writer(lock: BaseWriteLock) -> Steps[bool]:
 
 
 def downgrade(lock: BaseWriteLock, reader_class: Callable[..., Reader]) -> Steps[Reader]:
-    """Put a reader's lease in the place of a writer's; return the lock object that holds it."""
+    """Replace a writer's lease with a reader's; return the lock object that holds the latter."""
     lock._check_downgrade()
-    swapped: CallerOperation[None] = lock._new_operation()
+    swapped: CallerFuture[None] = lock._new_future()
     hold, swap = lock._new_swap(swapped)
     swapped.undeliverable = swap.give_up
     reader = reader_class(*lock._as_reader())
@@ -152,16 +149,19 @@ def downgrade(lock: BaseWriteLock, reader_class: Callable[..., Reader]) -> Steps
 
 def extend(lock: BaseLock, additional_time: float, replace_ttl: bool) -> Steps[bool]:
     """Change the time-to-live of a held lease; return True."""
-    lease, time_ms = lock._to_extend(additional_time, replace_ttl)
+    extension_ms(additional_time, 0.0)  # an invalid time raises first, whether or not a lease is held
+    lease = lock._to_change("extend")
+    left_s = 0.0 if replace_ttl else max(lease.deadline - lock._engine.timer.clock.now(), 0.0)
+    time_ms = extension_ms(additional_time, left_s)
     yield from ask(lock, partial(lock._engine.extend, lease, time_ms, bool(replace_ttl)))
     return True
 
 
 def export(lock: BaseLock) -> Steps[str]:
-    """Let go of a held lease without releasing it; return the text by which it can be adopted."""
+    """End a held lease without releasing the lock; return the text by which it can be adopted."""
     lease = lock._to_change("export")
     handoff, engine = lock._handoff(lease), lock._server
-    exported: CallerOperation[None] = lock._new_operation()
+    exported: CallerFuture[None] = lock._new_future()
     undo = partial(engine.undo_export, lease, exported)
     exported.undeliverable = undo
     try:
@@ -170,23 +170,18 @@ def export(lock: BaseLock) -> Steps[str]:
         exported.result()
         return handoff.to_text()
     except BaseException:
-        engine.post_if_open(undo)  # nobody has got the text
+        engine.post_if_open(undo)  # the text reaches no caller
         raise
 
 
 def adopt(
-    side: Side,
-    lock_class: Callable[..., AnyLock],
-    text: str,
-    on_lost: OnLost | None,
-    thread_local: bool,
-    **more: Any,
+    side: Side, lock_class: Callable[..., AnyLock], text: str, on_lost: OnLost | None, thread_local: bool, **more: Any
 ) -> Steps[AnyLock]:
-    """Take over a lease that was exported; return the lock that holds it, which is made with ``more``."""
+    """Adopt an exported lease; return the lock object that holds it. ``more`` are further arguments of its class."""
     engine, handoff = side._server, Handoff.from_text(text)
-    lock_type, options = handed_over_kind(handoff), adopted_options(handoff, thread_local)
+    lock_type, options = adopted_type(handoff), adopted_options(handoff, thread_local)
     lock = lock_class(engine, lock_type, handoff.name, options, on_lost, **more)
-    adopted: CallerOperation[bool] = lock._new_operation()
+    adopted: CallerFuture[bool] = lock._new_future()
     request = Adopt(engine.leases, lock._new_lease(lock_name(lock.name)), options, handoff, adopted)
     adopted.undeliverable = request.give_up
     try:
@@ -202,15 +197,13 @@ def adopt(
 
 
 def locked(lock: BaseLock) -> Steps[bool]:
-    """Return whether the server says that anybody holds a lock."""
-    lock_type = lock._lock_type
-    return ask(
-        lock, partial(lock._engine.query, lock.name, lock_type.locked(lock_name(lock.name)), lock_type.parse_locked)
-    )
+    """Query the server; return True if the lock is held by any owner."""
+    query = lock._lock_type.locked(lock_name(lock.name))
+    return ask(lock, partial(lock._engine.query, lock.name, query, lock._lock_type.parse_locked))
 
 
 def owned(lock: BaseLock) -> Steps[bool]:
-    """Return whether the server says that a lock's own token is stored there."""
+    """Query the server; return True if the lock's own token is stored there."""
     lease = lock._own_or_latest()
     if lease is None or not lease.group.alive:
         return False
@@ -228,7 +221,7 @@ def acquire_many(
 ) -> Steps[dict[Name, AnyLock | None]]:
     """Try once to acquire each of ``names``; return the lock of each, or None."""
     engine = side._server
-    acquired: CallerOperation[None] = side._new_operation()
+    acquired: CallerFuture[None] = side._new_future()
 
     def new_lock(name: Name) -> AnyLock:
         return lock_class(engine, EXCLUSIVE, name, options, on_lost)
@@ -252,15 +245,18 @@ def release_all(
     choose: Callable[[], tuple[list[Lease], dict[str | bytes, LossReason], LockNotHeld | None]],
     let_go: Callable[[list[Lease] | None], object],
 ) -> Steps[None]:
-    """Release the leases that ``choose`` returns, with those that are lost and the error to raise when all are released.
+    """Release several leases.
 
-    After an interruption ``begin_release`` has them released without waiting; it gets None where they were not chosen yet.
+    Args:
+        side: The context or lock object whose method this is.
+        choose: Returns the leases, the reasons of those that are lost, and an error to raise at the end.
+        let_go: Releases the leases without waiting after an interruption; gets None if they were not chosen yet.
     """
     leases = None
     try:
         leases, lost, missing = choose()
         if leases:
-            released: CallerOperation[dict[str | bytes, LossReason]] = side._new_operation()
+            released: CallerFuture[dict[str | bytes, LossReason]] = side._new_future()
             side._engine.submit(partial(side._server.release_many, leases, released))
     except (WheelLockError, TypeError):
         raise
@@ -277,7 +273,7 @@ def release_all(
 
 @uninterrupted_start
 def release_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[None]:
-    """Release ``locks``, all of which are read first."""
+    """Release ``locks``; all of them are read first."""
     given: list[Any] = []
     return release_all(
         side,

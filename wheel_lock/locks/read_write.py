@@ -1,4 +1,4 @@
-"""What the two halves of a read-write lock are without waiting. One hold of an owner counts both."""
+"""The two halves of a read-write lock, without the waiting. One hold of an owner counts both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from wheel_lock.engine.requests.swap import Swap
 from wheel_lock.errors import ContextClosed, LockAlreadyHeld, WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import FENCED_WRITE, READ, WRITE
-from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks.base import BaseLock, OnLost
 from wheel_lock.locks.reentrancy import EXCLUSIVE, SHARED, BaseReentrantLock, HoldCount
 from wheel_lock.options import LockOptions, lock_name
@@ -22,7 +21,7 @@ W = TypeVar("W", bound=BaseLock)
 
 
 class BaseReadLock(BaseReentrantLock):
-    """The half that is shared. Who holds the lock for writing may acquire it for reading, too."""
+    """The half for readers. A caller that holds the lock for writing may acquire it for reading, too."""
 
     __slots__ = ()
 
@@ -34,7 +33,7 @@ class BaseReadLock(BaseReentrantLock):
 
 
 class BaseWriteLock(BaseReentrantLock):
-    """The half that is not."""
+    """The half for one writer."""
 
     __slots__ = ()
 
@@ -47,7 +46,7 @@ class BaseWriteLock(BaseReentrantLock):
 
     @property
     def _keeps_reading(self) -> bool:
-        """Whether the next release ends the writing, and the caller goes on reading."""
+        """True if the caller holds both halves, and its next release ends the writing."""
         hold = self._hold(self._caller())
         return hold is not None and hold.exclusive == 1 and hold.shared > 0 and self._is_valid(hold.lease)
 
@@ -60,7 +59,7 @@ class BaseWriteLock(BaseReentrantLock):
             )
 
     def _new_swap(self, future: Future[None]) -> tuple[HoldCount, Swap]:
-        """Return what the caller holds, and how a reader's lease takes the place of the writer's, on the same terms."""
+        """Return the caller's hold, and the request that replaces the writer's lease with a reader's on the same terms."""
         writer = self._to_change("downgrade")
         hold = self._hold(self._caller())
         assert hold is not None
@@ -72,7 +71,7 @@ class BaseWriteLock(BaseReentrantLock):
 
     @uninterrupted_start
     def _stop_writing(self, hold: HoldCount, swap: Swap) -> None:
-        """Begin to go on as a reader: from here on its lease is what is held, whatever interrupts the caller."""
+        """Begin to go on as a reader: from here on the reader's lease is held, whatever interrupts the caller."""
         try:
             self._engine.submit(swap.begin)
             self._downgraded(hold, swap.new, 0)
@@ -83,7 +82,7 @@ class BaseWriteLock(BaseReentrantLock):
             raise
 
     def _only_read(self, hold: HoldCount) -> None:
-        """The caller was interrupted while he stopped writing: have it done, or the rest of it, without waiting."""
+        """Complete an interrupted change from writer to reader, without waiting."""
         swap = hold.swap
         assert swap is not None
         lease = swap.new
@@ -91,7 +90,7 @@ class BaseWriteLock(BaseReentrantLock):
             self._engine.submit(swap.begin)
         except ContextClosed:
             if not swap.begun:
-                lease = swap.lease  # which is lost, and says why
+                lease = swap.lease  # which is lost, and has the reason
         self._downgraded(hold, lease, 0)
 
     def _let_go(self, lease: Lease | None) -> None:
@@ -102,7 +101,7 @@ class BaseWriteLock(BaseReentrantLock):
             super()._let_go(lease)
 
     def _undo_downgrade(self, hold: HoldCount) -> None:
-        """The caller was interrupted, and has not got the new reader: only what he read before is held on."""
+        """Undo an interrupted downgrade, whose reader the caller has not received; earlier acquires for reading remain."""
         if hold.shared:
             self._only_read(hold)
         elif hold.swap is not None:
@@ -110,18 +109,18 @@ class BaseWriteLock(BaseReentrantLock):
 
     @staticmethod
     def _downgraded(hold: HoldCount, lease: Lease, reads: int) -> None:
-        """Its owner writes no more, and reads so many times more, by another lease."""
+        """Count a change from writer to reader: ``lease`` is the reader's, ``reads`` the number of reads it adds."""
         hold.lease, hold.exclusive, hold.downgraded = lease, 0, True
         hold.shared += reads
 
     def _read_on(self, hold: HoldCount, lease: Lease, reader: BaseReadLock) -> None:
-        """Its owner only reads, and will release that through ``reader``. Whoever is interrupted in here has neither."""
-        reader._look_at(hold)
+        """Count a downgrade whose result is ``reader``. An interruption in here leaves both unchanged."""
+        reader._show(hold)
         reader._lease = lease
         self._downgraded(hold, lease, 1)
 
     def _as_reader(self) -> tuple[Any, ...]:
-        """What the object for the other half is made of."""
+        """Return the arguments of the reader's class."""
         return self._engine, READ, self.name, self._options, self._on_lost
 
 
@@ -139,17 +138,15 @@ class BaseReadWriteLock(Generic[R, W]):
         self._on_lost = on_lost
         self.name = name
 
-    def _make(self, half: type[Any], lock_type: LockType) -> Any:
-        return half(self._engine, lock_type, self.name, self._options, self._on_lost)
-
     def read(self) -> R:
-        """Return the half that is shared: held together with other readers, and never with a writer."""
-        lock: R = self._make(self._read_class, READ)
+        """Return the half for readers: held together with other readers, and never with a writer."""
+        lock: R = self._read_class(self._engine, READ, self.name, self._options, self._on_lost)
         return lock
 
     def write(self) -> W:
-        """Return the half that is not: held by one, while nobody reads."""
-        lock: W = self._make(self._write_class, FENCED_WRITE if self._options.fencing else WRITE)
+        """Return the half for a writer: held by one owner, while no other writes or reads."""
+        lock_type = FENCED_WRITE if self._options.fencing else WRITE
+        lock: W = self._write_class(self._engine, lock_type, self.name, self._options, self._on_lost)
         return lock
 
     def __repr__(self) -> str:

@@ -1,9 +1,8 @@
-"""Holds: what one thread, or task, holds of a lock that it can acquire again, and how often.
+"""Hold counts: how often one thread, or task, holds a lock that it can acquire again.
 
 A hold belongs to its owner and to the lock's name, not to a lock object: two objects of one name, in one thread, are one
-lock. So it is counted here, in the process, and the server is asked once for all of it. That is safe because only the
-owner itself counts, and because each time the lease is looked at first: where that has been lost nothing is granted on
-its account any more.
+lock. It is counted in the process, and one lease at the server stands for all of it. That is safe because only the owner
+counts, and because each acquire checks the lease first: with a lost lease nothing more is granted.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ SHARED = "shared"
 
 
 class HoldCount:
-    """What one owner holds of one lock.
+    """The hold of one owner on one lock.
 
     Attributes:
-        lease: What the server has granted.
-        options: How the outermost acquire has asked for it.
-        exclusive: How often it was acquired for itself alone.
-        shared: How often it was acquired together with others.
-        downgraded: Whether it was held alone, and is so no more.
-        swap: What puts another lease in the place of the first, when its owner goes on reading; else None.
+        lease: The lease that the server has granted.
+        options: The options of the outermost acquire.
+        exclusive: The number of acquires as a writer, or of a reentrant lock.
+        shared: The number of acquires as a reader.
+        downgraded: True if it was held as a writer, and is no longer.
+        swap: The request that replaces the writer's lease with a reader's, or None.
     """
 
     __slots__ = ("downgraded", "exclusive", "lease", "options", "shared", "swap")
@@ -45,32 +44,32 @@ class HoldCount:
         self.swap: Swap | None = None
 
     def add(self, half: str, times: int) -> None:
-        """Count one acquire, or release, of a half. Whoever is interrupted in here has not counted it."""
+        """Add ``times`` to the count of a half. An interruption in here leaves it unchanged."""
         if half == EXCLUSIVE:
             self.exclusive += times
         else:
             self.shared += times
 
     def times(self, half: str) -> int:
-        """How often a half is held."""
+        """Return how often a half is held."""
         count: int = getattr(self, half)
         return count
 
     @property
     def over(self) -> bool:
-        """Whether it was released as often as it was acquired."""
+        """True if the lock was released as often as it was acquired."""
         return self.exclusive + self.shared == 0
 
     @property
     def in_flight(self) -> bool:
-        """Whether its owner was interrupted when he went on reading, and the server has not confirmed that yet."""
+        """True if a downgrade was interrupted and the server has not confirmed the reader's lease yet."""
         return self.lease.state is State.PENDING and self.lease.group.alive
 
 
 class BaseReentrantLock(BaseLock):
-    """A lock object through which the caller's hold is seen and changed."""
+    """A lock object that shows and changes the caller's hold."""
 
-    # No __slots__: a class cannot have two bases with slots of their own, and there are not very many of these objects.
+    # No __slots__: a class cannot have two bases with slots of their own, and these objects are few.
 
     _last: HoldCount | None = None
     in_bulk = False
@@ -81,7 +80,7 @@ class BaseReentrantLock(BaseLock):
         raise ValueError("a reentrant lock makes its tokens itself, so token must be None")
 
     def _number(self) -> int:
-        """The number of the calling thread or task, for who looks at the server."""
+        """Return the number of the calling thread or task, which the token shows to users of the server."""
         raise NotImplementedError
 
     def _new_token(self) -> bytes:
@@ -90,40 +89,38 @@ class BaseReentrantLock(BaseLock):
     def _new_owner(self) -> Owner:
         return self._caller()
 
-    # -- the hold ----------------------------------------------------------------------------------------------------
-
     @property
     def count(self) -> int:
-        """How often the caller holds it."""
+        """The number of acquires that the caller has not released yet."""
         hold = self._hold(self._caller())
         return hold.times(self._half) if hold is not None and hold.lease.group.alive else 0
 
     @property
-    def _place(self) -> tuple[object, str, bytes]:
+    def _hold_key(self) -> tuple[object, str, bytes]:
         return self._engine, self._family, lock_name(self.name)
 
     def _hold(self, owner: Owner) -> HoldCount | None:
-        return None if owner.holds is None else owner.holds.get(self._place)
+        return None if owner.holds is None else owner.holds.get(self._hold_key)
 
     def _drop(self, owner: Owner) -> None:
         if owner.holds is not None:
-            owner.holds.pop(self._place, None)
+            owner.holds.pop(self._hold_key, None)
 
-    def _again(self) -> bool:
-        """Whether the caller holds it already, and so holds it once more from now on, without asking the server.
+    def _acquire_again(self) -> bool:
+        """Count one acquire more if the caller holds the lock; return False if it does not. Needs no request.
 
         Raises:
-            LockLost: It was lost since; each acquire of it has still to be released.
-            LockUnavailable: Whether it is held is not known yet: the caller was interrupted when he went on reading.
-            UpgradeRefused: It is held for reading, and wanted for writing.
-            LockAlreadyHeld: It is held without a fence, and wanted with one.
+            LockLost: The lock was lost; each acquire of it has still to be released.
+            LockUnavailable: The outcome of an interrupted downgrade is not known yet.
+            UpgradeRefused: The lock is held for reading, and acquired for writing.
+            LockAlreadyHeld: The lock is held without a fence, and acquired with one.
         """
         owner = self._caller()
         hold = self._hold(owner)
         if hold is None:
             return False
         if not hold.lease.group.alive:
-            self._drop(owner)  # in a forked child: it is the parent's
+            self._drop(owner)  # in a forked child: the hold is the parent's
             return False
         if self._half is EXCLUSIVE and hold.exclusive == 0:
             raise UpgradeRefused(
@@ -142,21 +139,21 @@ class BaseReentrantLock(BaseLock):
             raise LockAlreadyHeld(
                 f"The lock {quoted(self.name)} is held already, and was acquired without a fence", self.name
             )
-        self._look_at(hold)
-        hold.add(self._half, 1)  # last: whoever is interrupted before does not hold it once more
+        self._show(hold)
+        hold.add(self._half, 1)  # last: an interruption before leaves the count unchanged
         return True
 
-    def _look_at(self, hold: HoldCount) -> None:
-        """Others who look at this object see this hold."""
+    def _show(self, hold: HoldCount) -> None:
+        """Make this object show ``hold`` to other threads and tasks."""
         self._last, self._lease = hold, hold.lease
 
     def _take(self, lease: Lease) -> None:
         hold, owner = HoldCount(lease, self._options), lease.owner
         hold.add(self._half, 1)
-        self._look_at(hold)
+        self._show(hold)
         if owner.holds is None:
             owner.holds = {}
-        owner.holds[self._place] = hold
+        owner.holds[self._hold_key] = hold
 
     def _disown(self, leases: Sequence[Lease] | None) -> None:
         for lease in leases or ():
@@ -168,17 +165,17 @@ class BaseReentrantLock(BaseLock):
         owner = self._caller()
         hold = self._hold(owner)
         if hold is None or not hold.times(self._half):
-            return self._to_change("release")  # which says why not
+            return self._to_change("release")  # which raises the reason
         return self._count_down(owner, hold)
 
     def _count_down(self, owner: Owner, hold: HoldCount) -> Lease | None:
-        """Count one release; return the lease if that is the last one, None if it is held on.
+        """Count one release; return the lease if it is the last one, None if the lock is still held.
 
-        The last one is counted when it is on its way, and any other behind all that can be interrupted.
+        The last one is counted by ``_count_off`` when it has begun, any other behind all that can be interrupted.
         """
         if hold.exclusive + hold.shared == 1:
             if hold.in_flight:
-                return hold.lease  # which the engine releases as soon as the server has confirmed it
+                return hold.lease  # the engine releases it as soon as the server has confirmed it
             try:
                 return self._changeable(hold.lease, "release")
             except WheelLockError:
@@ -203,11 +200,7 @@ class BaseReentrantLock(BaseLock):
             lease = hold.lease
         super()._let_go(lease)
 
-    def _released(self, lease: Lease) -> None:
-        self._count_off(lease)
-
     def _count_off(self, lease: Lease) -> bool:
-        """Count down what is over without asking, wherever this runs; return whether nothing is left."""
         hold = self._hold(lease.owner)
         if hold is None or hold.lease is not lease:
             return True
@@ -216,18 +209,17 @@ class BaseReentrantLock(BaseLock):
             self._drop(lease.owner)
         return hold.over
 
-    # -- what BaseLock asks for ------------------------------------------------------------------------------------
-
     def _own_lease(self) -> Lease | None:
         hold = self._hold(self._caller())
         return hold.lease if hold is not None and hold.times(self._half) else None
 
-    def _latest_lease(self) -> Lease | None:
+    def _own_or_latest(self) -> Lease | None:
+        own = self._own_lease()
         last = self._last
-        if last is None or last.over:
-            return self._lease
-        # It may go on with another lease (a reader's, after a downgrade), or with the other half only.
+        if own is not None or last is None or last.over:
+            return own or self._lease
+        # The hold may go on with another lease (a reader's, after a downgrade), or with the other half only.
         return last.lease if last.times(self._half) else None
 
     def __del__(self) -> None:
-        """Nothing: what is held is held by a thread or task, and ends with that, not with this object."""
+        """Keep the lease: it ends with the thread or task that holds it, not with this object."""

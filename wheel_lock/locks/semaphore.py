@@ -1,4 +1,4 @@
-"""What a semaphore's object is without waiting."""
+"""Semaphores, without the waiting."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from wheel_lock.options import count, lock_name
 
 
 class BaseSemaphore(BaseLock):
-    """A permit, and the number of all of them."""
+    """A lock object for permits."""
 
     __slots__ = ()
 
     @property
     def permits(self) -> int:
-        """How many permits there are as far as this object is concerned, where nobody has set another number."""
+        """The number of permits that this object was made with; ``set_permits`` at the server takes precedence."""
         assert isinstance(self._lock_type, Permit)
         return self._lock_type.permits
 
     def _keep(self, lease: Lease) -> None:
         old = self._lease
         if old is not None and not self._options.thread_local and self._is_valid(old):
-            # Whoever was granted it at the same time has it; nothing here could tell the two apart.
+            # Another thread was granted a permit through this object at the same time, and the two have no owners.
             raise LockAlreadyHeld(f"A permit of {quoted(self.name)} is held already through this object", self.name)
         super()._keep(lease)
 
     def _setting(self, permits: int | None) -> Callable[[Future[bool]], object]:
-        """Return the work that sets the number."""
+        """Return the request that sets the number, to be run on the timer's thread."""
         assert isinstance(self._lock_type, Permit)
         if permits is not None:
             count("permits", permits, least=1)

@@ -1,8 +1,8 @@
 """redis-py's own Lock, renewed: classes for the ``lock_class`` of ``Redis.lock`` and its relatives.
 
 ``client.lock("order:42", timeout=30, lock_class=Lock)`` is all that changes. These *are* redis-py's classes, with its
-tokens, checks and messages; what they send goes through the engine of ``LockContext.shared(client)``, so a lock that has a
-timeout is renewed until it is released, lost or dropped, and who waits is woken by the release. docs/redis_py.md says more.
+tokens, checks and messages; their commands go through the engine of ``LockContext.shared(client)``, so a lock that has a
+timeout is renewed until it is released, lost or dropped, and a release wakes waiters. See docs/redis_py.md.
 """
 
 import atexit
@@ -14,8 +14,8 @@ from wheel_lock.redis_lock.sync import Lock
 __all__ = ["AsyncLock", "Lock"]
 
 
-@atexit.register  # and so called before what context.py, imported earlier, has registered: it releases what is held
+@atexit.register  # runs before the handler of context.py, which was registered earlier and releases all locks
 def _at_exit() -> None:
-    """Release nothing: a redis-py lock that nobody has released outlives its process."""
+    """Keep the held grants at the server: a redis-py lock that was not released outlives its process."""
     for grant in GRANTS.held():
         grant.leave_alone()

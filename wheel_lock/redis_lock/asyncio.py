@@ -15,37 +15,32 @@ from wheel_lock.redis_lock.base import Renewed, redis_pys_errors
 from wheel_lock.redis_lock.grants import AsyncGrant
 from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
 
-_LOOK_AGAIN_S = 0.01
+_RETRY_S = 0.01
 
 
 class AsyncLock(Renewed, redis.asyncio.lock.Lock):
-    """The same for asyncio: ``redis.asyncio.Redis().lock(name, timeout=30, lock_class=AsyncLock)``."""
+    """:class:`Lock` for asyncio: ``redis.asyncio.Redis().lock(name, timeout=30, lock_class=AsyncLock)``."""
 
     _for_asyncio = True
     _redis_pys = redis.asyncio.lock.Lock
     _grant_class = AsyncGrant
 
-    async def acquire(
-        self,
-        blocking: bool | None = None,
-        blocking_timeout: Any = None,
-        token: Any = None,
-    ) -> bool:
+    async def acquire(self, blocking: bool | None = None, blocking_timeout: Any = None, token: Any = None) -> bool:
         """Acquire the lock; see :meth:`Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
-        patience = self._patience(blocking, blocking_timeout)
-        await run(self._refuse_endless(patience, self._kept.copy()))
+        wait = self._wait_limit(blocking, blocking_timeout)
+        await run(self._refuse_endless(wait, self._kept.copy()))
         if self.polls:
             token = new_token() if token is None else token
             return bool(await super().acquire(blocking, blocking_timeout, token))
-        return await run(self._attempt(self.sleep, patience, token))
+        return await run(self._attempt(self.sleep, wait, token))
 
     async def do_acquire(self, token: Any) -> bool:
-        """Try once, with a token that may be anybody's."""
+        """Try once, with a token of the caller's choice."""
         return await run(self._attempt(self.sleep, (False, None), token))
 
     @uninterrupted_start
     async def release(self) -> None:
-        """Release the lock. The token stays until that has been done, so a release that was cancelled can be repeated."""
+        """Release the lock. The token is kept until then, so a cancelled release can be repeated."""
         token = None
         try:
             token = self.local.token
@@ -66,7 +61,7 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
     __aexit__: Any = uninterrupted_copy(redis.asyncio.lock.Lock.__aexit__)
 
     def _let_go(self, token: Any) -> None:
-        """The task was interrupted while releasing: have it done without waiting; None where it had not begun."""
+        """Complete an interrupted release without waiting. ``token`` is None if the release had not begun."""
         token = self.local.token if token is None else token
         grant = None if token is None else self._own(token)
         if isinstance(grant, AsyncGrant):
@@ -78,13 +73,13 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
             self.local.token = None
 
     async def do_release(self, expected_token: Any) -> None:
-        """Release the lease of a token. A task that is cancelled meanwhile releases it all the same."""
+        """Release the lease of a token. A cancelled task's release is carried out all the same."""
         while (grant := self._to_use("release", expected_token)) is not None:
             with redis_pys_errors("release", self.name):
                 try:
                     await grant.release()
                 except LockNotHeld:
-                    await asyncio.sleep(_LOOK_AGAIN_S)  # a release that was cancelled is under way
+                    await asyncio.sleep(_RETRY_S)  # a cancelled release is in progress
                 else:
                     self._kept.pop(grant, None)
                     return
@@ -97,18 +92,15 @@ class AsyncLock(Renewed, redis.asyncio.lock.Lock):
                 await super().do_release(expected_token)
             except exceptions.LockNotOwnedError:
                 if not isinstance(own, AsyncGrant) or not own.unanswered:
-                    raise  # else that is what the release that was cancelled has achieved
+                    raise  # otherwise the cancelled release has deleted the key
         if own is not None:
             self._kept.pop(own, None)
 
     async def do_extend(self, additional_time: Any, replace_ttl: bool) -> Literal[True]:
         """Change the time-to-live of the lease."""
-        if await run(self._extend("extend", additional_time, replace_ttl)):
-            return True
-        return await super().do_extend(additional_time, replace_ttl)
+        extended = await run(self._extend("extend", additional_time, replace_ttl))
+        return extended or await super().do_extend(additional_time, replace_ttl)
 
     async def do_reacquire(self) -> Literal[True]:
         """Set the time-to-live of the lease back to the timeout."""
-        if await run(self._extend("reacquire")):
-            return True
-        return await super().do_reacquire()
+        return await run(self._extend("reacquire")) or await super().do_reacquire()

@@ -1,4 +1,4 @@
-"""What the locks for threads and for asyncio have in common: all that needs no waiting."""
+"""The base class of redis-py's locks, renewed, without the waiting."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import math
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import redis.asyncio
 from redis import exceptions
 
 from wheel_lock.context import LockContext
+from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import (
     LockAlreadyHeld,
     LockLost,
@@ -23,20 +24,16 @@ from wheel_lock.errors import (
 )
 from wheel_lock.lease import Owner
 from wheel_lock.lock_types import EVERLASTING, EXCLUSIVE
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import CALLER_TOKEN, EVERLASTING_CALLER_TOKEN
 from wheel_lock.locks import operations
 from wheel_lock.locks.operations import Steps
-from wheel_lock.options import MAX_SECONDS, lock_options
+from wheel_lock.options import MAX_SECONDS, LockOptions, lock_options
 from wheel_lock.redis_lock.grants import GRANTS, Grant
 from wheel_lock.sync.call import current_owner
 
-if TYPE_CHECKING:
-    from wheel_lock.engine.engine import Engine
-    from wheel_lock.lock_types.base import LockType
-    from wheel_lock.options import LockOptions
-
-RENEWED_FROM_S = 0.2  # shorter timeouts are over within 20 ticks: whoever asks for them wants the lock to run out
-FOR_EVER = (True, None)  # how long to wait, where there is no limit
+RENEWED_FROM_S = 0.2  # a shorter timeout ends within 20 ticks: such a lock is meant to expire
+FOR_EVER = (True, None)  # the wait without a limit
 _SHORTEST_SLEEP_S = 0.01
 _CONNECTION_ERRORS = (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.BusyLoadingError)
 _SERVER_ERRORS: dict[str, type[exceptions.ResponseError]] = {
@@ -47,14 +44,14 @@ _SERVER_ERRORS: dict[str, type[exceptions.ResponseError]] = {
 
 
 class _Local:
-    """A token for each thread, or greenlet; None where redis-py's would have no such attribute."""
+    """A token for each thread or greenlet; None where redis-py's has no such attribute."""
 
     def __init__(self) -> None:
         self._tokens: weakref.WeakKeyDictionary[Owner, Any] = weakref.WeakKeyDictionary()
 
     @property
     def token(self) -> Any:
-        """That of the caller."""
+        """The token of the caller."""
         return self._tokens.get(current_owner())
 
     @token.setter
@@ -63,10 +60,10 @@ class _Local:
 
 
 class Renewed:
-    """What both locks have in common: all that needs no waiting."""
+    """A renewed lock, for threads or for asyncio."""
 
     polls: ClassVar[bool] = False
-    """Whether to wait as redis-py does: ask, sleep, ask again. For subclasses, and for tests that patch its clock."""
+    """True to wait as redis-py does: try, sleep, try again. For subclasses, and for tests that patch its clock."""
 
     _for_asyncio: ClassVar[bool]
     _redis_pys: ClassVar[Any]
@@ -92,7 +89,7 @@ class Renewed:
             self.local = _Local()
 
     def register_scripts(self) -> None:
-        """Refuse a client that cannot work, before its scripts become those of the whole class."""
+        """Register redis-py's scripts. Raises TypeError for an unsuitable client, before the class gets its scripts."""
         if isinstance(self.redis, (redis.asyncio.Redis, redis.asyncio.RedisCluster)) is not self._for_asyncio:
             wanted = "an asyncio" if self._for_asyncio else "a synchronous"
             raise TypeError(
@@ -101,13 +98,11 @@ class Renewed:
         LockContext.shared(self.redis)
         super().register_scripts()  # type: ignore[misc]  # redis-py's class comes after this one
         for script in (self.lua_release, self.lua_extend, self.lua_reacquire):
-            # The scripts belong to the class, and would keep its first client alive. A call that names no client of its own
-            # uses the latest lock's.
+            # The scripts belong to the class, and would keep its first client alive. A call without a client of its own
+            # uses that of the latest lock.
             registered = getattr(script, "registered_client", None)
             if registered is self.redis or type(registered) in weakref.ProxyTypes:
                 script.registered_client = weakref.proxy(self.redis)
-
-    # -- what an acquire asks for ------------------------------------------------------------------------------------
 
     @property
     def _engine(self) -> Engine:
@@ -118,11 +113,11 @@ class Renewed:
         return bytes(encoder.encode(value))
 
     def _key(self) -> bytes:
-        """The name as redis-py would send it, so that plain locks contend for the same key."""
+        """Return the name as redis-py sends it, so that its own locks contend for the same key."""
         return self._encoded(self.name)
 
-    def _engines_name(self) -> str | bytes:
-        """The name as it reads in logs."""
+    def _readable_name(self) -> str | bytes:
+        """Return the name as shown in logs: text, if it is valid UTF-8."""
         key = self._key()
         try:
             return key.decode()
@@ -130,11 +125,11 @@ class Renewed:
             return key
 
     def _terms(self, sleep: Any, token_given: bool, limit_s: float | None) -> tuple[LockType, LockOptions]:
-        """The kind of lock, and how to acquire it."""
+        """Return the lock type and the options of an acquire."""
         timeout = _as_float(self.timeout or MAX_SECONDS)
         renew = bool(self.timeout) and timeout >= RENEWED_FROM_S
         fallback = min(max(_as_float(sleep), _SHORTEST_SLEEP_S), MAX_SECONDS)
-        # As in redis-py: a wait that could not hold one sleep is not begun.
+        # As in redis-py: a wait that is shorter than one sleep is not begun.
         once = 1 if limit_s is not None and sleep > limit_s else None
         options = lock_options(
             timeout, renew=renew, fallback=fallback, max_attempts=once, thread_local=self.thread_local
@@ -143,8 +138,8 @@ class Renewed:
             return CALLER_TOKEN if self.timeout else EVERLASTING_CALLER_TOKEN, options
         return EXCLUSIVE if self.timeout else EVERLASTING, options
 
-    def _patience(self, blocking: bool | None, blocking_timeout: Any) -> tuple[bool, float | None]:
-        """Whether to wait, and how long the whole call may take, in seconds; None where there is no limit."""
+    def _wait_limit(self, blocking: bool | None, blocking_timeout: Any) -> tuple[bool, float | None]:
+        """Return True if an acquire waits, and its time limit in seconds, None if it has none."""
         if blocking_timeout is None:
             blocking_timeout = self.blocking_timeout
         if not (self.blocking if blocking is None else blocking):
@@ -153,41 +148,38 @@ class Renewed:
             return FOR_EVER
         return True, max(_as_float(blocking_timeout), 0.0)
 
-    def _held_by_caller(self, candidates: Iterable[Grant | None]) -> Any:
-        """The grant for which a caller who waits without limit would wait in vain, because only he would release it."""
+    def _refuse_endless(self, wait: tuple[bool, float | None], candidates: Iterable[Grant | None]) -> Steps[None]:
+        """Raise LockAlreadyHeld if the caller would wait without limit for its own release of a renewed lock."""
+        if wait != FOR_EVER:
+            return
         for grant in candidates:
             if grant is not None and grant.held_by_caller and grant.timeout >= RENEWED_FROM_S:
-                return grant
-        return None
+                with redis_pys_errors("acquire", self.name):
+                    if (yield from operations.owned(grant)):
+                        raise LockAlreadyHeld(
+                            f"The lock {quoted(self.name)} is held by this very caller, who would wait for ever (see "
+                            "thread_local)",
+                            self.name,
+                        )
+                return
 
-    def _refuse_endless(self, patience: tuple[bool, float | None], candidates: Iterable[Grant | None]) -> Steps[None]:
-        """Raise LockAlreadyHeld for a caller who would wait for himself without limit."""
-        if patience == FOR_EVER and (mine := self._held_by_caller(candidates)) is not None:
-            with redis_pys_errors("acquire", self.name):
-                if (yield from operations.owned(mine)):
-                    raise LockAlreadyHeld(
-                        f"The lock {quoted(self.name)} is held by this very caller, who would wait for ever (see "
-                        "thread_local)",
-                        self.name,
-                    )
-
-    def _attempt(self, sleep: Any, patience: tuple[bool, float | None], token: Any) -> Steps[bool]:
-        """Acquire it; return whether it was granted."""
-        engine, (lock_type, options) = self._engine, self._terms(sleep, token is not None, patience[1])
-        grant = self._grant_class(engine, lock_type, self._engines_name(), options, None)
+    def _attempt(self, sleep: Any, wait: tuple[bool, float | None], token: Any) -> Steps[bool]:
+        """Acquire the lock; return True if it was granted."""
+        engine, (lock_type, options) = self._engine, self._terms(sleep, token is not None, wait[1])
+        grant = self._grant_class(engine, lock_type, self._readable_name(), options, None)
         try:
             with redis_pys_errors("acquire", self.name):
                 secret = None if token is None else self._encoded(token)
-                if not (yield from operations.acquire(grant, *patience, secret)):
+                if not (yield from operations.acquire(grant, *wait, secret)):
                     return False
             self.local.token = self._keep(grant, engine)
             return True
         except BaseException:
-            grant.give_back()  # an interruption on the way back must not leave a key that perhaps never expires
+            grant.give_back()  # after the grant, too: an interruption must not leave a key that may never expire
             raise
 
     def _keep(self, grant: Grant, engine: Engine) -> bytes:
-        """Keep a new grant, and none that has come to its end; return its token."""
+        """Keep a new grant, and drop those that have ended; return its token."""
         for kept in self._kept.copy():  # several threads may be here at once
             if not kept.is_held:
                 self._kept.pop(kept, None)
@@ -195,29 +187,24 @@ class Renewed:
         GRANTS.add(engine, grant)
         return grant.lease.token
 
-    # -- whose grant a token is --------------------------------------------------------------------------------------
-
     def _own(self, token: Any) -> Grant | None:
-        """The grant that was acquired with this token through this object."""
+        """Return the grant that was acquired with this token through this object, or None."""
         secret = self._encoded(token)
         return next((grant for grant in reversed(self._kept.copy()) if grant.lease.token == secret), None)
 
     def _latest(self) -> Grant | None:
-        """The latest grant of this name through any object of this process."""
+        """Return the latest grant of this name through any object of this process, or None."""
         return GRANTS.find(self._engine, self._key())
 
     def _find(self, token: Any) -> Any:
-        """The grant of this process that a token stands for, where the engine has a say in it; or None."""
+        """Return the grant of this process with this token, or None if there is none or the engine has given it up."""
         grant = self._own(token)
         if grant is None and (grant := self._latest()) is not None and grant.lease.token != self._encoded(token):
             return None
-        return None if grant is None or grant.out_of_hands else grant
+        return None if grant is None or grant.given_up else grant
 
     def _to_use(self, verb: str, token: Any) -> Any:
-        """The grant through which the engine is to do it; None where redis-py's way is the right one.
-
-        That is: for tokens from elsewhere, and where somebody has put a script of his own in the place of redis-py's.
-        """
+        """Return the grant to use; None if redis-py's own way applies: for unknown tokens, and with replaced scripts."""
         grant = self._find(token)
         script, text = getattr(self, f"lua_{verb}"), getattr(self._redis_pys, f"LUA_{verb.upper()}_SCRIPT")
         if grant is not None and getattr(script, "script", None) != text:
@@ -227,7 +214,7 @@ class Renewed:
         return grant
 
     def _extend(self, verb: str, additional_time: Any = None, replace_ttl: bool = True) -> Steps[bool]:
-        """Extend the caller's lease, or reacquire it; return False where redis-py's way is the right one."""
+        """Extend the caller's lease, or reacquire it; return False if redis-py's own way applies."""
         grant = self._to_use(verb, self.local.token)
         if grant is None or grant.everlasting:
             return False
@@ -237,7 +224,7 @@ class Renewed:
 
 
 def _as_float(value: Any) -> float:
-    """Return a time of any numeric type as a float: redis-py accepts all that can be multiplied."""
+    """Return a time of any numeric type as a float: redis-py accepts all types that can be multiplied."""
     try:
         return float(value)
     except OverflowError:
@@ -245,14 +232,14 @@ def _as_float(value: Any) -> float:
 
 
 def _extension(additional_time: Any, replace_ttl: bool) -> float:
-    """Return the seconds to extend by: adding nothing, which is a way to ask, is allowed."""
+    """Return the seconds to extend by. Adding 0, which redis-py allows, becomes a millisecond."""
     time_s = _as_float(additional_time)
     return 0.001 if time_s == 0 and not replace_ttl else time_s
 
 
 @contextmanager
 def redis_pys_errors(verb: str, name: Any) -> Iterator[None]:
-    """Turn our errors into redis-py's. A failure to ask is no LockError there, so it must not look like a refusal."""
+    """Turn our errors into redis-py's, where a connection failure is no LockError, unlike a refusal."""
     try:
         yield
     except (LockLost, LockNotHeld) as error:

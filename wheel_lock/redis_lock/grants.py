@@ -1,7 +1,7 @@
-"""Grants: one lease each, behind the tokens of redis_lock's locks, and where a process finds them by name.
+"""Grants: one lease each, behind the tokens of redis_lock's locks, and a table of them by name.
 
-redis-py keeps a token and nothing else, and whoever knows it may release or extend. So every acquire gets a small lock of
-its own here, which the lock object keeps alive: when that is dropped the grant is, and with it the renewals.
+A redis-py lock keeps a token only, which is sufficient to release or extend. So every acquire makes a small lock of its own
+here, which the lock object keeps alive: when that is dropped the grant is, and with it the renewals.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.engine.engine import Engine
@@ -23,27 +23,20 @@ from wheel_lock.locks.base import BaseLock
 from wheel_lock.locks.operations import Steps, ask
 from wheel_lock.sync import lock as sync_lock
 
-# After these losses nobody here cares for the key any more, but it may well be there still, with our token.
-_KEY_MAY_BE_LEFT = (
-    LossReason.ABANDONED,
-    LossReason.CONTEXT_CLOSED,
-    LossReason.THREAD_DIED,
-    LossReason.INTERNAL_ERROR,
-)
+# After these losses the engine does nothing more about the key, but it may still exist, with our token.
+_KEY_MAY_EXIST = (LossReason.ABANDONED, LossReason.CONTEXT_CLOSED, LossReason.THREAD_DIED, LossReason.INTERNAL_ERROR)
 
 
 class Grant(BaseLock):
-    """One lease that has been granted. Whoever knows its token may change it, as in redis-py."""
+    """One granted lease. Any caller with its token may change it, as in redis-py."""
 
     __slots__ = ()
 
     _engine: Engine
-
-    def _caller_lease(self, verb: str) -> Lease | None:
-        return self._lease
+    _wrong_owner: ClassVar[str | None] = None
 
     def _disown(self, leases: Sequence[Lease] | None) -> None:
-        """Keep it all the same: what becomes of the token is read from it."""
+        """Keep the lease all the same: it shows the fate of the token."""
 
     @property
     def lease(self) -> Lease:
@@ -53,34 +46,32 @@ class Grant(BaseLock):
 
     @property
     def everlasting(self) -> bool:
-        """Whether its key never expires."""
+        """True if the key never expires."""
         return self._lock_type in (EVERLASTING, EVERLASTING_CALLER_TOKEN)
 
     @property
-    def out_of_hands(self) -> bool:
-        """Whether the engine has let go of it without knowing that the key is gone: only the server can tell."""
+    def given_up(self) -> bool:
+        """True if the engine has given up the lease, and the key may still exist: only the server can tell."""
         lease = self.lease
-        return lease.state in (State.RELEASED, State.EXPORTED) or lease.loss in _KEY_MAY_BE_LEFT
+        return lease.state in (State.RELEASED, State.EXPORTED) or lease.loss in _KEY_MAY_EXIST
 
     @property
     def held_by_caller(self) -> bool:
-        """Whether the calling thread, or task, holds it, and nobody else could release it."""
+        """True if the calling thread or task holds the grant, so that no other will release it."""
         return self.lease.owner is self._caller() and self.is_held
 
     def let_go(self) -> Steps[None]:
-        """Renew it no more: somebody else releases it."""
+        """End the renewals, before a release by redis-py's own script."""
         return ask(self, partial(self._engine.export, self._to_change("release")))
 
     def leave_alone(self) -> None:
-        """Renew it no more and do not release it either, without waiting."""
-        engine = self._engine
-        engine.post_if_open(partial(engine.export, self.lease, Future(noop)))
+        """End the renewals without releasing the lock. Does not wait."""
+        self._engine.post_if_open(partial(self._engine.export, self.lease, Future(noop)))
 
     def give_back(self) -> None:
-        """Nobody will know of it: release it, if it was granted at all, without waiting."""
-        engine, lease = self._engine, self._lease
-        if lease is not None:
-            engine.post_if_open(partial(engine.release_many, [lease], Future(noop)))
+        """Release the lock, if it was granted at all. Does not wait."""
+        if self._lease is not None:
+            self._engine.post_if_open(partial(self._engine.release_many, [self._lease], Future(noop)))
 
 
 class ThreadGrant(Grant, sync_lock.Lock):
@@ -93,7 +84,7 @@ class AsyncGrant(Grant, aio_lock.Lock):
     """A grant to a task.
 
     Attributes:
-        unanswered: Whether its release was begun, and was cancelled or failed: it has been carried out, or will be.
+        unanswered: True if its release was begun, and was cancelled or failed: it has been carried out, or will be.
     """
 
     __slots__ = ("unanswered",)
@@ -103,7 +94,7 @@ class AsyncGrant(Grant, aio_lock.Lock):
         self.unanswered = False
 
     async def release(self) -> bool:
-        """Release it."""
+        """Release the grant."""
         self.unanswered = True
         released = await super().release()
         self.unanswered = False
@@ -117,22 +108,22 @@ class Grants:
         self._latest: dict[tuple[int, bytes], weakref.ref[Grant]] = {}
 
     def add(self, engine: LockEngine, grant: Grant) -> None:
-        """Take note of a new grant."""
+        """Add a new grant."""
         latest, place = self._latest, (id(engine), grant.lease.key)
 
-        def gone(reference: weakref.ref[Grant]) -> None:
+        def remove(reference: weakref.ref[Grant]) -> None:
             if latest.get(place) is reference:
                 latest.pop(place, None)
 
-        latest[place] = weakref.ref(grant, gone)
+        latest[place] = weakref.ref(grant, remove)
 
     def find(self, engine: LockEngine, key: bytes) -> Grant | None:
-        """Return the latest grant of a name, whatever has become of it, as long as its lock object is there."""
+        """Return the latest grant of a name in any state, or None if its lock object is gone."""
         reference = self._latest.get((id(engine), key))
         return None if reference is None else reference()
 
     def held(self) -> Iterable[Grant]:
-        """Return those that are held."""
+        """Return the grants that are held."""
         grants = [reference() for reference in self._latest.copy().values()]  # copied in one step of the interpreter
         return [grant for grant in grants if grant is not None and grant.is_held]
 

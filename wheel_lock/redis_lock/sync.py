@@ -19,7 +19,7 @@ class Lock(Renewed, redis.lock.Lock):
     """redis-py's Lock, renewed: ``redis.Redis().lock(name, timeout=30, lock_class=Lock)``.
 
     Arguments, methods and exceptions are those of :class:`redis.lock.Lock`; docs/redis_py.md lists what differs. With a
-    timeout (of 0.2 s or more) it is renewed every third of it; without, it does not expire, so there is nothing to renew.
+    timeout (of 0.2 s or more) it is renewed every third of that; without, it does not expire and is not renewed.
     """
 
     _for_asyncio = False
@@ -31,34 +31,30 @@ class Lock(Renewed, redis.lock.Lock):
         return self.name.encode() if HIREDIS_AVAILABLE and isinstance(self.name, str) else super()._key()
 
     def acquire(
-        self,
-        sleep: Any = None,
-        blocking: bool | None = None,
-        blocking_timeout: Any = None,
-        token: Any = None,
+        self, sleep: Any = None, blocking: bool | None = None, blocking_timeout: Any = None, token: Any = None
     ) -> bool:
-        """Acquire the lock; return whether it was granted.
+        """Acquire the lock; return True if it was granted.
 
         Args:
-            sleep: Seconds after which a waiter that was not woken looks by itself.
-            blocking: Whether to wait while another holds it.
+            sleep: Seconds after which a waiter without a wake-up tries again.
+            blocking: True to wait while another owner holds it.
             blocking_timeout: Longest wait in seconds.
             token: The owner's value to store; by default 128 fresh random bits.
 
         Raises:
-            LockAlreadyHeld: This thread holds it already, and would wait for itself without limit.
+            LockAlreadyHeld: This thread holds it already, and would wait for its own release without limit.
         """
         sleep = self.sleep if sleep is None else sleep
-        patience = self._patience(blocking, blocking_timeout)
-        run(self._refuse_endless(patience, (*self._kept.copy(), self._latest())))
+        wait = self._wait_limit(blocking, blocking_timeout)
+        run(self._refuse_endless(wait, (*self._kept.copy(), self._latest())))
         if self.polls:
             token = new_token() if token is None else token
             return bool(super().acquire(sleep, blocking, blocking_timeout, token))
-        return run(self._attempt(sleep, patience, token))
+        return run(self._attempt(sleep, wait, token))
 
     @uninterrupted_start
     def release(self) -> None:
-        """Release the lock. Interrupted (by KeyboardInterrupt, say) it is released all the same, without waiting."""
+        """Release the lock; after an interruption (KeyboardInterrupt, say) all the same, without waiting."""
         token = None
         try:
             token = self.local.token
@@ -73,7 +69,7 @@ class Lock(Renewed, redis.lock.Lock):
     __exit__: Any = uninterrupted_copy(redis.lock.Lock.__exit__)
 
     def _let_go(self, token: Any) -> None:
-        """The caller was interrupted while releasing: have it done without waiting; None where it had not begun."""
+        """Complete an interrupted release without waiting. ``token`` is None if the release had not begun."""
         token = self.local.token if token is None else token
         grant = None if token is None else self._own(token)
         if grant is not None:
@@ -83,7 +79,7 @@ class Lock(Renewed, redis.lock.Lock):
             self.local.token = None
 
     def do_acquire(self, token: Any) -> bool:
-        """Try once, with a token that may be anybody's."""
+        """Try once, with a token of the caller's choice."""
         return run(self._attempt(self.sleep, (False, None), token))
 
     def do_release(self, expected_token: Any) -> None:
@@ -101,12 +97,9 @@ class Lock(Renewed, redis.lock.Lock):
 
     def do_extend(self, additional_time: Any, replace_ttl: bool) -> Literal[True]:
         """Change the time-to-live of the calling thread's lease."""
-        if run(self._extend("extend", additional_time, replace_ttl)):
-            return True
-        return super().do_extend(additional_time, replace_ttl)
+        extended = run(self._extend("extend", additional_time, replace_ttl))
+        return extended or super().do_extend(additional_time, replace_ttl)
 
     def do_reacquire(self) -> Literal[True]:
         """Set the time-to-live of the calling thread's lease back to the timeout."""
-        if run(self._extend("reacquire")):
-            return True
-        return super().do_reacquire()
+        return run(self._extend("reacquire")) or super().do_reacquire()

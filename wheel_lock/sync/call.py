@@ -1,4 +1,4 @@
-"""A calling thread: who it is, and how it waits for the one thread to do its work."""
+"""The calling thread: its owner, and its wait for the timer's thread."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from wheel_lock.engine.future import end_quietly
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Owner
-from wheel_lock.locks.callers import CallerOperation, Side
+from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.runtime.greenlets import greenlet_owner, new_gate
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.native import local
 
 T = TypeVar("T")
 
-_LOOK_AROUND_S = 1.0  # after this a waiting caller makes sure that the thread it waits for is still there
-_LONGEST_LOOK_S = 16.0  # then again after twice the time, up to this
+_CHECK_AFTER_S = 1.0  # a waiting caller then checks that the timer's thread is alive
+_LONGEST_CHECK_S = 16.0  # each further check comes after twice the time, up to this
 
 
 class _ThreadMark:
-    """Sits in a thread's local storage and goes with it: that is how the end of a thread is noticed."""
+    """An item of a thread's local storage. It is collected with the thread, and so marks the end of its owner."""
 
     __slots__ = ("owner",)
 
@@ -37,7 +37,7 @@ _here = local()
 
 
 def current_owner() -> Owner:
-    """Return the owner that stands for the calling thread, or greenlet."""
+    """Return the owner that stands for the calling thread or greenlet."""
     if "gevent" in sys.modules and (owner := greenlet_owner()) is not None:
         return owner
     try:
@@ -47,14 +47,14 @@ def current_owner() -> Owner:
     return mark.owner
 
 
-class SyncFuture(CallerOperation[T]):
-    """An operation that a thread waits for."""
+class SyncFuture(CallerFuture[T]):
+    """A future that a thread waits for."""
 
     __slots__ = ("_deaths", "_engine", "_gate")
 
     def __init__(self, engine: LockEngine) -> None:
         self._gate = gate = new_gate()
-        # Not through super(), which takes its time.
+        # Not through super(), which would cost a call.
         self._notify = gate.release
         self._value = None
         self.done = False
@@ -65,13 +65,13 @@ class SyncFuture(CallerOperation[T]):
     @uninterrupted_start
     def wait(self) -> Iterable[Any]:
         try:
-            look_s = _LOOK_AROUND_S
-            while not self._gate.acquire(timeout=look_s):
-                look_s = min(2 * look_s, _LONGEST_LOOK_S)
+            check_s = _CHECK_AFTER_S
+            while not self._gate.acquire(timeout=check_s):
+                check_s = min(2 * check_s, _LONGEST_CHECK_S)
                 timer = self._engine.timer
                 if self._engine.deaths != self._deaths or timer.stopped:
                     raise LockUnavailable("The thread that keeps the locks ended before it answered")
-                timer.wake()  # costs next to nothing, and an interrupted caller may have noted a wake that never came
+                timer.wake()  # cheap, and an interrupted caller may have noted a wake-up that it did not send
         except BaseException:
             self._engine.interrupted = True
             raise
@@ -88,7 +88,7 @@ class ThreadSide(Side):
 
     __slots__ = ()
 
-    def _new_operation(self) -> CallerOperation[Any]:
+    def _new_future(self) -> CallerFuture[Any]:
         return SyncFuture(self._engine)
 
 
@@ -96,8 +96,8 @@ class ThreadSide(Side):
 def run(steps: Generator[Any, None, T]) -> T:
     """Carry out an operation (see locks/operations.py) in the calling thread; return its result.
 
-    Its generator never suspends, because what it waits for blocks in :meth:`SyncFuture.wait`. So an interruption strikes in
-    the frame that it would strike in a plain function.
+    The generator never suspends, because it blocks in :meth:`SyncFuture.wait`. So an interruption is raised in the same
+    frame as in a plain function.
     """
     try:
         steps.send(None)

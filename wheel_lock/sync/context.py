@@ -1,4 +1,4 @@
-"""A context as threads see it: how it is closed."""
+"""The base class of contexts for threads: how they are closed."""
 
 from __future__ import annotations
 
@@ -11,33 +11,30 @@ from wheel_lock.errors import WheelLockError
 from wheel_lock.locks import operations
 from wheel_lock.locks.context import BaseContext, close_later
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
-from wheel_lock.sync import call as sync_call
+from wheel_lock.sync.call import ThreadSide, run
 
 
-class ThreadContext(sync_call.ThreadSide, BaseContext):
-    """The side that threads see."""
+class ThreadContext(ThreadSide, BaseContext):
+    """A context for threads."""
 
     def close(self, timeout: float | None = None) -> None:
-        """End every lease, releasing them at the server unless ``release_on_close`` is off, and hang up.
+        """End every lease, releasing them at the server unless ``release_on_close`` is off, and close the connections.
 
         Locks that are still held are lost, for the reason "context closed". Closing twice is harmless.
 
         Args:
-            timeout: Seconds it may take; ``close_timeout`` by default. What is not released by then expires.
+            timeout: Time limit in seconds; ``close_timeout`` by default. Locks that are not released by then expire.
         """
         limit_s = self._closing_time_s(timeout)
         if limit_s is not None:
-            sync_call.run(operations.ask(self, partial(self._engine.close, limit_s)))
+            run(operations.ask(self, partial(self._engine.close, limit_s)))
 
     def __enter__(self) -> Self:
         return self
 
     @uninterrupted_start
     def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
             self.close()

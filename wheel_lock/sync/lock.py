@@ -1,16 +1,16 @@
-"""The face for threads: a lock object whose methods block. It posts work to the engine and waits; nothing else.
+"""The lock object for threads: its methods submit work to the engine, and block until it is done.
 
 A lease belongs to the thread that acquired it, as in redis-py (``thread_local=True``): only that thread may release or
-extend it, and it is renewed no more when that thread ends. Any thread may look at it.
+extend it, and its renewal ends with that thread. Any thread may read its properties.
 """
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
-from wheel_lock.lease import Lease, Owner
+from wheel_lock.lease import Owner
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost
 from wheel_lock.runtime.interruptions import uninterrupted_start
@@ -22,40 +22,36 @@ __all__ = ["Lock", "OnLost"]
 class Lock(ThreadSide, BaseLock):
     """One lock, for threads. Made by :meth:`wheel_lock.LockContext.lock`; a context manager.
 
-    It may be acquired again after a release; each acquire is a new lease. Used from several threads, each thread has a
-    lease of its own, and they contend on the server like strangers (unless ``thread_local=False``).
+    It may be acquired again after a release; each acquire is a new lease. Threads that share one object have a lease each,
+    and contend at the server as with objects of their own (unless ``thread_local=False``).
     """
 
     __slots__ = ()
 
+    _wrong_owner: ClassVar[str | None] = "another thread holds it (see thread_local)"
+
     def _caller(self) -> Owner:
         return current_owner()
 
-    def _caller_lease(self, verb: str) -> Lease | None:
-        return self._own_lease_or_raise(verb, "another thread holds it (see thread_local)")
-
     def acquire(
-        self,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        token: str | bytes | None = None,
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, token: str | bytes | None = None
     ) -> bool:
         """Acquire the lock.
 
         Args:
-            blocking: Whether to wait while another holds it; by default as the lock was made.
-            blocking_timeout: Longest wait in seconds, connecting included; by default as the lock was made, which by
+            blocking: True to wait while another owner holds it; by default the setting of the lock.
+            blocking_timeout: Longest wait in seconds, connecting included; by default the setting of the lock, whose
                 default is for ever.
-            token: The owner's value to store, 1 to 512 bytes; by default 128 fresh random bits. Whoever knows it can
-                release the lock.
+            token: The owner's value to store, 1 to 512 bytes; by default 128 fresh random bits. It is sufficient to release
+                the lock.
 
         Returns:
-            Whether it was acquired.
+            True if it was acquired.
 
         Raises:
             LockAlreadyHeld: This thread holds it already through this object.
-            LockUnavailable, LockTimeout: The server could not be asked, or did not answer, within the longest wait or the
-                context's ``response_timeout``. Should it have granted the lock all the same, it is released.
+            LockUnavailable, LockTimeout: The server could not be reached, or did not answer, within the longest wait or the
+                context's ``response_timeout``. If it has granted the lock all the same, the lock is released.
             LockServerError: The server refused the command itself.
             ValueError: A value is out of range.
         """
@@ -63,23 +59,21 @@ class Lock(ThreadSide, BaseLock):
 
     @uninterrupted_start
     def release(self) -> bool:
-        """Release the lock. Once this has returned nothing is sent for its token any more.
+        """Release the lock. After this has returned nothing is sent for its token.
 
-        Interrupted (by KeyboardInterrupt, say) it is released all the same, without waiting for the server.
+        If it is interrupted (by KeyboardInterrupt, say) the lock is released all the same, without waiting for the server.
 
         Returns:
-            Whether it is released: always True, but for locks that can be acquired again while they are held.
+            True if it is released, False if a lock that can be acquired again is still held by this thread.
 
         Raises:
             LockNotHeld: It was not acquired, or has been released already.
-            LockLost: It was lost before; whoever holds it now keeps it.
+            LockLost: It was lost before; its present owner keeps it.
             WrongThread: Another thread holds it.
-            LockUnavailable, LockTimeout, LockServerError: The server could not be asked, did not answer, or refused.
+            LockUnavailable, LockTimeout, LockServerError: The server could not be reached, did not answer, or refused.
                 The lock is not renewed any more and expires within its timeout.
         """
-        released = operations.begin_release(
-            self
-        )  # and not ``operations.release``: this is called as often as nothing else
+        released = operations.begin_release(self)  # not ``operations.release``: a generator costs this hot path 2 us
         if released is None:
             return False
         released.wait()
@@ -91,7 +85,7 @@ class Lock(ThreadSide, BaseLock):
 
         Args:
             additional_time: Seconds to add to the time-to-live, or to replace it with.
-            replace_ttl: Whether to replace it.
+            replace_ttl: True to replace it.
 
         Returns:
             True.
@@ -99,8 +93,8 @@ class Lock(ThreadSide, BaseLock):
         Raises:
             ValueError: The time is not a positive, finite number, or the time-to-live would exceed 1e9 seconds, by the
                 remaining time known here or at the server; nothing has changed then.
-            LockNotHeld, LockLost, WrongThread, LockUnavailable, LockTimeout, LockServerError: As for ``release``;
-                where the outcome is not known the lock is held on as long as was known before.
+            LockNotHeld, LockLost, WrongThread, LockUnavailable, LockTimeout, LockServerError: As for ``release``; if the
+                outcome is not known the lock keeps the local deadline it had.
         """
         return run(operations.extend(self, additional_time, replace_ttl))
 
@@ -109,27 +103,25 @@ class Lock(ThreadSide, BaseLock):
         return self.extend(self._options.timeout_s, replace_ttl=True)
 
     def export(self) -> str:
-        """Let go of the lock without releasing it, for somebody else to adopt (:meth:`wheel_lock.LockContext.adopt`).
+        """Give up the lock without releasing it, so that it can be adopted (:meth:`wheel_lock.LockContext.adopt`).
 
-        From here on this object does not hold, renew or release it. Whoever adopts it within what is left of its
-        timeout takes it over without a gap; if nobody does, it expires.
+        From here on this object does not hold, renew or release it. An adoption within the rest of its timeout takes it
+        over without a gap; without one it expires.
 
         Returns:
-            A line of ASCII text that works once. It is a secret: whoever has it can take the lock.
+            A line of ASCII text that works once. It is a secret, sufficient to take the lock.
 
         Raises:
             LockNotHeld, LockLost, WrongThread: As for ``release``.
         """
         return run(operations.export(self))
 
-    # -- what the server says ----------------------------------------------------------------------------------------
-
     def locked(self) -> bool:
-        """Ask the server whether anybody holds the lock."""
+        """Query the server; return True if the lock is held by any owner."""
         return run(operations.locked(self))
 
     def owned(self) -> bool:
-        """Ask the server whether this lock's own token is stored there."""
+        """Query the server; return True if this lock's own token is stored there."""
         return run(operations.owned(self))
 
     def __enter__(self) -> Self:
@@ -139,10 +131,7 @@ class Lock(ThreadSide, BaseLock):
 
     @uninterrupted_start
     def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
             self.release()
