@@ -23,9 +23,8 @@ from wheel_lock.engine.topology.routing import AnyConnector, router_for
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.errors import LossReason, WheelLockError
-from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
+from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -54,7 +53,7 @@ class Engine(EngineState):
     ) -> None:
         super().__init__(options, timer, launch)
         self.connector = connector
-        self.leases = LeaseTable(self, Teller(timer).tell)
+        self.leases: LeaseTable = LeaseTable(self, Teller(timer).tell)
         self.router = self.leases.router = router_for(connector, self.leases)
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._ending = Ending(self.leases, self.router, self.wait_queues)
@@ -79,11 +78,6 @@ class Engine(EngineState):
     ) -> Waiter:
         """Return a caller's wait for a lock, ready to begin; see :class:`Waiter`. From any thread."""
         return Waiter(self.wait_queues, options, leases, token_given, blocking, until, future)
-
-    @property
-    def held(self) -> Collection[Lease]:
-        """The held leases, in order of acquisition."""
-        return self.leases.held
 
     @property
     def busy(self) -> bool:
@@ -127,15 +121,6 @@ class Engine(EngineState):
         """Release many; the operation completes with the reasons of those that had been lost."""
         release_many(self.leases, leases, future)
 
-    def abandon(self, lease: Lease) -> None:
-        """Stop renewing a lease whose lock object is gone, unless it is being released."""
-        if lease.state <= EXTENDING:
-            self.leases.mark_lost([lease], LossReason.ABANDONED)
-
-    def lapse_seen(self, lease: Lease) -> None:
-        """Mark a lease lost whose holder has seen its deadline pass."""
-        self.leases.mark_lost([lease] if lease.state <= EXTENDING else ())
-
     # -- in between --------------------------------------------------------------------------------------------------
 
     def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
@@ -157,30 +142,13 @@ class Engine(EngineState):
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
         return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=self.wait_queues.count)
 
-    def held_locks(self) -> list[HeldLock]:
-        """Return what is held now, in order of acquisition. From any thread. O(n)."""
-        now = self.timer.clock.now()
-        overdue = {lease for renewer in self.router.shards for lease in renewer.overdue.snapshot()}
-        return [held_lock(lease, now, lease in overdue) for lease in self.leases.held.copy() if lease.is_valid(now)]
+    def overdue_leases(self) -> Collection[Lease]:
+        return {lease for renewer in self.router.shards for lease in renewer.overdue.snapshot()}
 
     # -- the end, and other fates ------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
-        """End every lease, release them all at the server if that is wanted and possible, and hang up.
-
-        Args:
-            timeout_s: How long that may take, in seconds.
-            operation: Completed when it is done.
-            exiting: The interpreter ends, so waiters are dropped without being completed.
-        """
         self._ending.close(timeout_s, future, exiting)
-
-    def end(self, timeout_s: float, future: Future[None]) -> None:
-        """The interpreter ends: close, unless that would change nothing. Here it is seen what was posted before, too."""
-        if self.in_use:
-            self.close(timeout_s, future, exiting=True)
-        else:
-            future.set_result(None)
 
     def retire(self) -> None:
         """Hang up as soon as nothing is held: the context object is gone."""

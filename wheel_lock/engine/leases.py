@@ -12,8 +12,8 @@ from functools import partial
 
 from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of
 from wheel_lock.engine.loss_events import log_illegal
-from wheel_lock.engine.state import EngineState
-from wheel_lock.errors import ContextClosed, LockLost, LockNotHeld, LossReason, TooManyLocks, WheelLockError
+from wheel_lock.engine.state import EngineState, HeldLeases
+from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
@@ -28,16 +28,10 @@ _UNDONE = (
 )
 
 
-class LeaseTable:
+class LeaseTable(HeldLeases):
     """Admits, grants and ends the leases of one engine. Timer's thread only.
 
-    Args:
-        state: What the parts of the engine share.
-        tell_lost: Has the holders of lost leases told.
-
     Attributes:
-        acquiring: How many leases are being acquired, as far as ``max_held`` counts them.
-        held: The held leases, in order of acquisition.
         router: Which node a name lives on. Set once, by the engine.
         listener: What is told of leases that end. Set once, by the engine.
         on_ended: Called when leases have ended at the server, too. Set once, by the engine.
@@ -49,27 +43,12 @@ class LeaseTable:
     on_ended: Callable[[], object]
 
     def __init__(self, state: EngineState, tell_lost: Callable[[Sequence[Lease]], object]) -> None:
-        self.state = state
-        self.timer = state.timer
-        self.tell_lost = tell_lost
-        self.held: dict[Lease, None] = {}
+        super().__init__(state, tell_lost)
         self.swaps: dict[Lease, PendingSwap] = {}
-        self.acquiring = 0
 
     def forget(self) -> None:
-        """Hold nothing, in a forked child."""
-        self.held.clear()
+        super().forget()
         self.swaps.clear()
-        self.acquiring = 0
-
-    def admission_error(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
-        """Return why ``wanted`` more locks may not be acquired, or None if they may."""
-        if self.state.closed:
-            return ContextClosed("The context has been closed", name)
-        most = self.state.options.max_held
-        if most is not None and len(self.held) + self.acquiring + wanted > most:
-            return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
-        return None
 
     # -- a lease begins ----------------------------------------------------------------------------------------------
 
@@ -136,18 +115,9 @@ class LeaseTable:
             self.held.pop(lease, None)
         return error
 
-    def check_owned(self, lease: Lease) -> WheelLockError | None:
-        """Return why the holder cannot do anything with ``lease``, or None where it can. A lapsed lease is marked lost."""
-        if not lease.group.alive:
-            return LockLost(lease.name, lease.loss or LossReason.FORKED)
-        if lease.state <= EXTENDING and not lease.is_valid(self.timer.clock.now()):
-            self.mark_lost([lease])
-            self.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
-        if lease.state is State.LOST or lease.loss is not None:
-            return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
-        if lease.state > EXTENDING:
-            return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
-        return None
+    def mark_lapsed(self, lease: Lease) -> None:
+        super().mark_lapsed(lease)
+        self.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
 
     def release_done(self, leases: Sequence[Lease]) -> None:
         """End leases that the server has released."""
@@ -168,12 +138,6 @@ class LeaseTable:
         )
 
     def mark_lost(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
-        """End leases that were not released, and have their holders told, once.
-
-        Args:
-            leases: Believed leases, or ones in the middle of their release; others are passed over.
-            reason: Why; by default, the reason for which each lapses now.
-        """
         lost: list[Lease] = []
         for lease in leases:
             if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):

@@ -1,20 +1,81 @@
-"""What the parts of one engine share: the timer, the settings, the counters, and the way in for other threads."""
+"""What the parts of one engine share: the timer, the settings, the counters, the held leases, and ``submit``."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 from wheel_lock.engine.future import Future, end_quietly, noop
-from wheel_lock.errors import ContextClosed
+from wheel_lock.errors import ContextClosed, LockLost, LockNotHeld, LossReason, TooManyLocks, WheelLockError
+from wheel_lock.lease import EXTENDING, Lease, State, held_lock
+from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 Launch = Callable[[Callable[[], None]], None]
+
+
+class HeldLeases:
+    """The held leases of one engine, as far as one server and a quorum have the same rules. Timer's thread only.
+
+    Args:
+        state: What the parts of the engine share.
+        tell_lost: Reports lost leases to their holders.
+
+    Attributes:
+        acquiring: The number of leases that are being acquired, as far as ``max_held`` counts them.
+        held: The held leases, in order of acquisition.
+    """
+
+    def __init__(self, state: EngineState, tell_lost: Callable[[Sequence[Lease]], object]) -> None:
+        self.state = state
+        self.timer = state.timer
+        self.tell_lost = tell_lost
+        self.held: dict[Lease, None] = {}
+        self.acquiring = 0
+
+    def forget(self) -> None:
+        """Drop all leases without a report."""
+        self.held.clear()
+        self.acquiring = 0
+
+    def admission_error(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
+        """Return why ``wanted`` more locks may not be acquired, or None if they may."""
+        if self.state.closed:
+            return ContextClosed("The context has been closed", name)
+        most = self.state.options.max_held
+        if most is not None and len(self.held) + self.acquiring + wanted > most:
+            return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
+        return None
+
+    def check_owned(self, lease: Lease) -> WheelLockError | None:
+        """Return why ``lease`` cannot be released or extended, or None if it can. A lapsed lease is marked lost."""
+        if not lease.group.alive:
+            return LockLost(lease.name, lease.loss or LossReason.FORKED)
+        if lease.state <= EXTENDING and not lease.is_valid(self.timer.clock.now()):
+            self.mark_lapsed(lease)
+        if lease.state is State.LOST or lease.loss is not None:
+            return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
+        if lease.state > EXTENDING:
+            return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
+        return None
+
+    def mark_lapsed(self, lease: Lease) -> None:
+        """Mark a lease lost whose deadline has passed."""
+        self.mark_lost([lease])
+
+    def mark_lost(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
+        """End leases that were not released, and report each loss once; leases that have ended are skipped.
+
+        Args:
+            leases: The leases.
+            reason: The reason of the loss; by default, the reason for which each lapses now.
+        """
+        raise NotImplementedError
 
 
 class EngineState:
@@ -31,8 +92,10 @@ class EngineState:
         deaths: How often everything has been lost at once: to a fork, to the death of the thread, to a failure.
         exiting: The interpreter is about to end.
         interrupted: A caller has stopped waiting: what it asked for may not have begun yet.
+        leases: The held leases. Set once, by the engine.
     """
 
+    leases: HeldLeases
     above: FailureDomain | None = None  # a failure of one engine puts nothing else in doubt
 
     def __init__(self, options: ContextOptions, timer: HashedWheelTimer, launch: Launch) -> None:
@@ -89,3 +152,50 @@ class EngineState:
     def come_by(self, future: Future[None]) -> None:
         """Complete ``operation``: what was submitted before, such as an interrupted release, has begun by now."""
         future.set_result(None)
+
+    # -- the leases --------------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> Collection[Lease]:
+        """The held leases, in order of acquisition."""
+        return self.leases.held
+
+    @property
+    def in_use(self) -> bool:
+        """True if locks are held, being acquired, or waited for."""
+        raise NotImplementedError
+
+    def abandon(self, lease: Lease) -> None:
+        """Stop renewing a lease whose lock object has been collected, unless it is being released."""
+        if lease.state <= EXTENDING:
+            self.leases.mark_lost([lease], LossReason.ABANDONED)
+
+    def lapse_seen(self, lease: Lease) -> None:
+        """Mark a lease lost whose holder has seen its deadline pass."""
+        self.leases.mark_lost([lease] if lease.state <= EXTENDING else ())
+
+    def held_locks(self) -> list[HeldLock]:
+        """Return a snapshot of each valid lease, in order of acquisition. From any thread. O(n)."""
+        now, overdue = self.timer.clock.now(), self.overdue_leases()
+        return [held_lock(lease, now, lease in overdue) for lease in self.leases.held.copy() if lease.is_valid(now)]
+
+    def overdue_leases(self) -> Collection[Lease]:
+        """Return the overdue leases. From any thread."""
+        return ()
+
+    def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
+        """End every lease, release them all at the server if that is wanted and possible, and hang up.
+
+        Args:
+            timeout_s: The time limit, in seconds.
+            future: Completed when everything is closed.
+            exiting: The interpreter ends, so waiters are dropped without being completed.
+        """
+        raise NotImplementedError
+
+    def end(self, timeout_s: float, future: Future[None]) -> None:
+        """Close because the interpreter exits, unless nothing is in use, counting what was submitted before."""
+        if self.in_use:
+            self.close(timeout_s, future, exiting=True)
+        else:
+            future.set_result(None)
