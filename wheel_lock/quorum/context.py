@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypedDict, Unpack
 
-from wheel_lock.aio.context import TaskContext
+from wheel_lock.aio.context import AsyncContext, TaskContext
 from wheel_lock.aio.lock import task_callback
 from wheel_lock.decorator import Locked
 from wheel_lock.errors import WheelLockError
@@ -26,7 +26,8 @@ _NO_FENCES = (
     "fencing is not available on independent masters: each would count for itself, and numbers of different majorities "
     "do not order. Draw the fence where it is checked, or from one server"
 )
-_ELSEWHERE: dict[str, str] = {
+_NEEDS_ONE_SERVER = "it takes one server that decides for all holders"
+_REASONS = {  # more precise ones, for some of the methods of contexts of one server
     "rw_lock": "readers and writers must be told apart by one server, and a majority is not the same one twice",
     "fair_lock": "there is no order of arrival among masters that do not know of each other",
     "semaphore": "permits that are counted on several masters cannot be added up",
@@ -38,7 +39,7 @@ _ELSEWHERE: dict[str, str] = {
 
 
 class QuorumOptions(TypedDict, total=False):
-    """The parameters of :class:`QuorumContext` beside its clients."""
+    """The parameters of :class:`QuorumContext` except its clients."""
 
     timer: HashedWheelTimer | None
     node_timeout: float | None
@@ -63,7 +64,7 @@ def _terms(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOpti
 
 
 class BaseQuorumContext(BaseContext):
-    """The common base of the two contexts."""
+    """The common base of the two contexts of a quorum."""
 
     _engine: QuorumEngine
 
@@ -72,11 +73,12 @@ class BaseQuorumContext(BaseContext):
         return {engine.connector.describe(): engine.stats() for engine in self._engine.engines}
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        why = _ELSEWHERE.get(name)
-        if why is None:
+        # The public methods of a context of one server that this class has not: with the same names for threads and tasks.
+        if name.startswith("_") or not callable(getattr(AsyncContext, name, None)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
         def refuse(*arguments: object, **keywords: object) -> NoReturn:
+            why = _REASONS.get(name, _NEEDS_ONE_SERVER)
             raise WheelLockError(f"{name}() is not available on independent masters: {why}")
 
         return refuse
@@ -180,16 +182,15 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
 
     @property
     def asyncio(self) -> AsyncQuorumContext:
-        """The asyncio face of this context: the same methods, awaitable."""
+        """This context as asyncio sees it: the same methods, awaitable."""
         return AsyncQuorumContext(self._engine, self)
 
     def __repr__(self) -> str:
-        engine = self._engine
-        return f"<QuorumContext {engine.quorum} of {engine.describe()}; {self._state}>"
+        return f"<QuorumContext {self._engine.quorum} of {self._engine.describe()}; {self._state}>"
 
 
 class AsyncQuorumContext(BaseQuorumContext, TaskContext):
-    """The asyncio face of a :class:`QuorumContext`: ``context.asyncio``."""
+    """A :class:`QuorumContext` as asyncio sees it: ``context.asyncio``."""
 
     def lock(
         self,
