@@ -56,7 +56,7 @@ class QuorumOptions(TypedDict, total=False):
     track_acquisitions: bool
 
 
-def _terms(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOptions:
+def _options(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOptions:
     lock_name(name)
     if terms.get("fencing"):
         raise ValueError(_NO_FENCES)
@@ -162,15 +162,13 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         Raises:
             ValueError: A value is out of range, or ``fencing`` is requested; before any I/O.
         """
-        options = _terms(name, timeout, dict(terms))
-        return QuorumLock(self._engine, name, options, checked_callback(on_lost))
+        return QuorumLock(self._engine, name, _options(name, timeout, dict(terms)), checked_callback(on_lost))
 
     def reentrant_lock(
         self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[OwnedTerms]
     ) -> QuorumReentrantLock:
         """Return a reentrant lock; see :meth:`lock`. It excludes other locks of that name, reentrant or not."""
-        options = _terms(name, timeout, dict(terms))
-        return QuorumReentrantLock(self._engine, name, options, checked_callback(on_lost))
+        return QuorumReentrantLock(self._engine, name, _options(name, timeout, dict(terms)), checked_callback(on_lost))
 
     def locked(self, name: str, timeout: float = 30.0, **terms: Unpack[LockTerms]) -> Locked:
         """Return a decorator; see :meth:`wheel_lock.LockContext.locked`."""
@@ -202,8 +200,8 @@ class AsyncQuorumContext(BaseQuorumContext, TaskContext):
         **terms: Unpack[LockTerms],
     ) -> QuorumTaskLock:
         """Return an exclusive lock, not yet acquired; see :meth:`QuorumContext.lock`."""
-        options = _terms(name, timeout, dict(terms))
-        return QuorumTaskLock(self._engine, name, options, task_callback(on_lost), cancel_on_lost=cancel_on_lost)
+        options, callback = _options(name, timeout, dict(terms)), task_callback(on_lost)
+        return QuorumTaskLock(self._engine, name, options, callback, cancel_on_lost=cancel_on_lost)
 
     def reentrant_lock(
         self,
@@ -215,5 +213,5 @@ class AsyncQuorumContext(BaseQuorumContext, TaskContext):
         **terms: Unpack[OwnedTerms],
     ) -> QuorumTaskReentrantLock:
         """Return a reentrant lock, not yet acquired; see :meth:`QuorumContext.reentrant_lock`."""
-        options, callback = _terms(name, timeout, dict(terms)), task_callback(on_lost)
+        options, callback = _options(name, timeout, dict(terms)), task_callback(on_lost)
         return QuorumTaskReentrantLock(self._engine, name, options, callback, cancel_on_lost=cancel_on_lost)
