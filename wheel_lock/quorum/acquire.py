@@ -75,19 +75,17 @@ class AcquireRound:
 
     def begin(self) -> None:
         """Ask all nodes, unless the context admits no more locks."""
-        engine, lease = self._engine, self._lease
+        engine, lease, options = self._engine, self._lease, self._lease.options
         self.failure = engine.leases.admission_error(lease.name, 1)
         if self.failure is not None:
             self._end()
             return
         engine.leases.acquiring += 1
-        limit_s = engine.limit_s(lease.options.timeout_s)
+        limit_s = engine.limit_s(options.timeout_s)
         for vote in lease.votes:
             self._to_ask -= 1
             if not self._over:
-                vote.ask(
-                    lease.token, lease.options, limit_s, self._check, self._caller_until, by_script=self._by_script
-                )
+                vote.ask(lease.token, options, limit_s, self._check, self._caller_until, by_script=self._by_script)
 
     def _check(self) -> None:
         """Decide the round if its outcome is certain: a node has answered, or exceeded its time limit."""
@@ -96,10 +94,9 @@ class AcquireRound:
             self._engine.heal_later(lease)  # the lease may be held by now, with one more vote
             return
         open_votes = self._to_ask + sum(vote.in_flight is not None for vote in lease.votes)
-        support = lease.support(now)
-        if len(support) >= lease.quorum and now < support[lease.quorum - 1].deadline:
+        if now < lease.majority_until(now):
             self.granted = True
-        elif len(support) + open_votes >= lease.quorum:
+        elif len(lease.support(now)) + open_votes >= lease.quorum:
             return
         else:
             failures = [vote.failure for vote in lease.votes if vote.failure is not None]

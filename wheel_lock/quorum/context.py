@@ -73,7 +73,7 @@ class BaseQuorumContext(BaseContext):
         return {engine.connector.describe(): engine.stats() for engine in self._engine.engines}
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        # The public methods of a context of one server that this class has not: with the same names for threads and tasks.
+        # Refuse the methods that only a context of one server has. Their names are the same for threads and tasks.
         if name.startswith("_") or not callable(getattr(AsyncContext, name, None)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

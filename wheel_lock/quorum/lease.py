@@ -1,7 +1,7 @@
 """A lease that a majority of the nodes grants, and the votes that it consists of.
 
 Each vote is a lease of one node's engine, which renews it and reports its loss. Nothing about the votes is stored twice:
-the validity of the whole lease is computed from them at each question.
+the validity of the quorum lease is computed from them each time.
 
 Source: "Distributed Locks with Redis" on redis.io, section "The Redlock Algorithm". There the lock's validity counts from
 before the first node was asked; here each vote has the deadline of its own request, and the lease is valid as long as a
@@ -217,13 +217,17 @@ class QuorumLease(Lease):
         counted = [lease for vote in self.votes if (lease := vote.counted(now)) is not None]
         return sorted(counted, key=lambda lease: lease.deadline, reverse=True)
 
+    def majority_until(self, now: float) -> float:
+        """Return when the majority ends: the q-th largest deadline of the counted votes, or minus infinity."""
+        support = self.support(now)
+        return support[self.quorum - 1].deadline if len(support) >= self.quorum else -math.inf
+
     @property
     def deadline(self) -> float:
-        """When the majority ends: the q-th largest of the deadlines that count."""
+        """The local deadline: that of the majority at this moment; after the end of the lease, the latest one."""
         if self.state > EXTENDING:
             return self.final_deadline
-        support = self.support(self.params.engine.timer.clock.now())
-        return support[self.quorum - 1].deadline if len(support) >= self.quorum else -math.inf
+        return self.majority_until(self.params.engine.timer.clock.now())
 
     @deadline.setter
     def deadline(self, deadline: float) -> None:
@@ -239,10 +243,8 @@ class QuorumLease(Lease):
         """Do nothing: the renewals of the votes count."""
 
     def is_valid(self, now: float) -> bool:
-        if self.loss is not None or self.state > EXTENDING or not self.group.alive:
-            return False
-        support = self.support(now)
-        return len(support) >= self.quorum and now < support[self.quorum - 1].deadline
+        alive = self.loss is None and self.state <= EXTENDING and self.group.alive
+        return alive and now < self.majority_until(now)
 
     def latest_deadline(self) -> float:
         """Return the latest instant at which it was valid, including votes that have been lost since."""
