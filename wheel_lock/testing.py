@@ -93,7 +93,7 @@ class ManualClock:
 
 def _forward(seconds: float) -> float:
     if not 0 <= seconds < math.inf:
-        raise ValueError(f"a clock cannot be moved back, or by what is no time: {seconds!r} seconds")
+        raise ValueError(f"a clock moves by a finite number of seconds that is not negative, not by {seconds!r}")
     return seconds
 
 
@@ -164,11 +164,11 @@ class EmbeddedServer:
 class FakeContext(LockContext):
     """A context with its own embedded ``server``, which is stopped when the context is closed."""
 
-    def __init__(self, timer: HashedWheelTimer | None, own_timer: bool, options: dict[str, Any]) -> None:
+    def __init__(self, clock: Clock | None, timer: HashedWheelTimer | None, options: dict[str, Any]) -> None:
+        self._own_timer = None if clock is None else HashedWheelTimer(clock=clock)
         self.server = EmbeddedServer()
-        self._own_timer = timer if own_timer else None
         try:
-            super().__init__(self.server.client(), timer=timer, **options)
+            super().__init__(self.server.client(), timer=self._own_timer or timer, **options)
         except BaseException:
             self.server.close()
             raise
@@ -197,5 +197,4 @@ def fake_context(*, clock: Clock | None = None, timer: HashedWheelTimer | None =
     """
     if clock is not None and timer is not None:
         raise ValueError("fake_context() takes a clock or a timer, not both: a timer has its clock already")
-    own = HashedWheelTimer(clock=clock) if clock is not None else None
-    return FakeContext(own or timer, own is not None, options)
+    return FakeContext(clock, timer, options)

@@ -56,23 +56,18 @@ class Watch(Protocol):
 
     def acquired(self, run: Run) -> None:
         """Show the number of locks that have been requested."""
-        ...
 
     def hold(self, run: Run) -> None:
         """Return when ``run.held_s`` has reached the plan's seconds. Called when all locks are held."""
-        ...
 
     def stage(self, what: str) -> None:
         """Show the name of the step that begins."""
-        ...
 
     def log(self, line: str) -> None:
         """Show a log message of the library."""
-        ...
 
     def done(self) -> None:
         """End the output: the run is over, and the report follows."""
-        ...
 
 
 class Run:

@@ -206,7 +206,7 @@ class QuorumWaiter(WheelEntry):
         if self._over or self._round is None:
             return
         if self._round.granted:
-            self._end()
+            self.end()
             self._engine.grant(self._lease)
             self._future.set_result((self._lease,))
         elif self._round.failure is not None:
@@ -219,7 +219,7 @@ class QuorumWaiter(WheelEntry):
         now = engine.timer.clock.now()
         out_of_time = self._until is not None and now >= self._until
         if not self._blocking or self._rounds == options.max_attempts or out_of_time:
-            self._end()
+            self.end()
             self._future.set_result(None)
             return
         error = engine.add_waiter(self)
@@ -233,7 +233,7 @@ class QuorumWaiter(WheelEntry):
 
     def fail(self, error: Exception) -> None:
         """End the wait with ``error``."""
-        self._end()
+        self.end()
         self._future.set_exception(error)
 
     @property
@@ -246,11 +246,8 @@ class QuorumWaiter(WheelEntry):
         self.give_up()
         self._future.set_exception(internal_error(error, self._lease.name))
 
-    def drop(self) -> None:
-        """End the wait without completing its future (interpreter shutdown)."""
-        self._end()
-
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the wait without completing its future."""
         self._over = True
         self._engine.waiters.discard(self)
         if self.tick >= 0:
@@ -261,6 +258,6 @@ class QuorumWaiter(WheelEntry):
     def give_up(self) -> None:
         """End the wait, and release what was or may have been granted: the caller does not wait any more."""
         if not self._over:
-            self._end()
+            self.end()
         elif self._lease.state <= EXTENDING:
             self._engine.release(self._lease, Future(noop))

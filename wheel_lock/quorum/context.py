@@ -184,7 +184,8 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         return AsyncQuorumContext(self._engine, self)
 
     def __repr__(self) -> str:
-        return f"<QuorumContext {self._engine.quorum} of {self._engine.describe()}; {self._state}>"
+        addresses = ", ".join(engine.connector.describe() for engine in self._engine.engines)
+        return f"<QuorumContext {self._engine.quorum} of {addresses}; {self._state}>"
 
 
 class AsyncQuorumContext(BaseQuorumContext, TaskContext):

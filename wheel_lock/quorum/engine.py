@@ -51,7 +51,7 @@ class QuorumEngine(EngineState):
         leases: The held leases; it also counts the rounds under way as leases that are being acquired.
         longest_s: As above, including the timeouts of this engine's own locks.
         quorum: How many of the nodes are a majority.
-        waiters: The waiters between two rounds.
+        waiters: The waiters whose first round was refused, which ``max_waiting`` counts.
     """
 
     stable = True  # a name always has the same nodes
@@ -85,10 +85,6 @@ class QuorumEngine(EngineState):
     @property
     def in_use(self) -> bool:
         return bool(self.leases.held or self.leases.acquiring or self.waiters)
-
-    def describe(self) -> str:
-        """Return the addresses of the nodes, without credentials."""
-        return ", ".join(engine.connector.describe() for engine in self.engines)
 
     def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> QuorumGroup:
         """Return the group of leases of one timeout. From any thread.
@@ -351,7 +347,7 @@ class QuorumEngine(EngineState):
     def _end_waiters(self, error: WheelLockError | None) -> None:
         for waiter in tuple(self.waiters):
             if error is None:
-                waiter.drop()
+                waiter.end()
             else:
                 waiter.fail(type(error)(str(error)))  # a copy each: a traceback belongs to one caller
 
