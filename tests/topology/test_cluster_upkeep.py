@@ -408,7 +408,7 @@ def test_a_waiter_listens_where_acquires_are_replicated_as_well(nodes: Nodes) ->
 def test_bulk_work_that_waits_for_the_first_map_ends_with_the_context(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wheel_lock.engine.topology.cluster._PATIENCE_S", LONG_S)
+    monkeypatch.setattr("wheel_lock.engine.topology.cluster._FIRST_MAP_S", LONG_S)
     context = LockContext(nodes.client(), close_timeout=0.5)
     with hung(*nodes.servers):
         acquiring = Background(lambda: context.acquire_many([f"order:{n}" for n in range(30)]))

@@ -13,7 +13,7 @@ from typing import Any
 
 from wheel_lock.engine.engine import ENGINES
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.loss_events import Teller, log_given_up, log_illegal
+from wheel_lock.engine.loss_events import LossReporter, log_given_up, log_illegal
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import (
     ContextClosed,
@@ -79,7 +79,7 @@ class QuorumEngine(EngineState):
         self.quorum = len(self.engines) // 2 + 1
         self.contests: set[QuorumWaiter] = set()
         self.longest_s = longest_s
-        self.tell_lost = Teller(timer).tell
+        self.report_lost = LossReporter(timer).report
         self.held: dict[Lease, None] = {}
         self.acquiring = 0
         self._node_timeout_s = node_timeout_s
@@ -213,7 +213,7 @@ class QuorumEngine(EngineState):
             for vote in lease.votes:
                 if vote.in_flight is not None or why is not LossReason.CONTEXT_CLOSED:  # else released in bulk
                     vote.withdraw()
-            self.tell_lost([lease])
+            self.report_lost([lease])
             if not self.exiting:
                 lease.owner.lost(lease)
 

@@ -64,7 +64,7 @@ class FairWaitQueue(BaseWaitQueue):
         if self._subscribed:
             self.look(slot)  # a message since its own try had no listener
         else:
-            self._look_later(slot, None)
+            self._schedule(slot, waiter.waiter_ttl_s / 3)
 
     def _removed(self, waiter: Waiter) -> None:
         self.timer.wheel.cancel(self._slots.pop(self._name(waiter)))
@@ -131,7 +131,4 @@ class FairWaitQueue(BaseWaitQueue):
             if slot.called:
                 self._call(slot)
             else:
-                self._look_later(slot, request.retry_ms)
-
-    def _look_later(self, slot: QueueSlot, retry_ms: int | None) -> None:
-        self._schedule(slot, slot.waiter.waiter_ttl_s / 3, retry_ms)
+                self._schedule(slot, waiter.waiter_ttl_s / 3, request.retry_ms)

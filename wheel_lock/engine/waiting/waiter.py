@@ -59,7 +59,7 @@ class Registry(Protocol):
 
 
 class Waiter(WheelEntry):
-    """One caller's wait for one lock, from its first try to the grant, the refusal, or the end of his patience.
+    """One caller's wait for one lock, from its first try to the grant, the refusal, or its time limit.
 
     It completes with the granted leases, or with None if they are not granted in time. On the wheel it waits for its time
     limit, or, if it polls, for its next try. Timer's thread only, but for the constructor.
@@ -181,12 +181,7 @@ class Waiter(WheelEntry):
             self.wait_until(max(self.until, self.began_at + least_s(self.node)))
 
     def try_once(self, tried: Callable[[], object], *, waiting: bool) -> None:
-        """Send one acquire; ``tried()`` is called when its result is known.
-
-        Args:
-            tried: Called with a failed, a granted or a refused ``request``.
-            waiting: True to leave a registration at the server, for lock types that have them.
-        """
+        """Send one acquire, ``waiting`` with a registration if the lock type has them; call ``tried()`` when it is done."""
         future: Future[bool] = Future(partial(guarded, self, tried))
         leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
         self._request = request = self._new_request(leases, future, round(self.waiter_ttl_s * 1000) if waiting else 0)
@@ -255,13 +250,8 @@ class Waiter(WheelEntry):
         """Log, once a wait, that the lock's key holds a value of another type, which expires."""
         if not self._warned:
             self._warned = True
-            NOTIFIER.post(
-                logger.warning,
-                "waiting for the lock %s: its key holds a %s, where this kind of lock keeps a %s",
-                quoted(self._template[0].name),
-                found,
-                self.lock_type.key_type,
-            )
+            message = "waiting for the lock %s: its key holds a %s, where this kind of lock keeps a %s"
+            NOTIFIER.post(logger.warning, message, quoted(self._template[0].name), found, self.lock_type.key_type)
 
     def refused_by(self, request: Acquire) -> bool:
         """Take a refusal; return True if the waiter waits for another name from now on."""
