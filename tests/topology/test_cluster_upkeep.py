@@ -405,6 +405,19 @@ def test_a_waiter_listens_where_acquires_are_replicated_as_well(nodes: Nodes) ->
         waiter.release()
 
 
+def test_a_closed_context_does_not_fetch_the_map(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    with LockContext(nodes.client()) as context:
+        with context.lock("order:1"):
+            cluster = cluster_of(context)
+            eventually(lambda: cluster.known and not cluster._asking and cluster._look is None, LONG_S)
+        monkeypatch.setattr(connector_of(context), "ask", asked.append)
+        monkeypatch.setattr(cluster._backoff, "pause", lambda: 0.3)
+        context._engine.submit(cluster.refresh)
+    time.sleep(0.6)
+    assert asked == []
+
+
 def test_bulk_work_that_waits_for_the_first_map_ends_with_the_context(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

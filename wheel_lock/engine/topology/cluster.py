@@ -61,6 +61,7 @@ class ClusterRouter(SingleRouter):
 
     def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
         super().begin_anew(begin)
+        self.timer.cancel(self._look)
         waiting = self._for_known
         self._reset()
         for call in waiting:
