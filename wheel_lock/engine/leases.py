@@ -18,7 +18,7 @@ from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, 
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 
-# The server may still have what was lost for these reasons.
+# A lease that was lost for one of these reasons may still exist at the server.
 _UNDONE = (
     LossReason.NOT_CONFIRMED,
     LossReason.RENEWAL_LIMIT,
@@ -32,8 +32,8 @@ class LeaseTable(HeldLeases):
     """Admits, grants and ends the leases of one engine. Timer's thread only.
 
     Attributes:
-        router: Which node a name lives on. Set once, by the engine.
-        listener: What is told of leases that end. Set once, by the engine.
+        router: The router of the engine, which sets it once.
+        listener: Called for leases that end. Set once, by the engine.
         on_ended: Called when leases have ended at the server, too. Set once, by the engine.
         swaps: Swaps whose outcome is not known, by the new lease.
     """
@@ -42,8 +42,8 @@ class LeaseTable(HeldLeases):
     listener: LeaseListener
     on_ended: Callable[[], object]
 
-    def __init__(self, state: EngineState, tell_lost: Callable[[Sequence[Lease]], object]) -> None:
-        super().__init__(state, tell_lost)
+    def __init__(self, state: EngineState, report_lost: Callable[[Sequence[Lease]], object]) -> None:
+        super().__init__(state, report_lost)
         self.swaps: dict[Lease, PendingSwap] = {}
 
     def forget(self) -> None:
@@ -53,11 +53,11 @@ class LeaseTable(HeldLeases):
     # -- a lease begins ----------------------------------------------------------------------------------------------
 
     def grant(self, leases: Sequence[Lease], options: LockOptions, sent_at: float) -> bool:
-        """Make leases held that the server has granted.
+        """Begin to hold leases that the server has granted.
 
         Args:
             leases: PENDING leases of one group.
-            options: The terms on which they were asked for.
+            options: The options of the acquire.
             sent_at: When the acquire was about to be sent, in seconds of the timer's clock.
 
         Returns:
@@ -90,8 +90,8 @@ class LeaseTable(HeldLeases):
 
         Args:
             leases: The leases.
-            clean_up: They may have been granted, so a release follows.
-            node: The connection on which they were asked for; by default that of their group.
+            clean_up: True if the server may have granted them, so that a release follows.
+            node: The connection of the acquire; by default that of their group.
         """
         for lease in leases:
             if lease.state is State.PENDING:
@@ -100,14 +100,14 @@ class LeaseTable(HeldLeases):
             self.clean_up(leases, node)
 
     def clean_up(self, leases: Iterable[Lease], node: Node | None = None) -> None:
-        """Release, owner-checked, leases that are not held any more; behind what was sent to ``node``."""
+        """Release, owner-checked, leases that are not held any more, behind all commands sent to ``node``."""
         for group, some in itertools.groupby(leases, group_of):
             group.renewer.clean_up(list(some), node)
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
 
     def begin_release(self, lease: Lease, event: Event = Event.RELEASE) -> WheelLockError | None:
-        """Take a held lease out of everything, because its holder gives it away; return why that is impossible."""
+        """End the renewal of a held lease that its holder releases or exports; return why that is impossible, or None."""
         error = self.check_owned(lease)
         if error is None:
             group_of(lease).renewer.untrack(lease)
@@ -127,15 +127,14 @@ class LeaseTable(HeldLeases):
         self.on_ended()
 
     def release_unknown(self, leases: Sequence[Lease]) -> None:
-        """End leases whose release has no known outcome: they are over here, and expire at the server."""
+        """End leases whose release has an unknown outcome: at the server they expire."""
         releasing = [lease for lease in leases if lease.state is State.RELEASING]
         for lease in releasing:
             lease.transition(Event.RELEASED)
         # An extension would keep the key for far longer than the caller of a failed release expects.
         now = self.timer.now
-        self.clean_up(
-            [lease for lease in releasing if lease.max_expiry > now and group_of(lease).lock_type.unique_tokens]
-        )
+        kept = [lease for lease in releasing if lease.max_expiry > now and group_of(lease).lock_type.unique_tokens]
+        self.clean_up(kept)
 
     def mark_lost(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
         lost: list[Lease] = []
@@ -149,25 +148,26 @@ class LeaseTable(HeldLeases):
             self.state.counters.lost[why] += 1
             lost.append(lease)
         if lost:
-            self.tell_lost(lost)
+            self.report_lost(lost)
             for lease in lost:
                 if not self.state.exiting:
                     lease.owner.lost(lease)
                 if lease.max_expiry > self.timer.now and lease.loss in _UNDONE:
-                    # An extension would outlast by far what a holder expects. Not at once: the node may be restarting.
+                    # An extension would keep the key for far longer than a holder expects. Not at once: the node may be
+                    # restarting.
                     self.timer.post(partial(self.clean_up, [lease]), self.state)
                 self.listener.ended(lease)
             self.on_ended()
 
     def mark_illegal(self, lease: Lease, event: Event) -> None:
-        """Give up a lease of which a step was asked that its state does not allow. That is a bug; the log says where."""
+        """Give up a lease after a transition that its state does not allow. That is a bug; the log says where."""
         log_illegal(lease, event)
         self.give_up([lease])
         if event in (Event.GRANTED, Event.CONFIRMED) and group_of(lease).lock_type.unique_tokens:
             self.clean_up([lease])  # the server has just said that its key is alive
 
     def give_up(self, leases: Sequence[Lease]) -> None:
-        """End leases that a failure of the library's own code has left half done; those that are over stay as they are."""
+        """End leases that a failure of the library's own code has left inconsistent; ended ones stay as they are."""
         self.reject(leases, False)
         self.release_unknown(leases)
         self.mark_lost(leases, LossReason.INTERNAL_ERROR)

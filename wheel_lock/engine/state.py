@@ -1,4 +1,4 @@
-"""What the parts of one engine share: the timer, the settings, the counters, the held leases, and ``submit``."""
+"""The state that the parts of one engine share, and the way in for other threads."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class HeldLeases:
     """The held leases of one engine, as far as one server and a quorum have the same rules. Timer's thread only.
 
     Args:
-        state: What the parts of the engine share.
-        tell_lost: Reports lost leases to their holders.
+        state: The state that the parts of the engine share.
+        report_lost: Reports lost leases to the log and to their holders.
 
     Attributes:
         acquiring: The number of leases that are being acquired, as far as ``max_held`` counts them.
         held: The held leases, in order of acquisition.
     """
 
-    def __init__(self, state: EngineState, tell_lost: Callable[[Sequence[Lease]], object]) -> None:
+    def __init__(self, state: EngineState, report_lost: Callable[[Sequence[Lease]], object]) -> None:
         self.state = state
         self.timer = state.timer
-        self.tell_lost = tell_lost
+        self.report_lost = report_lost
         self.held: dict[Lease, None] = {}
         self.acquiring = 0
 
     def forget(self) -> None:
-        """Drop all leases without a report."""
+        """Drop all leases without reporting them."""
         self.held.clear()
         self.acquiring = 0
 
@@ -79,19 +79,19 @@ class HeldLeases:
 
 
 class EngineState:
-    """What the parts of one engine share. It is the failure domain of whatever belongs to no smaller one.
+    """The state that the parts of one engine share, and the failure domain of all calls without a smaller one.
 
     Args:
         options: The context's settings.
-        timer: Whose thread the engine lives on.
+        timer: The timer whose thread the engine lives on.
         launch: Runs an attempt to connect on a thread that may block.
 
     Attributes:
-        closed: The context has been closed: nothing is acquired any more.
-        counters: What the context's statistics are made of.
-        deaths: How often everything has been lost at once: to a fork, to the death of the thread, to a failure.
-        exiting: The interpreter is about to end.
-        interrupted: A caller has stopped waiting: what it asked for may not have begun yet.
+        closed: True if the context has been closed: nothing is acquired any more.
+        counters: The counters of the context's statistics.
+        deaths: The number of events that ended everything at once: a fork, the death of the thread, a failure.
+        exiting: True if the interpreter is about to end.
+        interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
         leases: The held leases. Set once, by the engine.
     """
 
@@ -112,17 +112,17 @@ class EngineState:
         raise TypeError("a context, and what it has made, cannot be pickled: each process makes its own")
 
     def crashed(self, error: Exception) -> None:
-        """End everything: a call of this engine's has failed, and what is still watched is not known."""
+        """End everything: after a failure in a call of this engine's, any lease or request may be inconsistent."""
         raise NotImplementedError
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Have ``work()`` called on the timer's thread. From any thread.
+        """Call ``work()`` on the timer's thread. From any thread.
 
         Raises:
             ContextClosed: The context, or its timer, is closed, or the interpreter has ended all threads but this.
         """
         if self.exiting:
-            end_quietly(True)  # what a daemon thread would acquire now could be left behind
+            end_quietly(True)  # a lock that a daemon thread acquired now could stay held
             if sys.is_finalizing():
                 raise ContextClosed("The interpreter has ended, and with it the thread that keeps the locks")
         if self.closed or self.timer.stopped:
@@ -130,27 +130,27 @@ class EngineState:
         self.timer.post(work, self)
 
     def post_if_open(self, work: Callable[[], object]) -> None:
-        """Like :meth:`submit`, but does nothing where the context is closed: for finalisers and for giving up."""
+        """Like :meth:`submit`, but does nothing if the context is closed: for finalisers and for giving up."""
         if not self.over:
             self.timer.post(work, self)
 
     def post_if_running(self, work: Callable[[], object]) -> None:
-        """Like :meth:`post_if_open`, but never starts the thread: where it does not run there is nothing to do."""
+        """Like :meth:`post_if_open`, but never starts the thread: without it there is nothing to do."""
         if self.timer.running:
             self.post_if_open(work)
 
     @property
     def over(self) -> bool:
-        """Whether the engine does nothing any more. From any thread."""
+        """True if the engine does nothing any more. From any thread."""
         return self.closed or self.timer.stopped or (self.exiting and sys.is_finalizing())
 
     def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None:
-        """Have ``release(operation)`` begun for a caller that was interrupted and does not wait. From any thread."""
+        """Begin ``release(future)`` for a caller that was interrupted and does not wait. From any thread."""
         self.interrupted = True
         self.post_if_open(partial(release, Future(noop)))
 
     def come_by(self, future: Future[None]) -> None:
-        """Complete ``operation``: what was submitted before, such as an interrupted release, has begun by now."""
+        """Complete ``future``: all work that was submitted before, such as an interrupted release, has begun."""
         future.set_result(None)
 
     # -- the leases --------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class EngineState:
             self.leases.mark_lost([lease], LossReason.ABANDONED)
 
     def lapse_seen(self, lease: Lease) -> None:
-        """Mark a lease lost whose holder has seen its deadline pass."""
+        """Mark a lease lost if its holder has seen its deadline pass."""
         self.leases.mark_lost([lease] if lease.state <= EXTENDING else ())
 
     def held_locks(self) -> list[HeldLock]:
@@ -184,17 +184,17 @@ class EngineState:
         return ()
 
     def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
-        """End every lease, release them all at the server if that is wanted and possible, and hang up.
+        """End every lease, release them all at the server if that is configured and possible, and close the connections.
 
         Args:
             timeout_s: The time limit, in seconds.
             future: Completed when everything is closed.
-            exiting: The interpreter ends, so waiters are dropped without being completed.
+            exiting: True at interpreter shutdown: waiters are dropped without being completed.
         """
         raise NotImplementedError
 
     def end(self, timeout_s: float, future: Future[None]) -> None:
-        """Close because the interpreter exits, unless nothing is in use, counting what was submitted before."""
+        """Close an engine in use, at interpreter shutdown. All work that was posted before has begun by now."""
         if self.in_use:
             self.close(timeout_s, future, exiting=True)
         else:

@@ -13,7 +13,7 @@ from typing import Any
 
 from wheel_lock.engine.engine import ENGINES
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.loss_events import Teller, log_given_up
+from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason, TooManyLocks, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
@@ -71,7 +71,7 @@ class QuorumEngine(EngineState):
         self.quorum = len(self.engines) // 2 + 1
         self.waiters: set[QuorumWaiter] = set()
         self.longest_s = longest_s
-        self.leases: QuorumLeases = QuorumLeases(self, Teller(timer).tell)
+        self.leases: QuorumLeases = QuorumLeases(self, LossReporter(timer).report)
         self._node_timeout_s = node_timeout_s
         self._groups: dict[float, QuorumGroup] = {}
         timer.attach(self)

@@ -285,7 +285,7 @@ class QuorumLeases(HeldLeases):
             for vote in lease.votes:
                 if vote.in_flight is not None or why is not LossReason.CONTEXT_CLOSED:  # else released in bulk
                     vote.withdraw()
-            self.tell_lost([lease])
+            self.report_lost([lease])
             if not self.state.exiting:
                 lease.owner.lost(lease)
 

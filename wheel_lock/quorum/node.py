@@ -119,7 +119,7 @@ class NodeEngine(Engine):
         self.history = History(timer.clock.now, trusts_new)
         super().__init__(NodeConnector(client, self.history), options, timer)
         self.node = self.router.renewer.node
-        self.leases.tell_lost = partial(NOTIFIER.post, _log_lost)
+        self.leases.report_lost = partial(NOTIFIER.post, _log_lost)
 
     @property
     def is_silent(self) -> bool:
