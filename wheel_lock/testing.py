@@ -7,7 +7,7 @@ with fake_context() as context:
 clock = ManualClock()
 timer = HashedWheelTimer(clock=clock)
 timer.new_timeout(task, delay=30.0)
-clock.advance(30.0)                     # the task has been handed over, without any sleep
+clock.advance(30.0)                     # the task runs, without any sleep
 
 The embedded server is for tests and demos only. It listens on loopback, requires a password, and runs no Python for its
 clients.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import secrets
 import threading
+from functools import partial
 from typing import Any
 
 import redis
@@ -29,6 +30,7 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.runtime.weak_registry import WeakRegistry
 
 _TURN_S = 10.0  # real seconds within which a thread must have turned; only a bug takes longer
+_POLL_S = 0.02  # the longest time for which the embedded server does not notice that it is to stop
 
 
 class ManualClock:
@@ -78,14 +80,7 @@ class ManualClock:
             self._settle()
 
     def jump(self, seconds: float) -> None:
-        """Advance the time in one step, as after the suspension of a machine or the stop of a process.
-
-        Args:
-            seconds: By how much, in seconds; finite and not negative.
-
-        Raises:
-            ValueError: ``seconds`` is negative or not finite.
-        """
+        """Advance the time in one step, as after the suspension of a machine; arguments as for :meth:`advance`."""
         _forward(seconds)
         self._settle()
         self._now += seconds
@@ -98,7 +93,7 @@ class ManualClock:
 
 def _forward(seconds: float) -> float:
     if not 0 <= seconds < math.inf:
-        raise ValueError(f"a clock cannot be moved back, or by what is no time: {seconds!r} seconds")
+        raise ValueError(f"a clock moves by a finite number of seconds that is not negative, not by {seconds!r}")
     return seconds
 
 
@@ -116,7 +111,7 @@ def settle(loop: Wakeable) -> None:
             raise RuntimeError(f"the thread {loop.name} does not turn")
         if not loop.busy:
             return
-        threading.Event().wait(0.001)  # a server's reply is awaited here, in real time
+        threading.Event().wait(0.001)  # in real time: for a server's reply
 
 
 class EmbeddedServer:
@@ -139,7 +134,8 @@ class EmbeddedServer:
         self.password: str = secrets.token_urlsafe(32)
         self._server = Server(self.password)
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="embedded-redis", daemon=True)
+        serve = partial(self._server.serve_forever, _POLL_S)
+        self._thread = threading.Thread(target=serve, name="embedded-redis", daemon=True)
         self._thread.start()
 
     @property
@@ -153,11 +149,10 @@ class EmbeddedServer:
 
     def close(self) -> None:
         """Stop the server. A second call does nothing."""
-        if not self._thread.is_alive():
-            return
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(timeout=5.0)
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join(timeout=5.0)
 
     def __enter__(self) -> EmbeddedServer:
         return self
@@ -167,17 +162,13 @@ class EmbeddedServer:
 
 
 class FakeContext(LockContext):
-    """A context with its own embedded server, which is stopped when the context is closed.
+    """A context with its own embedded ``server``, which is stopped when the context is closed."""
 
-    Attributes:
-        server: The server.
-    """
-
-    def __init__(self, timer: HashedWheelTimer | None, own_timer: bool, options: dict[str, Any]) -> None:
+    def __init__(self, clock: Clock | None, timer: HashedWheelTimer | None, options: dict[str, Any]) -> None:
+        self._own_timer = None if clock is None else HashedWheelTimer(clock=clock)
         self.server = EmbeddedServer()
-        self._own_timer = timer if own_timer else None
         try:
-            super().__init__(self.server.client(), timer=timer, **options)
+            super().__init__(self.server.client(), timer=self._own_timer or timer, **options)
         except BaseException:
             self.server.close()
             raise
@@ -206,5 +197,4 @@ def fake_context(*, clock: Clock | None = None, timer: HashedWheelTimer | None =
     """
     if clock is not None and timer is not None:
         raise ValueError("fake_context() takes a clock or a timer, not both: a timer has its clock already")
-    own = HashedWheelTimer(clock=clock) if clock is not None else None
-    return FakeContext(own or timer, own is not None, options)
+    return FakeContext(clock, timer, options)

@@ -405,10 +405,23 @@ def test_a_waiter_listens_where_acquires_are_replicated_as_well(nodes: Nodes) ->
         waiter.release()
 
 
+def test_a_closed_context_does_not_fetch_the_map(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    with LockContext(nodes.client()) as context:
+        with context.lock("order:1"):
+            cluster = cluster_of(context)
+            eventually(lambda: cluster.known and not cluster._asking and cluster._look is None, LONG_S)
+        monkeypatch.setattr(connector_of(context), "ask", asked.append)
+        monkeypatch.setattr(cluster._backoff, "pause", lambda: 0.3)
+        context._engine.submit(cluster.refresh)
+    time.sleep(0.6)
+    assert asked == []
+
+
 def test_bulk_work_that_waits_for_the_first_map_ends_with_the_context(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wheel_lock.engine.topology.cluster._PATIENCE_S", LONG_S)
+    monkeypatch.setattr("wheel_lock.engine.topology.cluster._FIRST_MAP_S", LONG_S)
     context = LockContext(nodes.client(), close_timeout=0.5)
     with hung(*nodes.servers):
         acquiring = Background(lambda: context.acquire_many([f"order:{n}" for n in range(30)]))

@@ -28,8 +28,11 @@ from wheel_lock import (
     WheelLockError,
     WrongThread,
 )
+from wheel_lock.aio.context import AsyncContext
+from wheel_lock.aio.factory import TaskLocks
 from wheel_lock.options import MAX_SECONDS
 from wheel_lock.quorum.context import QuorumContext
+from wheel_lock.sync.factory import ThreadLocks
 
 pytestmark = pytest.mark.slow
 
@@ -274,6 +277,21 @@ def test_what_several_masters_cannot_do_is_refused_before_any_io(masters: Master
         assert not hasattr(context, "no_such_thing")
         with context.lock("order:42") as lock, pytest.raises(WheelLockError, match="handed over"):
             lock.export()
+
+
+def test_every_public_method_of_a_context_of_one_server_exists_or_is_refused(
+    masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for factory in (ThreadLocks, TaskLocks):
+        monkeypatch.setattr(factory, "new_lock", lambda *arguments: None, raising=False)
+    names = {name for name in dir(AsyncContext) if not name.startswith("_")}
+    with masters.context() as context:
+        for side in (context, context.asyncio):
+            assert [name for name in names if not hasattr(side, name)] == []
+            with pytest.raises(
+                WheelLockError, match=r"new_lock\(\) is not available on independent masters: it takes one"
+            ):
+                side.new_lock("order:42")
 
 
 def test_clients_of_too_few_masters_are_refused() -> None:

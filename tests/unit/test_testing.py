@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -197,6 +198,16 @@ def test_embedded_servers_share_nothing() -> None:
         assert one.port != two.port
         client.set("key", "value")
         assert other.get("key") is None
+
+
+def test_an_embedded_server_closes_quickly() -> None:
+    fastest_s = math.inf
+    for _ in range(5):
+        server = EmbeddedServer()
+        began = time.monotonic()
+        server.close()
+        fastest_s = min(fastest_s, time.monotonic() - began)
+    assert fastest_s < 0.2  # the standard library's server looks twice a second by default
 
 
 def test_an_embedded_server_that_is_closed_is_gone() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, run
 from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
-from wheel_lock.engine.loss_events import HandedOn
+from wheel_lock.engine.loss_events import LoopCallback
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
 from wheel_lock.lease import EXTENDING, Lease, Owner
 from wheel_lock.locks import operations
@@ -51,7 +51,7 @@ class Lock(TaskSide, BaseLock):
     def _loss_callback(self) -> OnLost | None:
         if self._on_lost is None:
             return None
-        return HandedOn(_call_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
+        return LoopCallback(_call_in_loop, weakref.ref(asyncio.get_running_loop()), self._on_lost)
 
     async def acquire(
         self, blocking: bool | None = None, blocking_timeout: float | None = None, token: str | bytes | None = None

@@ -33,11 +33,7 @@ app = typer.Typer(
 
 
 class Refusal(Exception):
-    """An error of the command line: a sentence for stderr, and the exit status."""
-
-    def __init__(self, sentence: str, status: int) -> None:
-        super().__init__(sentence)
-        self.status = status
+    """An error of the command line. Its arguments are a sentence for stderr, and the exit status."""
 
 
 def run_command(argv: Sequence[str] | None) -> int:
@@ -46,7 +42,7 @@ def run_command(argv: Sequence[str] | None) -> int:
         status = app(args=None if argv is None else list(argv), prog_name="wheel-lock", standalone_mode=False)
         return int(status or 0)
     except Refusal as refusal:
-        return _refuse(str(refusal), refusal.status)
+        return _refuse(*refusal.args)
     except _UsageError as error:
         return _refuse(error.format_message(), 2)
     except (KeyboardInterrupt, typer.Abort):

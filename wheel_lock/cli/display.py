@@ -44,7 +44,7 @@ def occupancy(run: Run) -> list[int]:
 
 
 class LiveWatch:
-    """Draws the wheel and the statistics."""
+    """Draws the wheel and the statistics while the locks are held; a status line before and after that."""
 
     def __init__(self, console: Console, headline: str) -> None:
         self._console = console
@@ -55,26 +55,21 @@ class LiveWatch:
         self._log: deque[str] = deque(maxlen=_LOG_LINES)
 
     def acquired(self, run: Run) -> None:
-        """Show the number of locks that have been requested, without a picture."""
         if run.asked_for == run.plan.locks:
             # The first frame costs many times as much as later ones, so it is drawn before the window of measurement.
             self._console.render_lines(self._frame(run, 0.0))
         self._line.say(f"  acquired {number(run.asked_for)} of {number(run.plan.locks)} locks")
 
     def stage(self, what: str) -> None:
-        """Show the step, without a picture."""
         self._line.say(f"  {what} ...")
 
     def log(self, line: str) -> None:
-        """Show the message below the picture."""
-        self._log.append(line)
+        self._log.append(line)  # shown below the picture
 
     def done(self) -> None:
-        """Clear the status line."""
         self._line.say("")
 
     def hold(self, run: Run) -> None:
-        """Draw frames until the time is up."""
         self._line.say("")
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while (held_s := run.held_s) < run.plan.seconds:
@@ -147,19 +142,14 @@ def explanation(plan: Plan) -> str:
 
 
 def _legend(slots: int, tick_s: float) -> Text:
-    return Text.assemble(
-        ("▲", HAND),
-        (" now   ", "dim"),
-        ("■", AHEAD),
-        (" due next   ", "dim"),
-        ("■", BEHIND),
-        (" renewed   ", "dim"),
-        (f"thick: many   {number(slots)} slots, {slots * tick_s:g} s a turn", "dim"),
-    )
+    legend = Text()
+    for mark, colour, meaning in (("▲", HAND, "now"), ("■", AHEAD, "due next"), ("■", BEHIND, "renewed")):
+        legend.append(mark, colour).append(f" {meaning}   ", "dim")
+    return legend.append(f"thick: many   {number(slots)} slots, {slots * tick_s:g} s a turn", "dim")
 
 
 def _elapsed(held_s: float, seconds: float, width: int) -> Text:
-    told = f"  {held_s:.1f} of {seconds:g} s"
-    room = max(width - 2 - len(told), 1)
+    text = f"  {held_s:.1f} of {seconds:g} s"
+    room = max(width - 2 - len(text), 1)
     full = min(round(room * held_s / seconds), room)
-    return Text.assemble(("━" * full, AHEAD), ("━" * (room - full), TRACK), (told, "dim"))
+    return Text.assemble(("━" * full, AHEAD), ("━" * (room - full), TRACK), (text, "dim"))

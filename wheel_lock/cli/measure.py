@@ -53,5 +53,5 @@ def per(amount: float | None, units: float) -> float | None:
 
 
 def finite(value: float) -> float | None:
-    """Return ``value``; None if it is infinite because nothing was measured."""
+    """Return ``value``, or None if it is infinite: nothing was measured."""
     return value if math.isfinite(value) else None

@@ -95,6 +95,4 @@ class Outcome:
     @property
     def exit_status(self) -> int:
         """The exit status of the process: 0, 1 if the outcome is not ok, 130 if the run was interrupted."""
-        if self.interrupted:
-            return INTERRUPTED
-        return 0 if self.ok else 1
+        return INTERRUPTED if self.interrupted else int(not self.ok)

@@ -7,15 +7,14 @@ import json
 
 from rich.console import Console, Group
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from wheel_lock.cli.outcome import Outcome
 
 _ENOUGH_TO_WEIGH = 10_000  # with fewer locks, single pages of memory dominate the result
 
-Row = tuple[str, str, str]
-"""A line of the table: title, value, and explanation."""
+Row = tuple[str, str, str]  # a line of the table: title, value, and explanation
 
 
 def duration(value_s: float | None) -> str:
@@ -43,8 +42,7 @@ def share(value: float | None) -> str:
 
 def to_json(outcome: Outcome) -> str:
     """Return the outcome as one line of JSON; unknown values are null."""
-    fields = dataclasses.asdict(outcome)
-    fields["ok"] = outcome.ok
+    fields = {**dataclasses.asdict(outcome), "ok": outcome.ok}
     return json.dumps({name: _rounded(value) for name, value in fields.items()}, allow_nan=False)
 
 
@@ -54,22 +52,24 @@ def _rounded(value: object) -> object:
 
 def verdict(outcome: Outcome) -> str:
     """Return a summary of the outcome in one or more sentences."""
-    said = []
+    sentences = []
     if outcome.interrupted:
-        said.append(f"Stopped by Ctrl-C after {duration(outcome.held_s)} of holding {number(outcome.acquired)} locks.")
+        sentences.append(
+            f"Stopped by Ctrl-C after {duration(outcome.held_s)} of holding {number(outcome.acquired)} locks."
+        )
     if outcome.acquired < outcome.locks and not outcome.interrupted:
-        said.append(f"Only {number(outcome.acquired)} of {number(outcome.locks)} locks could be acquired.")
+        sentences.append(f"Only {number(outcome.acquired)} of {number(outcome.locks)} locks could be acquired.")
     if outcome.lost:
         reasons = ", ".join(f"{reason}: {number(times)}" for reason, times in outcome.lost_by_reason.items())
-        said.append(f"{number(outcome.lost)} locks were LOST ({reasons}).")
+        sentences.append(f"{number(outcome.lost)} locks were LOST ({reasons}).")
     if outcome.owned_at_end is None:
-        said.append(f"Who owns the locks is not known: {outcome.trouble}.")
+        sentences.append(f"Who owns the locks is not known: {outcome.trouble}.")
     elif outcome.lost == 0 and outcome.owned_at_end == outcome.acquired:
-        said.append(f"Nothing was lost: the server says that all {number(outcome.acquired)} were ours at the end.")
+        sentences.append(f"Nothing was lost: the server says that all {number(outcome.acquired)} were ours at the end.")
     else:
         ours = number(outcome.owned_at_end)
-        said.append(f"The server says that {ours} of {number(outcome.acquired)} were ours at the end.")
-    return " ".join(said)
+        sentences.append(f"The server says that {ours} of {number(outcome.acquired)} were ours at the end.")
+    return " ".join(sentences)
 
 
 def rows(outcome: Outcome) -> list[Row]:
@@ -108,10 +108,7 @@ def pretty(console: Console) -> bool:
 def show(console: Console, outcome: Outcome, *, embedded: bool) -> None:
     """Print verdict and table: with colours on a terminal, as plain lines elsewhere.
 
-    Args:
-        console: The console to print on.
-        outcome: The outcome.
-        embedded: Whether the server runs in this process, too.
+    ``embedded``: whether the server runs in this process.
     """
     table = rows(outcome)
     if embedded:
@@ -123,10 +120,7 @@ def show(console: Console, outcome: Outcome, *, embedded: bool) -> None:
             print(f"  {what:<12} {value:>12}  {meaning}".rstrip(), file=console.file)
         print(verdict(outcome), file=console.file)
         return
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim")
-    grid.add_column(justify="right")
-    grid.add_column(style="dim")
+    grid = Table.grid(Column(style="dim"), Column(justify="right"), Column(style="dim"), padding=(0, 2))
     for what, value, meaning in table:
         bad = (what == "lost" and outcome.lost) or (what == "owned at end" and outcome.owned_at_end != outcome.locks)
         good = what in ("lost", "owned at end")

@@ -20,9 +20,7 @@ _HUB = 0.14
 
 _Rgb = tuple[int, int, int]
 
-_Pixel = tuple[
-    float, float
-]  # its distance from the middle, as a share of the radius; its angle, clockwise from the top
+_Pixel = tuple[float, float]  # distance from the middle, as a share of the radius; angle, clockwise from the top
 
 _SPARSE: _Rgb = (0, 135, 155)
 _DENSE: _Rgb = (95, 255, 255)
@@ -44,11 +42,11 @@ def _between(first: _Rgb, last: _Rgb, share: float) -> str:
 def _pixels(diameter: int) -> list[_Pixel]:
     """Return the pixels of a square, row by row from the top. Pixels are as high as they are wide."""
     radius = diameter / 2
-    found = []
-    for row, column in itertools.product(range(diameter), repeat=2):
-        right, up = column + 0.5 - radius, radius - row - 0.5
-        found.append((math.hypot(right, up) / radius, math.atan2(right, up) % _TURN))
-    return found
+    offsets = [position + 0.5 - radius for position in range(diameter)]
+    return [
+        (math.hypot(right, down) / radius, math.atan2(right, -down) % _TURN)
+        for down, right in itertools.product(offsets, repeat=2)
+    ]
 
 
 class Picture:
@@ -64,12 +62,7 @@ class Picture:
         self._hand = -1
 
     def update(self, slots: Sequence[int], hand: float) -> None:
-        """Update the state.
-
-        Args:
-            slots: The number of entries in each slot of the wheel.
-            hand: The position of the hand, as a share of a turn.
-        """
+        """Update the state: ``slots`` are the entries in each slot, ``hand`` is its position as a share of a turn."""
         counts = [0] * SECTORS
         for slot, count in enumerate(slots):
             counts[slot * SECTORS // len(slots)] += count

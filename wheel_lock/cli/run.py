@@ -55,32 +55,25 @@ class Watch(Protocol):
     """An observer of a run."""
 
     def acquired(self, run: Run) -> None:
-        """Show the progress: more locks have been acquired."""
-        ...
+        """Show the number of locks that have been requested."""
 
     def hold(self, run: Run) -> None:
         """Return when ``run.held_s`` has reached the plan's seconds. Called when all locks are held."""
-        ...
 
     def stage(self, what: str) -> None:
-        """Show that another step, described by ``what``, has begun."""
-        ...
+        """Show the name of the step that begins."""
 
     def log(self, line: str) -> None:
         """Show a log message of the library."""
-        ...
 
     def done(self) -> None:
         """End the output: the run is over, and the report follows."""
-        ...
 
 
 class Run:
     """The steps of one run, in the order in which they are called.
 
-    Args:
-        client: The client for queries beside the locks, which use a connection of their own.
-        plan: The parameters.
+    ``client`` is used for queries; the locks use a connection of their own.
     """
 
     def __init__(self, client: redis.Redis, plan: Plan) -> None:
@@ -155,9 +148,8 @@ class Run:
         began = time.monotonic()
         self.close()
         self._close_s = time.monotonic() - began
+        names = map(self._name, range(self._touched))  # including those that Ctrl-C kept from being acquired
         try:
-            # Including locks that were being acquired when Ctrl-C was pressed.
-            names = map(self._name, range(self._touched))
             self._left = sum(int(self.client.exists(*portion)) for portion in _portions(names))
         except (redis.RedisError, OSError, TypeError, ValueError):
             self._left = None
@@ -209,8 +201,7 @@ class Run:
         server_s = None
         if begin.server_cpu_s is not None and end.server_cpu_s is not None:
             server_s = max(end.server_cpu_s - begin.server_cpu_s, 0.0)
-        earlier = self._acquiring or end.stats
-        acquired = self.acquired
+        earlier, acquired = self._acquiring or end.stats, self.acquired
         return Outcome(
             server=server.address(self.client),
             locks=self.plan.locks,

@@ -21,7 +21,6 @@ _NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # raised by re
 _CONNECT_TIMEOUT_S = 3.0
 _REPLY_TIMEOUT_S = 10.0
 
-
 _SCHEME = re.compile(r"(https?|rediss?|unix)://")
 
 
@@ -53,38 +52,28 @@ def connect(url: str) -> redis.Redis:
         BadUrl: The URL is malformed.
         ServerTrouble: The server does not answer, or refuses the connection.
     """
-    # Messages of urllib and redis-py about a malformed URL may quote a part of the password, so they are not used.
-    bad = BadUrl(
-        "--redis must be a URL such as redis://host:6379/0, rediss://host:6379/0 or unix:///path, "
-        f"not {redacted(url)!r}"
-    )
     client: redis.Redis | None = None
     try:
         parts = urlsplit(url)
         # redis-py ignores a database that is not a number, and uses another one.
         if parts.scheme == "unix" or re.fullmatch(r"(/\d*)?", parts.path):
-            client = client_at(
-                url,
-                retry=Retry(NoBackoff(), 1),
-                socket_connect_timeout=_CONNECT_TIMEOUT_S,
-                socket_timeout=_REPLY_TIMEOUT_S,
-            )
-    except (ValueError, TypeError):
-        pass
-    if client is None:
-        raise bad
-    client.connection_pool.connection_kwargs["decode_responses"] = False  # tokens are compared as bytes
-    try:
-        client.ping()
+            retry, limits = Retry(NoBackoff(), 1), (_CONNECT_TIMEOUT_S, _REPLY_TIMEOUT_S)
+            client = client_at(url, retry=retry, socket_connect_timeout=limits[0], socket_timeout=limits[1])
+            client.connection_pool.connection_kwargs["decode_responses"] = False  # tokens are compared as bytes
+            client.ping()
+            return client
     except (redis.RedisError, OSError) as error:
-        client.close()
-        raise ServerTrouble(f"cannot reach the server {address(client)}: {one_line(error)}") from error
-    except (ValueError, TypeError):  # redis-py evaluates options of the URL at the first connection
-        client.close()
-        client = None
-    if client is None:
-        raise bad
-    return client
+        if client is not None:
+            client.close()
+            raise ServerTrouble(f"cannot reach the server {address(client)}: {one_line(error)}") from error
+    except (ValueError, TypeError):  # also raised by the ping: redis-py evaluates options of the URL when it connects
+        if client is not None:
+            client.close()
+    # Messages of urllib and redis-py about a malformed URL may quote a part of the password: no text, cause or context.
+    raise BadUrl(
+        "--redis must be a URL such as redis://host:6379/0, rediss://host:6379/0 or unix:///path, "
+        f"not {redacted(url)!r}"
+    )
 
 
 def address(client: redis.Redis) -> str:

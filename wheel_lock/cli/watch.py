@@ -38,10 +38,10 @@ class Rates:
         while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_OVER_S:
             self._seen.popleft()
         then, renewed, batches, cpu_before = self._seen[0]
-        if now > then:
-            self.renewals = (stats.renewed - renewed) / (now - then)
-            self.batches = (stats.batches - batches) / (now - then)
-            self.cores = (cpu_s - cpu_before) / (now - then)
+        if (time_s := now - then) > 0:
+            self.renewals = (stats.renewed - renewed) / time_s
+            self.batches = (stats.batches - batches) / time_s
+            self.cores = (cpu_s - cpu_before) / time_s
 
 
 def slack(stats: ContextStats) -> str:
@@ -50,81 +50,72 @@ def slack(stats: ContextStats) -> str:
 
 
 class StatusLine:
-    """A line that is overwritten on a terminal, and omitted elsewhere."""
+    """A line on a terminal that ``say`` replaces; omitted elsewhere."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._shown = stream.isatty()
 
     def say(self, text: str) -> None:
-        """Replace the line by ``text``."""
         if self._shown:
             self._stream.write(f"\r\x1b[K{text}")
             self._stream.flush()
 
 
 class Messages:
-    """The library's log messages on stderr: the first 20, and the number of the others."""
+    """A base of watches that prints log messages on stderr: the first 20, and the number of the others."""
 
     def __init__(self) -> None:
         self._seen = 0
 
-    def add(self, line: str) -> None:
-        """Print a message, unless there have been too many."""
+    def log(self, line: str) -> None:
         self._seen += 1
         if self._seen <= _MESSAGES:
             print(f"wheel-lock: {line}", file=sys.stderr)
 
     def done(self) -> None:
-        """Print the number of messages that were omitted."""
         if self._seen > _MESSAGES:
             print(f"wheel-lock: and {self._seen - _MESSAGES:,} more messages", file=sys.stderr)
 
 
-class QuietWatch:
+class QuietWatch(Messages):
     """For scripts: at most a status line on stderr, and sleep while the locks are held."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._line = StatusLine(sys.stderr)
-        self._messages = Messages()
 
     def acquired(self, run: Run) -> None:
-        """Show the number of locks that have been requested."""
         self._line.say(f"acquired {number(run.asked_for)} of {number(run.plan.locks)} locks")
 
     def hold(self, run: Run) -> None:
-        """Sleep: output would compete with the timer's thread for the interpreter."""
+        # No output, which would compete with the timer's thread for the interpreter.
         self._line.say(f"holding {number(run.acquired)} locks for {run.plan.seconds:g} s")
         time.sleep(max(run.plan.seconds - run.held_s, 0.0))
 
     def stage(self, what: str) -> None:
-        """Show the step."""
         self._line.say(what)
 
     def log(self, line: str) -> None:
-        """Print the message."""
         self._line.say("")
-        self._messages.add(line)
+        super().log(line)
 
     def done(self) -> None:
-        """Clear the line, and print the number of omitted messages."""
         self._line.say("")
-        self._messages.done()
+        super().done()
 
 
-class PlainWatch:
+class PlainWatch(Messages):
     """Prints a line about once a second."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._rates = Rates()
-        self._messages = Messages()
 
     def acquired(self, run: Run) -> None:
-        """Show the number of locks that have been requested."""
-        self._say(f"acquired {number(run.asked_for)} of {number(run.plan.locks)} locks")
+        self.stage(f"acquired {number(run.asked_for)} of {number(run.plan.locks)} locks")
 
     def hold(self, run: Run) -> None:
-        """Print the statistics every second, and at the end."""
         next_s = 0.0
         while next_s < run.plan.seconds:
             self._rates.update(run.context.stats(), run.context.timer.cpu_s())
@@ -132,7 +123,7 @@ class PlainWatch:
             time.sleep(max(next_s - run.held_s, 0.0))
             stats = run.context.stats()
             self._rates.update(stats, run.context.timer.cpu_s())
-            self._say(
+            self.stage(
                 f"{next_s:5.3g} s  held {number(stats.held)}  lost {number(stats.lost)}  "
                 f"renewals {number(self._rates.renewals)}/s  lag p50 {duration(stats.renewal_lag_p50_s)}, "
                 f"p99 {duration(stats.renewal_lag_p99_s)}, max {duration(stats.renewal_lag_max_s)}  "
@@ -140,19 +131,7 @@ class PlainWatch:
             )
 
     def stage(self, what: str) -> None:
-        """Show the step."""
-        self._say(what)
-
-    def log(self, line: str) -> None:
-        """Print the message."""
-        self._messages.add(line)
-
-    def done(self) -> None:
-        """Print the number of omitted messages."""
-        self._messages.done()
-
-    def _say(self, text: str) -> None:
-        print(text, flush=True)
+        print(what, flush=True)
 
 
 class _LogHandler(logging.Handler):

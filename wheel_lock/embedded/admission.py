@@ -11,8 +11,7 @@ import re
 import socket
 import time
 
-_LIMIT_S = 10.0
-"""The time in which a connection must authenticate, however many commands it sends."""
+_LIMIT_S = 10.0  # for authentication, however many commands the client sends
 _MOST_WORDS = 10
 _LONGEST_WORD = 1024
 _LONGEST_LINE = 32

@@ -1,7 +1,4 @@
-"""The engine of one context: it composes the parts, and offers the operations that a caller may submit.
-
-All of it runs on the timer's thread, but for the methods that say otherwise.
-"""
+"""The engine of one context: it composes the parts, and offers the operations that a caller may submit."""
 
 from __future__ import annotations
 
@@ -11,21 +8,20 @@ from typing import Any
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.loss_events import Teller, log_given_up
+from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
 from wheel_lock.engine.requests.base import Query
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
 from wheel_lock.engine.requests.release import release
-from wheel_lock.engine.shutdown import Ending
+from wheel_lock.engine.shutdown import Shutdown
 from wheel_lock.engine.state import EngineState, Launch
-from wheel_lock.engine.topology.routing import AnyConnector, router_for
+from wheel_lock.engine.topology import AnyConnector, router_for
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.errors import LossReason, WheelLockError
-from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
+from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -36,13 +32,11 @@ from wheel_lock.runtime.weak_registry import WeakRegistry
 
 
 class Engine(EngineState):
-    """Acquires, renews and releases the locks of one context.
+    """Acquires, renews and releases the locks of one context. Timer's thread only, but for what says otherwise.
 
     Args:
-        connector: What connects to the server, the master or the cluster.
-        options: The context's settings.
-        timer: Whose thread it lives on.
-        launch: Runs an attempt to connect on a thread that may block.
+        connector: Connects to the server, the master or the cluster.
+        options, timer, launch: As for :class:`EngineState`.
     """
 
     def __init__(
@@ -54,17 +48,17 @@ class Engine(EngineState):
     ) -> None:
         super().__init__(options, timer, launch)
         self.connector = connector
-        self.leases = LeaseTable(self, Teller(timer).tell)
+        self.leases: LeaseTable = LeaseTable(self, LossReporter(timer).report)
         self.router = self.leases.router = router_for(connector, self.leases)
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
-        self._ending = Ending(self.leases, self.router, self.wait_queues)
-        self.leases.on_ended = self._ending.look
+        self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
+        self.leases.on_ended = self._shutdown.on_lease_ended
         self.stable = self.router.stable
         timer.attach(self)
         ENGINES.add(self)
 
     def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> RenewalGroup:
-        """Return what a lease of these terms shares with others on its node. From any thread."""
+        """Return the renewal group of such a lease on its node. From any thread."""
         renewer = self.router.shard_of(key)
         return renewer.group(lock_type, options.timeout_s, options.timeout_ms, options.renew_every_s)
 
@@ -81,62 +75,43 @@ class Engine(EngineState):
         return Waiter(self.wait_queues, options, leases, token_given, blocking, until, future)
 
     @property
-    def held(self) -> Collection[Lease]:
-        """The held leases, in order of acquisition."""
-        return self.leases.held
-
-    @property
     def busy(self) -> bool:
-        """Whether a request waits for its reply, or for a connection."""
         return self.router.busy
 
     @property
     def in_use(self) -> bool:
-        """Whether something is held, asked for or waited for."""
+        """True if a lock is held, being acquired or waited for, or if the engine is ``busy``."""
         return bool(self.leases.held or self.leases.acquiring or self.wait_queues or self.busy)
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
 
     def release(self, lease: Lease, future: Future[None]) -> None:
-        """Release one lease. Nothing is sent for it any more once the operation is done."""
+        """Release one lease. Nothing is sent for it after ``future`` is done."""
         release(self.leases, lease, future)
 
     def export(self, lease: Lease, future: Future[None]) -> None:
-        """Let go of a held lease without releasing it: its adopter renews it from now on."""
+        """Stop renewing a held lease without releasing it: its adopter renews it from now on."""
         error = self.leases.check_owned(lease)
         if error is None and lease.state is EXTENDING:
             error = WheelLockError("The lock is being extended, and cannot be exported meanwhile", lease.name)
         error = error or self.leases.begin_release(lease, Event.EXPORT)
         if error is None:
-            self._ending.look()
+            self._shutdown.on_lease_ended()
             future.set_result(None)
         else:
             future.set_exception(error)
 
     def undo_export(self, lease: Lease, future: Future[None]) -> None:
-        """Release a lease whose export was interrupted before its text could reach an adopter.
-
-        Args:
-            lease: The lease.
-            operation: The export; where that has failed, the lease was exported by another one, whose text is out there.
-        """
+        """Release a lease whose export, with ``future``, was interrupted before its text could reach an adopter."""
+        # If the export has failed, the lease may be EXPORTED by an earlier one, whose adopter keeps it.
         if future.done and future.error is None and lease.state is State.EXPORTED:
             self.leases.clean_up([lease])
 
     def release_many(self, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
-        """Release many; the operation completes with the reasons of those that had been lost."""
+        """Release many; the result of ``future`` has the reasons of those that had been lost."""
         release_many(self.leases, leases, future)
 
-    def abandon(self, lease: Lease) -> None:
-        """Stop renewing a lease whose lock object is gone, unless it is being released."""
-        if lease.state <= EXTENDING:
-            self.leases.mark_lost([lease], LossReason.ABANDONED)
-
-    def lapse_seen(self, lease: Lease) -> None:
-        """Mark a lease lost whose holder has seen its deadline pass."""
-        self.leases.mark_lost([lease] if lease.state <= EXTENDING else ())
-
-    # -- in between --------------------------------------------------------------------------------------------------
+    # -- other operations --------------------------------------------------------------------------------------------
 
     def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
         """Change the time-to-live of a held lease."""
@@ -149,7 +124,7 @@ class Engine(EngineState):
             future.set_exception(error)
 
     def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
-        """Ask the server something."""
+        """Send ``call``; the result of ``future`` is ``read(reply)``."""
         Query(self.leases, name, call, read, future).start()
 
     def stats(self) -> ContextStats:
@@ -157,52 +132,30 @@ class Engine(EngineState):
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
         return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=self.wait_queues.count)
 
-    def held_locks(self) -> list[HeldLock]:
-        """Return what is held now, in order of acquisition. From any thread. O(n)."""
-        now = self.timer.clock.now()
-        overdue = {lease for renewer in self.router.shards for lease in renewer.overdue.snapshot()}
-        return [held_lock(lease, now, lease in overdue) for lease in self.leases.held.copy() if lease.is_valid(now)]
+    def overdue_leases(self) -> Collection[Lease]:
+        return {lease for renewer in self.router.shards for lease in renewer.overdue.snapshot()}
 
-    # -- the end, and other fates ------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
-        """End every lease, release them all at the server if that is wanted and possible, and hang up.
-
-        Args:
-            timeout_s: How long that may take, in seconds.
-            operation: Completed when it is done.
-            exiting: The interpreter ends, so waiters are dropped without being completed.
-        """
-        self._ending.close(timeout_s, future, exiting)
-
-    def end(self, timeout_s: float, future: Future[None]) -> None:
-        """The interpreter ends: close, unless that would change nothing. Here it is seen what was posted before, too."""
-        if self.in_use:
-            self.close(timeout_s, future, exiting=True)
-        else:
-            future.set_result(None)
+        self._shutdown.close(timeout_s, future, exiting)
 
     def retire(self) -> None:
-        """Hang up as soon as nothing is held: the context object is gone."""
-        self._ending.retire()
+        """Close the connections as soon as nothing is held: the context object has been collected."""
+        self._shutdown.retire()
 
     def timer_stopped(self) -> None:
-        """The timer is about to stop for good."""
-        self.timer.post(self._ending.stop, self)
+        self.timer.post(self._shutdown.stop, self)
 
     def crashed(self, error: Exception) -> None:
         log_given_up(len(self.leases.held), error)
-        self._ending.begin_anew(LossReason.INTERNAL_ERROR, error, "The engine that keeps the locks has failed")
+        self._shutdown.begin_anew(LossReason.INTERNAL_ERROR, error, "The engine that keeps the locks has failed")
 
     def thread_died(self) -> None:
-        """End everything: the timer's thread has died, and every alarm with it."""
-        died = RuntimeError("the timer's thread died")
-        self._ending.begin_anew(
-            LossReason.THREAD_DIED, died, "The thread that keeps the locks ended before it answered"
-        )
+        message = "The thread that keeps the locks ended before it answered"
+        self._shutdown.begin_anew(LossReason.THREAD_DIED, RuntimeError("the timer's thread died"), message)
 
     def after_fork_in_child(self) -> None:
-        """In the child: hold nothing, and drop waiters whose replies only the parent will read."""
         self.deaths += 1
         self.leases.forget()
         for renewer in self.router.shards:

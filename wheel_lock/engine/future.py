@@ -1,7 +1,4 @@
-"""What a caller waits for: a small object that is completed once, on the timer's thread.
-
-A face (threads, asyncio) makes an operation, posts the work that will complete it, and waits in its own way.
-"""
+"""Results to come. Each is set once, on the timer's thread; a caller's thread blocks on it, a task awaits it."""
 
 from __future__ import annotations
 
@@ -12,14 +9,11 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_LONGEST_SLEEP_S = 1.0  # somebody may be waiting for this thread to end
+_LONGEST_SLEEP_S = 1.0  # another thread may join this one
 
 
 def end_quietly(exiting: bool) -> None:
-    """Return, unless the interpreter ends and this is a daemon thread: what that would be told it could only print.
-
-    It sleeps, then, until it ends with the process.
-    """
+    """Put a daemon thread to sleep if the interpreter is ``exiting``: an exception there could only be printed."""
     if exiting and threading.current_thread().daemon:
         gate = allocate_lock()
         gate.acquire()
@@ -27,28 +21,30 @@ def end_quietly(exiting: bool) -> None:
 
 
 def noop() -> None:
-    """Who is told of a result that nobody waits for."""
+    """The callback of a future without a caller."""
 
 
 class Future(Generic[T]):
     """A result to come.
 
     Attributes:
-        done: Whether it is there.
-        error: The exception that it is, or None.
+        done: True if it is set.
+        error: The exception that is the result, or None.
+
+    Args:
+        notify: Called on the timer's thread when the result is set; it must be quick and not raise.
     """
 
     __slots__ = ("_notify", "_value", "done", "error")
 
     def __init__(self, notify: Callable[[], object]) -> None:
-        """``notify`` is called, on the timer's thread, when the result is there; it must be quick and not raise."""
         self._notify = notify
         self._value: T | None = None
         self.done = False
         self.error: Exception | None = None
 
     def set_result(self, value: T) -> None:
-        """Set the result. What comes after the first result is ignored."""
+        """Set the result, unless there is one."""
         if not self.done:
             self._value = value
             self.done = True
@@ -62,7 +58,6 @@ class Future(Generic[T]):
             self._tell()
 
     def _tell(self) -> None:
-        """The result is there."""
         self._notify()
 
     def result(self) -> T:

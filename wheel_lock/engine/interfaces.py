@@ -1,4 +1,4 @@
-"""What the parts of an engine know of one another: Protocols, so that imports go one way only."""
+"""Protocols by which the parts of an engine see each other, so that imports go one way only."""
 
 from __future__ import annotations
 
@@ -21,19 +21,17 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 
 
 class GrantBarrier(Protocol):
-    """Holds grants back until enough replicas have them."""
+    """Holds grants back until enough replicas have them; implemented by ``ReplicationBarrier``."""
 
-    def confirm(self, confirmed: Callable[[WheelLockError | None], object]) -> None:
-        """Have ``confirmed()`` called with None when enough replicas have what was granted, else with the error."""
-        ...
+    def confirm(self, confirmed: Callable[[WheelLockError | None], object]) -> None: ...
 
 
 class Shard(FailureDomain, Protocol):
-    """What keeps the leases of one node alive: the renewer, as the requests and the lease table see it.
+    """Keeps the leases of one node alive, as requests and the lease table see it; implemented by ``Renewer``.
 
     Attributes:
         node: The node.
-        acquiring_node: The node on its connection for acquires: another one where replicas are asked.
+        acquiring_node: The node on its connection for acquires: another connection where replicas confirm grants.
     """
 
     node: Node
@@ -52,13 +50,11 @@ class Shard(FailureDomain, Protocol):
     def needs_none(self, lease: Lease) -> bool: ...
     def clean_up(self, leases: Sequence[Lease], node: Node | None = None) -> None: ...
     def look_at(self, lease: Lease) -> None: ...
-    def server_is_well(self) -> None:
-        """Retry refused renewals: the server has just granted a lock."""
-        ...
+    def server_is_well(self) -> None: ...
 
 
 class LeaseGroup(Group, Protocol):
-    """Leases of one lock type, timeout and renewal interval on one node: what can share a script call."""
+    """The leases that can share a script call; implemented by ``RenewalGroup``."""
 
     @property
     def lock_type(self) -> LockType: ...
@@ -70,13 +66,11 @@ class LeaseGroup(Group, Protocol):
     def ttl(self) -> bytes: ...
     @property
     def interval_ticks(self) -> int: ...
-    def next_phase(self) -> int:
-        """Return by how many ticks a first renewal comes earlier, where many would come at once."""
-        ...
+    def next_phase(self) -> int: ...
 
 
 def shard_at(node: Node) -> Shard:
-    """Return what keeps the leases of a node alive: the observer of each node of an engine."""
+    """Return the shard of a node: the observer of each node of an engine."""
     return node.observer  # type: ignore[return-value]
 
 
@@ -86,7 +80,7 @@ def group_of(lease: Lease) -> LeaseGroup:
 
 
 class RoutedRequest(Protocol):
-    """A request as a router sees it; see ``Request``."""
+    """A request as a router sees it; implemented by ``Request``."""
 
     sent_asking: bool
     declared: bool
@@ -102,75 +96,82 @@ class RoutedRequest(Protocol):
     def node_on(self, shard: Shard) -> Node: ...
     def redirect_to(self, shard: Shard) -> None: ...
     def resend(self) -> None: ...
-    def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool:
-        """Schedule a retry after ``pause_s`` seconds; return False if this type of request is not retried."""
-        ...
+    def retry_after(self, pause_s: float, *, maybe_executed: bool = False) -> bool: ...
 
 
 class Router(Protocol):
-    """Which node a name lives on, and what changes that: one server, a master that Sentinels name, or a cluster.
+    """The nodes of names, as requests, renewers and the lease table see them; implemented by ``SingleRouter``.
+
+    Every router is a subclass of ``SingleRouter``, because the engine uses more of it than this.
 
     Attributes:
-        stable: A name lives on the same node for ever, and its wake-ups are counted there.
-        known: The nodes of all names are known, as far as they can be.
+        shards: The shard of each node.
+        stable: True if a name lives on the same node for ever, and its wake-ups are counted there.
+        known: True if the nodes of all names are known, as far as they can be.
     """
 
     stable: bool
     known: bool
+    shards: Sequence[Shard]
 
     @property
-    def shards(self) -> Sequence[Shard]: ...
-    @property
-    def nodes(self) -> list[Node]: ...
-    def owns_names(self, shard: Shard) -> bool: ...
-    def shard_of(self, key: bytes) -> Shard: ...
-    def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup: ...
-    def redirect(self, request: RoutedRequest, error: ServerError) -> bool: ...
-    def resend(self, request: RoutedRequest) -> None: ...
-    def refused(self, node: Node, errors: Iterable[ServerError]) -> None: ...
-    def refresh(self) -> None: ...
-    def ready(self) -> None: ...
-    def queued(self) -> None: ...
-    def migrate(self, lease: Lease, shard: Shard) -> None: ...
-    def rehome(self, leases: Iterable[Lease]) -> list[Lease]: ...
-    def assign(self, lease: Lease) -> None: ...
-    def when_known(self, begin: Callable[[], object]) -> None: ...
-    def watch_master(self) -> None:
-        """Learn of failovers from now on: something is held or wanted."""
-        ...
+    def nodes(self) -> list[Node]: ...  # each once for each of its connections
+    def owns_names(self, shard: Shard) -> bool: ...  # True if a name may live there
+    def shard_of(self, key: bytes) -> Shard: ...  # from any thread
+    def group_of(self, group: LeaseGroup, key: bytes) -> LeaseGroup: ...  # from any thread; ``group`` on the key's node
+    def redirect(self, request: RoutedRequest, error: ServerError) -> bool: ...  # True if the request is sent again
+    def resend(self, request: RoutedRequest) -> None: ...  # to the node on which its key lives by now
+    def refused(self, node: Node, errors: Iterable[ServerError]) -> None: ...  # called when renewals are refused
+    def rehome(self, leases: Iterable[Lease]) -> list[Lease]: ...  # move those that live elsewhere, return the others
+    def when_known(self, begin: Callable[[], object]) -> None: ...  # call ``begin()``, after a bounded wait for the map
+
+    # These do nothing, unless a router overrides them.
+
+    def refresh(self) -> None:  # fetch the slot map, soon
+        return
+
+    def ready(self) -> None:  # called when a node is connected
+        return
+
+    def queued(self) -> None:  # called when a request waits for a connection
+        return
+
+    def migrate(self, lease: Lease, shard: Shard) -> None:  # have ``shard`` renew the lease
+        return
+
+    def assign(self, lease: Lease) -> None:  # give a PENDING lease a group on its node
+        return
+
+    def watch_master(self) -> None:  # called when a lease is held or wanted: notice failovers from now on
+        return
 
 
 class LeaseListener(Protocol):
-    """What is told of leases that end: the wait queues."""
+    """The wait queues as the lease table sees them; implemented by ``WaitQueueRegistry``."""
 
     def __len__(self) -> int: ...
-    def ended(self, lease: Lease) -> None: ...
-    def listened(self, lease: Lease, woken: int) -> None:
-        """The release of a lease has reached ``woken`` subscribers."""
-        ...
+    def ended(self, lease: Lease) -> None: ...  # a release has been sent, if there is one
+    def listened(self, lease: Lease, woken: int) -> None: ...  # the number of subscribers that a release has woken
 
 
 class PendingSwap(Protocol):
-    """A swap of two leases whose outcome is not known yet."""
+    """A swap of two leases whose outcome is not known yet; implemented by ``Swap``."""
 
     def release(self, future: Future[None]) -> None: ...
-    def on_unavailable(self, error: Exception) -> None:
-        """End the swap: it will never be sent again."""
-        ...
+    def on_unavailable(self, error: Exception) -> None: ...
 
 
 class Wait(Protocol):
-    """A caller's wait for a lock, on the timer's thread. ``give_up`` undoes what was granted, or may have been."""
+    """A caller's wait for a lock, on the timer's thread; implemented by ``Waiter`` and ``QuorumWaiter``."""
 
     def begin(self) -> None: ...
     def give_up(self) -> None: ...
 
 
 class LockEngine(Protocol):
-    """What lock objects and contexts use of an engine, be it that of one server or that of a quorum.
+    """An engine as lock objects and contexts see it; implemented by ``Engine`` and ``QuorumEngine``.
 
-    See :class:`wheel_lock.engine.state.EngineState` for the attributes, and :class:`wheel_lock.engine.engine.Engine` for
-    the methods.
+    The attributes are documented in :class:`wheel_lock.engine.state.EngineState`, the methods in ``Engine``.
     """
 
     options: ContextOptions

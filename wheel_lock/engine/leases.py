@@ -12,13 +12,13 @@ from functools import partial
 
 from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of
 from wheel_lock.engine.loss_events import log_illegal
-from wheel_lock.engine.state import EngineState
-from wheel_lock.errors import ContextClosed, LockLost, LockNotHeld, LossReason, TooManyLocks, WheelLockError
+from wheel_lock.engine.state import EngineState, HeldLeases
+from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 
-# The server may still have what was lost for these reasons.
+# A lease that was lost for one of these reasons may still exist at the server.
 _UNDONE = (
     LossReason.NOT_CONFIRMED,
     LossReason.RENEWAL_LIMIT,
@@ -28,18 +28,12 @@ _UNDONE = (
 )
 
 
-class LeaseTable:
+class LeaseTable(HeldLeases):
     """Admits, grants and ends the leases of one engine. Timer's thread only.
 
-    Args:
-        state: What the parts of the engine share.
-        tell_lost: Has the holders of lost leases told.
-
     Attributes:
-        acquiring: How many leases are being acquired, as far as ``max_held`` counts them.
-        held: The held leases, in order of acquisition.
-        router: Which node a name lives on. Set once, by the engine.
-        listener: What is told of leases that end. Set once, by the engine.
+        router: The router of the engine, which sets it once.
+        listener: Called for leases that end. Set once, by the engine.
         on_ended: Called when leases have ended at the server, too. Set once, by the engine.
         swaps: Swaps whose outcome is not known, by the new lease.
     """
@@ -48,37 +42,22 @@ class LeaseTable:
     listener: LeaseListener
     on_ended: Callable[[], object]
 
-    def __init__(self, state: EngineState, tell_lost: Callable[[Sequence[Lease]], object]) -> None:
-        self.state = state
-        self.timer = state.timer
-        self.tell_lost = tell_lost
-        self.held: dict[Lease, None] = {}
+    def __init__(self, state: EngineState, report_lost: Callable[[Sequence[Lease]], object]) -> None:
+        super().__init__(state, report_lost)
         self.swaps: dict[Lease, PendingSwap] = {}
-        self.acquiring = 0
 
     def forget(self) -> None:
-        """Hold nothing, in a forked child."""
-        self.held.clear()
+        super().forget()
         self.swaps.clear()
-        self.acquiring = 0
-
-    def admission_error(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
-        """Return why ``wanted`` more locks may not be acquired, or None if they may."""
-        if self.state.closed:
-            return ContextClosed("The context has been closed", name)
-        most = self.state.options.max_held
-        if most is not None and len(self.held) + self.acquiring + wanted > most:
-            return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
-        return None
 
     # -- a lease begins ----------------------------------------------------------------------------------------------
 
     def grant(self, leases: Sequence[Lease], options: LockOptions, sent_at: float) -> bool:
-        """Make leases held that the server has granted.
+        """Begin to hold leases that the server has granted.
 
         Args:
             leases: PENDING leases of one group.
-            options: The terms on which they were asked for.
+            options: The options of the acquire.
             sent_at: When the acquire was about to be sent, in seconds of the timer's clock.
 
         Returns:
@@ -111,8 +90,8 @@ class LeaseTable:
 
         Args:
             leases: The leases.
-            clean_up: They may have been granted, so a release follows.
-            node: The connection on which they were asked for; by default that of their group.
+            clean_up: True if the server may have granted them, so that a release follows.
+            node: The connection of the acquire; by default that of their group.
         """
         for lease in leases:
             if lease.state is State.PENDING:
@@ -121,14 +100,14 @@ class LeaseTable:
             self.clean_up(leases, node)
 
     def clean_up(self, leases: Iterable[Lease], node: Node | None = None) -> None:
-        """Release, owner-checked, leases that are not held any more; behind what was sent to ``node``."""
+        """Release, owner-checked, leases that are not held any more, behind all commands sent to ``node``."""
         for group, some in itertools.groupby(leases, group_of):
             group.renewer.clean_up(list(some), node)
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
 
     def begin_release(self, lease: Lease, event: Event = Event.RELEASE) -> WheelLockError | None:
-        """Take a held lease out of everything, because its holder gives it away; return why that is impossible."""
+        """End the renewal of a held lease that its holder releases or exports; return why that is impossible, or None."""
         error = self.check_owned(lease)
         if error is None:
             group_of(lease).renewer.untrack(lease)
@@ -136,18 +115,9 @@ class LeaseTable:
             self.held.pop(lease, None)
         return error
 
-    def check_owned(self, lease: Lease) -> WheelLockError | None:
-        """Return why the holder cannot do anything with ``lease``, or None where it can. A lapsed lease is marked lost."""
-        if not lease.group.alive:
-            return LockLost(lease.name, lease.loss or LossReason.FORKED)
-        if lease.state <= EXTENDING and not lease.is_valid(self.timer.clock.now()):
-            self.mark_lost([lease])
-            self.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
-        if lease.state is State.LOST or lease.loss is not None:
-            return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
-        if lease.state > EXTENDING:
-            return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
-        return None
+    def mark_lapsed(self, lease: Lease) -> None:
+        super().mark_lapsed(lease)
+        self.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
 
     def release_done(self, leases: Sequence[Lease]) -> None:
         """End leases that the server has released."""
@@ -157,23 +127,16 @@ class LeaseTable:
         self.on_ended()
 
     def release_unknown(self, leases: Sequence[Lease]) -> None:
-        """End leases whose release has no known outcome: they are over here, and expire at the server."""
+        """End leases whose release has an unknown outcome: at the server they expire."""
         releasing = [lease for lease in leases if lease.state is State.RELEASING]
         for lease in releasing:
             lease.transition(Event.RELEASED)
         # An extension would keep the key for far longer than the caller of a failed release expects.
         now = self.timer.now
-        self.clean_up(
-            [lease for lease in releasing if lease.max_expiry > now and group_of(lease).lock_type.unique_tokens]
-        )
+        kept = [lease for lease in releasing if lease.max_expiry > now and group_of(lease).lock_type.unique_tokens]
+        self.clean_up(kept)
 
     def mark_lost(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
-        """End leases that were not released, and have their holders told, once.
-
-        Args:
-            leases: Believed leases, or ones in the middle of their release; others are passed over.
-            reason: Why; by default, the reason for which each lapses now.
-        """
         lost: list[Lease] = []
         for lease in leases:
             if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
@@ -185,25 +148,26 @@ class LeaseTable:
             self.state.counters.lost[why] += 1
             lost.append(lease)
         if lost:
-            self.tell_lost(lost)
+            self.report_lost(lost)
             for lease in lost:
                 if not self.state.exiting:
                     lease.owner.lost(lease)
                 if lease.max_expiry > self.timer.now and lease.loss in _UNDONE:
-                    # An extension would outlast by far what a holder expects. Not at once: the node may be restarting.
+                    # An extension would keep the key for far longer than a holder expects. Not at once: the node may be
+                    # restarting.
                     self.timer.post(partial(self.clean_up, [lease]), self.state)
                 self.listener.ended(lease)
             self.on_ended()
 
     def mark_illegal(self, lease: Lease, event: Event) -> None:
-        """Give up a lease of which a step was asked that its state does not allow. That is a bug; the log says where."""
+        """Give up a lease after a transition that its state does not allow. That is a bug; the log says where."""
         log_illegal(lease, event)
         self.give_up([lease])
         if event in (Event.GRANTED, Event.CONFIRMED) and group_of(lease).lock_type.unique_tokens:
             self.clean_up([lease])  # the server has just said that its key is alive
 
     def give_up(self, leases: Sequence[Lease]) -> None:
-        """End leases that a failure of the library's own code has left half done; those that are over stay as they are."""
+        """End leases that a failure of the library's own code has left inconsistent; ended ones stay as they are."""
         self.reject(leases, False)
         self.release_unknown(leases)
         self.mark_lost(leases, LossReason.INTERNAL_ERROR)

@@ -1,7 +1,7 @@
-"""Telling of losses and failures: the log, the warning about an abandoned lock, the callbacks, each on its own thread.
+"""Reports of losses and failures: the log, the warning about an abandoned lock, and the ``on_lost`` callbacks.
 
-The log and the warnings are the process's. Callbacks of threads run on a notifier of their context, one after the other;
-those of tasks are handed to their event loops by another, which no callback can hold up.
+Log records and warnings have a thread of the whole process. Callbacks of threads run on a notifier of their context, one
+after the other; callbacks of tasks are posted to their event loops by a second notifier, which no callback can block.
 """
 
 from __future__ import annotations
@@ -25,52 +25,49 @@ _NAMES_IN_LOG = 5
 
 
 def log_illegal(lease: Lease, event: Event) -> None:
-    """Log a step that the state of a lease does not allow, and the stack of whoever has asked for it."""
+    """Log a transition that the state of a lease does not allow, and the stack of the call."""
     step = f"a lease that is {lease.state.name} cannot take {event.name} (lock {quoted(lease.name)})"
     NOTIFIER.post(logger.error, "%s: it is given up\n%s", step, "".join(traceback.format_stack()[:-2]))
 
 
 def log_given_up(leases: int, error: Exception) -> None:
-    """Log that a failure of the library's own code costs so many leases."""
+    """Log the number of leases that are lost to a failure of the library's own code."""
     if leases:
         NOTIFIER.post(logger.critical, "%s lost to a failure of the library's own code: %r", counted(leases), error)
 
 
-class HandedOn(partial[object]):
-    """A callback that only hands its event on, to an event loop on which another one runs. So it never takes long."""
+class LoopCallback(partial[object]):
+    """A callback that only posts the event to an event loop, which runs the user's callback. So it is always quick."""
 
 
-class Teller:
-    """Has the holders of one context's leases told. Timer's thread only.
+class LossReporter:
+    """Reports the losses of one context's leases. Timer's thread only.
 
     Args:
-        timer: Whose clock says when, and on whose wheel slow callbacks are looked after.
+        timer: The timer of the context; slow callbacks are watched on its wheel.
     """
 
     def __init__(self, timer: HashedWheelTimer) -> None:
         self._timer = timer
-        self._callbacks = Notifier()
-        self._handing_on = Notifier()
-        # The second is never slow; but the system may have no thread for it, and then somebody has to try again.
-        self._looks = {notifier: SlowCalls(timer, notifier) for notifier in (self._callbacks, self._handing_on)}
+        self._in_loops, self._in_threads = Notifier(), Notifier()
+        # The first is never slow, but its SlowCalls tries again if the system has had no thread for it.
+        self._slow = {notifier: SlowCalls(timer, notifier) for notifier in (self._in_loops, self._in_threads)}
 
-    def tell(self, lost: Sequence[Lease]) -> None:
+    def report(self, lost: Sequence[Lease]) -> None:
         """Log that leases are lost, warn of those that were abandoned, and have their callbacks called."""
         at = self._timer.clock.now()
         NOTIFIER.post(_log, lost)
-        callbacks: list[Lease] = []
-        handed_on: list[Lease] = []
+        called: dict[Notifier, list[Lease]] = {self._in_loops: [], self._in_threads: []}
         for lease in lost:
             if lease.on_lost is not None:
-                (handed_on if isinstance(lease.on_lost, HandedOn) else callbacks).append(lease)
-        for notifier, some in ((self._handing_on, handed_on), (self._callbacks, callbacks)):
-            if some:
-                notifier.post(_call_back, notifier, some, at)
-                self._looks[notifier].look_later()
+                called[self._in_loops if isinstance(lease.on_lost, LoopCallback) else self._in_threads].append(lease)
+        for notifier, leases in called.items():
+            if leases:
+                notifier.post(_call_back, notifier, leases, at)
+                self._slow[notifier].look_later()
 
 
 def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float) -> None:
-    """On a notifier's thread."""
     for lease in leases:
         assert lease.loss is not None
         assert lease.on_lost is not None
@@ -79,12 +76,12 @@ def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float) -> None:
 
 
 def _log(leases: Sequence[Lease]) -> None:
-    """On the process's notifier thread: the log and the warnings."""
+    """Log and warn. On the process's notifier thread."""
     names = ", ".join(quoted(lease.name) for lease in leases[:_NAMES_IN_LOG])
     more = f" and {len(leases) - _NAMES_IN_LOG} more" if len(leases) > _NAMES_IN_LOG else ""
     reasons = "; ".join(sorted({str(lease.loss) for lease in leases}))
     closing = all(lease.loss is LossReason.CONTEXT_CLOSED for lease in leases)
-    level = logging.INFO if closing else logging.WARNING  # a close is somebody's wish
+    level = logging.INFO if closing else logging.WARNING  # a close is intended
     NOTIFIER.run(logger.log, level, "lost %s: %s%s: %s", counted(len(leases)), names, more, reasons)
     for lease in leases:
         if lease.loss is LossReason.ABANDONED:
@@ -93,8 +90,5 @@ def _log(leases: Sequence[Lease]) -> None:
 
 def _warn_abandoned(lease: Lease) -> None:
     place = f"; it was acquired at {lease.call_site}" if lease.call_site else ""
-    warnings.warn(
-        f"the lock {quoted(lease.name)} was abandoned without a release and is renewed no more{place}",
-        ResourceWarning,
-        stacklevel=1,
-    )
+    message = f"the lock {quoted(lease.name)} was abandoned without a release and is renewed no more{place}"
+    warnings.warn(message, ResourceWarning, stacklevel=1)

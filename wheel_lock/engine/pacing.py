@@ -1,8 +1,8 @@
-"""How often wake-ups are followed by a try: any user who may publish can wake, and each try costs the server a script.
-(Announcements of failovers by Sentinels are followed at such a pace, too.)
+"""The pace at which wake-ups are followed by tries.
 
-The first wake-ups are followed at once, and so are those of a lock that changes hands. If tries find nothing changed,
-wake-ups cause one try per tick.
+Any user who may publish can wake waiters, and each try costs the server a script. The first wake-ups are followed at once,
+and so are those of a lock that changes hands. Wake-ups in vain, after which the tries find nothing changed, cause one try
+per tick. (The announcements of Sentinels are followed at such a pace, too.)
 """
 
 from __future__ import annotations
@@ -14,27 +14,31 @@ class Pace:
     """The results of earlier wake-ups of one lock.
 
     Args:
-        tick_s: Pause between two tries after wake-ups in vain, in seconds.
+        tick_s: The pause between two tries after wake-ups in vain, in seconds.
+
+    Attributes:
+        paused: True from a wake-up that is not followed at once until the next try.
     """
 
-    __slots__ = ("_expiry", "_in_vain", "_tick_s", "_tried_at")
+    __slots__ = ("_expiry", "_in_vain", "_tick_s", "_tried_at", "paused")
 
     def __init__(self, tick_s: float) -> None:
         self._tick_s = tick_s
         self._in_vain = 0
         self._tried_at = 0.0
         self._expiry = 0.0
+        self.paused = False
 
     def allows(self, now: float) -> bool:
-        """Count a wake-up; return whether it is followed by a try at once."""
-        if self._in_vain >= _IN_VAIN and now - self._tried_at < self._tick_s:
-            return False
-        self._in_vain += 1
-        return True
+        """Count a wake-up; return True if it is followed by a try at once, else begin a pause."""
+        self.paused = self._in_vain >= _IN_VAIN and now - self._tried_at < self._tick_s
+        self._in_vain += not self.paused
+        return not self.paused
 
     def tried(self, now: float) -> None:
         """Note the begin of a try, whatever its cause."""
         self._tried_at = now
+        self.paused = False
 
     def granted(self) -> None:
         """Note a grant: wake-ups are followed at once again."""

@@ -1,14 +1,16 @@
-"""What the parts of one engine share: the timer, the settings, the counters, and the way in for other threads."""
+"""The state that the parts of one engine share, and the way in for other threads."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 from wheel_lock.engine.future import Future, end_quietly, noop
-from wheel_lock.errors import ContextClosed
+from wheel_lock.errors import ContextClosed, LockLost, LockNotHeld, LossReason, TooManyLocks, WheelLockError
+from wheel_lock.lease import EXTENDING, Lease, State, held_lock
+from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
 from wheel_lock.runtime.failures import FailureDomain
@@ -17,22 +19,83 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 Launch = Callable[[Callable[[], None]], None]
 
 
+class HeldLeases:
+    """The held leases of one engine, as far as one server and a quorum have the same rules. Timer's thread only.
+
+    Args:
+        state: The state that the parts of the engine share.
+        report_lost: Reports lost leases to the log and to their holders.
+
+    Attributes:
+        acquiring: The number of leases that are being acquired, as far as ``max_held`` counts them.
+        held: The held leases, in order of acquisition.
+    """
+
+    def __init__(self, state: EngineState, report_lost: Callable[[Sequence[Lease]], object]) -> None:
+        self.state = state
+        self.timer = state.timer
+        self.report_lost = report_lost
+        self.held: dict[Lease, None] = {}
+        self.acquiring = 0
+
+    def forget(self) -> None:
+        """Drop all leases without reporting them."""
+        self.held.clear()
+        self.acquiring = 0
+
+    def admission_error(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
+        """Return why ``wanted`` more locks may not be acquired, or None if they may."""
+        if self.state.closed:
+            return ContextClosed("The context has been closed", name)
+        most = self.state.options.max_held
+        if most is not None and len(self.held) + self.acquiring + wanted > most:
+            return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
+        return None
+
+    def check_owned(self, lease: Lease) -> WheelLockError | None:
+        """Return why ``lease`` cannot be released or extended, or None if it can. A lapsed lease is marked lost."""
+        if not lease.group.alive:
+            return LockLost(lease.name, lease.loss or LossReason.FORKED)
+        if lease.state <= EXTENDING and not lease.is_valid(self.timer.clock.now()):
+            self.mark_lapsed(lease)
+        if lease.state is State.LOST or lease.loss is not None:
+            return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
+        if lease.state > EXTENDING:
+            return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
+        return None
+
+    def mark_lapsed(self, lease: Lease) -> None:
+        """Mark a lease lost whose deadline has passed."""
+        self.mark_lost([lease])
+
+    def mark_lost(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
+        """End leases that were not released, and report each loss once; leases that have ended are skipped.
+
+        Args:
+            leases: The leases.
+            reason: The reason of the loss; by default, the reason for which each lapses now.
+        """
+        raise NotImplementedError
+
+
 class EngineState:
-    """What the parts of one engine share. It is the failure domain of whatever belongs to no smaller one.
+    """The state that the parts of one engine share, and the failure domain of all calls without a smaller one.
 
     Args:
         options: The context's settings.
-        timer: Whose thread the engine lives on.
+        timer: The timer whose thread the engine lives on.
         launch: Runs an attempt to connect on a thread that may block.
 
     Attributes:
-        closed: The context has been closed: nothing is acquired any more.
-        counters: What the context's statistics are made of.
-        deaths: How often everything has been lost at once: to a fork, to the death of the thread, to a failure.
-        exiting: The interpreter is about to end.
-        interrupted: A caller has stopped waiting: what it asked for may not have begun yet.
+        closed: True if the context has been closed: nothing is acquired any more.
+        counters: The counters of the context's statistics.
+        deaths: The number of events that ended everything at once: a fork, the death of the thread, a failure.
+        exiting: True if the interpreter is about to end.
+        interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
+        leases: The held leases. Set once, by the engine.
     """
 
+    leases: HeldLeases
     above: FailureDomain | None = None  # a failure of one engine puts nothing else in doubt
 
     def __init__(self, options: ContextOptions, timer: HashedWheelTimer, launch: Launch) -> None:
@@ -49,17 +112,17 @@ class EngineState:
         raise TypeError("a context, and what it has made, cannot be pickled: each process makes its own")
 
     def crashed(self, error: Exception) -> None:
-        """End everything: a call of this engine's has failed, and what is still watched is not known."""
+        """End everything: after a failure in a call of this engine's, any lease or request may be inconsistent."""
         raise NotImplementedError
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Have ``work()`` called on the timer's thread. From any thread.
+        """Call ``work()`` on the timer's thread. From any thread.
 
         Raises:
             ContextClosed: The context, or its timer, is closed, or the interpreter has ended all threads but this.
         """
         if self.exiting:
-            end_quietly(True)  # what a daemon thread would acquire now could be left behind
+            end_quietly(True)  # a lock that a daemon thread acquired now could stay held
             if sys.is_finalizing():
                 raise ContextClosed("The interpreter has ended, and with it the thread that keeps the locks")
         if self.closed or self.timer.stopped:
@@ -67,25 +130,72 @@ class EngineState:
         self.timer.post(work, self)
 
     def post_if_open(self, work: Callable[[], object]) -> None:
-        """Like :meth:`submit`, but does nothing where the context is closed: for finalisers and for giving up."""
+        """Like :meth:`submit`, but does nothing if the context is closed: for finalisers and for giving up."""
         if not self.over:
             self.timer.post(work, self)
 
     def post_if_running(self, work: Callable[[], object]) -> None:
-        """Like :meth:`post_if_open`, but never starts the thread: where it does not run there is nothing to do."""
+        """Like :meth:`post_if_open`, but never starts the thread: without it there is nothing to do."""
         if self.timer.running:
             self.post_if_open(work)
 
     @property
     def over(self) -> bool:
-        """Whether the engine does nothing any more. From any thread."""
+        """True if the engine does nothing any more. From any thread."""
         return self.closed or self.timer.stopped or (self.exiting and sys.is_finalizing())
 
     def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None:
-        """Have ``release(operation)`` begun for a caller that was interrupted and does not wait. From any thread."""
+        """Begin ``release(future)`` for a caller that was interrupted and does not wait. From any thread."""
         self.interrupted = True
         self.post_if_open(partial(release, Future(noop)))
 
     def come_by(self, future: Future[None]) -> None:
-        """Complete ``operation``: what was submitted before, such as an interrupted release, has begun by now."""
+        """Complete ``future``: all work that was submitted before, such as an interrupted release, has begun."""
         future.set_result(None)
+
+    # -- the leases --------------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> Collection[Lease]:
+        """The held leases, in order of acquisition."""
+        return self.leases.held
+
+    @property
+    def in_use(self) -> bool:
+        """True if locks are held, being acquired, or waited for."""
+        raise NotImplementedError
+
+    def abandon(self, lease: Lease) -> None:
+        """Stop renewing a lease whose lock object has been collected, unless it is being released."""
+        if lease.state <= EXTENDING:
+            self.leases.mark_lost([lease], LossReason.ABANDONED)
+
+    def lapse_seen(self, lease: Lease) -> None:
+        """Mark a lease lost if its holder has seen its deadline pass."""
+        self.leases.mark_lost([lease] if lease.state <= EXTENDING else ())
+
+    def held_locks(self) -> list[HeldLock]:
+        """Return a snapshot of each valid lease, in order of acquisition. From any thread. O(n)."""
+        now, overdue = self.timer.clock.now(), self.overdue_leases()
+        return [held_lock(lease, now, lease in overdue) for lease in self.leases.held.copy() if lease.is_valid(now)]
+
+    def overdue_leases(self) -> Collection[Lease]:
+        """Return the overdue leases. From any thread."""
+        return ()
+
+    def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
+        """End every lease, release them all at the server if that is configured and possible, and close the connections.
+
+        Args:
+            timeout_s: The time limit, in seconds.
+            future: Completed when everything is closed.
+            exiting: True at interpreter shutdown: waiters are dropped without being completed.
+        """
+        raise NotImplementedError
+
+    def end(self, timeout_s: float, future: Future[None]) -> None:
+        """Close an engine in use, at interpreter shutdown. All work that was posted before has begun by now."""
+        if self.in_use:
+            self.close(timeout_s, future, exiting=True)
+        else:
+            future.set_result(None)

@@ -83,8 +83,9 @@ class Counters:
 
     def reset(self) -> None:
         """Set all counters to zero, in place."""
-        for name, value in zip(self.__slots__, (getattr(Counters(), name) for name in self.__slots__), strict=True):
-            setattr(self, name, value)
+        empty = Counters()
+        for name in self.__slots__:
+            setattr(self, name, getattr(empty, name))
 
 
 @dataclass(frozen=True, slots=True)

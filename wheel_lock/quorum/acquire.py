@@ -1,8 +1,8 @@
-"""Acquiring: elections are repeated until a majority of the nodes grants the lock, or the wait ends.
+"""Acquiring: rounds are repeated until a majority of the nodes grants the lock, or the wait ends.
 
-An election asks all nodes at once, and is decided as soon as its outcome is certain, so a slow node does not delay it. Two
-concurrent elections may split the votes. Then both return their votes, and pause for a random time, longer than an election
-takes, before the next try.
+A round asks all nodes at once, and is decided as soon as its outcome is certain, so a slow node does not delay it. Two
+concurrent rounds may split the votes. Then both return their votes, and pause for a random time, longer than a round
+takes, before the next one.
 
 Source: "Distributed Locks with Redis" on redis.io, section "Retry on failure".
 """
@@ -23,36 +23,33 @@ from wheel_lock.runtime.backoff import JITTER
 from wheel_lock.wheel import WheelEntry
 
 _RETRY_S = 0.05  # the default pause, on average
-_ELECTIONS = 4  # the least pause, in durations of the last election
+_PAUSE_ROUNDS = 4  # the least pause, in durations of the last round
 
 
 class Quorum(VoteListener, Protocol):
-    """The engine of a quorum, as the waits for its locks see it. Documented at :class:`QuorumEngine`."""
+    """The engine of a quorum, as its waiters see it. Documented at :class:`QuorumEngine`."""
 
-    acquiring: int
-    contests: set[QuorumWaiter]
+    waiters: set[QuorumWaiter]
 
-    def refusal(self, name: str | bytes | None, wanted: int) -> WheelLockError | None: ...
-    def may_wait(self, contest: QuorumWaiter) -> WheelLockError | None: ...
-    def asks_for(self, time_s: float) -> None: ...
+    def add_waiter(self, waiter: QuorumWaiter) -> WheelLockError | None: ...
+    def note_timeout(self, time_s: float) -> None: ...
     def limit_s(self, timeout_s: float) -> float: ...
-    def begin(self, lease: QuorumLease) -> None: ...
-    def complete(self, lease: QuorumLease) -> None: ...
+    def grant(self, lease: QuorumLease) -> None: ...
+    def heal_later(self, lease: QuorumLease) -> None: ...
     def release(self, lease: Lease, future: Future[None]) -> None: ...
 
 
 class AcquireRound:
-    """One try. Timer's thread only.
+    """One request for the votes of all nodes. Timer's thread only.
 
     Args:
         engine: The engine.
         lease: The lease to acquire.
-        decided: Called when the election is decided.
+        decided: Called when the round is decided.
         caller_until: The caller's time limit, in seconds of the timer's clock; None if there is none.
         by_script: Acquire by the script, whose reply contains the type of a key of another type.
 
     Attributes:
-        lease: As above.
         granted: Whether a majority granted it.
         failure: The error if too few nodes answered, or the context admits no more locks; None otherwise.
     """
@@ -72,35 +69,34 @@ class AcquireRound:
         self._decided = decided
         self._to_ask = len(lease.votes)
         self._over = False
-        self.lease = lease
+        self._lease = lease
         self.granted = False
         self.failure: WheelLockError | None = None
 
     def begin(self) -> None:
         """Ask all nodes, unless the context admits no more locks."""
-        engine, lease = self._engine, self.lease
-        self.failure = engine.refusal(lease.name, 1)
+        engine, lease, options = self._engine, self._lease, self._lease.options
+        self.failure = engine.leases.admission_error(lease.name, 1)
         if self.failure is not None:
             self._end()
             return
-        engine.acquiring += 1
-        limit_s = engine.limit_s(lease.options.timeout_s)
+        engine.leases.acquiring += 1
+        limit_s = engine.limit_s(options.timeout_s)
         for vote in lease.votes:
             self._to_ask -= 1
             if not self._over:
-                vote.ask(lease.token, lease.options, limit_s, self._look, self._caller_until, by_script=self._by_script)
+                vote.ask(lease.token, options, limit_s, self._check, self._caller_until, by_script=self._by_script)
 
-    def _look(self) -> None:
-        """Check whether the election is decided: a node has answered, or exceeded its time limit."""
-        lease, now = self.lease, self._engine.timer.clock.now()
+    def _check(self) -> None:
+        """Decide the round if its outcome is certain: a node has answered, or exceeded its time limit."""
+        lease, now = self._lease, self._engine.timer.clock.now()
         if self._over:
-            self._engine.complete(lease)  # the lease may be held by now, with one more vote
+            self._engine.heal_later(lease)  # the lease may be held by now, with one more vote
             return
         open_votes = self._to_ask + sum(vote.in_flight is not None for vote in lease.votes)
-        support = lease.support(now)
-        if len(support) >= lease.quorum and now < support[lease.quorum - 1].deadline:
+        if now < lease.majority_until(now):
             self.granted = True
-        elif len(support) + open_votes >= lease.quorum:
+        elif len(lease.support(now)) + open_votes >= lease.quorum:
             return
         else:
             failures = [vote.failure for vote in lease.votes if vote.failure is not None]
@@ -108,19 +104,19 @@ class AcquireRound:
                 self.failure = self._failure(failures, open_votes)
             elif len(lease.votes) - len(failures) - open_votes < lease.quorum:
                 return  # it will not be granted; whether by refusals or failures is not certain yet
-        self._engine.acquiring = max(self._engine.acquiring - 1, 0)  # reset to 0 after a failure of the engine
+        self._uncount()
         self._end()
 
     def _failure(self, failures: Sequence[Exception], open_votes: int) -> WheelLockError:
-        name, nodes = self.lease.name, len(self.lease.votes)
-        lock_type: type[WheelLockError] = LockUnavailable
+        name, nodes = self._lease.name, len(self._lease.votes)
+        error_type: type[WheelLockError] = LockUnavailable
         if all(isinstance(failure, LockServerError) for failure in failures):
-            lock_type = LockServerError
+            error_type = LockServerError
         elif any(isinstance(failure, LockTimeout) for failure in failures):
-            lock_type = LockTimeout
+            error_type = LockTimeout
         answered = nodes - len(failures) - open_votes
-        error = lock_type(
-            f"Only {answered} of {nodes} nodes answered, and it takes {self.lease.quorum}: {failures[0]}"
+        error = error_type(
+            f"Only {answered} of {nodes} nodes answered, and it takes {self._lease.quorum}: {failures[0]}"
             f" (lock {quoted(name)})",
             name,
         )
@@ -132,36 +128,40 @@ class AcquireRound:
     def _end(self) -> None:
         self._over = True
         if not self.granted:
-            self._take_back()
+            self._withdraw()
         self._decided()
 
-    def _take_back(self) -> None:
-        for vote in self.lease.votes:
+    def _uncount(self) -> None:
+        leases = self._engine.leases
+        leases.acquiring = max(leases.acquiring - 1, 0)  # reset to 0 after a failure of the engine
+
+    def _withdraw(self) -> None:
+        for vote in self._lease.votes:
             vote.withdraw()
-        self.lease.transition(Event.REJECTED)
+        self._lease.transition(Event.REJECTED)
 
     def give_up(self) -> None:
-        """Withdraw all votes, unless the election is decided: the wait has ended."""
+        """Withdraw all votes, unless the round is decided: the wait has ended."""
         if not self._over:
             self._over = True
-            self._engine.acquiring = max(self._engine.acquiring - 1, 0)  # reset to 0 after a failure of the engine
-            self._take_back()
+            self._uncount()
+            self._withdraw()
 
 
 class QuorumWaiter(WheelEntry):
-    """One caller's wait, from the first election to the grant, the refusal, or the time limit.
+    """One caller's wait, from the first round to the grant, the refusal, or the time limit.
 
-    Its wheel entry is the next try. Timer's thread only, except the constructor.
+    Its wheel entry is the next round. Timer's thread only, except the constructor.
 
     Args:
         engine: The engine.
-        lease: The lease of the first election; each later election has another one, with a new token.
+        lease: The lease of the first round; each later round has another one, with a new token.
         blocking: Whether to wait.
         until: The time limit, in seconds of the timer's clock; None if there is none.
-        operation: Completed with the lease, in a sequence of one, or with None if it was not granted.
+        future: Completed with the lease, in a sequence of one, or with None if it was not granted.
     """
 
-    __slots__ = ("_blocking", "_election", "_engine", "_future", "_lease", "_over", "_tries", "_until", "group")
+    __slots__ = ("_blocking", "_engine", "_future", "_lease", "_over", "_round", "_rounds", "_until", "group")
 
     def __init__(
         self,
@@ -178,64 +178,62 @@ class QuorumWaiter(WheelEntry):
         self._blocking = blocking
         self._until = until
         self._future = future
-        self._election: AcquireRound | None = None
-        self._tries = 0
+        self._round: AcquireRound | None = None
+        self._rounds = 0
         self._over = False
 
     def begin(self) -> None:
-        """Start an election."""
+        """Start a round."""
         if self._over:
             return
-        if self._tries:
-            self._lease = self._another(self._lease)
-        self._tries += 1
-        self._engine.asks_for(self._lease.options.timeout_s)
-        began_at = self._engine.timer.now
-        decided = partial(self._decided, began_at)
-        self._election = AcquireRound(self._engine, self._lease, decided, self._until, by_script=self._tries == 2)
-        self._election.begin()
+        if self._rounds:
+            last = self._lease
+            wire = lease_args(last.key, last.another_token())
+            self._lease = QuorumLease(
+                last.name, wire, last.params, last.owner, last.on_lost, last.call_site, last.options
+            )
+        self._rounds += 1
+        self._engine.note_timeout(self._lease.options.timeout_s)
+        decided = partial(self._decided, self._engine.timer.now)
+        self._round = AcquireRound(self._engine, self._lease, decided, self._until, by_script=self._rounds == 2)
+        self._round.begin()
 
     def on_timeout(self, now: float) -> None:
-        """Start the next election after a pause. Called by the wheel."""
+        """Start the next round after a pause. Called by the wheel."""
         self.begin()
 
-    def _another(self, last: QuorumLease) -> QuorumLease:
-        wire = lease_args(last.key, last.another_token())
-        return QuorumLease(last.name, wire, last.params, last.owner, last.on_lost, last.call_site, last.options)
-
     def _decided(self, began_at: float) -> None:
-        election = self._election
-        if self._over or election is None:
+        if self._over or self._round is None:
             return
-        if election.granted:
-            self._end()
-            self._engine.begin(election.lease)
-            self._future.set_result((election.lease,))
-        elif election.failure is not None:
-            self.fail(election.failure)
+        if self._round.granted:
+            self.end()
+            self._engine.grant(self._lease)
+            self._future.set_result((self._lease,))
+        elif self._round.failure is not None:
+            self.fail(self._round.failure)
         else:
-            self._try_later(began_at)
+            self._retry_later(began_at)
 
-    def _try_later(self, began_at: float) -> None:
+    def _retry_later(self, began_at: float) -> None:
         engine, options = self._engine, self._lease.options
         now = engine.timer.clock.now()
         out_of_time = self._until is not None and now >= self._until
-        if not self._blocking or self._tries == options.max_attempts or out_of_time:
-            self._end()
+        if not self._blocking or self._rounds == options.max_attempts or out_of_time:
+            self.end()
             self._future.set_result(None)
             return
-        refusal = engine.may_wait(self)
-        if refusal is not None:
-            self.fail(refusal)
+        error = engine.add_waiter(self)
+        if error is not None:
+            self.fail(error)
             return
-        pause_s = max(options.retry_every_s or _RETRY_S, _ELECTIONS * (now - began_at)) * JITTER.uniform(0.5, 1.5)
-        # The pause is shortened such that the last try is made at the time limit.
+        pause_s = max(options.retry_every_s or _RETRY_S, _PAUSE_ROUNDS * (now - began_at)) * JITTER.uniform(0.5, 1.5)
+        # The pause is shortened such that the last round begins at the time limit.
         at = now + pause_s if self._until is None else min(now + pause_s, self._until)
         engine.timer.wheel.schedule(self, engine.timer.scale.ceil(at))
 
     def fail(self, error: Exception) -> None:
         """End the wait with ``error``."""
-        self._end()
+        self.end()
         self._future.set_exception(error)
 
     @property
@@ -248,21 +246,18 @@ class QuorumWaiter(WheelEntry):
         self.give_up()
         self._future.set_exception(internal_error(error, self._lease.name))
 
-    def drop_all(self) -> None:
-        """End the wait without completing its operation (interpreter shutdown)."""
-        self._end()
-
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the wait without completing its future."""
         self._over = True
-        self._engine.contests.discard(self)
+        self._engine.waiters.discard(self)
         if self.tick >= 0:
             self._engine.timer.wheel.cancel(self)
-        if self._election is not None:
-            self._election.give_up()
+        if self._round is not None:
+            self._round.give_up()
 
     def give_up(self) -> None:
         """End the wait, and release what was or may have been granted: the caller does not wait any more."""
         if not self._over:
-            self._end()
+            self.end()
         elif self._lease.state <= EXTENDING:
             self._engine.release(self._lease, Future(noop))

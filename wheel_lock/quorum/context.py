@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypedDict, Unpack
 
-from wheel_lock.aio.context import TaskContext
+from wheel_lock.aio.context import AsyncContext, TaskContext
 from wheel_lock.aio.lock import task_callback
 from wheel_lock.decorator import Locked
 from wheel_lock.errors import WheelLockError
@@ -26,7 +26,8 @@ _NO_FENCES = (
     "fencing is not available on independent masters: each would count for itself, and numbers of different majorities "
     "do not order. Draw the fence where it is checked, or from one server"
 )
-_ELSEWHERE: dict[str, str] = {
+_NEEDS_ONE_SERVER = "it takes one server that decides for all holders"
+_REASONS = {  # more precise ones, for some of the methods of contexts of one server
     "rw_lock": "readers and writers must be told apart by one server, and a majority is not the same one twice",
     "fair_lock": "there is no order of arrival among masters that do not know of each other",
     "semaphore": "permits that are counted on several masters cannot be added up",
@@ -38,7 +39,7 @@ _ELSEWHERE: dict[str, str] = {
 
 
 class QuorumOptions(TypedDict, total=False):
-    """The parameters of :class:`QuorumContext` beside its clients."""
+    """The parameters of :class:`QuorumContext` except its clients."""
 
     timer: HashedWheelTimer | None
     node_timeout: float | None
@@ -55,7 +56,7 @@ class QuorumOptions(TypedDict, total=False):
     track_acquisitions: bool
 
 
-def _terms(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOptions:
+def _options(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOptions:
     lock_name(name)
     if terms.get("fencing"):
         raise ValueError(_NO_FENCES)
@@ -63,7 +64,7 @@ def _terms(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOpti
 
 
 class BaseQuorumContext(BaseContext):
-    """The common base of the two contexts."""
+    """The common base of the two contexts of a quorum."""
 
     _engine: QuorumEngine
 
@@ -72,11 +73,12 @@ class BaseQuorumContext(BaseContext):
         return {engine.connector.describe(): engine.stats() for engine in self._engine.engines}
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        why = _ELSEWHERE.get(name)
-        if why is None:
+        # Refuse the methods that only a context of one server has. Their names are the same for threads and tasks.
+        if name.startswith("_") or not callable(getattr(AsyncContext, name, None)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
         def refuse(*arguments: object, **keywords: object) -> NoReturn:
+            why = _REASONS.get(name, _NEEDS_ONE_SERVER)
             raise WheelLockError(f"{name}() is not available on independent masters: {why}")
 
         return refuse
@@ -160,15 +162,13 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         Raises:
             ValueError: A value is out of range, or ``fencing`` is requested; before any I/O.
         """
-        options = _terms(name, timeout, dict(terms))
-        return QuorumLock(self._engine, name, options, checked_callback(on_lost))
+        return QuorumLock(self._engine, name, _options(name, timeout, dict(terms)), checked_callback(on_lost))
 
     def reentrant_lock(
         self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[OwnedTerms]
     ) -> QuorumReentrantLock:
         """Return a reentrant lock; see :meth:`lock`. It excludes other locks of that name, reentrant or not."""
-        options = _terms(name, timeout, dict(terms))
-        return QuorumReentrantLock(self._engine, name, options, checked_callback(on_lost))
+        return QuorumReentrantLock(self._engine, name, _options(name, timeout, dict(terms)), checked_callback(on_lost))
 
     def locked(self, name: str, timeout: float = 30.0, **terms: Unpack[LockTerms]) -> Locked:
         """Return a decorator; see :meth:`wheel_lock.LockContext.locked`."""
@@ -180,16 +180,16 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
 
     @property
     def asyncio(self) -> AsyncQuorumContext:
-        """The asyncio face of this context: the same methods, awaitable."""
+        """This context as asyncio sees it: the same methods, awaitable."""
         return AsyncQuorumContext(self._engine, self)
 
     def __repr__(self) -> str:
-        engine = self._engine
-        return f"<QuorumContext {engine.quorum} of {engine.describe()}; {self._state}>"
+        addresses = ", ".join(engine.connector.describe() for engine in self._engine.engines)
+        return f"<QuorumContext {self._engine.quorum} of {addresses}; {self._state}>"
 
 
 class AsyncQuorumContext(BaseQuorumContext, TaskContext):
-    """The asyncio face of a :class:`QuorumContext`: ``context.asyncio``."""
+    """A :class:`QuorumContext` as asyncio sees it: ``context.asyncio``."""
 
     def lock(
         self,
@@ -201,8 +201,8 @@ class AsyncQuorumContext(BaseQuorumContext, TaskContext):
         **terms: Unpack[LockTerms],
     ) -> QuorumTaskLock:
         """Return an exclusive lock, not yet acquired; see :meth:`QuorumContext.lock`."""
-        options = _terms(name, timeout, dict(terms))
-        return QuorumTaskLock(self._engine, name, options, task_callback(on_lost), cancel_on_lost=cancel_on_lost)
+        options, callback = _options(name, timeout, dict(terms)), task_callback(on_lost)
+        return QuorumTaskLock(self._engine, name, options, callback, cancel_on_lost=cancel_on_lost)
 
     def reentrant_lock(
         self,
@@ -214,5 +214,5 @@ class AsyncQuorumContext(BaseQuorumContext, TaskContext):
         **terms: Unpack[OwnedTerms],
     ) -> QuorumTaskReentrantLock:
         """Return a reentrant lock, not yet acquired; see :meth:`QuorumContext.reentrant_lock`."""
-        options, callback = _terms(name, timeout, dict(terms)), task_callback(on_lost)
+        options, callback = _options(name, timeout, dict(terms)), task_callback(on_lost)
         return QuorumTaskReentrantLock(self._engine, name, options, callback, cancel_on_lost=cancel_on_lost)

@@ -1,4 +1,4 @@
-"""The engine of a quorum: the beginning and the end of leases that consist of votes of several nodes.
+"""The engine of a quorum: it begins and ends leases that consist of votes of several nodes.
 
 Below it is one engine per node, on the same thread, with its own connection and renewals. So this engine neither waits for
 a node nor renews: it counts votes.
@@ -7,40 +7,32 @@ a node nor renews: it counts votes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from wheel_lock.engine.engine import ENGINES
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.loss_events import Teller, log_given_up, log_illegal
+from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.state import EngineState
-from wheel_lock.errors import (
-    ContextClosed,
-    LockLost,
-    LockNotHeld,
-    LockUnavailable,
-    LossReason,
-    TooManyLocks,
-    WheelLockError,
-)
-from wheel_lock.lease import EXTENDING, Event, Lease, State, held_lock
+from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason, TooManyLocks, WheelLockError
+from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.clients import AnyClient
-from wheel_lock.observe import HeldLock
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.quorum.acquire import QuorumWaiter
-from wheel_lock.quorum.lease import QuorumGroup, QuorumLease, Vote, node_limit_s
+from wheel_lock.quorum.lease import QuorumGroup, QuorumLease, QuorumLeases, Vote
 from wheel_lock.quorum.node import NodeEngine
 from wheel_lock.quorum.tally import VoteTally
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.greenlets import start_helper_thread
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-_WELL_S = 0.5  # a healthy node answers sooner
+_LEAST_LIMIT_S = 0.05  # longer than a pause of the garbage collector or the scheduler
+_HEALTHY_REPLY_S = 0.5  # a healthy node answers sooner
 
 
 class QuorumEngine(EngineState):
@@ -55,14 +47,14 @@ class QuorumEngine(EngineState):
         trusts_new: Whether a node that is seen for the first time counts at once, whatever its uptime.
 
     Attributes:
-        acquiring: The number of elections under way, which ``max_held`` counts, too.
-        contests: The waits that are between two elections.
         engines: The engines of the nodes.
+        leases: The held leases; it also counts the rounds under way as leases that are being acquired.
         longest_s: As above, including the timeouts of this engine's own locks.
-        quorum: How many of them are a majority.
+        quorum: How many of the nodes are a majority.
+        waiters: The waiters whose first round was refused, which ``max_waiting`` counts.
     """
 
-    stable = True  # a name has the same nodes for ever
+    stable = True  # a name always has the same nodes
 
     def __init__(
         self,
@@ -77,11 +69,9 @@ class QuorumEngine(EngineState):
         per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
         self.engines = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
         self.quorum = len(self.engines) // 2 + 1
-        self.contests: set[QuorumWaiter] = set()
+        self.waiters: set[QuorumWaiter] = set()
         self.longest_s = longest_s
-        self.tell_lost = Teller(timer).tell
-        self.held: dict[Lease, None] = {}
-        self.acquiring = 0
+        self.leases: QuorumLeases = QuorumLeases(self, LossReporter(timer).report)
         self._node_timeout_s = node_timeout_s
         self._groups: dict[float, QuorumGroup] = {}
         timer.attach(self)
@@ -89,18 +79,18 @@ class QuorumEngine(EngineState):
 
     @property
     def busy(self) -> bool:
-        """False: it sends nothing itself. The engines of its nodes are members of the loop on their own account."""
+        """False: it sends nothing itself. The engines of its nodes are attached to the timer themselves."""
         return False
 
-    def describe(self) -> str:
-        """Return the addresses of the nodes, without credentials."""
-        return ", ".join(engine.connector.describe() for engine in self.engines)
+    @property
+    def in_use(self) -> bool:
+        return bool(self.leases.held or self.leases.acquiring or self.waiters)
 
     def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> QuorumGroup:
-        """Return what leases of one timeout share. From any thread.
+        """Return the group of leases of one timeout. From any thread.
 
         Raises:
-            ValueError: The engine of a node would refuse these terms.
+            ValueError: The engine of a node does not accept these options.
         """
         self.engines[0].group(key, lock_type, options)
         timeout_s = options.timeout_s
@@ -115,47 +105,37 @@ class QuorumEngine(EngineState):
         until: float | None,
         future: Future[Sequence[Lease] | None],
     ) -> QuorumWaiter:
-        """Return a caller's wait for a lock, ready to begin; see :meth:`LockEngine.new_wait`. From any thread."""
         (lease,) = leases
         assert isinstance(lease, QuorumLease)
         return QuorumWaiter(self, lease, blocking, until, future)
 
     def limit_s(self, timeout_s: float) -> float:
-        """Return how many seconds a node may take to answer an acquire of a lease of ``timeout_s`` seconds."""
-        return node_limit_s(self._node_timeout_s, timeout_s)
+        """Return how many seconds a node may take to answer an acquire: by default a tenth of the lock's timeout."""
+        return max(timeout_s / 10, _LEAST_LIMIT_S) if self._node_timeout_s is None else self._node_timeout_s
 
-    def asks_for(self, time_s: float) -> None:
+    def note_timeout(self, time_s: float) -> None:
         """Note that a lease of ``time_s`` seconds is requested, which a node may forget by restarting."""
         self.longest_s = max(self.longest_s, time_s)
 
-    def refusal(self, name: str | bytes | None, wanted: int) -> WheelLockError | None:
-        """Return why ``wanted`` more locks may not be acquired, or None if they may."""
-        if self.closed:
-            return ContextClosed("The context has been closed", name)
-        most = self.options.max_held
-        if most is not None and len(self.held) + self.acquiring + wanted > most:
-            return TooManyLocks(f"{len(self.held)} locks are held already, the limit of this context is {most}", name)
-        return None
-
-    def may_wait(self, contest: QuorumWaiter) -> WheelLockError | None:
-        """Add ``contest`` to the waits; return the error instead if ``max_waiting`` does not allow it."""
+    def add_waiter(self, waiter: QuorumWaiter) -> WheelLockError | None:
+        """Add ``waiter``; return the error instead if ``max_waiting`` does not allow it."""
         most = self.options.max_waiting
-        if contest not in self.contests and most is not None and len(self.contests) >= most:
+        if waiter not in self.waiters and most is not None and len(self.waiters) >= most:
             return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context")
-        self.contests.add(contest)
+        self.waiters.add(waiter)
         return None
 
     # -- a lease begins, and is kept ---------------------------------------------------------------------------------
 
-    def begin(self, lease: QuorumLease) -> None:
+    def grant(self, lease: QuorumLease) -> None:
         """Make a lease held that a majority has granted."""
         lease.acquired_at = min(vote.acquired_at for vote in lease.support(self.timer.clock.now()))
         lease.transition(Event.GRANTED)
-        self.held[lease] = None
+        self.leases.held[lease] = None
         self.counters.acquired += 1
-        self.complete(lease)
+        self.heal_later(lease)
 
-    def complete(self, lease: QuorumLease) -> None:
+    def heal_later(self, lease: QuorumLease) -> None:
         """Schedule :meth:`heal` after a renewal interval if a node does not grant a held lease."""
         every_s = lease.options.renew_every_s
         if lease.state > EXTENDING or every_s is None or all(vote.alive or vote.in_flight for vote in lease.votes):
@@ -164,21 +144,22 @@ class QuorumEngine(EngineState):
             self.timer.wheel.schedule(lease, self.timer.scale.ceil(self.timer.now + every_s))
 
     def heal(self, lease: QuorumLease) -> None:
-        """Ask the nodes again that do not grant a held lease, unless it is not to be renewed any more."""
-        params = self._left(lease)
-        if lease.state > EXTENDING or lease.owner.ended or params is None:
+        """Ask the nodes again that do not grant a held lease, unless its renewal has ended."""
+        options = self._remaining(lease)
+        if lease.state > EXTENDING or lease.owner.ended or options is None:
             return
         for vote in lease.votes:
             if vote.alive or vote.in_flight is not None:
                 continue
             if vote.node.node.ready:
-                vote.ask(lease.another_token(), params, self.limit_s(params.timeout_s), partial(self.complete, lease))
+                limit_s, answered = self.limit_s(options.timeout_s), partial(self.heal_later, lease)
+                vote.ask(lease.another_token(), options, limit_s, answered)
             else:
                 vote.node.node.connect()
-        self.complete(lease)
+        self.heal_later(lease)
 
-    def _left(self, lease: QuorumLease) -> LockOptions | None:
-        """Return the terms of a vote that joins late, which must not outlast the others; None if no time is left."""
+    def _remaining(self, lease: QuorumLease) -> LockOptions | None:
+        """Return the options of a vote that joins late, which must not outlast the others; None if no time is left."""
         options = lease.options
         if options.max_renewals is not None:
             options = dataclasses.replace(options, max_renewals=options.max_renewals - lease.renewals)
@@ -193,110 +174,66 @@ class QuorumEngine(EngineState):
 
     def vote_lost(self, vote: Vote, reason: LossReason) -> None:
         """End the lease if no majority is left, else schedule :meth:`heal`: a node has ended its grant."""
-        lease = vote.whole
+        lease = vote.quorum_lease
         if lease.state <= EXTENDING:
             if lease.is_valid(self.timer.clock.now()) and reason is not LossReason.ABANDONED:
-                self.complete(lease)
+                self.heal_later(lease)
             else:
-                self.lose([lease], reason)
+                self.leases.mark_lost([lease], reason)
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
-
-    def lose(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
-        for lease in leases:
-            assert isinstance(lease, QuorumLease)
-            if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
-                continue
-            lease.loss = why = lease.loss or reason or lease.lapse_reason()
-            self._take_out(lease, Event.LOSE)
-            self.counters.lost[why] += 1
-            for vote in lease.votes:
-                if vote.in_flight is not None or why is not LossReason.CONTEXT_CLOSED:  # else released in bulk
-                    vote.withdraw()
-            self.tell_lost([lease])
-            if not self.exiting:
-                lease.owner.lost(lease)
-
-    def _take_out(self, lease: QuorumLease, event: Event) -> None:
-        lease.deadline = lease.latest_deadline()
-        lease.transition(event)
-        self.held.pop(lease, None)
-        if lease in self.timer.wheel:
-            self.timer.wheel.cancel(lease)
-
-    def not_ours(self, lease: Lease) -> WheelLockError | None:
-        """Return why the holder cannot do anything with ``lease``, or None where it can. A lapsed lease is marked lost."""
-        if not lease.group.alive:
-            return LockLost(lease.name, lease.loss or LossReason.FORKED)
-        if lease.state <= EXTENDING and not lease.is_valid(self.timer.clock.now()):
-            self.lose([lease])
-        if lease.state is State.LOST or lease.loss is not None:
-            return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)
-        if lease.state > EXTENDING:
-            return LockNotHeld("Cannot release or extend a lock that is not held", lease.name)
-        return None
-
-    def abandon(self, lease: Lease) -> None:
-        """Stop asking for a lease whose lock object is gone, unless it is being released."""
-        if lease.state <= EXTENDING:
-            self.lose([lease], LossReason.ABANDONED)
-
-    def lapse_seen(self, lease: Lease) -> None:
-        """Mark a lease lost whose holder has seen its deadline pass."""
-        self.lose([lease] if lease.state <= EXTENDING else ())
 
     def release(self, lease: Lease, future: Future[None]) -> None:
         """Release the lease on every node that grants it; completes when a majority has released it."""
         assert isinstance(lease, QuorumLease)
-        error = self.not_ours(lease)
+        error = self.leases.check_owned(lease)
         if error is not None:
             future.set_exception(error)
             return
-        self._take_out(lease, Event.RELEASE)
-        gathering = self._gathering(partial(self._released, lease, future))
+        self.leases.end(lease, Event.RELEASE)
+        tally = self._tally(partial(self._released, lease, future))
         for vote in lease.votes:
-            released = gathering.future()
+            released = tally.future()
             if vote.alive:
                 assert vote.lease is not None
                 vote.node.release(vote.lease, released)
                 self._unless_silent(vote.node, released)
             else:
                 vote.withdraw()
-                released.set_exception(
-                    LockLost(lease.name, (vote.lease and vote.lease.loss) or LossReason.NOT_CONFIRMED)
-                )
+                reason = (vote.lease and vote.lease.loss) or LossReason.NOT_CONFIRMED
+                released.set_exception(LockLost(lease.name, reason))
 
-    def _released(self, lease: QuorumLease, future: Future[None], gathering: VoteTally) -> None:
+    def _released(self, lease: QuorumLease, future: Future[None], tally: VoteTally) -> None:
         if lease.state is not State.RELEASING:  # lost meanwhile
             future.set_exception(LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED))
-        elif gathering.agreed:
+        elif tally.agreed:
             self.counters.released += 1
             lease.transition(Event.RELEASED)
             future.set_result(None)
-        elif gathering.denied:
-            reason = next(why for why in reversed(gathering.no) if isinstance(why, LossReason))
-            self.lose([lease], reason)
+        elif tally.denied:
+            reason = next(why for why in reversed(tally.no) if isinstance(why, LossReason))
+            self.leases.mark_lost([lease], reason)
             future.set_exception(LockLost(lease.name, reason))
         else:
             lease.transition(Event.RELEASED)
-            future.set_exception(gathering.failure(lease.name))
+            future.set_exception(tally.failure(lease.name))
 
     # -- in between --------------------------------------------------------------------------------------------------
 
     def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
         """Change the time-to-live on every node that grants it; completes when all healthy nodes have answered."""
         assert isinstance(lease, QuorumLease)
-        error = self.not_ours(lease)
+        error = self.leases.check_owned(lease)
         if error is not None:
             future.set_exception(error)
             return
         now = self.timer.clock.now()
-        self.asks_for(time_ms / 1000 + (0.0 if replace else lease.deadline - now))
+        self.note_timeout(time_ms / 1000 + (0.0 if replace else lease.deadline - now))
         # All healthy nodes are awaited: a majority may include votes that joined late, and had less time left.
-        gathering = VoteTally(len(self.engines), self.quorum, partial(self._extended, lease, future), patient=True)
-        self.timer.call_at(now + _WELL_S, lambda now: gathering.hurry(), self)
+        tally = self._tally(partial(self._extended, lease, future), wait_for_all=True)
+        self.timer.call_at(now + _HEALTHY_REPLY_S, lambda now: tally.decide_early(), self)
         for vote in lease.votes:
-            extended = gathering.future()
+            extended = tally.future()
             counted = vote.counted(now)
             if counted is not None:
                 vote.node.extend(counted, time_ms, replace, extended)
@@ -304,31 +241,31 @@ class QuorumEngine(EngineState):
             else:
                 extended.set_exception(LockLost(lease.name, LossReason.NOT_CONFIRMED))
 
-    def _extended(self, lease: QuorumLease, future: Future[None], gathering: VoteTally) -> None:
-        too_long = next((error for error in gathering.failures if isinstance(error, ValueError)), None)
-        if gathering.agreed and lease.is_valid(self.timer.clock.now()):
+    def _extended(self, lease: QuorumLease, future: Future[None], tally: VoteTally) -> None:
+        too_long = next((error for error in tally.failures if isinstance(error, ValueError)), None)
+        if tally.agreed and lease.is_valid(self.timer.clock.now()):
             future.set_result(None)
         elif too_long is not None and lease.is_valid(self.timer.clock.now()):
             future.set_exception(too_long)
-        elif lease.loss is not None or not gathering.failures:
+        elif lease.loss is not None or not tally.failures:
             future.set_exception(LockLost(lease.name, lease.loss or lease.lapse_reason()))
         else:
-            future.set_exception(gathering.failure(lease.name))
+            future.set_exception(tally.failure(lease.name))
 
     def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Send ``call`` to every node; completes with whether a majority agrees."""
-        gathering = self._gathering(partial(_counted, name, future))
+        tally = self._tally(partial(_counted, name, future))
         for engine in self.engines:
-            answered = gathering.future(bool)
+            answered = tally.future(bool)
             engine.query(name, call, read, answered)
             self._unless_silent(engine, answered)
 
     def owned(self, lease: QuorumLease, future: Future[Any]) -> None:
         """Ask every node whether it still has its vote's token; completes with whether a majority has."""
-        gathering = self._gathering(partial(_counted, lease.name, future))
+        tally = self._tally(partial(_counted, lease.name, future))
         lock_type = lease.params.lock_type
         for vote in lease.votes:
-            answered = gathering.future(bool)
+            answered = tally.future(bool)
             if vote.lease is None:
                 answered.set_result(False)
             else:
@@ -336,8 +273,8 @@ class QuorumEngine(EngineState):
                 vote.node.query(lease.name, lock_type.owned(vote.lease), read, answered)
                 self._unless_silent(vote.node, answered)
 
-    def _gathering(self, decided: Callable[[VoteTally], object]) -> VoteTally:
-        return VoteTally(len(self.engines), self.quorum, partial(guarded, self, decided))
+    def _tally(self, decided: Callable[[VoteTally], object], *, wait_for_all: bool = False) -> VoteTally:
+        return VoteTally(len(self.engines), self.quorum, partial(guarded, self, decided), wait_for_all)
 
     @staticmethod
     def _unless_silent(engine: NodeEngine, answer: Future[Any]) -> None:
@@ -349,7 +286,7 @@ class QuorumEngine(EngineState):
         """Return a frozen snapshot: locks count once; renewals and connections are sums over all nodes."""
         nodes = [engine.stats() for engine in self.engines]
         return dataclasses.replace(
-            snapshot(self.counters, held=len(self.held), overdue=0, waiting=len(self.contests)),
+            snapshot(self.counters, held=len(self.leases.held), overdue=0, waiting=len(self.waiters)),
             renewed=sum(node.renewed for node in nodes),
             unknown=sum(node.unknown for node in nodes),
             overdue=sum(node.overdue for node in nodes),
@@ -361,20 +298,15 @@ class QuorumEngine(EngineState):
             renewal_slack_min_s=min(node.renewal_slack_min_s for node in nodes),
         )
 
-    def held_locks(self) -> list[HeldLock]:
-        """Return what is held now, in order of acquisition. From any thread. O(n)."""
-        now = self.timer.clock.now()
-        return [held_lock(lease, now, False) for lease in self.held.copy() if lease.is_valid(now)]
-
-    # -- the end, and other fates ------------------------------------------------------------------------------------
+    # -- the end, and failures ---------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float, future: Future[None], *, exiting: bool = False) -> None:
         if self.closed:
             future.set_result(None)
             return
         self.closed = True
-        self._end_contests(None if exiting else ContextClosed("The context has been closed"))
-        self.lose(list(self.held), LossReason.CONTEXT_CLOSED)
+        self._end_waiters(None if exiting else ContextClosed("The context has been closed"))
+        self.leases.mark_lost(list(self.leases.held), LossReason.CONTEXT_CLOSED)
         open_nodes = len(self.engines)
 
         def closed() -> None:
@@ -386,13 +318,6 @@ class QuorumEngine(EngineState):
         for engine in self.engines:
             engine.close(timeout_s, Future(closed), exiting=exiting)
 
-    def end(self, timeout_s: float, future: Future[None]) -> None:
-        """Close because the interpreter exits, unless that would change nothing."""
-        if self.held or self.acquiring or self.contests:
-            self.close(timeout_s, future, exiting=True)
-        else:
-            future.set_result(None)
-
     def retire(self) -> None:
         for engine in self.engines:
             engine.retire()
@@ -403,48 +328,42 @@ class QuorumEngine(EngineState):
     def _stop(self) -> None:
         if not self.closed:
             self.closed = True
-            self._end_contests(ContextClosed("The timer has been stopped"))
-            self.lose(list(self.held), LossReason.CONTEXT_CLOSED)
-
-    def illegal(self, lease: Lease, event: Event) -> None:
-        log_illegal(lease, event)
-        self.lose([lease], LossReason.INTERNAL_ERROR)
+            self._end_waiters(ContextClosed("The timer has been stopped"))
+            self.leases.mark_lost(list(self.leases.held), LossReason.CONTEXT_CLOSED)
 
     def crashed(self, error: Exception) -> None:
-        log_given_up(len(self.held), error)
-        self._begin_anew(LossReason.INTERNAL_ERROR, "The engine that keeps the locks has failed")
+        log_given_up(len(self.leases.held), error)
+        self._restart(LossReason.INTERNAL_ERROR, "The engine that keeps the locks has failed")
 
     def thread_died(self) -> None:
-        self._begin_anew(LossReason.THREAD_DIED, "The thread that keeps the locks ended before it answered")
+        self._restart(LossReason.THREAD_DIED, "The thread that keeps the locks ended before it answered")
 
-    def _begin_anew(self, reason: LossReason, message: str) -> None:
+    def _restart(self, reason: LossReason, message: str) -> None:
         self.deaths += 1
-        self.lose(list(self.held), reason)
-        self._end_contests(LockUnavailable(message))
-        self.held.clear()
-        self.acquiring = 0
+        self.leases.mark_lost(list(self.leases.held), reason)
+        self._end_waiters(LockUnavailable(message))
+        self.leases.forget()
 
-    def _end_contests(self, error: WheelLockError | None) -> None:
-        for contest in tuple(self.contests):
+    def _end_waiters(self, error: WheelLockError | None) -> None:
+        for waiter in tuple(self.waiters):
             if error is None:
-                contest.drop_all()
+                waiter.end()
             else:
-                contest.fail(type(error)(str(error)))  # a copy each: a traceback belongs to one caller
+                waiter.fail(type(error)(str(error)))  # a copy each: a traceback belongs to one caller
 
     def after_fork_in_child(self) -> None:
         self.deaths += 1
         groups, self._groups = self._groups, {}
         for group in groups.values():
             group.alive = False
-        self.held.clear()
-        self.contests.clear()
-        self.acquiring = 0
+        self.leases.forget()
+        self.waiters.clear()
         self.counters.reset()
 
 
-def _counted(name: str | bytes, future: Future[Any], gathering: VoteTally) -> None:
-    """Complete ``operation`` with the outcome of a vote, or with an error if too few nodes answered."""
-    if gathering.agreed or gathering.denied:
-        future.set_result(gathering.agreed)
+def _counted(name: str | bytes, future: Future[Any], tally: VoteTally) -> None:
+    """Complete ``future`` with whether a majority agrees, or with an error if too few nodes answered."""
+    if tally.agreed or tally.denied:
+        future.set_result(tally.agreed)
     else:
-        future.set_exception(gathering.failure(name))
+        future.set_exception(tally.failure(name))

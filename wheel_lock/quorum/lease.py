@@ -1,7 +1,7 @@
 """A lease that a majority of the nodes grants, and the votes that it consists of.
 
 Each vote is a lease of one node's engine, which renews it and reports its loss. Nothing about the votes is stored twice:
-the validity of the whole lease is computed from them at each question.
+the validity of the quorum lease is computed from them each time.
 
 Source: "Distributed Locks with Redis" on redis.io, section "The Redlock Algorithm". There the lock's validity counts from
 before the first node was asked; here each vote has the deadline of its own request, and the lease is valid as long as a
@@ -11,14 +11,16 @@ majority of the votes is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
 from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.loss_events import log_illegal
 from wheel_lock.engine.requests.acquire import Acquire
+from wheel_lock.engine.state import HeldLeases
 from wheel_lock.errors import LockUnavailable, LossReason, quoted
-from wheel_lock.lease import EXTENDING, Event, Lease, Owner
+from wheel_lock.lease import EXTENDING, Event, Lease, Owner, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.observe.events import LostEvent
@@ -28,7 +30,6 @@ from wheel_lock.quorum.node import NodeEngine
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-_LEAST_LIMIT_S = 0.05  # longer than a pause of the garbage collector or the scheduler
 _DOWN_S = 0.25  # for a node whose last attempt to connect failed
 _FIRST_CONTACT_S = 1.0  # for connecting and loading the scripts
 
@@ -38,12 +39,12 @@ class VoteListener(FailureDomain, Protocol):
 
     timer: HashedWheelTimer
     engines: list[NodeEngine]
+    leases: QuorumLeases
     quorum: int
     longest_s: float
 
     def vote_lost(self, vote: Vote, reason: LossReason) -> None: ...
     def heal(self, lease: QuorumLease) -> None: ...
-    def illegal(self, lease: Lease, event: Event) -> None: ...
 
 
 class QuorumGroup:
@@ -56,17 +57,16 @@ class QuorumGroup:
         self.alive = True
 
     def due(self, entries: Sequence[Lease], now: float) -> None:
-        """Request the missing votes of ``entries``."""
         for lease in entries:
             assert isinstance(lease, QuorumLease)
             self.engine.heal(lease)
 
     def illegal(self, lease: Lease, event: Event) -> None:
         """End ``lease``: it received an event that its state does not allow."""
-        self.engine.illegal(lease, event)
+        log_illegal(lease, event)
+        self.engine.leases.mark_lost([lease], LossReason.INTERNAL_ERROR)
 
     def domains(self, entries: Sequence[Lease]) -> tuple[VoteListener]:
-        """Return the failure domain: the engine."""
         return (self.engine,)
 
 
@@ -75,19 +75,19 @@ class Vote(Owner):
 
     Attributes:
         node: The node's engine.
-        whole: The quorum lease.
+        quorum_lease: The lease that it is a vote for.
         lease: The node's latest lease, in any state; None if it has granted none.
         counts_from: When that lease begins to count, in seconds of the timer's clock.
-        asking: The acquire request under way, or None.
+        in_flight: The acquire request under way, or None.
         failure: Why the node could not be asked, or did not answer, the last time; None if it did.
     """
 
-    __slots__ = ("_callback", "counts_from", "failure", "in_flight", "lease", "node", "whole")
+    __slots__ = ("_callback", "counts_from", "failure", "in_flight", "lease", "node", "quorum_lease")
 
-    def __init__(self, node: NodeEngine, whole: QuorumLease) -> None:
+    def __init__(self, node: NodeEngine, quorum_lease: QuorumLease) -> None:
         self.holds = None
         self.node = node
-        self.whole = whole
+        self.quorum_lease = quorum_lease
         self.lease: Lease | None = None
         self.counts_from = math.inf
         self.in_flight: Acquire | None = None
@@ -97,26 +97,26 @@ class Vote(Owner):
     @property
     def ended(self) -> bool:  # type: ignore[override]
         """True if the holder has ended, so that its leases are not renewed any more."""
-        return self.whole.owner.ended
+        return self.quorum_lease.owner.ended
 
     @property
     def alive(self) -> bool:
         """True if the node's lease has not ended, as far as known. (It may have expired, or not count yet.)"""
-        return self._standing() is not None
+        return self._live_lease() is not None
 
     def counted(self, now: float) -> Lease | None:
         """Return the node's lease if it counts at ``now``, else None. From any thread."""
-        lease = self._standing()  # read before counts_from, which is written first
+        lease = self._live_lease()  # read before counts_from, which is written first
         return lease if self.counts_from <= now else None
 
-    def _standing(self) -> Lease | None:
+    def _live_lease(self) -> Lease | None:
         lease = self.lease
         ended = lease is None or lease.loss is not None or lease.state > EXTENDING or not lease.group.alive
         return None if ended else lease
 
     def lost(self, lease: Lease) -> None:
         if lease is self.lease:
-            engine = self.whole.params.engine
+            engine = self.quorum_lease.params.engine
             guarded(engine, engine.vote_lost, self, lease.loss or LossReason.NOT_CONFIRMED)
 
     def ask(
@@ -133,20 +133,20 @@ class Vote(Owner):
 
         Args:
             token: The token to store.
-            options: The terms of the lease.
-            limit_s: Seconds that it may take to answer.
-            callback: Called when it has answered, or exceeded the limit.
+            options: The options of the node's lease.
+            limit_s: Seconds that the node may take to answer.
+            callback: Called when the node has answered, or exceeded the limit.
             caller_until: The caller's time limit, in seconds of the timer's clock; None if there is none.
             by_script: Acquire by the script, whose reply contains the type of a key of another type.
         """
-        engine, name = self.node, self.whole.name
+        engine, name = self.node, self.quorum_lease.name
         if engine.is_silent:
             self.failure = LockUnavailable(f"{engine.connector.describe()} is silent (lock {quoted(name)})", name)
             callback()
             return
-        key = self.whole.key
+        key = self.quorum_lease.key
         lease = Lease(name, lease_args(key, token), engine.group(key, EXCLUSIVE, options), self)
-        future: Future[bool] = Future(partial(guarded, self.whole.params.engine, self._answered))
+        future: Future[bool] = Future(partial(guarded, self.quorum_lease.params.engine, self._answered))
         self._callback = callback
         self.failure = None
         self.in_flight = request = Acquire(engine.leases, [lease], options, future, waiter_ttl_ms=int(by_script))
@@ -154,7 +154,7 @@ class Vote(Owner):
         if not engine.node.connected and engine.node.last_error is None:
             limit_s = max(limit_s, min(_FIRST_CONTACT_S, options.timeout_s / 3))
         elif not engine.node.connected:
-            limit_s = min(limit_s, _DOWN_S)  # it may be back; but an undecided election waits for it
+            limit_s = min(limit_s, _DOWN_S)  # it may be back; but an undecided round waits for it
         # The node is suspected after this whole time, not after a part of it, because it is short.
         request.limit_s = request.suspicion_s = min(limit_s, engine.options.response_timeout_s)
         request.begin()
@@ -165,7 +165,7 @@ class Vote(Owner):
         future = request.future
         self.failure = future.error
         if future.error is None and future.result():
-            longest_s = max(self.whole.params.engine.longest_s, request.lease.group.timeout_s)
+            longest_s = max(self.quorum_lease.params.engine.longest_s, request.lease.group.timeout_s)
             self.counts_from = self.node.history.counts_from(longest_s)
             self.lease = request.lease
         callback, self._callback = self._callback, noop
@@ -177,7 +177,7 @@ class Vote(Owner):
         if request is not None:
             request.future = Future(noop)
             request.give_up()
-        lease = self._standing()
+        lease = self._live_lease()
         if lease is not None:
             # Posted: this may be the middle of a tick in which the lease is due, too.
             self.node.post_if_open(partial(self.node.release, lease, Future(noop)))
@@ -187,46 +187,51 @@ class QuorumLease(Lease):
     """A lease that is valid while a majority of the nodes grants it.
 
     Attributes:
-        terms: Its group.
+        options: The caller's options.
+        params: Its group.
         votes: One for each node.
         quorum: How many of them are a majority.
-        sealed: Its deadline after its end.
+        final_deadline: Its deadline after its end.
     """
 
-    __slots__ = ("options", "params", "quorum", "sealed", "votes")
+    __slots__ = ("final_deadline", "options", "params", "quorum", "votes")
 
     def __init__(
         self,
         name: str | bytes,
-        wire: bytes,
+        lease_args: bytes,
         params: QuorumGroup,
         owner: Owner,
         on_lost: Callable[[LostEvent], object] | None,
-        place: str | None,
+        call_site: str | None,
         options: LockOptions,
     ) -> None:
         self.params = params
         self.options = options
         self.votes = tuple(Vote(node, self) for node in params.engine.engines)
         self.quorum = params.engine.quorum
-        super().__init__(name, wire, params, owner, on_lost, place)
+        super().__init__(name, lease_args, params, owner, on_lost, call_site)
 
     def support(self, now: float) -> list[Lease]:
         """Return the votes' leases that count at ``now``, the latest deadline first. From any thread."""
         counted = [lease for vote in self.votes if (lease := vote.counted(now)) is not None]
         return sorted(counted, key=lambda lease: lease.deadline, reverse=True)
 
+    def majority_until(self, now: float) -> float:
+        """Return when the majority ends: the q-th largest deadline of the counted votes, or minus infinity."""
+        support = self.support(now)
+        return support[self.quorum - 1].deadline if len(support) >= self.quorum else -math.inf
+
     @property
     def deadline(self) -> float:
-        """When the majority ends: the q-th largest of the deadlines that count."""
+        """The local deadline: that of the majority at this moment; after the end of the lease, the latest one."""
         if self.state > EXTENDING:
-            return self.sealed
-        support = self.support(self.params.engine.timer.clock.now())
-        return support[self.quorum - 1].deadline if len(support) >= self.quorum else -math.inf
+            return self.final_deadline
+        return self.majority_until(self.params.engine.timer.clock.now())
 
     @deadline.setter
     def deadline(self, deadline: float) -> None:
-        self.sealed = deadline
+        self.final_deadline = deadline
 
     @property
     def renewals(self) -> int:
@@ -238,13 +243,11 @@ class QuorumLease(Lease):
         """Do nothing: the renewals of the votes count."""
 
     def is_valid(self, now: float) -> bool:
-        if self.loss is not None or self.state > EXTENDING or not self.group.alive:
-            return False
-        support = self.support(now)
-        return len(support) >= self.quorum and now < support[self.quorum - 1].deadline
+        alive = self.loss is None and self.state <= EXTENDING and self.group.alive
+        return alive and now < self.majority_until(now)
 
     def latest_deadline(self) -> float:
-        """Return until when it was valid at most, including votes that have been lost since."""
+        """Return the latest instant at which it was valid, including votes that have been lost since."""
         granted = sorted([vote.lease.deadline for vote in self.votes if vote.lease], reverse=True)
         return granted[self.quorum - 1] if len(granted) >= self.quorum else -math.inf
 
@@ -258,7 +261,7 @@ class QuorumLease(Lease):
         return tipping.loss or tipping.lapse_reason()
 
     def another_token(self) -> bytes:
-        """Return a new token for another try, so that the clean-up of the last try cannot remove a grant of the next."""
+        """Return a new token for another request, so that the clean-up of the last one cannot remove its grant."""
         _, colon, number = self.token.partition(b":")  # the thread's number, in tokens of reentrant locks
         return self.params.lock_type.next_token(self.token) + colon + number
 
@@ -268,6 +271,28 @@ class QuorumLease(Lease):
         return math.inf if self.options.max_hold_s is None else self.acquired_at + self.options.max_hold_s
 
 
-def node_limit_s(node_timeout_s: float | None, timeout_s: float) -> float:
-    """Return how many seconds one node may take to answer: by default a tenth of the timeout."""
-    return max(timeout_s / 10, _LEAST_LIMIT_S) if node_timeout_s is None else node_timeout_s
+class QuorumLeases(HeldLeases):
+    """The held leases of a quorum's engine. Timer's thread only."""
+
+    def mark_lost(self, leases: Iterable[Lease], reason: LossReason | None = None) -> None:
+        for lease in leases:
+            assert isinstance(lease, QuorumLease)
+            if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
+                continue
+            lease.loss = why = lease.loss or reason or lease.lapse_reason()
+            self.end(lease, Event.LOSE)
+            self.state.counters.lost[why] += 1
+            for vote in lease.votes:
+                if vote.in_flight is not None or why is not LossReason.CONTEXT_CLOSED:  # else released in bulk
+                    vote.withdraw()
+            self.report_lost([lease])
+            if not self.state.exiting:
+                lease.owner.lost(lease)
+
+    def end(self, lease: QuorumLease, event: Event) -> None:
+        """Remove ``lease`` from the held ones, and from the wheel; ``event`` is its release or loss."""
+        lease.deadline = lease.latest_deadline()
+        lease.transition(event)
+        self.held.pop(lease, None)
+        if lease in self.timer.wheel:
+            self.timer.wheel.cancel(lease)

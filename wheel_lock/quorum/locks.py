@@ -39,10 +39,9 @@ class BaseQuorumLock(BaseLock):
         engine, options = self._engine, self._options
         if token is not None:
             raise ValueError("a lock of several masters makes its tokens itself, so token must be None")
-        place = call_site() if engine.options.track_acquisitions else None
-        terms = engine.group(key, EXCLUSIVE, options)
-        wire = lease_args(key, self._new_token())
-        return QuorumLease(self.name, wire, terms, self._new_owner(), self._loss_callback(), place, options)
+        site = call_site() if engine.options.track_acquisitions else None
+        group, encoded = engine.group(key, EXCLUSIVE, options), lease_args(key, self._new_token())
+        return QuorumLease(self.name, encoded, group, self._new_owner(), self._loss_callback(), site, options)
 
     def _handoff(self, lease: Lease) -> Handoff:
         raise WheelLockError(
@@ -66,7 +65,7 @@ class QuorumLock(BaseQuorumLock, sync_lock.Lock):
 
 
 class QuorumReentrantLock(BaseQuorumLock, sync_primitives.ReentrantLock):
-    """The same, for a thread that acquires it again; how often is counted in the process."""
+    """The same, for a thread that acquires it again; the process keeps the hold count."""
 
     __slots__ = ()
 

@@ -33,7 +33,7 @@ from wheel_lock.runtime.timer import HashedWheelTimer
 logger = logging.getLogger("wheel_lock")
 
 _SECONDS = re.compile("[0-9]{1,12}")
-_MOST_INFO = 100_000
+_INFO_LIMIT_BYTES = 100_000
 
 
 class History:
@@ -52,7 +52,7 @@ class History:
         self._now = now
         self._trusts_new = trusts_new
         self._run_id: str | None = None
-        self._met = False
+        self._is_known = False
         self.empty_since = -math.inf
 
     def seen(self, run_id: str | None, up_s: int) -> bool:
@@ -63,14 +63,14 @@ class History:
             up_s: The uptime that it reports, in seconds: the difference of two clock readings that are rounded down, so
                 up to one second too much.
         """
-        first, self._met = not self._met, True
+        first, self._is_known = not self._is_known, True
         before, self._run_id = self._run_id, run_id
-        anew = run_id is None or not (first or run_id == before)
-        if anew:
+        restarted = run_id is None or not (first or run_id == before)
+        if restarted:
             self.empty_since = self._now()
         elif first and not self._trusts_new:
             self.empty_since = max(self.empty_since, self._now() - max(up_s - 1, 0))
-        return anew
+        return restarted
 
     def counts_from(self, longest_s: float) -> float:
         """Return when its grants begin to count, if no lease that it may have lost is longer than ``longest_s`` seconds."""
@@ -85,7 +85,7 @@ class NodeConnector(RedisPyConnector):
     """
 
     def __init__(self, client: AnyClient, history: History) -> None:
-        super().__init__(client)  # type: ignore[arg-type]  # which refuses the others itself
+        super().__init__(client)  # type: ignore[arg-type]  # it refuses the others itself
         self._history = history
 
     def _check(self, connection: AbstractConnection) -> None:
@@ -101,14 +101,14 @@ class NodeConnector(RedisPyConnector):
         if self._history.seen(fields.get("run_id"), int(up) if _SECONDS.fullmatch(up) else 0):
             NOTIFIER.post(
                 logger.warning,
-                "%s has restarted, or does not tell: it does not count until what it may have forgotten has expired",
+                "%s has restarted, or may have: its votes do not count until the leases that it may have lost have expired",
                 self.describe(),
             )
 
 
 def _fields(text: object) -> dict[str, str]:
     """Return the fields of an INFO reply by name."""
-    lines = text[:_MOST_INFO].decode("utf-8", "replace").splitlines() if isinstance(text, bytes) else []
+    lines = text[:_INFO_LIMIT_BYTES].decode("utf-8", "replace").splitlines() if isinstance(text, bytes) else []
     return {name: value for name, colon, value in (line.partition(":") for line in lines) if colon}
 
 
@@ -119,7 +119,7 @@ class NodeEngine(Engine):
         self.history = History(timer.clock.now, trusts_new)
         super().__init__(NodeConnector(client, self.history), options, timer)
         self.node = self.router.renewer.node
-        self.leases.tell_lost = partial(NOTIFIER.post, _log_lost)
+        self.leases.report_lost = partial(NOTIFIER.post, _log_lost)
 
     @property
     def is_silent(self) -> bool:

@@ -16,60 +16,44 @@ class VoteTally:
         nodes: The number of nodes.
         quorum: How many of them are a majority.
         decided: Called once, with this object, when the outcome is certain.
-        patient: Whether to wait for all answers although the outcome is certain, until :meth:`hurry`.
+        wait_for_all: Whether to wait for all answers although the outcome is certain, until :meth:`decide_early`.
 
     Attributes:
-        yes: How many nodes have agreed.
-        no: The answers of the nodes that have not.
+        yes: The number of nodes that agree.
+        no: The answers of the nodes that do not.
         failures: The errors of the nodes that could not be asked, or did not answer.
     """
 
-    def __init__(
-        self, nodes: int, quorum: int, decided: Callable[[VoteTally], object], *, patient: bool = False
-    ) -> None:
+    def __init__(self, nodes: int, quorum: int, decided: Callable[[VoteTally], object], wait_for_all: bool) -> None:
         self._nodes = nodes
         self._quorum = quorum
         self._decided = decided
-        self._patient = patient
+        self._wait_for_all = wait_for_all
         self._over = False
         self.yes = 0
         self.no: list[object] = []
         self.failures: list[Exception] = []
 
-    def future(self, read: Callable[[Any], bool] = lambda answer: True) -> Future[Any]:
-        """Return the operation that one node's answer completes.
-
-        Args:
-            read: Returns whether an answer agrees.
-        """
+    def future(self, agrees: Callable[[Any], bool] = lambda answer: True) -> Future[Any]:
+        """Return the future of one node's answer; ``agrees`` returns whether an answer is a yes."""
 
         def answered() -> None:
             if isinstance(future.error, LockLost):
-                self.refused(future.error.reason)
+                self.no.append(future.error.reason)
             elif future.error is not None:
-                self.failed(future.error)
-            elif read(future.result()):
+                self.failures.append(future.error)
+            elif agrees(future.result()):
                 self.yes += 1
-                self._look()
             else:
-                self.refused(future.result())
+                self.no.append(future.result())
+            self._check()
 
         future: Future[Any] = Future(answered)
         return future
 
-    def refused(self, why: object) -> None:
-        """Count a node that does not agree."""
-        self.no.append(why)
-        self._look()
-
-    def failed(self, error: Exception) -> None:
-        """Count a node that could not be asked, or did not answer."""
-        self.failures.append(error)
-        self._look()
-
     @property
     def agreed(self) -> bool:
-        """True if a majority has agreed."""
+        """True if a majority agrees."""
         return self.yes >= self._quorum
 
     @property
@@ -77,24 +61,22 @@ class VoteTally:
         """True if so many nodes do not agree that there can be no majority."""
         return len(self.no) > self._nodes - self._quorum
 
-    def hurry(self) -> None:
+    def decide_early(self) -> None:
         """Decide as soon as the outcome is certain, from now on."""
-        self._patient = False
-        self._look()
+        self._wait_for_all = False
+        self._check()
 
-    def _look(self) -> None:
-        if self._over:
-            return
-        certain = self.agreed or self.denied
-        if (certain and not self._patient) or self.yes + len(self.no) + len(self.failures) == self._nodes:
+    def _check(self) -> None:
+        certain = (self.agreed or self.denied) and not self._wait_for_all
+        if not self._over and (certain or self.yes + len(self.no) + len(self.failures) == self._nodes):
             self._over = True
             self._decided(self)
 
     def failure(self, name: str | bytes | None) -> WheelLockError:
-        """Return the error to raise if too few nodes have answered."""
+        """Return the error to raise if too few nodes answered."""
         first = self.failures[0]
-        lock_type = type(first) if isinstance(first, WheelLockError) else WheelLockError
+        error_type = type(first) if isinstance(first, WheelLockError) else WheelLockError
         answered = self._nodes - len(self.failures)
-        error = lock_type(f"Only {answered} of {self._nodes} nodes answered: {first}", name)
+        error = error_type(f"Only {answered} of {self._nodes} nodes answered: {first}", name)
         error.__cause__ = first
         return error

@@ -1,9 +1,9 @@
 """A cluster: one node and one renewer for each master, and the map of hash slots that says which lease lives where.
 
-The map is a guess that the nodes correct. A call about one lease declares its keys, so a node that does not own them says
-who does (MOVED), or who does for the moment (ASK). A call about many leases declares none and works on whatever the node
-owns; an entry that it does not own fails alone, and is asked about once more, alone. Whenever something does not fit the
-whole map is asked for.
+The map is a guess that the nodes correct. A call about one lease declares its keys, so a node that does not own them names
+the owner (MOVED), or the node that serves them for the moment (ASK). A call about many leases declares none and works on
+those that the node owns; an entry that it does not own fails alone, and is sent again alone. Each contradiction is a reason
+to fetch the whole map.
 """
 
 from __future__ import annotations
@@ -30,31 +30,30 @@ from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.backoff import Backoff
 
-_NOT_NOW = ("TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", NOT_LOCAL, "READONLY")  # the last one of a demoted master
-_PATIENCE_S = 1.0  # with which bulk work waits for the first map
+_RETRIED = ("TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", NOT_LOCAL, "READONLY")  # the last one of a demoted master
+_FIRST_MAP_S = 1.0  # for so long bulk work waits for the first map
 _TICKS_EACH = 2
-_CALM_S = 5.0  # after which the next question is a new matter
-_GONE_S = 60.0  # after which a node that owns nothing is forgotten
-_PER_TURN = 1000  # leases that move to another home: some 10 ms
-_PAUSE_S = 0.05  # before a call is sent again that a node could not carry out for the moment
+_CALM_S = 5.0  # without a fetch of the map, after which the backoff begins anew
+_GONE_S = 60.0  # without slots, after which a node is forgotten
+_PER_TURN = 1000  # leases that move to another node: some 10 ms
+_PAUSE_S = 0.05  # before a call that a node could not carry out is sent again
 
 
 class ClusterRouter(SingleRouter):
-    """The router of a cluster. Timer's thread only, but for :meth:`shard_of` and :meth:`group_of`."""
+    """The router of a cluster."""
 
     stable = False
     known = False  # until a node has sent its slot map
 
     def __init__(self, leases: LeaseTable, connector: ClusterConnector) -> None:
         self._connector = connector
-        self._masters: set[Renewer] = set()
         super().__init__(leases, connector.to(connector.servers[0]))
         self._state = leases.state
         self._by_server: dict[Server, Renewer] = {connector.servers[0]: self.renewer}
         self._owners: list[Renewer] = [self.renewer] * SLOTS
-        self._masters.add(self.renewer)
+        self._masters = {self.renewer}
         self._moved_at: dict[int, float] = {}  # when a node has last corrected the map, by slot
-        self._corrected = False  # since leases were last looked through for those that live elsewhere
+        self._corrected = False  # the map has changed since overdue leases were last moved
         self._reset()
 
     def _new_wakeups(self) -> ClusterPubSub:
@@ -62,10 +61,11 @@ class ClusterRouter(SingleRouter):
 
     def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
         super().begin_anew(begin)
+        self.timer.cancel(self._look)
         waiting = self._for_known
         self._reset()
-        for each in waiting:
-            each()
+        for call in waiting:
+            call()
 
     def after_fork_in_child(self) -> None:
         self._reset()
@@ -76,8 +76,8 @@ class ClusterRouter(SingleRouter):
         self._asked_at = -inf
         self._look: Alarm | None = None
         self._for_known: list[Callable[[], object]] = []
-        self._idle_since: dict[Renewer, float] = {}  # nodes that own nothing
-        self._visited: list[Renewer] = []  # by leases that have come to another home
+        self._idle_since: dict[Renewer, float] = {}  # nodes without slots
+        self._receiving: list[Renewer] = []  # nodes to which leases have been moved in this turn
         self._backoff = Backoff(self._state.options.backoff_first_s, self._state.options.backoff_max_s)
 
     def shard_of(self, key: bytes) -> Renewer:
@@ -94,11 +94,11 @@ class ClusterRouter(SingleRouter):
         if renewer is None:
             renewer = Renewer(self.leases, self, self._connector.to(server))
             self._by_server[server] = renewer
-            self._connector.servers = [server, *self._connector.servers]  # it was just heard of, so it lives
+            self._connector.servers = [server, *self._connector.servers]  # a node named just now is alive
             self.shards = [*self.shards, renewer]  # others may be iterating over it
         return renewer
 
-    # -- what a node says --------------------------------------------------------------------------------------------
+    # -- replies of nodes --------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
         self.wakeups.rearrange()
@@ -108,7 +108,6 @@ class ClusterRouter(SingleRouter):
         self._ensure_slot_map()
 
     def _ensure_slot_map(self) -> None:
-        """Fetch the slot map unless one has been received."""
         if not self.known:
             self.refresh()
 
@@ -126,19 +125,18 @@ class ClusterRouter(SingleRouter):
             else:
                 request.resend()
             return True
-        if code in _NOT_NOW:
+        if code in _RETRIED:
             self.refresh()
-            # A script may have removed the last of a key in a slot that is on its way: then the key is at home no more.
+            # With slot migration in progress, a script may have deleted the key: its next command for it is refused.
             return request.retry_after(_PAUSE_S, maybe_executed=error.in_script and code != "READONLY")
         return False
 
     def _moved(self, request: RoutedRequest, slot: int, target: Renewer) -> None:
-        """A slot is another node's, as its former owner says, or a node that its owner has sent us to."""
+        """Send a request to ``target``, the owner of its slot according to another node."""
         self.refresh()
         now = self.timer.now
         changes = self._owners[slot] is not target
-        # Nodes that are not of one mind yet send us to and fro: with pauses, or we would do nothing else.
-        # So does a node that redirects to itself.
+        # Nodes with conflicting slot maps redirect to and fro, and so does a node that names itself: pause in between.
         if changes:
             to_and_fro = now - self._moved_at.get(slot, -inf) < _PAUSE_S
         else:
@@ -154,14 +152,14 @@ class ClusterRouter(SingleRouter):
         request.redirect_to(target)
 
     def _ask_there(self, request: RoutedRequest, target: Renewer) -> None:
-        """A slot is on its way, and what a request is about is there already, as the owner says."""
+        """Send a request to ``target``, which serves its key while the migration of the slot is in progress."""
         node = request.node_on(target)
         if request.sent_asking or not node.ready:
-            request.sent_asking = False  # if that node redirects again, begin with the owner
+            request.sent_asking = False  # if that node redirects, too, begin with the owner
             node.connect()
             if request.retry_after(_PAUSE_S):
                 return
-        # In full, because that node may not know the script, and would say so instead of carrying it out.
+        # With the script's text, because a NOSCRIPT of that node would use up the ASKING.
         request.attempts -= request.use_eval
         request.use_eval = True
         request.sent_asking = True
@@ -195,11 +193,11 @@ class ClusterRouter(SingleRouter):
 
     def when_known(self, begin: Callable[[], object]) -> None:
         if not self._for_known:
-            self.timer.call_at(self.timer.now + _PATIENCE_S, lambda now: self._tell_known(), self._state)
+            self.timer.call_at(self.timer.now + _FIRST_MAP_S, lambda now: self._begin_waiting(), self._state)
         self._for_known.append(begin)
         self._ensure_slot_map()
 
-    def _tell_known(self) -> None:
+    def _begin_waiting(self) -> None:
         waiting, self._for_known = self._for_known, []
         for begin in waiting:
             begin()
@@ -208,22 +206,19 @@ class ClusterRouter(SingleRouter):
         if lease.state is State.PENDING:
             lease.group = self.group_of(group_of(lease), lease.key)
 
-    # -- whose is what -----------------------------------------------------------------------------------------------
+    # -- leases move -------------------------------------------------------------------------------------------------
 
     def _rehome(self, lease: Lease) -> bool:
-        """Have a lease renewed where it lives; return False if it is, or while a call about it is in flight."""
-        home, old = self.shard_of(lease.key), group_of(lease).renewer
-        if home is old or lease.state not in (HELD, OVERDUE, EXTENDING):
+        """Move a lease to its node; return False if it is there, or while a call about it is in flight."""
+        home = self.shard_of(lease.key)
+        if home is group_of(lease).renewer or lease.state not in (HELD, OVERDUE, EXTENDING):
             return False
-        self._migrate(lease, home)
+        self.migrate(lease, home)
         return True
 
     def migrate(self, lease: Lease, shard: Shard) -> None:
         assert isinstance(shard, Renewer)
-        self._migrate(lease, shard)
-
-    def _migrate(self, lease: Lease, home: Renewer) -> None:
-        group = group_of(lease)
+        home, group = shard, group_of(lease)
         if group.renewer is home:
             return
         watched = lease.state in (HELD, OVERDUE, EXTENDING)
@@ -235,20 +230,21 @@ class ClusterRouter(SingleRouter):
             home.look_at(lease)
         elif watched:
             home.watch_overdue([lease])
-            if home not in self._visited:
-                if not self._visited:
-                    self.timer.post(self._receive, self._state)  # all that come at once, together
-                self._visited.append(home)
+            if home not in self._receiving:
+                if not self._receiving:
+                    self.timer.post(self._receive, self._state)  # once for all leases that move in this turn
+                self._receiving.append(home)
 
     def _receive(self) -> None:
-        """Renew those that have come to another home."""
-        visited, self._visited = self._visited, []
-        for home in visited:
+        """Renew leases that have been moved."""
+        receiving, self._receiving = self._receiving, []
+        for home in receiving:
             home.node.connect()
             home.drain()
 
+    # -- the slot map ------------------------------------------------------------------------------------------------
+
     def refresh(self) -> None:
-        """Ask who owns which slots, soon."""
         if self._asking or self._look is not None or self._state.closed:
             return
         timer = self.timer
@@ -292,9 +288,9 @@ class ClusterRouter(SingleRouter):
         left = left - self._masters
         self._connector.servers = [server for server, renewer in self._by_server.items() if renewer in self._masters]
         self._leave(left)
-        self._tell_known()
+        self._begin_waiting()
         for renewer in self.shards:
-            self._send_on(renewer)
+            self._send_waiting(renewer)
         self._forget_gone()
         self._share_ticks()
         self.wakeups.rearrange()
@@ -304,10 +300,10 @@ class ClusterRouter(SingleRouter):
             if corrected:
                 self._rehome_all(renewer.overdue.snapshot(), 0)
         if any(node.in_trouble for renewer in self._masters for node in renewer.nodes):
-            self.refresh()  # until another one has taken over, or it is well again
+            self.refresh()  # until another node has taken over, or this one has recovered
 
     def _leave(self, left: Set[Renewer]) -> None:
-        """Move the leases of nodes that own no slots any more, and close their connections."""
+        """Move the leases of nodes that have lost all slots, and close the connections to these nodes."""
         if left:
             leases = [lease for lease in self.leases.held if group_of(lease).renewer in left]
             leases.sort(key=attrgetter("deadline"))
@@ -317,15 +313,14 @@ class ClusterRouter(SingleRouter):
                 node.drop(ConnectionAbortedError("this node owns no hash slots any more"))
 
     def _rehome_all(self, leases: Sequence[Lease], start: int) -> None:
-        """A part in each turn: those who live on other nodes do not wait for very many."""
+        """Move leases to their nodes, a part in each turn, so that other work does not wait for many."""
         for lease in leases[start : start + _PER_TURN]:
             self._rehome(lease)
         if start + _PER_TURN < len(leases):
             self.timer.post(lambda: self._rehome_all(leases, start + _PER_TURN), self._state)
 
     def _forget_gone(self) -> None:
-        """Forget unused nodes that have owned no slot for ``_GONE_S``; if more than ``MOST_NODES`` are known, all unused
-        nodes that own none now."""
+        """Forget idle nodes without slots: after ``_GONE_S`` seconds, or at once if more than ``MOST_NODES`` are known."""
         now = self.timer.now
         long_s = _GONE_S if len(self._by_server) <= MOST_NODES else -1.0
         gone: set[Renewer] = set()
@@ -339,8 +334,8 @@ class ClusterRouter(SingleRouter):
             self.shards = [renewer for renewer in self.shards if renewer not in gone]
             self._by_server = {server: other for server, other in self._by_server.items() if other not in gone}
 
-    def _send_on(self, renewer: Renewer) -> None:
-        """What waits for a connection to a node may live elsewhere."""
+    def _send_waiting(self, renewer: Renewer) -> None:
+        """Send the requests that wait for a connection to a node, each where its key lives by now."""
         for node in renewer.nodes:
             for request in node.take_waiting():
                 if isinstance(request, Request) and request.key is not None:
@@ -349,7 +344,7 @@ class ClusterRouter(SingleRouter):
                     node.send(request)
 
     def _share_ticks(self) -> None:
-        """Give each master ticks of its own for what is spread, so that each tick has work for one of them only."""
+        """Give each master ticks of its own for spread renewals, so that each tick has work for one of them only."""
         masters = [renewer for renewer in self.shards if renewer in self._masters]
         for number, renewer in enumerate(masters):
             renewer.every_ticks = _TICKS_EACH * len(masters)

@@ -1,8 +1,8 @@
-"""Failovers: what Sentinels tell of them, heard from each of them, and asked for now and then.
+"""Failovers: a subscription to each Sentinel, and questions to all of them now and then.
 
-A master that has been cut off from the others may go on answering its clients, so it must not be waited for until it falls
-silent: when the Sentinels say that another one is the master, it is left at once. An event is only a reason to ask them
-all: one that comes late would name the master of yesterday. While nothing is held or wanted, nothing is asked.
+A master that is cut off from the others may go on answering its clients, so its silence is not waited for: when the
+Sentinels name another master, the old one is left at once. An event is only a reason to ask them all, because a late one
+would name an earlier master. While nothing is held or wanted, nothing is asked.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from wheel_lock.runtime.backoff import JITTER
 # The Sentinel that leads a failover says the second when it ends, and the first when the new master is one.
 _CHANNELS = (b"+promoted-slave", b"+switch-master")
 _LOOK_EVERY_S = 5.0
-_HEED_EVERY_S = 0.25  # for a Sentinel that announces failovers of which the others know nothing
-_PAUSE_S = 5.0  # at most, between two attempts to connect to a Sentinel that is away: there are others
+_FOLLOW_EVERY_S = 0.25  # after announcements of a Sentinel that the others do not confirm
+_PAUSE_S = 5.0  # at most, between two attempts to connect to a Sentinel: there are others
 
 
 class SentinelRouter(SingleRouter):
-    """The router of a master that Sentinels name: it subscribes to them, and asks them. Timer's thread only."""
+    """The router of a master that Sentinels name: it subscribes to them, and asks them."""
 
     def __init__(self, leases: LeaseTable, connector: SentinelConnector) -> None:
         super().__init__(leases, connector)
@@ -36,58 +36,57 @@ class SentinelRouter(SingleRouter):
         self._connector = connector
         options = dataclasses.replace(state.options, backoff_max_s=max(state.options.backoff_max_s, _PAUSE_S))
         self._sentinels = [
-            PubSub(state.timer, each.listener(), options, state.launch, state) for each in connector.sentinels
+            PubSub(state.timer, sentinel.listener(), options, state.launch, state) for sentinel in connector.sentinels
         ]
         self.listeners += self._sentinels
         connector.opinions.on_change = lambda servers: state.post_if_open(lambda: self._changed(servers))
         self._next_look: Alarm | None = None
-        self._heeded: Alarm | None = None
-        self._pace = Pace(_HEED_EVERY_S)
+        self._next_follow: Alarm | None = None
+        self._pace = Pace(_FOLLOW_EVERY_S)
         self._looking = False
         self._look_again = False
 
     def watch_master(self) -> None:
         if self._next_look is None:
             self._set_next_look()
-            for wakeups in self._sentinels:
-                if wakeups.needed:
-                    wakeups.resume()
+            for sentinel in self._sentinels:
+                if sentinel.needed:
+                    sentinel.resume()
                 else:
                     for channel in _CHANNELS:
-                        wakeups.listen(channel, self)
+                        sentinel.listen(channel, self)
             self._look()
 
     def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
         super().begin_anew(begin)
         self.timer.cancel(self._next_look)
-        self.timer.cancel(self._heeded)
-        self._next_look = self._heeded = None
+        self.timer.cancel(self._next_follow)
+        self._next_look = self._next_follow = None
         self._looking = self._look_again = False
 
     def after_fork_in_child(self) -> None:
-        self._next_look = self._heeded = None  # alarms of the parent process
+        self._next_look = self._next_follow = None  # alarms of the parent process
         self._looking = self._look_again = False
         self._connector.after_fork_in_child()
         super().after_fork_in_child()
 
     def on_subscribed(self, holds: bool) -> None:
-        """A subscription begins to hold, or does not: what was published before was not heard, so ask."""
+        """Ask when a subscription is confirmed: earlier messages had no listener."""
         if holds:
             self._look()
 
     def on_message(self, message: bytes) -> None:
-        """A Sentinel says that a master has been replaced, of this or another service."""
-        if self._heeded is not None or self._connector.service.encode() not in message.split():
+        """Ask, now or after a pause, if a Sentinel announces another master of this service."""
+        if self._next_follow is not None or self._connector.service.encode() not in message.split():
             return
         now = self.timer.now
         if self._pace.allows(now):
-            self._pace.tried(now)
-            self._look()
+            self._follow(now)
         else:
-            self._heeded = self.timer.call_at(now + _HEED_EVERY_S, self._heed, self)
+            self._next_follow = self.timer.call_at(now + _FOLLOW_EVERY_S, self._follow, self)
 
-    def _heed(self, now: float) -> None:
-        self._heeded = None
+    def _follow(self, now: float) -> None:
+        self._next_follow = None
         self._pace.tried(now)
         self._look()
 
@@ -101,11 +100,11 @@ class SentinelRouter(SingleRouter):
             self._set_next_look()
             self._look()
         else:
-            for wakeups in self._sentinels:
-                wakeups.pause()
+            for sentinel in self._sentinels:
+                sentinel.pause()
 
     def _look(self) -> None:
-        """Have the Sentinels asked, once more where that is being done: they may have been asked too early."""
+        """Ask the Sentinels; if a question is in flight, ask again after it, because it may have come too early."""
         if self._looking:
             self._look_again = True
             return
@@ -113,15 +112,14 @@ class SentinelRouter(SingleRouter):
             self._state.launch(self._ask)
             self._looking = True
         except RuntimeError:
-            pass  # no thread can be started; the next look, or what refuses us, will tell
+            pass  # no thread can be started; the next look, or a refused request, finds the new master
 
     @property
     def above(self) -> EngineState:
-        """The engine, whose master this is about."""
         return self._state
 
     def crashed(self, error: Exception) -> None:
-        """End everything that the engine holds: which server is the master is in doubt."""
+        """Fail the engine: which server is the master is in doubt."""
         self._state.crashed(error)
 
     def _ask(self) -> None:
@@ -129,7 +127,7 @@ class SentinelRouter(SingleRouter):
         try:
             self._connector.ask(self._state.options.connect_timeout_s)
         except BaseException:
-            pass  # none of them knows at present
+            pass  # no Sentinel names a master at present
         finally:
             self._state.post_if_open(self._looked)
 

@@ -1,7 +1,7 @@
-"""Waiting for several locks together: the waiter is in the queue of the first name that another holds.
+"""Waiting for several locks together: the waiter is in the queue of the first name that is held elsewhere.
 
-Nothing is held while it waits, and it asks for all of them again when that one may be free. So overlapping sets cannot wait
-for each other in a circle.
+It holds nothing meanwhile, and tries for all of them again when that one may be free. So overlapping sets cannot wait for
+each other in a circle.
 """
 
 from __future__ import annotations
@@ -23,14 +23,11 @@ class MultiLockWaiter(Waiter):
 
     __slots__ = ("_callbacks",)
 
+    concerns_others = False  # an error may be about another name than its queue's
+
     def __init__(self, queues: Registry, options: LockOptions, leases: Sequence[Lease], *rest: Any) -> None:
         super().__init__(queues, options, leases, *rest)
-        self._callbacks = {lease: lease.on_lost for lease in leases}  # a try in parts takes them off
-
-    @property
-    def concerns_others(self) -> bool:
-        """No: it may be about another name that it cannot ask."""
-        return False
+        self._callbacks = {lease: lease.on_lost for lease in leases}  # a sequential try removes them
 
     def _another(self, first: Lease) -> Lease:
         lease = super()._another(first)
@@ -38,7 +35,7 @@ class MultiLockWaiter(Waiter):
         return lease
 
     def begin(self) -> None:
-        """Ask for all of them: what somebody hears who asks for one of them says nothing about the others."""
+        """Try for all of them: the answer to another waiter's try for one of them says nothing about the others."""
         if not self.over:
             self.began_at = self.table.timer.now
             self.try_once(self._tried, waiting=False)
@@ -49,7 +46,7 @@ class MultiLockWaiter(Waiter):
         return AcquireAll(self.table, leases, self.options, future)
 
     def refused_by(self, request: Acquire) -> bool:
-        """Wait for the name that another holds; return whether it is another name than before."""
+        """Wait for the name that is held elsewhere; return True if it is another name than before."""
         assert isinstance(request, AcquireAll)
         if request.blocker is None or request.blocker.key == self.key:
             return False

@@ -1,4 +1,4 @@
-"""All the queues of one engine: which one a caller stands in, and what is passed on to whom."""
+"""The registry of all wait queues of one engine."""
 
 from __future__ import annotations
 
@@ -16,17 +16,27 @@ from wheel_lock.runtime.failures import guarded
 
 
 class WaitQueueRegistry:
-    """All the queues of one engine."""
+    """All wait queues of one engine. Timer's thread only.
 
-    def __init__(self, table: LeaseTable, wakeups: PubSub) -> None:
+    Args:
+        table: The leases of the engine.
+        pubsub: The subscriptions that wake waiters.
+
+    Attributes:
+        in_flight: By queue key, the waiter that makes the first try while there is no queue.
+        pollers: The waiters that poll.
+        waiting: The number of waiters in queues.
+    """
+
+    def __init__(self, table: LeaseTable, pubsub: PubSub) -> None:
         self.table = table
-        self.pubsub = wakeups
+        self.pubsub = pubsub
         self.after_fork_in_child()
 
     def after_fork_in_child(self) -> None:
-        """Start empty, without a word: in a forked child."""
+        """Drop all waiters without completing them, in a forked child."""
         self._queues: dict[bytes, BaseWaitQueue] = {}
-        self.in_flight: dict[bytes, Waiter] = {}  # for the first time, and ready to wait
+        self.in_flight: dict[bytes, Waiter] = {}
         self.pollers: set[Waiter] = set()
         self.waiting = 0
 
@@ -35,16 +45,16 @@ class WaitQueueRegistry:
 
     @property
     def count(self) -> int:
-        """How many callers wait."""
+        """The number of callers that wait."""
         return self.waiting + len(self.pollers)
 
     def find(self, queue_key: bytes) -> BaseWaitQueue | None:
-        """Return a queue if there is one to stand in: somebody does, or somebody of this process holds the lock."""
+        """Return the queue of ``queue_key`` if it has waiters, or its lock is held by this process; else None."""
         queue = self._queues.get(queue_key)
         return queue if queue is not None and (queue or queue.held_here) else None
 
     def open(self, waiter: Waiter) -> BaseWaitQueue:
-        """Return the queue that ``waiter`` stands in or is to stand in, a new one where there is none."""
+        """Return the queue of the lock that ``waiter`` waits for, after creating it if there is none."""
         queue = self._queues.get(waiter.queue_key)
         if queue is None:
             queue_class = FairWaitQueue if waiter.lock_type.contention is Contention.SERVER_QUEUE else WaitQueue
@@ -52,17 +62,17 @@ class WaitQueueRegistry:
             queue.close_later()
         return queue
 
-    def close(self, place: bytes, queue: Listener, channel: bytes) -> None:
+    def close(self, queue_key: bytes, queue: Listener, channel: bytes) -> None:
         """Drop an empty queue."""
-        if self._queues.get(place) is queue:  # else all waiters were dropped in the very step in which it came due
-            del self._queues[place]
+        if self._queues.get(queue_key) is queue:  # else all queues were dropped in the very step in which it came due
+            del self._queues[queue_key]
             self.pubsub.ignore(channel, queue)
 
     def _queue_of(self, lease: Lease) -> BaseWaitQueue | None:
         return self._queues.get(group_of(lease).lock_type.queue_key(lease.key)) if self._queues else None
 
     def admission_error(self, name: str | bytes) -> WheelLockError | None:
-        """Return why one more may not wait, or None if it may."""
+        """Return why one more caller may not wait, or None if it may."""
         if self.table.state.closed:
             return ContextClosed("The context has been closed", name)
         most = self.table.state.options.max_waiting
@@ -71,7 +81,6 @@ class WaitQueueRegistry:
         return None
 
     def ended(self, lease: Lease) -> None:
-        """A lease of this process has ended; if it was released, the release has been sent."""
         if self._queues:
             guarded(self, self._ended, lease)
 
@@ -80,29 +89,26 @@ class WaitQueueRegistry:
             queue.ended(lease)
 
     def listened(self, lease: Lease, woken: int) -> None:
-        """The release of a lease has woken so many listeners."""
         if (queue := self._queue_of(lease)) is not None:
             guarded(self, queue.listened, woken)
 
     @property
     def above(self) -> EngineState:
-        """The engine."""
         return self.table.state
 
     def crashed(self, error: Exception) -> None:
-        """End all waits: the library's own code has failed in the middle of one. What is held is not in doubt."""
-        self.table.state.deaths += 1  # a caller whose wait has got lost half-way looks at this
+        """Fail all waiters: any of them may be inconsistent. Held leases are not in doubt."""
+        self.table.state.deaths += 1  # seen by a caller whose waiter was lost half-way
         self.fail(internal_error(error, None))
         self.pubsub.restart(error)
 
     def fail(self, error: Exception) -> None:
-        """Nobody will get anything any more."""
-        waiters = self._drain()
-        for waiter in waiters:
+        """Fail all waiters."""
+        for waiter in self._drain():
             waiter.fail(copied(error))
 
     def drop_all(self) -> None:
-        """Nobody will get anything any more, and nobody is told: at the end of the interpreter it would only be noise."""
+        """Drop all waiters without completing them, at interpreter shutdown."""
         for waiter in self._drain():
             waiter.over = True
 
@@ -113,7 +119,7 @@ class WaitQueueRegistry:
             waiters.extend(queue.drain())
         for first in list(self.in_flight.values()):
             waiters.append(first)
-            waiters.extend(first.take_followers() or ())
+            waiters.extend(first.take_followers())
         self.pollers.clear()
         self._queues.clear()
         self.waiting = 0

@@ -1,9 +1,9 @@
-"""Lines: the callers of a process that wait for one name.
+"""Wait queues: the waiters of one process for one name.
 
-Only the first in a queue contends on the server; the others stand behind it in the order of their arrival. It tries
-again when it is woken by a release, when the holder's lease would end, and, because wake-ups can be lost, when it has
-not heard anything for a while. Its own process's releases need no message at all: the try follows the release on the
-same connection. Before there is a queue, those who come while somebody asks for the first time wait for what he hears.
+Only the head of a queue contends on the server; the others follow in the order of their arrival. The head tries again when
+a release wakes it, when the holder's lease would end, and, because wake-ups can be lost, after a while without one. A
+release of its own process needs no message: the try follows it on the same connection. As long as there is no queue, the
+waiters that come during the first try share its answer.
 
 The algorithm is the usual one for a lock with pub/sub (Redisson's): subscribe, try once more, then wait.
 """
@@ -11,7 +11,7 @@ The algorithm is the usual one for a lock with pub/sub (Redisson's): subscribe, 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from wheel_lock.engine.pacing import Pace
@@ -25,18 +25,18 @@ from wheel_lock.lock_types.base import Contention
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.wheel import WheelEntry
 
-_LINGER_S = 2.0  # a subscription outlives its last waiter for so long: the next one may come at once
-_IN_A_ROW = 16  # grants that pass from hand to hand within a process before other processes get their chance
+_CLOSE_AFTER_S = 2.0  # a subscription outlives its last waiter for so long: the next one may come at once
+_IN_A_ROW = 16  # grants in a row within a process, after which other processes get their chance
 _FIRST_LOOK_S = 0.1
-_FRESH_S = 0.1  # for so long what the server has said is as good as what it would say
+_FRESH_S = 0.1  # for so long the server's last answer is as good as a new one
 
 
 class BaseWaitQueue(WheelEntry):
-    """Who of this process waits for one name. On the wheel it waits for its end, when nobody stands in it any more.
+    """The waiters of one name in this process. On the wheel an empty queue waits to be closed.
 
     Attributes:
-        channel: Where its waiters are woken.
-        place: What it is found by.
+        channel: The channel of its wake-ups.
+        queue_key: Its key in the registry.
     """
 
     __slots__ = ("_key", "_listens", "_registry", "_subscribed", "_waiters", "channel", "group", "queue_key", "timer")
@@ -62,13 +62,13 @@ class BaseWaitQueue(WheelEntry):
 
     @property
     def held_here(self) -> bool:
-        """Whether the lock is known to be held by this process, and nobody else can be let in meanwhile."""
+        """True if a lease of this process is known to keep all others out."""
         return False
 
-    # -- who stands in it --------------------------------------------------------------------------------------------
+    # -- its waiters -------------------------------------------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> None:
-        """Stand at the end."""
+        """Add a waiter at the end."""
         waiter.queue = self
         self._waiters[waiter] = None
         self._registry.waiting += 1
@@ -76,84 +76,85 @@ class BaseWaitQueue(WheelEntry):
             self._listens = True
             self._registry.pubsub.listen(self.channel, self)
 
-    def leave(self, waiter: Waiter) -> None:
-        """Stand there no more. The caller ends a try that is under way."""
-        if self._waiters.pop(waiter, self) is self:
-            return
-        self._registry.waiting -= 1
-        self.left(waiter)
-        if not self._waiters:
-            self.close_later()
+    def remove(self, waiter: Waiter) -> Waiter:
+        """Remove a waiter, if it is in the queue, and return it. The caller cancels its try in flight."""
+        if self._waiters.pop(waiter, self) is None:
+            self._registry.waiting -= 1
+            self._removed(waiter)
+            if not self._waiters:
+                self.close_later()
+        return waiter
 
-    def left(self, waiter: Waiter) -> None:
-        """Somebody stands there no more."""
+    def _removed(self, waiter: Waiter) -> None:
+        """Called with each waiter that has been removed."""
 
     def close_later(self) -> None:
-        """Nobody stands in it: close it, unless somebody comes soon."""
-        self._schedule(_LINGER_S)
+        """Close the empty queue, unless a waiter joins soon."""
+        self._schedule(self, _CLOSE_AFTER_S)
 
     def drain(self) -> list[Waiter]:
-        """Send everybody away, without a word; return who stood in it."""
+        """Empty the queue without completing its waiters, and return them."""
         waiters = list(self._waiters)
         self._waiters.clear()
         self.timer.wheel.cancel(self)
         return waiters
 
     def on_waiter_timeout(self, waiter: Waiter) -> None:
-        """A waiter's time is up."""
+        """Called when the time of a waiter is up."""
         raise NotImplementedError
 
-    def _go(self, waiter: Waiter) -> Waiter:
-        self.leave(waiter)
-        return waiter
-
     def fail(self, error: Exception) -> None:
-        """Whatever kept one from asking the server keeps all of them."""
-        waiters = list(self._waiters)
-        for waiter in waiters:
-            self._go(waiter).fail(copied(error))
+        """Fail all waiters: what keeps one of them from asking the server keeps all."""
+        for waiter in list(self._waiters):
+            self.remove(waiter).fail(copied(error))
 
     # -- what may wake them ------------------------------------------------------------------------------------------
 
     def on_subscribed(self, holds: bool) -> None:
-        """The subscription begins to hold, or does not."""
         self._subscribed = holds
 
     def on_message(self, message: bytes) -> None:
-        """Somebody has released the lock."""
         raise NotImplementedError
 
     def ended(self, lease: Lease) -> None:
-        """A lease of this process has ended; if it was released, the release has just been sent."""
+        """Called when a lease of this process has ended; if it was released, the release has just been sent."""
 
     def granted_to(self, lease: Lease) -> None:
-        """The lock was granted to this process."""
+        """Note that the lock was granted to this process."""
 
     def listened(self, woken: int) -> None:
-        """A release has woken so many listeners, on all servers' connections together."""
+        """Note that a release has woken so many subscribers, on the connections of all processes together."""
 
     @property
     def above(self) -> EngineState:
-        """The engine."""
         return self._registry.table.state
 
     def crashed(self, error: Exception) -> None:
-        """End all waits: the library's own code has failed in the middle of one."""
         self._registry.crashed(error)
 
     def on_timeout(self, now: float) -> None:
-        """The wheel says that the time has come."""
-        if self not in self.timer.wheel and not self._waiters:  # else scheduled anew in the same step
+        """Close the queue if it is empty, and was not scheduled anew in the same step."""
+        if self not in self.timer.wheel and not self._waiters:
             self._registry.close(self.queue_key, self, self.channel)
 
-    def _schedule(self, pause_s: float) -> None:
+    def _schedule(self, entry: WheelEntry, pause_s: float, retry_ms: int | None = None) -> None:
+        """Schedule this queue, or a slot of it, anew: in ``pause_s`` seconds, or when the holder's lease would end."""
+        if retry_ms is not None:
+            pause_s = min(pause_s, (retry_ms + 1) / 1000)  # a millisecond more, because the server rounds down
         timer = self.timer
-        timer.wheel.cancel(self)
-        timer.wheel.schedule(self, timer.scale.ceil(timer.clock.now() + pause_s))
+        timer.wheel.cancel(entry)
+        timer.wheel.schedule(entry, timer.scale.ceil(timer.clock.now() + pause_s))
+
+    def _follow_wakeup(self, entry: WheelEntry, pace: Pace, attempt: Callable[[], object]) -> None:
+        """Call ``attempt()``, or, if earlier wake-ups were in vain, have ``entry`` come due at the next tick."""
+        if pace.allows(self.timer.now):
+            attempt()
+        else:
+            self._schedule(entry, 0.0)  # no later: another process's queue may leave the lock free for one tick only
 
 
 class WaitQueue(BaseWaitQueue):
-    """Those of whom only the first asks. On the wheel it waits for its next look."""
+    """A queue of which only the head tries. On the wheel it waits for the head's next fallback try."""
 
     __slots__ = (
         "_again",
@@ -162,7 +163,6 @@ class WaitQueue(BaseWaitQueue):
         "_in_a_row",
         "_leaving",
         "_pace",
-        "_paused",
         "_rivals",
         "_shared",
         "_trying",
@@ -173,123 +173,101 @@ class WaitQueue(BaseWaitQueue):
     def __init__(self, wait_queues: Registry, first: Waiter) -> None:
         super().__init__(wait_queues, first)
         self._shared = first.lock_type.contention is Contention.SHARED
-        self.holder: Lease | None = None  # where the lock is held by this process, and was granted to this queue
+        self.holder: Lease | None = None  # the lease of this process that was granted to this queue
         self._trying: Acquire | None = None
-        self._again = False  # released here while a try was under way, which may have been refused just before
+        self._again = False  # released here while a try was in flight, which may have been refused just before
         self._called = False  # woken meanwhile
         self._pace = Pace(self.timer.scale.tick_s)
-        self._paused = False  # woken in vain before: the next try waits for its tick
         self._yielding = False
         self._rivals = 0  # other processes that listened at the last release
         self._in_a_row = 0
-        self._heard_at = self.timer.now  # when the server has answered last: what it said is why there is a queue
-        # Those behind the first whose time is up, and who want to be sure.
+        self._heard_at = self.timer.now  # of the server's last answer; the first is the reason for this queue
+        # Waiters behind the head whose time is up, and which wait for one more answer.
         self._leaving: Parking[Waiter] = Parking(IS_OVER)
 
     @property
-    def _first(self) -> Waiter:
+    def _head(self) -> Waiter:
         return next(iter(self._waiters))
 
     @property
     def held_here(self) -> bool:
-        """Whether the lock is held by this process, and was granted to this queue."""
         holder = self.holder
-        # One that is not renewed says nothing when somebody else takes its key away.
+        # A lease that is not renewed does not notice when its key goes to another process.
         return holder is not None and holder.state <= EXTENDING and not holder.at_limit
 
-    # -- who stands in it --------------------------------------------------------------------------------------------
+    # -- its waiters -------------------------------------------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> None:
-        """Stand at the end."""
         super().join(waiter)
         if len(self._waiters) > 1:
             return
         if self._subscribed and not self.held_here:
-            self._try()  # what was published since its own try, nobody has listened to
+            self._try()  # a message since the waiter's own try had no listener
         else:
             self._look_later()
 
-    def left(self, waiter: Waiter) -> None:
-        """Somebody stands there no more: who is first now tries, if he was being asked for."""
+    def _removed(self, waiter: Waiter) -> None:
+        """Have the new head try if the removed one was trying."""
         trying = self._trying
         if trying is not None and trying is waiter._request:
             self._trying = None
-            # After the clean-up of the try that is given up, which follows in this very turn.
-            self.timer.post(self._try, self)
+            self.timer.post(self._try, self)  # after the clean-up of the abandoned try, which follows in this very turn
 
     def close_later(self) -> None:
-        """Nobody stands in it: close it, unless somebody comes soon."""
-        self._yielding = self._paused = False
+        self._yielding = self._pace.paused = False
         super().close_later()
 
     def drain(self) -> list[Waiter]:
-        """Send everybody away, without a word; return who stood in it."""
         self._trying = None
         self._leaving.clear()
         return super().drain()
 
     def on_waiter_timeout(self, waiter: Waiter) -> None:
-        """A waiter's time is up: the first gets a last try, because nothing else may have told it that it is free.
-
-        One behind it goes, if it is sure that the lock is taken: that was heard just now, or is from a last look.
-        """
-        if waiter is not self._first:
-            self._leave_behind(waiter)
+        """Give the head a last try, because a release may have gone unheard; dismiss any other as soon as the lock is
+        certain to be held: by a recent answer, or by one last try."""
+        if waiter is self._head:
+            waiter.last = True
+            if self._trying is None:
+                if self.held_here:
+                    self.remove(waiter).refuse()
+                else:
+                    self._try()
             return
-        waiter.last = True
-        if self._trying is None:
-            if self.held_here:
-                self._go(waiter).refuse()
-            else:
-                self._try()
-
-    def _leave_behind(self, waiter: Waiter) -> None:
         now = self.timer.now
         if self.held_here or now - self._heard_at <= _FRESH_S:
-            self._go(waiter).refuse()
+            self.remove(waiter).refuse()
         elif waiter.last:
-            self._go(waiter).fail_unanswered()
+            self.remove(waiter).fail_unanswered()
         else:
             waiter.last = True
-            waiter.wait_until(now + least_s(self._first.node))
+            waiter.wait_until(now + least_s(self._head.node))
             self._leaving.append(waiter)
             if not self._yielding:
                 self._try()
 
-    # -- what wakes the first ----------------------------------------------------------------------------------------
+    # -- what wakes the head -----------------------------------------------------------------------------------------
 
     def on_subscribed(self, holds: bool) -> None:
-        """The subscription begins to hold, or does not: what was published before was not heard, so look once more."""
+        """Try once more when a subscription is confirmed: earlier messages had no listener."""
         super().on_subscribed(holds)
         if holds:
             self.on_message(b"")
 
     def on_message(self, message: bytes) -> None:
-        """A message says that the lock is free; any user who may publish can have sent it."""
-        if not self._waiters or self._yielding or self._paused or self.held_here:
+        """Have the head try: a message says that the lock is free. Any user who may publish can have sent it."""
+        if not self._waiters or self._yielding or self._pace.paused or self.held_here:
             return
         if self._trying is not None:
             self._called = True
         else:
-            self._heed()
-
-    def _heed(self) -> None:
-        """Follow a wake-up: at once, or, if earlier ones were in vain, at the next tick."""
-        if self._pace.allows(self.timer.now):
-            self._try()
-        else:
-            self._paused = True
-            self._schedule(
-                0.0
-            )  # no later: another process's queue may leave the lock free for one tick only, see ended()
+            self._follow_wakeup(self, self._pace, self._try)
 
     def granted_to(self, lease: Lease) -> None:
-        """The lock was granted to this process."""
         if not self._shared:
             self.holder = lease
 
     def ended(self, lease: Lease) -> None:
-        """A lease of this process on this name has ended; a release of it has just been sent."""
+        """Have the head try, or, after many grants in a row within this process, let other processes try for one tick."""
         if self.held_here and self.holder is not lease:
             return
         self.holder = None
@@ -301,26 +279,25 @@ class WaitQueue(BaseWaitQueue):
         elif self._rivals > 0 and self._in_a_row >= _IN_A_ROW:
             self._in_a_row = 0
             self._yielding = True
-            self._schedule(self.timer.scale.tick_s)
+            self._schedule(self, self.timer.scale.tick_s)
         else:
             self._try()
 
     def on_timeout(self, now: float) -> None:
-        """Nothing was heard for a while: look."""
+        """Have the head try: there was no wake-up for a while."""
         if self in self.timer.wheel:
-            return  # scheduled anew by something else that came due in the same step
-        self._yielding = self._paused = False
+            return  # scheduled anew by another entry of the same step
+        self._yielding = self._pace.paused = False
         if not self._waiters:
-            self._registry.close(self.queue_key, self, self.channel)
+            super().on_timeout(now)
         elif self._trying is None:
-            # Who has said how often he wants to look does so also here: the key may have been released behind our back.
-            if self.held_here and self._first.options.fallback_s is None:
+            # With an interval of its caller's the head tries also here: the key may have been deleted by others.
+            if self.held_here and self._head.options.fallback_s is None:
                 self._look_later()
             else:
                 self._try()
 
     def listened(self, woken: int) -> None:
-        """A release has woken so many listeners, on all servers' connections together."""
         # In a cluster the number says nothing: it counts the subscribers of one node only.
         self._rivals = woken - self._subscribed if self._registry.table.router.stable else 1
 
@@ -329,17 +306,17 @@ class WaitQueue(BaseWaitQueue):
     def _try(self) -> None:
         if self._trying is not None or not self._waiters:
             return
-        self._again = self._called = self._yielding = self._paused = False
+        self._again = self._called = self._yielding = False
         self._pace.tried(self.timer.now)
         self.timer.wheel.cancel(self)
-        first = self._first
-        first.try_once(partial(self._tried, first), waiting=True)
-        if first.queue is self and not first.request.future.done:
-            self._trying = first.request
+        head = self._head
+        head.try_once(partial(self._tried, head), waiting=True)
+        if head.queue is self and not head.request.future.done:
+            self._trying = head.request
 
     def _tried(self, waiter: Waiter) -> None:
         if waiter.over:
-            return  # and somebody else's try may be under way
+            return  # the try of another waiter may be in flight
         request = waiter.request
         self._trying = None
         error = request.future.error
@@ -347,11 +324,11 @@ class WaitQueue(BaseWaitQueue):
             self._heard_at = self.timer.now
             for other in self._leaving.take_all():
                 if other.queue is self and other is not waiter:
-                    self._go(other).refuse()
+                    self.remove(other).refuse()
         if error is not None and waiter.concerns_others and not (request.cut_short or isinstance(error, TooManyLocks)):
             self.fail(error)
         elif error is not None:
-            self._go(waiter).fail(error)
+            self.remove(waiter).fail(error)
             self.timer.post(self._try, self)  # there may be very many, and each of them may fail at once
         elif request.future.result():
             self._granted(waiter, request)
@@ -363,7 +340,7 @@ class WaitQueue(BaseWaitQueue):
         for lease in request.leases:
             if lease.key == self._key:
                 self.granted_to(lease)
-        self._go(waiter).succeed(request.leases)
+        self.remove(waiter).succeed(request.leases)
         if self._waiters:
             if self._shared:
                 self._try()  # there may be room for more
@@ -376,33 +353,27 @@ class WaitQueue(BaseWaitQueue):
             self.holder = None
             self._in_a_row = 0
         if waiter.last:
-            self._go(waiter).refuse()
+            self.remove(waiter).refuse()
         elif waiter.refused_by(request):
-            self._registry.open(self._go(waiter)).join(waiter)  # it is another name that keeps it waiting
+            self._registry.open(self.remove(waiter)).join(waiter)  # it waits for another name now
             self._try()
             return
         if self._again:
             self._try()
         elif self._called and self._waiters:
-            self._heed()
+            self._follow_wakeup(self, self._pace, self._try)
         elif self._waiters:
             self._look_later(request.retry_ms)
 
     def _look_later(self, retry_ms: int | None = None) -> None:
-        """Look when the holder's lease would end, but not too late: its release may go unheard, or be published by nobody.
+        """Schedule a try for when the holder's lease would end, or earlier: its release may go unheard or unpublished.
 
-        The longer it has been waited for, the less a moment more matters: so the looks come further and further apart.
+        The pauses grow with the time that has been waited: the longer that is, the less a moment more matters.
         """
-        first = self._first
-        pause_s = first.options.fallback_s
+        head = self._head
+        pause_s = head.options.fallback_s
         if pause_s is None:
-            waited_s = self.timer.now - first.began_at
-            most_s = (
-                first.waiter_ttl_s / 3
-                if first.lock_type.registers_waiters
-                else self._registry.table.state.options.fallback_s
-            )
-            pause_s = min(max(_FIRST_LOOK_S, waited_s), most_s)
-        if retry_ms is not None:
-            pause_s = min(pause_s, (retry_ms + 1) / 1000)  # a millisecond more, because the server rounds down
-        self._schedule(pause_s)
+            registers = head.lock_type.registers_waiters
+            most_s = head.waiter_ttl_s / 3 if registers else self._registry.table.state.options.fallback_s
+            pause_s = min(max(_FIRST_LOOK_S, self.timer.now - head.began_at), most_s)
+        self._schedule(self, pause_s, retry_ms)

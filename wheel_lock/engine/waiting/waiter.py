@@ -1,4 +1,4 @@
-"""One caller's wait for one lock, from its first try to the grant, the refusal, or the end of his patience."""
+"""One caller's wait for one lock, from its first try to the grant, the refusal, or its time limit."""
 
 from __future__ import annotations
 
@@ -34,26 +34,16 @@ IS_OVER: Callable[[Waiter], bool] = attrgetter("over")
 
 
 class QueueOfWaiters(Protocol):
-    """The waiters of one name, as each of them sees it; see queue.py and queue.py."""
+    """The wait queue of one name, as its waiters see it; implemented by ``BaseWaitQueue``."""
 
     def join(self, waiter: Waiter) -> None: ...
-    def leave(self, waiter: Waiter) -> None: ...
+    def remove(self, waiter: Waiter) -> Waiter: ...
     def on_waiter_timeout(self, waiter: Waiter) -> None: ...
-    def granted_to(self, lease: Lease) -> None:
-        """Note that the lock was granted to this process."""
-        ...
+    def granted_to(self, lease: Lease) -> None: ...
 
 
 class Registry(Protocol):
-    """The wait queues of one engine, as waiters and queues see them; see queues.py.
-
-    Attributes:
-        table: The leases of the engine.
-        wakeups: The subscriptions on which waiters are woken.
-        asking: By name, the waiter that makes the first attempt, and can wait.
-        pollers: Waiters that poll.
-        waiting: How many waiters are in queues.
-    """
+    """The wait queues of one engine, as waiters and queues see them; implemented by ``WaitQueueRegistry``."""
 
     table: LeaseTable
     pubsub: PubSub
@@ -61,38 +51,38 @@ class Registry(Protocol):
     pollers: set[Waiter]
     waiting: int
 
-    def find(self, place: bytes) -> QueueOfWaiters | None: ...
+    def find(self, queue_key: bytes) -> QueueOfWaiters | None: ...
     def open(self, waiter: Waiter) -> QueueOfWaiters: ...
-    def close(self, place: bytes, queue: Listener, channel: bytes) -> None: ...
+    def close(self, queue_key: bytes, queue: Listener, channel: bytes) -> None: ...
     def admission_error(self, name: str | bytes) -> WheelLockError | None: ...
-    def crashed(self, error: Exception) -> None:
-        """End all waits: the library's own code has failed in the middle of one."""
-        ...
+    def crashed(self, error: Exception) -> None: ...
 
 
 class Waiter(WheelEntry):
-    """One caller's wait for one lock, from its first try to the grant, the refusal, or the end of his patience.
+    """One caller's wait for one lock, from its first try to the grant, the refusal, or its time limit.
 
-    It completes with what was granted, or with None where it was not granted in time. On the wheel it waits for the end
-    of its time, or, where it polls, for its next try. Timer's thread only, but for the constructor.
+    It completes with the granted leases, or with None if they are not granted in time. On the wheel it waits for its time
+    limit, or, if it polls, for its next try. Timer's thread only, but for the constructor.
 
     Args:
         queues: The wait queues of the engine.
-        options: How to acquire; whether it may wait and how long are given apart.
+        options: How to acquire; ``blocking`` and ``until`` say whether it waits, and for how long.
         leases: The lease of the first try, or several of one group that are acquired together. Each later try gets its
-            own, with a token of its own unless that was given, so that what cleans up after a try whose outcome is not
-            known cannot meet the grant of the next.
-        token_given: The caller has chosen the token.
-        blocking: Whether to wait.
+            own, with a token of its own unless that was given, so that the clean-up of a try with an unknown outcome
+            cannot release the grant of the next.
+        token_given: True if the caller has chosen the token.
+        blocking: True if it waits after a refusal.
         until: When to stop waiting, in seconds of the timer's clock; None for never.
-        operation: What to complete.
+        future: Set to the granted leases, or to None.
+
+    Attributes:
+        concerns_others: True if an error that ends its try ends the waits behind it in the queue, too.
     """
 
     __slots__ = (
         "_attempts",
         "_blocking",
         "_followers",
-        "_lock_type",
         "_queues",
         "_request",
         "_template",
@@ -104,6 +94,7 @@ class Waiter(WheelEntry):
         "key",
         "last",
         "leases",
+        "lock_type",
         "options",
         "over",
         "queue",
@@ -111,6 +102,8 @@ class Waiter(WheelEntry):
         "table",
         "until",
     )
+
+    concerns_others = True
 
     def __init__(
         self,
@@ -130,34 +123,24 @@ class Waiter(WheelEntry):
         self._token_given = token_given
         self._blocking = blocking
         self._request: Acquire | None = None
-        self._followers: Parking[Waiter] | None = None  # who came while it asked for the first time
+        self._followers: Parking[Waiter] | None = None  # waiters that came during its first try
         self._attempts = 0
         self._warned = False
-        self._lock_type: LockType = group_of(leases[0]).lock_type
+        self.lock_type: LockType = group_of(leases[0]).lock_type
         self.options = options
         self.until = until
         self.future = future
         self.leases: Sequence[Lease] | None = None
         self.queue: QueueOfWaiters | None = None
         self.over = False
-        self.last = False  # its time is up; the try that is under way is the last
+        self.last = False  # its time is up; the try in flight is the last
         self.began_at = 0.0
         self._wait_for(leases[0].key)
 
     def _wait_for(self, key: bytes) -> None:
-        """Note what it waits for: the lock's name as the server knows it, and in which queue."""
+        """Wait for the lock with this key from now on."""
         self.key = key
-        self.queue_key = self._lock_type.queue_key(key)
-
-    @property
-    def lock_type(self) -> LockType:
-        """What kind of lock it waits for."""
-        return self._lock_type
-
-    @property
-    def concerns_others(self) -> bool:
-        """Whether what keeps it from asking the server keeps those from it who wait behind it."""
-        return True
+        self.queue_key = self.lock_type.queue_key(key)
 
     @property
     def _polls(self) -> bool:
@@ -165,27 +148,27 @@ class Waiter(WheelEntry):
 
     @property
     def waiter_ttl_s(self) -> float:
-        """For how long the server is to remember that it waits, in seconds: it asks three times as often."""
+        """The time-to-live of its registration at the server, in seconds: it tries three times as often."""
         waiter_ttl_s = max(min(self.table.state.options.fallback_s, self.options.timeout_s), _LEAST_WAITER_TTL_S)
         return max(waiter_ttl_s, 2 * (self.options.retry_every_s or 0.0))
 
     def begin(self) -> None:
-        """Begin to wait; a failure of the library's own code ends the waits and nothing else."""
+        """Begin to wait; a failure of the library's own code ends waits and nothing else."""
         guarded(self, self._begin)
 
     def _begin(self) -> None:
-        """Try, or join the queue if there is one, or wait for what somebody hears who asks just now."""
+        """Join the queue if there is one, or follow the waiter whose first try is in flight, else try."""
         if self.over:
             return
         self.began_at = self.table.timer.now
         self.table.timer.wheel.cancel(self)
-        contention = self._lock_type.contention
+        contention = self.lock_type.contention
         if not self._blocking or self._polls or contention is Contention.SERVER_QUEUE:
-            self.try_once(self._tried, waiting=self._blocking and self._lock_type.registers_waiters)
+            self.try_once(self._tried, waiting=self._blocking and self.lock_type.registers_waiters)
             return
         wait_queues = self._queues
         if wait_queues.find(self.queue_key) is not None:
-            self._stand_in()
+            self._join_queue()
             return
         ahead = self if contention is Contention.SHARED else wait_queues.in_flight.setdefault(self.queue_key, self)
         if ahead is self:
@@ -198,13 +181,13 @@ class Waiter(WheelEntry):
             self.wait_until(max(self.until, self.began_at + least_s(self.node)))
 
     def try_once(self, tried: Callable[[], object], *, waiting: bool) -> None:
-        """Ask the server once; ``tried()`` is called when it has answered, or will not."""
+        """Send one acquire, ``waiting`` with a registration if the lock type has them; call ``tried()`` when it is done."""
         future: Future[bool] = Future(partial(guarded, self, tried))
         leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
         self._request = request = self._new_request(leases, future, round(self.waiter_ttl_s * 1000) if waiting else 0)
         request.caller_until = self.until
         if self._blocking:
-            request.on_found = self.finds
+            request.on_found = self._warn_of_other_type
         self._attempts += 1
         request.begin()
 
@@ -214,7 +197,7 @@ class Waiter(WheelEntry):
     def _another(self, first: Lease) -> Lease:
         wire = first.lease_args
         if not self._token_given:
-            wire = lease_args(first.key, self._lock_type.next_token(first.token))
+            wire = lease_args(first.key, self.lock_type.next_token(first.token))
         group = self.table.router.group_of(group_of(first), first.key)
         return Lease(first.name, wire, group, first.owner, first.on_lost, first.call_site)
 
@@ -225,27 +208,27 @@ class Waiter(WheelEntry):
         return self._request
 
     def _answered(self) -> None:
-        """The first try of one that may wait: what it has heard goes for those who came meanwhile, too."""
-        behind, request = self.take_followers(), self.request
+        """Take the answer to the first try; its followers share it."""
+        followers, request = self.take_followers(), self.request
         future = request.future
         self._tried()
-        if behind:
+        if followers:
             if future.error is not None and not request.cut_short:
-                for waiter in behind:
+                for waiter in followers:
                     waiter.fail(copied(future.error))
                 return
             if not request.cut_short and future.result():
-                self._queues.open(behind[0]).granted_to(request.lease)
-            for waiter in behind:
+                self._queues.open(followers[0]).granted_to(request.lease)
+            for waiter in followers:
                 waiter.begin()
 
-    def take_followers(self) -> list[Waiter] | None:
-        """It asks for the first time no more, so it stands in nobody's way; return who came behind."""
-        asking = self._queues.in_flight
-        if asking.get(self.queue_key) is self:
-            del asking[self.queue_key]
-        behind, self._followers = self._followers, None
-        return None if behind is None else behind.take_all()
+    def take_followers(self) -> Sequence[Waiter]:
+        """End the first try of the name, as far as other waiters see it, and return the followers."""
+        in_flight = self._queues.in_flight
+        if in_flight.get(self.queue_key) is self:
+            del in_flight[self.queue_key]
+        followers, self._followers = self._followers, None
+        return () if followers is None else followers.take_all()
 
     def _tried(self) -> None:
         if self.over:
@@ -261,35 +244,31 @@ class Waiter(WheelEntry):
             self._poll()
         else:
             self.refused_by(request)
-            self._stand_in()
+            self._join_queue()
 
-    def finds(self, found: str) -> None:
-        """A key of another type is in the way, which expires: say so, once a wait."""
+    def _warn_of_other_type(self, found: str) -> None:
+        """Log, once a wait, that the lock's key holds a value of another type, which expires."""
         if not self._warned:
             self._warned = True
-            NOTIFIER.post(
-                logger.warning,
-                "waiting for the lock %s: its key holds a %s, where this kind of lock keeps a %s",
-                quoted(self._template[0].name),
-                found,
-                self._lock_type.key_type,
-            )
+            message = "waiting for the lock %s: its key holds a %s, where this kind of lock keeps a %s"
+            NOTIFIER.post(logger.warning, message, quoted(self._template[0].name), found, self.lock_type.key_type)
 
     def refused_by(self, request: Acquire) -> bool:
-        """A try was refused; return whether it has to wait for something else than it thought."""
+        """Take a refusal; return True if the waiter waits for another name from now on."""
         return False
 
-    def _stand_in(self) -> None:
-        if self._may_wait():
+    def _join_queue(self) -> None:
+        if self._admitted():
             if self.until is not None:
                 self.wait_until(self.until)
             self._queues.open(self).join(self)
 
-    def _may_wait(self) -> bool:
-        refusal = self._queues.admission_error(self.key)
-        if refusal is not None:
-            self.fail(refusal)
-        return refusal is None
+    def _admitted(self) -> bool:
+        """Return True if it may wait; fail it otherwise."""
+        error = self._queues.admission_error(self.key)
+        if error is not None:
+            self.fail(error)
+        return error is None
 
     def _poll(self) -> None:
         now, pause_s = self.table.timer.clock.now(), self.options.retry_every_s
@@ -298,35 +277,33 @@ class Waiter(WheelEntry):
             self.refuse()
             return
         if self not in self._queues.pollers:
-            if not self._may_wait():
+            if not self._admitted():
                 return
             self._queues.pollers.add(self)
-        # Cut short so that the last try comes when the time is up.
+        # The last pause is shorter, so that the last try comes when the time is up.
         self.wait_until(now + pause_s if self.until is None else min(now + pause_s, self.until))
 
     def wait_until(self, when: float) -> None:
-        """Come due on the wheel, where it is not, at ``when``, in seconds of the timer's clock."""
+        """Schedule the waiter for ``when``, in seconds of the timer's clock."""
         self.table.timer.wheel.schedule(self, self.table.timer.scale.ceil(when))
 
     def on_timeout(self, now: float) -> None:
-        """The wheel says that the time has come."""
+        """End the wait, or, if it polls, try again."""
         if self in self.table.timer.wheel:
-            return  # it has begun anew meanwhile: who was ahead of it was late in the same step
+            return  # it has begun anew meanwhile: the waiter that it followed was late in the same step
         if self.queue is not None:
             self.queue.on_waiter_timeout(self)
         elif not self.over and self._request is None:
-            self.fail_unanswered()  # it stands behind one who asks for the first time
-        elif not self.over and self._polls:  # else it has begun to ask in the same step, which ends by itself
-            # Its second try asks in a form that tells what kind of key is in the way.
-            self.try_once(self._tried, waiting=self._lock_type.registers_waiters or self._attempts == 1)
+            self.fail_unanswered()  # it is a follower
+        elif not self.over and self._polls:  # else it has begun a try in the same step, which ends by itself
+            # The second try is the call of a script, whose reply names the type of a foreign key.
+            self.try_once(self._tried, waiting=self.lock_type.registers_waiters or self._attempts == 1)
 
     @property
     def above(self) -> EngineState:
-        """The engine."""
         return self.table.state
 
     def crashed(self, error: Exception) -> None:
-        """End all waits: the library's own code has failed in the middle of one."""
         self._queues.crashed(error)
         self.fail(internal_error(error, self.key))  # it may not have been in a queue
 
@@ -338,45 +315,45 @@ class Waiter(WheelEntry):
             self._queues.pollers.discard(self)
 
     def succeed(self, leases: Sequence[Lease]) -> None:
-        """It is granted."""
+        """Complete the wait with granted leases."""
         self._end()
-        self._request = None  # it refers to this, too, and the cycle would be left to the garbage collector
+        self._request = None  # it refers to this waiter, and the cycle would be left to the garbage collector
         self.leases = leases
         self.future.set_result(leases)
 
     def refuse(self) -> None:
-        """It is not granted in time."""
+        """Complete the wait without a grant."""
         self._end()
-        self._take_word_back()
+        self._clean_up_registration()
         self._request = None
         self.future.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """The server could not be asked. (By another of the same queue, perhaps, so a try may be under way.)"""
+        """Complete the wait with an error, possibly of another waiter's try while its own is in flight."""
         self._end()
         self.abort()
         self.future.set_exception(error)
 
     def fail_unanswered(self) -> None:
-        """Its time is up, and what it would have heard from somebody else's try has not come."""
+        """Fail a waiter whose time is up before there was an answer to the try that it shares."""
         waited_s = self.table.timer.now - self.began_at
         self.fail(no_answer(self.node, self._template[0].name, waited_s))
 
     @property
     def node(self) -> Node:
-        """Where its latest try has gone, or its first will go."""
+        """The node of its latest try, or of its first one to come."""
         return acquiring_node_of(self._template[0]) if self._request is None else self._request.node
 
-    def _take_word_back(self) -> None:
-        """Wait no more, also in the eyes of the server. (What is under way is cleaned up by itself.)"""
+    def _clean_up_registration(self) -> None:
+        """Remove its registration at the server. (A try in flight cleans up by itself.)"""
         request = self._request
-        if request is None or not (request.finished and self._blocking and self._lock_type.registers_waiters):
+        if request is None or not (request.finished and self._blocking and self.lock_type.registers_waiters):
             return
         if request.attempts or self._attempts > 1:  # else nothing was sent
             self.table.clean_up(request.leases)
 
     def give_up(self) -> None:
-        """The caller waits no more, or never hears: undo what was granted, or may have been."""
+        """End the wait of a caller that does not wait any more: undo what was granted, or may have been."""
         if self.over:
             held = [lease for lease in self.leases or () if lease.state <= EXTENDING]
             release_many(self.table, held, Future(noop))
@@ -384,20 +361,20 @@ class Waiter(WheelEntry):
         queue = self.queue
         self._end()
         if queue is not None:
-            queue.leave(self)
+            queue.remove(self)
         self.abort()
         if self._queues.in_flight.get(self.queue_key) is self:
-            for waiter in self.take_followers() or ():
+            for waiter in self.take_followers():
                 waiter.begin()
 
     def abort(self) -> None:
-        """End the try that is under way, if there is one, and undo what it may have been granted."""
+        """End the try in flight, if there is one, and undo what it may have been granted."""
         request = self._request
         if request is not None:
-            self._take_word_back()
+            self._clean_up_registration()
             request.future = Future(noop)
-            under_way = not request.finished
+            in_flight = not request.finished
             request.give_up()
-            if under_way and not request.attempts:
-                self._take_word_back()  # that of the tries before it: it has never been sent, and so undoes nothing
+            if in_flight and not request.attempts:
+                self._clean_up_registration()  # of earlier tries: this one was never sent, and so undoes nothing
             self._request = None
