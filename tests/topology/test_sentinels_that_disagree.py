@@ -96,6 +96,7 @@ def test_a_lock_is_kept_at_the_new_master_while_the_failover_lasts(lasting: Watc
 def test_locks_come_and_go_at_the_new_master_while_the_failover_lasts(lasting: Watched) -> None:
     old, new, _ = (server.client() for server in lasting.servers)
     with LockContext(client_of(lasting)) as known, known.lock("before"):
+        eventually(lambda: replicated(lasting))
         fail_over(lasting.sentinels[0], lasting.servers[1])
         old.replicaof("127.0.0.1", lasting.servers[1].port)  # as another Sentinel does after ten seconds
         with LockContext(client_of(lasting)) as fresh:
