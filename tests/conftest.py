@@ -24,16 +24,17 @@ from typing import Any
 import pytest
 import redis
 
-from tests.aio.support import NewLoop, Run, loop_factory, watched_run
-from tests.family.callers import APIS, Caller, NewCaller, callers
-from tests.redis.support import Backend
+from tests.support.backend import Backend
+from tests.support.callers import APIS, Caller, NewCaller, callers
+from tests.support.event_loops import NewLoop, Run, loop_factory, watched_run
 from tests.support.logged import Log, logged
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills
+from tests.support.timers import NewTimer
 from tests.support.tls import TlsFiles, make_tls_files
-from wheel_lock import LockContext
-from wheel_lock.testing import EmbeddedServer
+from wheel_lock import HashedWheelTimer, LockContext
+from wheel_lock.testing import EmbeddedServer, ManualClock
 
 _MARKERS = (
     "servers(*kinds): the servers that `backend` is",
@@ -225,6 +226,32 @@ def standstills() -> Iterator[Standstills]:
     """When the test's own process was kept from running."""
     with Standstills() as standstills:
         yield standstills
+
+
+@pytest.fixture
+def new_timer() -> Iterator[NewTimer]:
+    """Makes timers, and stops them when the test is over."""
+    timers: list[HashedWheelTimer] = []
+
+    def make(**options: Any) -> HashedWheelTimer:
+        timer = HashedWheelTimer(**options)
+        timers.append(timer)
+        return timer
+
+    yield make
+    for timer in timers:
+        timer.stop()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def timer(new_timer: NewTimer, clock: ManualClock) -> HashedWheelTimer:
+    """A timer with a thread, by a clock that the test moves."""
+    return new_timer(clock=clock)
 
 
 @pytest.fixture(params=APIS)

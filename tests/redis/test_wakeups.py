@@ -16,8 +16,9 @@ from typing import Any, Self
 
 import pytest
 
-from tests.family.callers import Caller
-from tests.redis.support import BOTH, LONG_S, Backend, Background, Clock, connected, in_thread
+from tests.support.backend import BOTH, LONG_S, Backend, Clock, connected
+from tests.support.background import Background, in_thread
+from tests.support.callers import Caller
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, Lock, LockContext, LockNotAcquired, LockTimeout, TooManyLocks
 from wheel_lock.testing import fake_context
