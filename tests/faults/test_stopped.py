@@ -247,7 +247,7 @@ def test_subscriptions_of_those_who_wait(fresh_redis: RedisServer) -> None:
         assert put_off <= 2
         fresh_redis.resume()
         with fresh_redis.client() as view:
-            eventually(lambda: len(view.pubsub_pipelines()) == 1)
+            eventually(lambda: len(view.pubsub_channels()) == 1)
         held.release()
         waiting.join()
 

@@ -320,7 +320,7 @@ def test_a_connection_has_the_capabilities_of_its_own_server() -> None:
         connector = RedisPyConnector(client_of(liar))
         connection = connector.connect(LONG_S)
         try:
-            assert [each.level for each in (connection, *others)] == [FLAGGED, PLAIN]
+            assert [each.capability for each in (connection, *others)] == [FLAGGED, PLAIN]
         finally:
             for each in (connection, *others):
                 each.close()

@@ -128,7 +128,10 @@ class Losses:
     def all_told(self) -> list[LostEvent]:
         """What it has been told once everything that was on its way has arrived."""
         assert NOTIFIER.drain(LONG_S)
-        return self.events
+        events = list(self.events)
+        # A loss that came in between is logged, and warned of, on another thread than the one on which the callback runs.
+        assert NOTIFIER.drain(LONG_S)
+        return events
 
 
 @contextmanager

@@ -147,6 +147,7 @@ class AsyncFuture(CallerOperation[T]):
             raise
         finally:
             mailbox.expected.discard(self)
+            self.undeliverable = None  # what it refers to refers to this
 
     def pause(self) -> Generator[Any, None, None]:
         yield  # as asyncio.sleep(0) does

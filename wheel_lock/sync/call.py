@@ -65,6 +65,7 @@ class SyncFuture(CallerOperation[T]):
     @uninterrupted_start
     def wait(self) -> Iterable[Any]:
         try:
+            self.undeliverable = None  # what it refers to refers to this
             look_s = _LOOK_AROUND_S
             while not self._gate.acquire(timeout=look_s):
                 look_s = min(2 * look_s, _LONGEST_LOOK_S)
