@@ -15,6 +15,7 @@ A test may be an `async def`: it is run by `run`.
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import signal
@@ -23,6 +24,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis.utils
 
 from tests.support.backend import Backend
 from tests.support.callers import APIS, Caller, NewCaller, callers
@@ -35,6 +37,9 @@ from tests.support.timers import NewTimer
 from tests.support.tls import TlsFiles, make_tls_files
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.testing import EmbeddedServer, ManualClock
+
+# redis-py looks it up for each client in the files of the installed packages, which takes a millisecond.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 _MARKERS = (
     "servers(*kinds): the servers that `backend` is",
@@ -71,6 +76,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if fixture in metafunc.fixturenames:
             chosen = metafunc.definition.get_closest_marker(marker)
             metafunc.parametrize(fixture, chosen.args if chosen else default, indirect=True)
+
+
+# Here fixtures of a module start many processes, or one that is slow to start.
+_RUN_BY_FILE = tuple(f"tests/{part}" for part in ("crowds/", "greenlets/", "interop/", "quorum/", "topology/"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand tests out one by one, but for files whose tests share what is dear to start."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid.partition("::")[0] if nodeid.startswith(_RUN_BY_FILE) else nodeid
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # begin with what takes long, so that no process waits for another at the end
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish() -> None:

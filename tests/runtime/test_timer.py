@@ -29,9 +29,12 @@ from tests.support.timers import (
 )
 from tests.support.waiting import eventually
 from wheel_lock.errors import TimerStopped, TooManyTimeouts
-from wheel_lock.runtime.loop import LOOPS
+from wheel_lock.runtime import loop as loop_module
+from wheel_lock.runtime import timer as timer_module
+from wheel_lock.runtime.loop import Loop
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import MANY_TIMERS, HashedWheelTimer, Timeout
+from wheel_lock.runtime.weak_registry import WeakRegistry
 from wheel_lock.testing import ManualClock, settle
 
 TICK_S = 0.01
@@ -414,17 +417,15 @@ def test_a_task_that_sleeps_delays_no_tick(timer: HashedWheelTimer, clock: Manua
 # Many timers
 
 
-def fill_up(timers: list[HashedWheelTimer], until: int) -> None:
-    gc.collect()
-    while len(LOOPS) < until:
-        timers.append(HashedWheelTimer(threaded=False))
-
-
-def test_very_many_timers_are_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
-    timers: list[HashedWheelTimer] = []
-    fill_up(timers, MANY_TIMERS - 1)
+def test_very_many_timers_are_warned_about_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loops = WeakRegistry[Loop]()  # without the timers of other tests
+    for module in (loop_module, timer_module):
+        monkeypatch.setattr(module, "LOOPS", loops)
+    timers = [HashedWheelTimer(threaded=False) for _ in range(MANY_TIMERS - 1)]
     assert messages(caplog) == []
-    fill_up(timers, MANY_TIMERS + 5)
+    timers += [HashedWheelTimer(threaded=False) for _ in range(6)]
     (message,) = messages(caplog, logging.WARNING)
     assert message.startswith(f"{MANY_TIMERS} timers exist")
 
