@@ -417,12 +417,16 @@ def test_a_task_that_sleeps_delays_no_tick(timer: HashedWheelTimer, clock: Manua
 # Many timers
 
 
-def test_very_many_timers_are_warned_about_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    loops = WeakRegistry[Loop]()  # without the timers of other tests
+@pytest.fixture
+def no_other_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timers of other tests do not count."""
+    loops = WeakRegistry[Loop]()
     for module in (loop_module, timer_module):
         monkeypatch.setattr(module, "LOOPS", loops)
+
+
+@pytest.mark.usefixtures("no_other_timers")
+def test_very_many_timers_are_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
     timers = [HashedWheelTimer(threaded=False) for _ in range(MANY_TIMERS - 1)]
     assert messages(caplog) == []
     timers += [HashedWheelTimer(threaded=False) for _ in range(6)]
@@ -430,6 +434,7 @@ def test_very_many_timers_are_warned_about_once(
     assert message.startswith(f"{MANY_TIMERS} timers exist")
 
 
+@pytest.mark.usefixtures("no_other_timers")
 def test_timers_that_are_stopped_are_not_many_timers(caplog: pytest.LogCaptureFixture) -> None:
     # As in Netty, where stop() takes the timer off the count: a stopped one is no thread.
     stopped: list[HashedWheelTimer] = []
