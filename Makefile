@@ -6,8 +6,7 @@ BIN := .venv/bin
 WORKERS := 6
 
 # The tests start hundreds of programs. Each would compile the package anew where no bytecode is kept.
-export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
-unexport PYTHONDONTWRITEBYTECODE
+PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/pycache $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz lint audit lock bench clean setup-demo setup-dev setup-redis
@@ -21,10 +20,10 @@ demo: setup-demo ## show the library at work; needs no Redis server
 	$(BIN)/wheel-lock demo $(ARGS)
 
 test: setup-dev setup-redis ## run the tests against real Redis servers
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --benchmark-disable $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup --benchmark-disable $(ARGS)
 
 fuzz: setup-dev ## send FUZZ_REPLIES (200000) hostile replies of each form; FUZZ_SEED chooses others
-	FUZZ_REPLIES=$${FUZZ_REPLIES:-200000} $(BIN)/python -m pytest -n $(WORKERS) -o faulthandler_timeout=0 tests/hostile $(ARGS)
+	FUZZ_REPLIES=$${FUZZ_REPLIES:-200000} $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/hostile $(ARGS)
 
 lint: setup-dev ## ruff check, ruff format --check, mypy --strict
 	$(BIN)/ruff check
