@@ -26,8 +26,8 @@ import redis
 
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from tests.topology.nodes import MASTERS, Nodes
-from tests.topology.watched import FAILOVER_S, Watched
+from tests.topology.cluster_nodes import MASTERS, Nodes
+from tests.topology.watched_master import FAILOVER_S, Watched
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LostEvent
 from wheel_lock.cli.watch import StatusLine
 from wheel_lock.observe.stats import Histogram

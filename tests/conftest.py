@@ -15,6 +15,7 @@ A test may be an `async def`: it is run by `run`.
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import signal
@@ -23,17 +24,22 @@ from typing import Any
 
 import pytest
 import redis
+import redis.utils
 
-from tests.aio.support import NewLoop, Run, loop_factory, watched_run
-from tests.family.callers import APIS, Caller, NewCaller, callers
-from tests.redis.support import Backend
+from tests.support.backend import Backend
+from tests.support.callers import APIS, Caller, NewCaller, callers
+from tests.support.event_loops import NewLoop, Run, loop_factory, watched_run
 from tests.support.logged import Log, logged
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills
+from tests.support.timers import NewTimer
 from tests.support.tls import TlsFiles, make_tls_files
-from wheel_lock import LockContext
-from wheel_lock.testing import EmbeddedServer
+from wheel_lock import HashedWheelTimer, LockContext
+from wheel_lock.testing import EmbeddedServer, ManualClock
+
+# redis-py looks it up for each client in the files of the installed packages, which takes a millisecond.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 _MARKERS = (
     "servers(*kinds): the servers that `backend` is",
@@ -70,6 +76,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if fixture in metafunc.fixturenames:
             chosen = metafunc.definition.get_closest_marker(marker)
             metafunc.parametrize(fixture, chosen.args if chosen else default, indirect=True)
+
+
+# Here fixtures of a module start many processes, or one that is slow to start.
+_RUN_BY_FILE = tuple(f"tests/{part}" for part in ("crowds/", "greenlets/", "interop/", "quorum/", "topology/"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand tests out one by one, but for files whose tests share what is dear to start."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid.partition("::")[0] if nodeid.startswith(_RUN_BY_FILE) else nodeid
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # begin with what takes long, so that no process waits for another at the end
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish() -> None:
@@ -225,6 +252,32 @@ def standstills() -> Iterator[Standstills]:
     """When the test's own process was kept from running."""
     with Standstills() as standstills:
         yield standstills
+
+
+@pytest.fixture
+def new_timer() -> Iterator[NewTimer]:
+    """Makes timers, and stops them when the test is over."""
+    timers: list[HashedWheelTimer] = []
+
+    def make(**options: Any) -> HashedWheelTimer:
+        timer = HashedWheelTimer(**options)
+        timers.append(timer)
+        return timer
+
+    yield make
+    for timer in timers:
+        timer.stop()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def timer(new_timer: NewTimer, clock: ManualClock) -> HashedWheelTimer:
+    """A timer with a thread, by a clock that the test moves."""
+    return new_timer(clock=clock)
 
 
 @pytest.fixture(params=APIS)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.aio.lock_loser import LockLoser
-from tests.redis.support import Backend
+from tests.support.backend import Backend
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.redis.support import Backend, Clock
+from tests.support.backend import Backend, Clock
 from wheel_lock import LockContext
 from wheel_lock.asyncio import Lock
 

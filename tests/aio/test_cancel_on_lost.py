@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 import pytest
 
 from tests.aio.lock_loser import TIMEOUT_S, LockLoser, cancelling, undisturbed
-from tests.aio.support import ended, raising, until
+from tests.support.event_loops import ended, raising, until
 from wheel_lock import LockLost, LossReason
 from wheel_lock.aio import call as aio_call
 from wheel_lock.aio.cancellation import CancelOnLoss

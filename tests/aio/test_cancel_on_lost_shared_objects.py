@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.aio.lock_loser import LockLoser, cancelling, undisturbed
-from tests.aio.support import at_once, ended, raising, until
+from tests.support.event_loops import at_once, ended, raising, until
 from wheel_lock import LockLost, LockNotHeld, LossReason
 from wheel_lock.asyncio import Lock
 

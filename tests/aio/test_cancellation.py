@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.aio.support import at_once, ended, nothing_is_left, raising, until, waiting
-from tests.redis.support import Backend
+from tests.support.backend import Backend
+from tests.support.event_loops import at_once, ended, nothing_is_left, raising, until, waiting
 from tests.support.proxy import TcpProxy
 from wheel_lock import LockContext, LockNotHeld
 from wheel_lock.asyncio import AsyncContext

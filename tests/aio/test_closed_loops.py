@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.aio.lock_loser import LockLoser
-from tests.aio.support import NewLoop, Run, settled, until
-from tests.family.support import make
 from tests.faults.support import recorded_warnings
-from tests.redis.support import LONG_S, Backend, Losses
+from tests.support.backend import LONG_S, Backend, Losses
+from tests.support.event_loops import NewLoop, Run, settled, until
+from tests.support.lock_types import make
 from tests.support.logged import Log
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.aio.support import ended, until
-from tests.redis.support import Backend, none_left, of
+from tests.support.backend import Backend, none_left, of
+from tests.support.event_loops import ended, until
 from wheel_lock import LockContext
 from wheel_lock.asyncio import Lock
 from wheel_lock.locks.bulk import BulkAcquire

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.aio.support import NewLoop, Run, ended, waiting
 from tests.faults.support import recorded_warnings
-from tests.redis.support import LONG_S, Backend
+from tests.support.backend import LONG_S, Backend
+from tests.support.event_loops import NewLoop, Run, ended, waiting
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, decorator
 from wheel_lock.aio import call as aio_call

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.aio.lock_loser import LockLoser
-from tests.aio.support import NewLoop, until
-from tests.redis.support import Background
+from tests.support.background import Background
+from tests.support.event_loops import NewLoop, until
 from wheel_lock import LossReason, LostEvent
 
 pytestmark = pytest.mark.loops("asyncio", "uvloop")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.aio.support import at_once
-from tests.redis.support import LONG_S
+from tests.support.backend import LONG_S
+from tests.support.event_loops import at_once
 from tests.support.ports import candidate_port
 from wheel_lock import ContextClosed, LockContext, LockLost, LockNotHeld, LossReason, WheelLockError
 from wheel_lock.asyncio import Lock

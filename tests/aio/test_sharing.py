@@ -9,8 +9,9 @@ import threading
 
 import pytest
 
-from tests.aio.support import NewLoop, at_once, nothing_is_left, until, waiting
-from tests.redis.support import Backend, Background, in_thread
+from tests.support.backend import Backend
+from tests.support.background import Background, in_thread
+from tests.support.event_loops import NewLoop, at_once, nothing_is_left, until, waiting
 from tests.support.ports import candidate_port
 from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LockUnavailable, LossReason, TooManyLocks
 from wheel_lock.asyncio import Lock

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.cli.support import ROOT
+from tests.cli.program import ROOT
 from tests.support.ports import candidate_port
 from wheel_lock import __version__
 from wheel_lock.cli import main

@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from tests.cli.support import start
+from tests.cli.program import start
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock.cli import main

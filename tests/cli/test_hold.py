@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.cli.support import start
+from tests.cli.program import start
 from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills, running
 from tests.support.waiting import eventually

@@ -21,7 +21,7 @@ from tests.faults.holders import ROOT
 from tests.support.redis_server import RedisServer
 
 PROCESSES, WORKERS = 4, 8
-STARTING_S, DISTURBED_S, QUIET_S = 1.5, 20.0, 6.5
+STARTING_S, DISTURBED_S, QUIET_S = 1.5, 12.0, 6.0
 STOOD_S = 0.25  # for less than that nothing needs an excuse
 FAR_BEHIND_S = 20.0  # only a deadlock takes a process longer to come to its end
 
@@ -105,9 +105,9 @@ def _disturb(server: RedisServer, processes: list[subprocess.Popen[str]], until:
     """One disturbance after the other; return when each process was stopped, for longer than a lease lasts."""
     client, stops = server.client(), []
     number = 0
-    while time.monotonic() < until - 2 * TIMEOUT_S:
+    while number < len(processes) or time.monotonic() < until - 2 * TIMEOUT_S:
         for what in ("script flush", "client kill type normal", "stop", "client kill type pubsub"):
-            time.sleep(random.uniform(0.2, 0.5))
+            time.sleep(random.uniform(0.1, 0.4))
             if what == "stop":
                 stops.append(_stop_for_a_while(processes[number % PROCESSES], number % PROCESSES))
                 number += 1

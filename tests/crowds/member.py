@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.crowds.apis import Tasks, Threads
 from tests.crowds.checker import Claim
-from tests.crowds.faces import Tasks, Threads
 from tests.crowds.workers import KINDS
 from tests.faults.checker import Loss
 from tests.support.standstill import Standstills

@@ -1,6 +1,6 @@
 """Everybody at once, in every kind of lock at the same time: threads and tasks of several processes, disturbed all along.
 
-They run once, for half a minute; each test looks at what came of one kind.
+They run once, for twenty seconds; each test looks at what came of one kind.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from redis.exceptions import LockError
 
+from tests.crowds.apis import done
 from tests.crowds.checker import Claim, Mode
-from tests.crowds.faces import done
 from tests.faults.checker import Belief, Ending, Loss
 from tests.faults.holder import to_monotonic
 from wheel_lock import LockLost, LocksLost, LockTimeout, LockUnavailable, LostEvent, UpgradeRefused

@@ -16,7 +16,7 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.cli.support import start
+from tests.cli.program import start
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockUnavailable
 from wheel_lock.embedded import admission

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.waiters import WaitingRig
+from tests.engine.waiting_rig import WaitingRig
 
 
 def pytest_configure(config: pytest.Config) -> None:

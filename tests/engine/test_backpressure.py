@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.support import FINE, NIL, OK, START, Attempt, Rig, array, integer, names, runs
-from tests.engine.waiters import WaitingRig
+from tests.engine.rig import FINE, NIL, OK, START, Attempt, Rig, array, integer, names, runs
+from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.errors import LockTimeout

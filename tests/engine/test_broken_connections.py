@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.support import (
+from tests.engine.rig import (
     BUSY,
     FINE,
     NIL,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from tests.engine.support import NotingRequest, PairConnection, Rig
+from tests.engine.rig import NotingRequest, PairConnection, Rig
 from tests.engine.test_broken_connections import NONSENSE
 from tests.hostile.fuzzing import Listener, wired
 from tests.support.tls import TlsFiles

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.support import FINE, GONE, NOSCRIPT, OK, Rig, array, error, failure, integer, names
+from tests.engine.rig import FINE, GONE, NOSCRIPT, OK, Rig, array, error, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
 

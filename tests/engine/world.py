@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from tests.engine.history import History, Loss
-from tests.engine.model import ModelServer, Subscriptions, message
-from tests.engine.support import START, TICK_S, Attempt, Command, ScriptedServer, error
-from tests.engine.waiters import Wait, WaitingRig
+from tests.engine.model_server import ModelServer, Subscriptions, message
+from tests.engine.rig import START, TICK_S, Attempt, Command, ScriptedServer, error
+from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost
 from wheel_lock.lease import EXTENDING, Lease

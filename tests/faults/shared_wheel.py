@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import redis
 
-from tests.faults.network import MeddlingProxy
+from tests.faults.meddling_proxy import MeddlingProxy
 from tests.faults.support import LATE_S, Losses, Pulse, now
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.aio.support import NewLoop, ended, loop_factory, nothing_is_left, until, waiting
 from tests.faults.support import Pulse, now, own_context, raise_in, timer_thread
-from tests.redis.support import LONG_S
 from tests.redis.test_exit import Script
+from tests.support.backend import LONG_S
+from tests.support.event_loops import NewLoop, ended, loop_factory, nothing_is_left, until, waiting
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually

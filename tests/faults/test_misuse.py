@@ -48,7 +48,7 @@ def test_fault_41_a_value_that_makes_no_sense_is_refused_before_any_io(
 ) -> None:
     """41. A timeout of 0, negative, NaN, 2**63 and the like: a clear error before any I/O.
 
-    What makes no sense tests/unit/test_options.py says; here it is that each method looks before it sends.
+    What makes no sense tests/test_options.py says; here it is that each method looks before it sends.
     """
     bad: dict[str, Any] = {"timeout": 0, "renew_every": math.nan, "max_hold": -1.0, "retry_every": 2**63}
     too_late: dict[str, Any] = {"timeout": 1.0, "renew_every": 0.988}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.faults.network import MeddlingProxy
+from tests.faults.meddling_proxy import MeddlingProxy
 from tests.faults.sent_commands import commands, of_kind
 from tests.faults.shared_wheel import (
     LONG_S,
@@ -26,7 +26,7 @@ from tests.faults.shared_wheel import (
     take_over,
 )
 from tests.faults.support import LATE_S, FencedRegister, now
-from tests.redis.support import Background
+from tests.support.background import Background
 from tests.support.proxy import Direction
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -281,7 +281,8 @@ def test_a_reset_at_any_byte_of_a_small_pipeline_answers_every_command_rightly(
     whole.assert_outcomes()
     size = len(networks[0].seen(direction))
 
-    stride = 1 if direction == "to_client" else 3  # every byte of a request is cut at in tests/engine/test_broken.py
+    # Every byte of a request is cut at in tests/engine/test_broken_connections.py.
+    stride = 1 if direction == "to_client" else 3
 
     def cut_at_every_byte(first: int, context: LockContext, network: MeddlingProxy) -> None:
         for k in range(first * stride, size, LANES * stride):
@@ -416,8 +417,8 @@ def test_a_connection_lost_while_the_server_is_full_is_replaced_when_it_is_not(
 
 # -- 44. Malformed or hostile server replies: the channel is dropped, every entry unknown, the thread lives. -----------
 
-# Which replies are nonsense, and what each request makes of them, tests/engine/test_broken.py says; here are some of each
-# sort, from a real server over TCP.
+# Which replies are nonsense, and what each request makes of them, tests/engine/test_broken_connections.py says; here are
+# some of each sort, from a real server over TCP.
 NONSENSE = {
     "no protocol": b"HTTP/1.1 400 Bad Request\r\n\r\n",
     "absurd length of a list": b"*4294967296\r\n",

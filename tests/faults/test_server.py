@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 import redis
 
-from tests.faults.network import MeddlingProxy
+from tests.faults.meddling_proxy import MeddlingProxy
 from tests.faults.sent_commands import commands, of_kind
 from tests.faults.shared_wheel import (
     LONG_S,
@@ -21,7 +21,7 @@ from tests.faults.shared_wheel import (
     take_over,
 )
 from tests.faults.support import FencedRegister, Losses
-from tests.redis.support import Background
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer, redis_server_version, require_redis_7
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockServerError, LocksLost, LossReason, LostEvent

@@ -12,9 +12,10 @@ import pytest
 import redis
 import redis.asyncio
 
-from tests.family.support import KINDS, make
 from tests.faults.support import Pulse, now
-from tests.redis.support import LONG_S, Background
+from tests.support.backend import LONG_S
+from tests.support.background import Background
+from tests.support.lock_types import KINDS, make
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockTimeout, LockUnavailable

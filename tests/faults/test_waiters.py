@@ -14,11 +14,11 @@ import pytest
 import redis
 
 from tests.faults.holders import ROOT, Holder
+from tests.faults.meddling_proxy import MeddlingProxy
 from tests.faults.monitor import Monitor
-from tests.faults.network import MeddlingProxy
 from tests.faults.support import Pulse, own_context
 from tests.faults.test_thread_death import kill_timer_thread
-from tests.redis.support import Background
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, Lock, LockContext, LockServerError, LockUnavailable

@@ -17,8 +17,8 @@ from typing import Any
 import redis
 from redis.sentinel import Sentinel
 
-from tests.engine.support import NIL, ScriptedConnector, agreement
-from tests.engine.waiters import WaitingRig
+from tests.engine.rig import NIL, ScriptedConnector, agreement
+from tests.engine.waiting_rig import WaitingRig
 from tests.hostile.replies import Replies
 from wheel_lock.engine.engine import Engine
 from wheel_lock.lease import Event, Lease

@@ -14,7 +14,8 @@ from django.core.cache import caches
 from redis.exceptions import LockError, LockNotOwnedError
 
 from tests.interop.page import as_module
-from tests.redis.support import LONG_S, Background
+from tests.support.backend import LONG_S
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext

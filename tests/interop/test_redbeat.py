@@ -13,7 +13,8 @@ from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
 from redis.exceptions import LockNotOwnedError
 
 from tests.interop.page import as_module
-from tests.redis.support import LONG_S, Background
+from tests.support.backend import LONG_S
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock.redis_lock import Lock

@@ -15,7 +15,8 @@ import pytest
 import redis
 
 from tests.interop.redisson_peer import ANSWER_TIMEOUT_S, JavaError, JavaThread, LockPeer, class_path
-from tests.redis.support import LONG_S, Backend, Background, Losses
+from tests.support.backend import LONG_S, Backend, Losses
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills, running
 from tests.support.waiting import eventually

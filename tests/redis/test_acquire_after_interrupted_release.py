@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.redis.support import LONG_S, Background, interrupted
+from tests.support.backend import LONG_S, interrupted
+from tests.support.background import Background
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockAlreadyHeld, LockContext
 from wheel_lock.lease import Lease

@@ -8,8 +8,9 @@ import threading
 import pytest
 import redis
 
-from tests.family.callers import Caller
-from tests.redis.support import BOTH, Backend, Background, Losses, connected, interrupted, none_left, of
+from tests.support.backend import BOTH, Backend, Losses, connected, interrupted, none_left, of
+from tests.support.background import Background
+from tests.support.callers import Caller
 from tests.support.waiting import eventually
 from wheel_lock import (
     LockContext,

@@ -15,7 +15,7 @@ import pytest
 import redis
 from redis.credentials import CredentialProvider
 
-from tests.redis.support import LONG_S, Backend, token_of
+from tests.support.backend import LONG_S, Backend, token_of
 from tests.support.redis_server import RedisServer
 from tests.support.tls import TlsFiles, make_tls_files
 from tests.support.waiting import eventually

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.redis.support import BOTH, LONG_S, Backend, Background, Losses
+from tests.support.backend import BOTH, LONG_S, Backend, Losses
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import (

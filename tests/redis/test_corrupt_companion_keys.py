@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.redis.support import LONG_S, Backend
+from tests.support.backend import LONG_S, Backend
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
 from wheel_lock.protocol.keys import fence_key, permits_key, queue_keys

@@ -19,7 +19,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.redis.support import BOTH, Backend, Background
+from tests.support.backend import BOTH, Backend
+from tests.support.background import Background
 from tests.support.waiting import eventually
 from wheel_lock import LockAlreadyHeld, LockContext, LockLost, LockNotAcquired
 from wheel_lock.decorator import _calls

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.redis.support import Backend
+from tests.support.backend import Backend
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 

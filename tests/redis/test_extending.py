@@ -7,17 +7,9 @@ import time
 
 import pytest
 
-from tests.family.callers import Caller
-from tests.redis.support import (
-    BOTH,
-    LONG_S,
-    Backend,
-    Background,
-    Losses,
-    believes_no_longer_than_the_server,
-    connected,
-    token_of,
-)
+from tests.support.backend import BOTH, LONG_S, Backend, Losses, believes_no_longer_than_the_server, connected, token_of
+from tests.support.background import Background
+from tests.support.callers import Caller
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockServerError, LockTimeout, LockUnavailable, LossReason, WheelLockError

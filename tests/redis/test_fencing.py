@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.family.callers import Caller
-from tests.redis.support import BOTH, LONG_S, Backend, Background, token_of
+from tests.support.backend import BOTH, LONG_S, Backend, token_of
+from tests.support.background import Background
+from tests.support.callers import Caller
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext, LockServerError

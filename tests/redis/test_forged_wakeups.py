@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.redis.support import LONG_S, Backend, Background
+from tests.support.backend import LONG_S, Backend
+from tests.support.background import Background
 from tests.support.waiting import eventually
 from wheel_lock import LockContext
 

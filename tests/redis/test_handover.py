@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.redis.support import BOTH, Backend, Losses, believes_no_longer_than_the_server, in_thread, token_of
+from tests.support.backend import BOTH, Backend, Losses, believes_no_longer_than_the_server, token_of
+from tests.support.background import in_thread
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext, LockLost, LockNotHeld, LossReason, WheelLockError, WrongThread
 

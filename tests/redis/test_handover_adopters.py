@@ -13,7 +13,8 @@ from typing import Self
 
 import pytest
 
-from tests.redis.support import LONG_S, Backend, Background, in_thread
+from tests.support.backend import LONG_S, Backend
+from tests.support.background import Background, in_thread
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, Lock, LockContext, LockLost, TooManyLocks, WrongThread
 

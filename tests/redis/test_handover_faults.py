@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.redis.support import LONG_S, Backend, Background, connected, token_of
+from tests.support.backend import LONG_S, Backend, connected, token_of
+from tests.support.background import Background
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockNotAcquired, LockTimeout, LockUnavailable, LossReason

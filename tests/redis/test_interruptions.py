@@ -17,10 +17,10 @@ import pytest
 import redis
 import redis.asyncio
 
-from tests.family.support import KINDS, make
-from tests.redis.redis_locks import ours
-from tests.redis.support import LONG_S, Backend, without_collection
+from tests.redis_lock.party import ours
+from tests.support.backend import LONG_S, Backend, without_collection
 from tests.support.interruptions import Interruption, Struck, at_every_place
+from tests.support.lock_types import KINDS, make
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, WheelLockError

@@ -11,7 +11,8 @@ import pytest
 import redis
 from redis.lock import Lock as RedisPyLock
 
-from tests.redis.support import BOTH, LONG_S, REFUSED_S, Backend, Background
+from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend
+from tests.support.background import Background
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
 from wheel_lock.runtime.notifier import NOTIFIER

@@ -12,8 +12,8 @@ import pytest
 import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
-from tests.family.callers import APIS, Caller
-from tests.redis.support import BOTH, LONG_S, REFUSED_S, Backend, believes_no_longer_than_the_server, token_of
+from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend, believes_no_longer_than_the_server, token_of
+from tests.support.callers import APIS, Caller
 from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,
@@ -300,7 +300,7 @@ WRONG_TERMS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("api", APIS)
 def test_what_cannot_work_is_refused_before_any_io(nowhere: LockContext, api: str) -> None:
-    """What values these are is tested in tests/unit/test_options.py; here that each is looked at, and where."""
+    """What values these are is tested in tests/test_options.py; here that each is looked at, and where."""
     locks: Any = nowhere if api == "threads" else nowhere.asyncio
     for terms in WRONG_TERMS:
         with pytest.raises(ValueError, match=list(terms)[-1]):

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import redis
 
-from tests.family.callers import Caller
-from tests.redis.support import BOTH, LONG_S, Backend, Background, Losses, connected, in_thread, token_of
+from tests.support.backend import BOTH, LONG_S, Backend, Losses, connected, token_of
+from tests.support.background import Background, in_thread
+from tests.support.callers import Caller
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import (

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.redis.support import BOTH, LONG_S, Backend, Clock, Losses, believes_no_longer_than_the_server, token_of
+from tests.support.backend import BOTH, LONG_S, Backend, Clock, Losses, believes_no_longer_than_the_server, token_of
 from tests.support.redis_server import redis_server_version
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, LockContext, LockLost, LossReason, LostEvent

@@ -13,7 +13,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from tests.redis.support import Backend
+from tests.support.backend import Backend
 from wheel_lock import InvalidHandoff, LockContext
 from wheel_lock.options import RESERVED, lock_token
 from wheel_lock.protocol import keys

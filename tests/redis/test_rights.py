@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.redis.support import BOTH, LONG_S, REFUSED_S, Backend
+from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError, LostEvent
 from wheel_lock.protocol import scripts

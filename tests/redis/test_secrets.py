@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.redis.support import LONG_S, Backend, Losses, connected, in_thread, token_of
+from tests.support.backend import LONG_S, Backend, Losses, connected, token_of
+from tests.support.background import in_thread
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, WheelLockError

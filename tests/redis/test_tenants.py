@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.redis.support import LONG_S, REFUSED_S, Backend, Background
+from tests.support.backend import LONG_S, REFUSED_S, Backend
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer, redis_server_version
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError

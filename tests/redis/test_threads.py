@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import pytest
 import redis
 
-from tests.redis.support import BOTH, LONG_S, Backend, Background, Losses, in_thread, token_of
+from tests.support.backend import BOTH, LONG_S, Backend, Losses, token_of
+from tests.support.background import Background, in_thread
 from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,

@@ -10,18 +10,9 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from tests.family.callers import Caller, NewCaller
-from tests.redis.support import (
-    BOTH,
-    LONG_S,
-    REFUSED_S,
-    Backend,
-    Background,
-    connected,
-    interrupt_after,
-    interrupted,
-    token_of,
-)
+from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend, connected, interrupt_after, interrupted, token_of
+from tests.support.background import Background
+from tests.support.callers import Caller, NewCaller
 from tests.support.ports import candidate_port
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer

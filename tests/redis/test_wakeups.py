@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -16,8 +16,10 @@ from typing import Any, Self
 
 import pytest
 
-from tests.family.callers import Caller
-from tests.redis.support import BOTH, LONG_S, Backend, Background, Clock, connected, in_thread
+from tests.support.backend import BOTH, LONG_S, Backend, Clock, connected
+from tests.support.background import Background, in_thread
+from tests.support.callers import Caller
+from tests.support.event_loops import Run
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, Lock, LockContext, LockNotAcquired, LockTimeout, TooManyLocks
 from wheel_lock.testing import fake_context
@@ -328,6 +330,23 @@ def test_nothing_is_left_of_those_who_went(real: Backend) -> None:
     assert real.view.get(NAME) == b"somebody"
 
 
+def kinds_of_garbage(take_turns: Callable[[], object]) -> Counter[str]:
+    """What of the library's objects is left in cycles, by the names of their classes."""
+    take_turns()
+    gc.collect()
+    gc.disable()
+    try:
+        take_turns()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        ours = [left for left in gc.garbage if type(left).__module__.startswith("wheel_lock")]
+        return Counter(type(left).__name__ for left in ours if getattr(left, "name", "dropped") == "dropped")
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
 def test_nothing_is_left_to_the_garbage_collector(real: Backend) -> None:
     context = real.context()
     lock, other = [context.lock("dropped", thread_local=False) for _ in range(2)]
@@ -341,22 +360,29 @@ def test_nothing_is_left_to_the_garbage_collector(real: Backend) -> None:
             other.release()
             assert lock.acquire()
             lock.release()
+            context.release_many(context.acquire_many(["dropped"]).values())
 
-    take_turns()
-    gc.collect()
-    gc.disable()
-    try:
-        take_turns()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        ours = [left for left in gc.garbage if type(left).__module__.startswith("wheel_lock")]
-        kinds = Counter(type(left).__name__ for left in ours if getattr(left, "name", "dropped") == "dropped")
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
     # A context that another test has dropped may be among it; what every acquire left would be there many times.
-    assert {name: times for name, times in kinds.items() if times >= 20} == {}
+    assert {name: times for name, times in kinds_of_garbage(take_turns).items() if times >= 20} == {}
+
+
+def test_tasks_leave_nothing_to_the_garbage_collector(real: Backend, run: Run) -> None:
+    context = real.context()
+    lock, other = [context.asyncio.lock("dropped", thread_local=False) for _ in range(2)]
+
+    async def take_turns() -> None:
+        for _ in range(20):
+            async with lock:
+                waiting = asyncio.create_task(other.acquire())
+                while context.stats().waiting == 0:
+                    await asyncio.sleep(0.001)
+            assert await waiting
+            await other.release()
+            locks = await context.asyncio.acquire_many(["dropped"])
+            await context.asyncio.release_many(locks.values())
+
+    garbage = kinds_of_garbage(lambda: run(take_turns()))
+    assert {name: times for name, times in garbage.items() if times >= 20} == {}
 
 
 def test_tasks_that_come_and_go_as_they_like_leave_nothing_behind(backend: Backend) -> None:

@@ -1,0 +1,1 @@
+"""Sentinels, replicas and clusters of real servers."""

@@ -6,23 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.topology.masters import Masters
-from tests.topology.moving import heal, patient
-from tests.topology.nodes import Nodes
+from tests.topology.cluster_nodes import Nodes
+from tests.topology.moving_slots import heal, patient
 from wheel_lock import LockContext
-
-
-@pytest.fixture(scope="session")
-def running() -> Iterator[Masters]:
-    with Masters() as masters:
-        yield masters
-
-
-@pytest.fixture
-def masters(running: Masters) -> Masters:
-    """All of them well, and empty."""
-    running.heal()
-    return running
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from tests.topology.moving import hung
-from tests.topology.nodes import MASTERS, Nodes
+from tests.topology.cluster_nodes import MASTERS, Nodes
+from tests.topology.moving_slots import hung
 from wheel_lock import LockContext, WheelLockError
 
 pytestmark = pytest.mark.slow

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 import pytest
 import redis.asyncio
 
-from tests.redis.support import Background
+from tests.support.background import Background
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
-from tests.topology.moving import home, is_renewed, listeners, names_in
-from tests.topology.nodes import CLIENTS, LONG_S, Nodes
+from tests.topology.cluster_nodes import CLIENTS, LONG_S, Nodes
+from tests.topology.moving_slots import home, is_renewed, listeners, names_in
 from wheel_lock import LockContext, LossReason, LostEvent
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 

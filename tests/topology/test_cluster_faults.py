@@ -22,15 +22,15 @@ from redis.asyncio.cluster import ClusterNode
 from redis.credentials import CredentialProvider
 
 from tests.faults.checker import Belief, History, check
-from tests.faults.network import MeddlingProxy
+from tests.faults.meddling_proxy import MeddlingProxy
 from tests.faults.support import FencedRegister
-from tests.redis.support import Background
+from tests.support.background import Background
 from tests.support.ports import candidate_port
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
-from tests.topology.moving import granted, home, hung, is_connected, is_renewed, names_at, names_in
-from tests.topology.nodes import LONG_S, MASTERS, Nodes
-from tests.topology.watched import Watched
+from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
+from tests.topology.moving_slots import granted, home, hung, is_connected, is_renewed, names_at, names_in
+from tests.topology.watched_master import Watched
 from wheel_lock import HashedWheelTimer, LockContext, LockLost, LockTimeout, LockUnavailable, LossReason, LostEvent
 from wheel_lock.engine.topology.cluster import ClusterRouter
 from wheel_lock.net.cluster import ClusterConnector

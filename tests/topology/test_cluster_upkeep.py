@@ -11,11 +11,13 @@ import pytest
 import redis.asyncio
 from redis.asyncio.cluster import ClusterNode
 
-from tests.redis.support import Background, believes_no_longer_than_the_server
+from tests.support.backend import believes_no_longer_than_the_server
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
+from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
 from tests.topology.map_nodes import MapNode
-from tests.topology.moving import (
+from tests.topology.moving_slots import (
     granted,
     hung,
     is_renewed,
@@ -26,7 +28,6 @@ from tests.topology.moving import (
     on_its_way,
     patient,
 )
-from tests.topology.nodes import LONG_S, MASTERS, Nodes
 from wheel_lock import LockContext, LockUnavailable, LostEvent
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.renewal.renewer import Renewer

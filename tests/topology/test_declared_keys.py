@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import redis
 
-from tests.redis.support import Background
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from tests.topology.keyed import KeyedProxy
-from tests.topology.moving import granted
+from tests.topology.declared_keys_proxy import KeyedProxy
+from tests.topology.moving_slots import granted
 from wheel_lock import HashedWheelTimer, LockContext, LossReason, LostEvent
 from wheel_lock.testing import ManualClock
 

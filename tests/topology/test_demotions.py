@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.redis.support import Background
+from tests.support.background import Background
 from tests.support.waiting import eventually
-from tests.topology.watched import Watched
+from tests.topology.watched_master import Watched
 from wheel_lock import LockContext
 
 pytestmark = pytest.mark.slow

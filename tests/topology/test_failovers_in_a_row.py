@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import redis
 
-from tests.redis.support import Background, Losses, believes_no_longer_than_the_server
+from tests.support.backend import Losses, believes_no_longer_than_the_server
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from tests.topology.watched import FAILOVER_S, SERVICE, Watched
+from tests.topology.watched_master import FAILOVER_S, SERVICE, Watched
 from wheel_lock import Lock, LockContext, LockLost, LockTimeout, LockUnavailable, LossReason
 from wheel_lock import asyncio as tasks
 

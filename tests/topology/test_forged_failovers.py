@@ -9,10 +9,10 @@ import pytest
 import redis
 from redis.sentinel import Sentinel
 
-from tests.redis.support import Clock
+from tests.support.backend import Clock
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from tests.topology.watched import SERVICE
+from tests.topology.watched_master import SERVICE
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.engine.topology.sentinel import SentinelRouter
 

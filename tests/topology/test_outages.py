@@ -6,9 +6,8 @@ import pytest
 
 from tests.support.logged import Log
 from tests.support.waiting import eventually
-from tests.topology.masters import Masters
-from tests.topology.nodes import Nodes
-from tests.topology.watched import SERVICE, Watched
+from tests.topology.cluster_nodes import Nodes
+from tests.topology.watched_master import SERVICE, Watched
 from wheel_lock import LockContext
 
 pytestmark = pytest.mark.slow
@@ -28,19 +27,6 @@ def test_one_master_of_a_cluster(nodes: Nodes, context: LockContext, log: Log) -
     assert f":{away.port} has been unreachable" in warning
     assert f"{there} locks are held there" in warning
     assert len(locks) == 30
-
-
-def test_one_master_of_a_quorum(masters: Masters, log: Log) -> None:
-    with masters.connected(close_timeout=0.5) as context, context.lock("order:42", timeout=15.0) as lock:
-        eventually(lambda: all(node.held == 1 for node in context.node_stats().values()), PATIENCE_S)
-        masters.servers[0].kill()
-        eventually(lambda: log.said("unreachable"), PATIENCE_S)
-        (warning,) = log.said("unreachable")
-        assert f":{masters.servers[0].port} has been unreachable" in warning
-        assert "1 lock is held there" in warning
-        masters.servers[0].start()
-        eventually(lambda: log.said("well again"), PATIENCE_S)
-        assert lock.is_held
 
 
 def test_a_master_that_sentinels_name(log: Log) -> None:

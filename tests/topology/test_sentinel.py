@@ -9,8 +9,8 @@ import redis.asyncio.sentinel
 from redis.sentinel import Sentinel
 
 from tests.support.waiting import eventually
-from tests.topology.nodes import CLIENTS
-from tests.topology.watched import FAILOVER_S, SERVICE, Watched
+from tests.topology.cluster_nodes import CLIENTS
+from tests.topology.watched_master import FAILOVER_S, SERVICE, Watched
 from wheel_lock import LockContext, LossReason, LostEvent
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ import redis.sentinel
 
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from tests.topology.watched import FAILOVER_S, SERVICE, Watched
+from tests.topology.watched_master import FAILOVER_S, SERVICE, Watched
 from wheel_lock import LockContext, LockLost
 from wheel_lock.engine.topology import sentinel as failover
 from wheel_lock.engine.topology.sentinel import SentinelRouter

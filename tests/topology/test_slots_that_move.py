@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from tests.redis.support import Background
+from tests.support.background import Background
 from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
-from tests.topology.moving import heal, hung, is_connected, is_renewed, keys_in, names_at, names_in, on_its_way
-from tests.topology.nodes import LONG_S, MASTERS, Nodes
+from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
+from tests.topology.moving_slots import heal, hung, is_connected, is_renewed, keys_in, names_at, names_in, on_its_way
 from wheel_lock import (
     HashedWheelTimer,
     Lock,

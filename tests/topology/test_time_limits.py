@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
-
 import pytest
 
-from tests.redis.support import LONG_S
+from tests.support.backend import LONG_S
+from tests.support.time_limits import LIMIT_S, RESPONSE_S, within_limit
 from tests.support.waiting import eventually
-from tests.topology.masters import Masters
-from tests.topology.moving import names_at
-from tests.topology.nodes import MASTERS, Nodes
-from wheel_lock import LockContext, LockTimeout, LockUnavailable
+from tests.topology.cluster_nodes import MASTERS, Nodes
+from tests.topology.moving_slots import names_at
+from wheel_lock import LockContext
 
 pytestmark = pytest.mark.slow
-
-LIMIT_S = 0.3
-RESPONSE_S = 60.0
-"""What a call would take that does not heed its caller's limit."""
-
-
-def within_limit(call: Callable[[], object]) -> None:
-    """Call, and see it fail because servers are away, when its time is up."""
-    began = time.monotonic()
-    with pytest.raises((LockTimeout, LockUnavailable)):
-        call()
-    assert LIMIT_S - 0.01 <= time.monotonic() - began < LONG_S
-
-
-def test_a_majority_that_is_away(masters: Masters) -> None:
-    with masters.connected(response_timeout=RESPONSE_S, close_timeout=0.2) as context:
-        for server in masters.servers[:3]:
-            server.pause()
-        # One of so long a timeout would let each master take ten seconds.
-        within_limit(lambda: context.lock("order:42", timeout=100.0).acquire(blocking_timeout=LIMIT_S))
-
-
-def test_a_majority_of_which_nothing_was_ever_heard(masters: Masters) -> None:
-    for server in masters.servers[:3]:
-        server.pause()
-    with masters.context(response_timeout=RESPONSE_S, close_timeout=0.2) as context:
-        lock = context.asyncio.lock("order:42", timeout=100.0, blocking_timeout=LIMIT_S)
-        within_limit(lambda: asyncio.run(lock.acquire()))
 
 
 @pytest.mark.parametrize("away", [0, 2])

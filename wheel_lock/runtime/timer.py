@@ -128,7 +128,7 @@ class HashedWheelTimer(Loop):
         self._pending: set[Timeout] = set()
         slots = max(2, 1 << (count("slots", slots, least=1) - 1).bit_length())
         super().__init__(tick_ms, slots, clock if clock is not None else SystemClock(), threaded)
-        if len(LOOPS) == MANY_TIMERS:
+        if len(LOOPS) >= MANY_TIMERS and sum(not loop.stopped for loop in LOOPS) == MANY_TIMERS:
             logger.warning(
                 "%d timers exist in this process; each is a thread, and one serves any number of locks and contexts",
                 MANY_TIMERS,

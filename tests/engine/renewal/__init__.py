@@ -1,0 +1,1 @@
+"""Renewals: when they are due, what their replies mean, overdue leases, outages."""

@@ -1,0 +1,211 @@
+"""What the server says about a renewal: gone and taken are proof, an error is none."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.engine.rig import BUSY, FINE, GONE, NOSCRIPT, START, TAKEN, Rig, array, error
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import State
+
+# What real servers send; the last is what an ACL refusal looks like outside and inside a script.
+REFUSALS = [
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+    "LOADING Redis is loading the dataset in memory",
+    "READONLY You can't write against a read only replica.",
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+    "CLUSTERDOWN The cluster is down",
+    "NOREPLICAS Not enough good replicas to write.",
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    "NOPERM User default has no permissions to run the 'evalsha' command",
+    "ERR The user executing the script can't run this command or subcommand",
+]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        (GONE, LossReason.KEY_GONE),
+        (TAKEN, LossReason.TAKEN),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", LossReason.TAKEN),
+    ],
+)
+def test_a_key_that_is_gone_or_has_another_value_is_lost_now(rig: Rig, verdict: int | str, reason: LossReason) -> None:
+    lease = rig.hold("a")
+    rig.go_on(1.0)
+    rig.reply("renew", array(1, verdict))
+    assert lease.state is State.LOST
+    assert not rig.believes(lease)
+    [(_, event)] = rig.told
+    assert (event.name, event.reason, event.at) == ("a", reason, pytest.approx(START + 1.0))
+
+
+def test_only_the_entry_that_is_named_is_affected(rig: Rig) -> None:
+    leases = rig.hold_many(["a", "b", "c", "d"])
+    rig.go_on(1.0)
+    assert rig.server.one("renew").names == ["a", "b", "c", "d"]
+    rig.say(array(2, GONE, 4, TAKEN))
+    assert [rig.believes(lease) for lease in leases] == [True, False, True, False]
+    assert [lease.renewals for lease in leases] == [1, 0, 1, 0]
+    before = len(rig.everything_sent())
+    rig.go_on(10.0, rig.agree)
+    assert not any(leases[gone].token in rig.everything_sent()[before:] for gone in (1, 3))
+    assert rig.reasons == [("b", LossReason.KEY_GONE), ("d", LossReason.TAKEN)]
+
+
+@pytest.mark.parametrize("text", REFUSALS)
+@pytest.mark.parametrize("whole_call", [True, False])
+def test_an_error_proves_nothing(rig: Rig, text: str, whole_call: bool) -> None:
+    lease = rig.hold("a")
+    deadline = lease.deadline
+    rig.go_on(1.0)
+    rig.say(error(text) if whole_call else array(1, text))
+    assert rig.believes(lease)
+    assert lease.deadline == deadline
+    assert rig.told == []
+    rig.go_on(0.5, rig.agree)
+    assert lease.state is State.HELD
+    assert lease.deadline > deadline
+    assert lease.renewals == 1
+    assert rig.stats().unknown == 1
+
+
+@pytest.mark.parametrize("text", [REFUSALS[0], REFUSALS[3]])
+@pytest.mark.parametrize("whole_call", [True, False])
+def test_an_error_until_the_deadline_loses_the_lease_without_a_hot_loop(rig: Rig, text: str, whole_call: bool) -> None:
+    lease = rig.hold("a")
+    deadline = lease.deadline
+    asked: list[float] = []
+
+    def refuse() -> None:
+        for _ in rig.server.take():
+            asked.append(rig.now)
+            rig.server.say(error(text) if whole_call else array(1, text))
+
+    rig.go_to(START + 4.0, refuse)
+    [(_, event)] = rig.told
+    assert event.reason is LossReason.NOT_CONFIRMED
+    assert deadline - 0.02 <= event.at <= deadline
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    # The first pause is 20 ms and doubles up to half a second; each a quarter more or less, and down to a tick.
+    for pause, wanted in zip(pauses, [0.02, 0.04, 0.08, 0.16, 0.32, *[0.5] * 10], strict=False):
+        assert wanted * 0.75 - 0.011 <= pause <= wanted * 1.25 + 0.011
+    assert 6 <= len(asked) <= 12
+    assert asked[-1] < deadline
+
+
+def test_a_server_that_refuses_calls_gets_one_probe_at_a_time(rig: Rig) -> None:
+    for number in range(5):  # five groups, five calls
+        rig.hold_many([f"{number}:a", f"{number}:b"], 3.0 + number / 10, renew_every=1.0)
+    rig.go_on(1.0)
+    assert len(rig.server.take()) == 5
+    rig.say(BUSY * 5)
+    most = 0
+
+    def refuse() -> None:
+        nonlocal most
+        commands = rig.server.take()
+        most = max(most, len(commands))
+        rig.server.say(BUSY * len(commands))
+
+    rig.go_on(1.0, refuse)
+    assert most == 1
+
+
+def test_a_new_due_lease_waits_while_the_server_refuses_calls(rig: Rig) -> None:
+    rig.hold("a", 30.0, renew_every=1.0)
+    rig.go_on(0.5)
+    late = rig.hold("b", 30.0, renew_every=0.51)
+    rig.go_on(0.5)
+    rig.reply("renew", error("LOADING"))
+    rig.go_to(START + 1.0101)
+    assert late.state is State.OVERDUE
+    assert rig.server.take() == []
+
+
+def test_a_healthy_probe_brings_all_the_rest_at_once_nearest_deadline_first() -> None:
+    with Rig(batch_size=1) as rig:
+        leases = [rig.hold(name, timeout, renew_every=1.0) for name, timeout in [("c", 9.0), ("a", 3.0), ("b", 6.0)]]
+        rig.go_on(1.0)
+        assert len(rig.server.take()) == 3
+        rig.say(BUSY * 3)
+        rig.go_on(0.03)
+        assert [command.names for command in rig.server.take()] == [["a"]]
+        rig.say(FINE)
+        assert [command.names for command in rig.server.take()] == [["b"], ["c"]]
+        rig.say(FINE * 2)
+        assert [lease.state for lease in leases] == [State.HELD] * 3
+
+
+def test_after_health_the_pauses_begin_small_again(rig: Rig) -> None:
+    lease = rig.hold("a", 30.0)
+    rig.go_on(10.0)
+    rig.go_on(3.0, lambda: rig.server.say(BUSY * len(rig.server.take())))  # pauses of half a second by now
+    rig.go_on(1.0, rig.agree)
+    assert lease.state is State.HELD
+    rig.go_to(lease.deadline - 30.0 + 0.302 + 10.0)
+    rig.reply("renew", BUSY)
+    rig.go_on(0.04)
+    assert len(rig.server.take()) == 1
+
+
+def test_what_is_refused_entry_by_entry_rests_until_the_next_probe_while_others_go_on(rig: Rig) -> None:
+    bad = rig.hold("bad", 30.0)
+    good = [rig.hold(f"good:{number}", 30.0, renew_every=9.0 + number / 100) for number in range(100)]
+    asked = 0
+
+    def answer() -> None:
+        nonlocal asked
+        for command in rig.server.take():
+            refused = [index for index, name in enumerate(command.names, 1) if name == "bad"]
+            asked += len(refused)
+            rig.server.say(array(*[item for index in refused for item in (index, "MISCONF no disk")]))
+
+    rig.go_to(START + 12.0, answer)
+    assert [lease.renewals for lease in good] == [1] * 100
+    assert bad.state in (State.OVERDUE, State.RENEWING)
+    assert 5 <= asked <= 12
+
+
+def test_what_a_probe_was_refused_entry_by_entry_is_not_sent_again_at_once(rig: Rig) -> None:
+    rig.hold("a", 30.0)
+    rig.go_on(10.0)
+    rig.reply("renew", BUSY)
+    rig.go_on(0.03)
+    rig.reply("renew", array(1, "MISCONF no disk"))
+    assert rig.server.take() == []
+
+
+def test_a_probe_whose_leases_have_all_ended_does_not_keep_the_others_from_being_renewed() -> None:
+    with Rig(batch_size=1) as rig:
+        first = rig.hold("first", 3.0, renew_every=1.0)
+        other = rig.hold("other", 6.0, renew_every=1.0)
+        rig.go_on(1.0)
+        assert len(rig.server.take()) == 2
+        rig.say(error("LOADING") * 2)
+        rig.go_on(0.03)
+        assert [command.names for command in rig.server.take()] == [["first"]]
+        rig.release(first)
+        rig.server.one("release")
+        # The server has restarted and knows no scripts; of the probe there is nothing left to repeat.
+        rig.server.say(NOSCRIPT, NOSCRIPT)
+        rig.go_on(5.0, rig.agree)
+        assert other.renewals >= 1
+        assert rig.believes(other)
+
+
+@pytest.mark.parametrize("verdict", [GONE, TAKEN, "WRONGTYPE no string", "MISCONF no disk"])
+def test_a_verdict_about_a_lease_that_is_being_released_is_the_releases_business(rig: Rig, verdict: int | str) -> None:
+    lease, kept = rig.hold("a"), rig.hold("b")
+    rig.go_on(1.0)
+    release = rig.release(lease)
+    rig.say(array(1, verdict))
+    assert not release.done
+    assert rig.told == []
+    rig.say(b":1\r\n")
+    assert release.result() is None
+    assert lease.state is State.RELEASED
+    assert rig.believes(kept)
+    assert rig.stats().unknown == 0

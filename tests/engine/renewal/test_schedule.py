@@ -1,0 +1,239 @@
+"""When renewals come, how many calls they take, and what the statistics say of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.engine.rig import BUSY, FINE, GONE, START, TICK_S, Command, Rig, array, integer, names, runs
+from wheel_lock.lease import State
+
+
+def arrivals(rig: Rig, seconds: float) -> Counter[float]:
+    """Let a healthy server renew for a while; how many leases were renewed when."""
+    seen: Counter[float] = Counter()
+
+    def serve() -> None:
+        for command in rig.server.agree():
+            if command.what == "renew":
+                seen[round(rig.now - START, 6)] += len(command.pairs)
+
+    rig.go_on(seconds, serve)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("timeout", "every", "expected"),
+    [(3.0, None, [1.0, 2.0, 3.0]), (3.0, 1.5, [1.5, 3.0]), (3.0, 0.7, [0.7, 1.4, 2.1, 2.8]), (1.0, None, [0.33, 0.66])],
+)
+def test_a_lease_is_renewed_every_third_of_its_timeout_or_as_wished_and_never_later(
+    rig: Rig, timeout: float, every: float | None, expected: list[float]
+) -> None:
+    rig.hold("a", timeout, renew_every=every)
+    assert list(arrivals(rig, expected[-1]))[: len(expected)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_first_renewals_of_leases_acquired_in_one_moment_are_spread(rig: Rig, together: bool) -> None:
+    count = 10_000 if together else 1000
+    if together:
+        rig.hold_many(names(count), 30.0)
+    else:
+        for name in names(count):
+            rig.hold(name, 30.0)
+    seen = arrivals(rig, 10.0)
+    assert sum(seen.values()) == count
+    assert max(seen.values()) <= 100  # 10,000 over 875 ticks are 11.4 in each; a crowd is 64
+    assert min(seen) >= 1.25 - TICK_S  # never in the first eighth: that would be for nothing
+    again = arrivals(rig, 10.0)
+    assert sum(again.values()) == count
+    assert max(again.values()) <= 100
+
+
+def test_a_few_leases_acquired_together_are_renewed_together(rig: Rig) -> None:
+    rig.hold_many(names(50), 30.0)
+    assert arrivals(rig, 10.0) == {10.0: 50}
+
+
+def test_a_renewal_keeps_the_phase_of_its_lease_when_the_thread_is_a_little_late(rig: Rig) -> None:
+    lease = rig.hold("a", 3.0)
+    rig.jump(1.07)
+    rig.agree()
+    assert lease.tick == 200
+    rig.jump(0.4)  # and when the reply is late
+    rig.jump(2.2 - 1.47)
+    rig.agree()
+    assert lease.tick == 300
+
+
+def test_a_renewal_that_was_very_late_begins_a_new_phase(rig: Rig) -> None:
+    lease = rig.hold("a", 3.0)
+    rig.jump(2.0)
+    rig.agree()
+    assert lease.tick == 300
+
+
+def test_a_jump_goes_out_as_one_batch_and_heals(rig: Rig) -> None:
+    leases = [rig.hold(name, 30.0, renew_every=10.0) for name in names(60) if rig.jump(0.05) is None]
+    rig.jump(15.0)
+    assert runs(rig.server.take()) == [("renew", 1)]
+    rig.say(FINE)
+    assert rig.server.take() == []
+    seen = arrivals(rig, 30.0)
+    assert sum(seen.values()) == 180
+    assert all(lease.renewals == 4 for lease in leases)
+    assert rig.told == []
+
+
+def test_all_of_a_tick_goes_out_in_calls_of_batch_size() -> None:
+    with Rig(batch_size=100) as rig:
+        rig.hold_many(names(1000), 30.0)
+        rig.jump(10.5)
+        assert [len(command.pairs) for command in rig.server.take()] == [100] * 10
+
+
+def test_leases_of_different_terms_do_not_share_a_call(rig: Rig) -> None:
+    rig.hold("a", 3.0)
+    rig.hold("b", 6.0, renew_every=1.0)
+    rig.hold("c", 3.0, renew_every=0.9)
+    rig.jump(1.0)
+    assert sorted(command.names for command in rig.server.take()) == [["a"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize(("in_flight", "groups"), [(1, 1), (4, 7)])
+def test_thousands_of_leases_due_in_one_tick_are_drained_in_bounded_calls(in_flight: int, groups: int) -> None:
+    with Rig(batch_size=100, max_calls_in_flight=in_flight) as rig:
+        leases = []
+        for number in range(groups):
+            leases += rig.hold_many([f"{number}:{name}" for name in names(3500 // groups)], 30.0 + number / 10)
+        rig.server.take()
+        rig.jump(11.0)
+        unanswered: list[Command] = []
+        renewed: Counter[bytes] = Counter()
+        most = 0
+        while True:
+            commands = rig.server.take()
+            unanswered += commands
+            most = max(most, len(unanswered))
+            if not unanswered:
+                break
+            command = unanswered.pop(0)
+            assert len(command.pairs) <= 100
+            renewed.update(token for _, token in command.pairs)
+            rig.say(FINE)
+        assert renewed == {lease.token: 1 for lease in leases}
+        assert most <= in_flight
+        assert {lease.state for lease in leases} == {State.HELD}
+        assert rig.stats().renewed == len(leases)
+        assert rig.stats().overdue == 0
+        assert rig.told == []
+
+
+def test_many_small_groups_do_not_exceed_the_calls_in_flight_when_a_connection_comes_back() -> None:
+    with Rig(max_calls_in_flight=8) as rig:
+        for number in range(50):
+            rig.hold(f"lock:{number}", 30.0 + number / 100, renew_every=5.0)
+        rig.be_away(6.0)
+        rig.connector.refusal = None
+        rig.go_on(1.0)
+        assert len(rig.server.take()) <= 8
+
+
+def test_ten_thousand_leases_survive_an_outage_nearest_deadline_first() -> None:
+    with Rig(batch_size=500) as rig:
+        leases = rig.hold_many(names(10_000), 30.0)
+        rig.be_away(20.0)
+        assert rig.stats().overdue == 10_000
+        rig.connector.refusal = None
+        rig.go_on(1.0, rig.agree)
+        assert all(lease.renewals == 1 for lease in leases)
+        assert rig.stats().overdue == 0
+        assert rig.told == []
+
+
+def test_ten_thousand_losses_are_told_once_each_and_in_time(rig: Rig) -> None:
+    rig.hold_many(names(10_000), 3.0)
+    rig.be_silent(4.0)
+    told = rig.told
+    assert len(told) == 10_000
+    assert len({lease for lease, _ in told}) == 10_000
+    assert all(event.deadline - 2 * TICK_S <= event.at <= event.deadline for _, event in told)
+    assert rig.stats().held == rig.stats().overdue == 0
+
+
+# Statistics, exact
+
+
+def test_lag_is_the_time_from_due_to_confirmed_and_contains_the_lateness_of_the_thread(rig: Rig) -> None:
+    rig.hold("a", 3.0)
+    rig.jump(1.4)
+    rig.jump(0.1)
+    rig.agree()
+    stats = rig.stats()
+    assert stats.renewal_lag_max_s == pytest.approx(0.5)
+    assert stats.renewal_lag_p50_s == pytest.approx(0.5)
+    assert stats.renewal_lag_p99_s == pytest.approx(0.5)
+
+
+def test_lag_of_merged_ticks_is_each_leases_own(rig: Rig) -> None:
+    for name in names(10):
+        rig.hold(name, 30.0)
+        rig.jump(0.1)
+    rig.jump(10.0)  # due 1.0, 0.9, ... 0.1 s ago
+    rig.agree()
+    stats = rig.stats()
+    assert stats.renewal_lag_max_s == pytest.approx(1.0)
+    assert stats.renewal_lag_p50_s == pytest.approx(0.5, rel=0.06)
+    assert stats.renewed == 10
+    assert stats.batches == 1
+
+
+def test_lag_of_a_drained_lease_counts_from_when_it_was_due(rig: Rig) -> None:
+    rig.hold("a", 30.0)
+    rig.go_on(10.0)
+    rig.say(BUSY)
+    rig.go_on(0.005)
+    rig.server.take()
+    rig.jump(0.5)
+    rig.agree()
+    assert rig.stats().renewal_lag_max_s == pytest.approx(0.505)
+
+
+def test_slack_is_the_least_time_that_was_left(rig: Rig) -> None:
+    lease = rig.hold("a", 3.0)
+    assert rig.stats().renewal_slack_min_s == float("inf")
+    rig.be_silent(1.0)
+    rig.jump(1.5)
+    rig.reply(None, FINE)
+    assert rig.stats().renewal_slack_min_s == pytest.approx(2.968 - 2.5)
+    rig.go_on(1.0, rig.agree)
+    assert lease.renewals >= 2
+    assert rig.stats().renewal_slack_min_s == pytest.approx(2.968 - 2.5)
+
+
+def test_every_counter_counts_what_it_says(rig: Rig) -> None:
+    leases = rig.hold_many(names(4), 3.0)
+    rig.go_on(1.0)
+    rig.reply(None, array(1, GONE, 2, "MISCONF no disk"))
+    stats = rig.stats()
+    assert (stats.acquired, stats.held, stats.renewed, stats.lost, stats.unknown) == (4, 3, 2, 1, 1)
+    assert (stats.overdue, stats.batches, stats.connects, stats.released) == (1, 1, 1, 0)
+    assert {str(reason): times for reason, times in stats.lost_by_reason.items()} == {"key gone": 1}
+    rig.go_on(0.1, rig.agree)
+    rig.release(leases[3])
+    rig.say(integer(1))
+    stats = rig.stats()
+    assert (stats.renewed, stats.batches, stats.overdue, stats.held, stats.released) == (3, 2, 0, 2, 1)
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_silent_renewal_is_unknown_once_and_overdue_until_it_is_confirmed(rig: Rig, breaks: bool) -> None:
+    rig.hold_many(names(3), 3.0)
+    rig.be_silent(1.6)
+    assert (rig.stats().unknown, rig.stats().overdue) == (3, 3)
+    if breaks:
+        rig.hang_up()
+    else:
+        rig.reply(None, FINE)
+    assert (rig.stats().unknown, rig.stats().overdue) == (3, 3 if breaks else 0)

@@ -1,0 +1,1 @@
+"""Operations of callers: what is sent, retries, time limits, undoing."""

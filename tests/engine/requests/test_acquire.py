@@ -1,0 +1,207 @@
+"""Acquire: how it ends, and that no grant is left behind that nobody waits for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.rig import BUSY, FINE, NIL, OK, REFUSED, START, TAKEN, Rig, array, error, failure, integer, names
+from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
+from wheel_lock.lease import State
+from wheel_lock.lock_types import EXCLUSIVE, FAIR, FENCED, READ, REENTRANT, WRITE, Exclusive, semaphore
+from wheel_lock.lock_types.base import LockType
+
+
+def test_a_free_lock_is_set_with_its_token_and_time_to_live(rig: Rig) -> None:
+    attempt = rig.acquire("a")
+    command = rig.server.one("SET")
+    assert command.arguments == (b"a", attempt.lease.token, b"NX", b"PX", b"3000")
+    assert not attempt.future.done
+    rig.say(OK)
+    assert attempt.future.result() is True
+    assert rig.believes(attempt.lease)
+
+
+def test_a_fenced_lock_gets_its_number(rig: Rig) -> None:
+    attempt = rig.acquire("a", kind=FENCED)
+    command = rig.server.one("acquire_fenced")
+    assert command.pairs == [(b"a", attempt.lease.token)]
+    rig.say(integer(1763700000000000))
+    assert attempt.future.result() is True
+    assert attempt.lease.fence == 1763700000000000
+
+
+@pytest.mark.parametrize(("kind", "reply"), [(EXCLUSIVE, NIL), (FENCED, array(1500))])
+def test_a_taken_lock_is_not_granted(rig: Rig, kind: Exclusive, reply: bytes) -> None:
+    attempt = rig.acquire("a", kind=kind)
+    rig.say(reply)
+    assert attempt.future.result() is False
+    assert attempt.lease.fence is None
+    assert attempt.lease.state is State.REFUSED
+    assert not rig.held
+    assert rig.told == []
+    rig.go_on(10.0)
+    assert len(rig.server.take()) == 1  # nothing was granted, so there is nothing to undo
+
+
+def test_the_servers_error_is_the_callers(rig: Rig) -> None:
+    attempt = rig.acquire("a")
+    rig.say(error("OOM command not allowed when used memory > 'maxmemory'."))
+    failure(attempt.future, LockServerError, r"OOM command not allowed .* \(lock 'a'\)")
+    assert not rig.engine.busy
+    rig.go_on(10.0)
+    assert len(rig.server.take()) == 1  # a plain SET, so the error is an answer
+
+
+def test_an_unanswered_acquire_times_out_and_is_released_on_the_same_road(rig: Rig) -> None:
+    attempt = rig.acquire("a", 30.0)
+    rig.server.one("SET")
+    rig.launch.slow = True
+    rig.go_to(START + 5.01)
+    failure(attempt.future, LockTimeout, r"did not answer within 5 s \(lock 'a'\)")
+    assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
+    rig.say(OK, FINE)  # it was granted after all
+    assert not rig.believes(attempt.lease)
+    assert attempt.lease.state is State.REFUSED
+    assert not rig.held
+
+
+def test_an_acquire_that_finds_no_connection_times_out_with_the_reason(rig: Rig) -> None:
+    rig.connector.refusal = REFUSED
+    attempt = rig.acquire("a")
+    rig.go_to(START + 4.9)
+    assert not attempt.future.done
+    rig.go_to(START + 5.01)
+    failure(attempt.future, LockUnavailable, r"No connection to the scripted server: nobody listens \(lock 'a'\)")
+
+
+def test_the_time_limit_includes_reconnecting(rig: Rig) -> None:
+    attempt = rig.acquire("a")
+    rig.go_on(3.0)
+    rig.be_away()
+    rig.go_to(START + 5.01)
+    failure(attempt.future, LockUnavailable)
+
+
+def test_given_up_after_it_was_granted_it_is_released(rig: Rig) -> None:
+    attempt = rig.acquire("a")
+    rig.say(OK)
+    rig.go_on(1.2, rig.agree)
+    rig.post(attempt.request.give_up)
+    assert rig.server.one("release_many").pairs == [(b"a", attempt.lease.token)]
+    assert not rig.believes(attempt.lease)
+
+
+def test_a_release_of_what_was_given_up_is_tried_until_the_key_has_expired_and_no_longer(rig: Rig) -> None:
+    attempt = rig.acquire("a", 3.0)
+    rig.be_away()
+    rig.post(attempt.request.give_up)
+    rig.go_to(START + 3.5)
+    attempts = rig.connector.attempts
+    rig.go_to(START + 20.0)
+    assert rig.connector.attempts <= attempts + 1, "nothing is held and nobody waits, so nobody needs a connection"
+    assert not rig.engine.busy
+
+
+# Sent again
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply", "said"),
+    [(EXCLUSIVE, BUSY, "BUSY"), (FENCED, BUSY, "BUSY"), (EXCLUSIVE, array(1, "OOM no"), "OOM")],
+)
+def test_an_error_reply_to_a_second_try_does_not_leave_the_first_ones_grant_behind(
+    rig: Rig, kind: Exclusive, reply: bytes, said: str
+) -> None:
+    attempt = rig.acquire("a", 30.0, kind=kind)
+    rig.server.take()  # granted, and the reply is lost
+    rig.reconnect()
+    assert len(rig.server.take()) == 1
+    rig.say(reply)
+    failure(attempt.future, LockServerError, said)
+    rig.go_on(0.1)
+    pairs = [command.pairs for command in rig.server.take()]
+    assert pairs == [[(b"a", attempt.lease.token)]], "a grant is left behind"
+
+
+@pytest.mark.parametrize("kind", [FENCED, REENTRANT, READ, WRITE, FAIR, semaphore(2)], ids=lambda kind: kind.name)
+def test_an_error_reply_to_a_script_is_followed_by_a_release(rig: Rig, kind: LockType) -> None:
+    attempt = rig.acquire("a", 30.0, kind=kind)
+    rig.reply(None, BUSY)
+    failure(attempt.future, LockServerError, "BUSY")
+    [clean_up] = rig.server.take()
+    assert clean_up.what.startswith("release")
+    assert clean_up.arguments[:2] == (b"a", attempt.lease.token)
+    rig.say(FINE)
+    assert not rig.engine.busy
+
+
+def test_a_second_try_that_finds_another_owner_is_refused(rig: Rig) -> None:
+    attempt = rig.acquire("a")
+    rig.reconnect()
+    rig.say(array(1, TAKEN))
+    assert attempt.future.result() is False
+
+
+def test_a_server_that_hangs_up_on_every_acquire_is_not_asked_in_a_tight_loop(rig: Rig) -> None:
+    attempt = rig.acquire("a")
+
+    def hang_up() -> None:
+        for server in rig.connector.servers:
+            if not server.closed and server.take():
+                server.close()
+
+    rig.go_on(6.0, hang_up)
+    failure(attempt.future, WheelLockError)
+    assert rig.connector.attempts <= 24  # pauses of 20 ms, doubled up to half a second, each a quarter more or less
+
+
+# How many
+
+
+def test_no_more_than_max_held_are_held_or_being_acquired() -> None:
+    with Rig(max_held=2) as rig:
+        held = rig.hold("a")
+        pending = rig.acquire("b")
+        failure(rig.acquire("c").future, TooManyLocks, "the limit of this context is 2")
+        rig.reply(None, NIL)
+        assert pending.future.result() is False
+        rig.hold("d")
+        rig.release(held)
+        rig.hold("e")
+        assert [lease.name for lease in rig.held] == ["d", "e"]
+
+
+def test_what_a_bulk_acquire_is_asking_for_counts_too() -> None:
+    with Rig(max_held=5) as rig:
+        bulk = rig.acquire_many(names(5))
+        single = rig.acquire("one more")
+        another = rig.acquire_many(["and", "more"])
+        rig.go_on(0.1, rig.agree)
+        assert bulk.future.done
+        assert len(rig.held) <= 5
+        for future in (single.future, another.future):
+            failure(future, TooManyLocks)
+
+
+def test_a_bulk_acquire_that_would_be_too_much_sends_nothing() -> None:
+    with Rig(max_held=5) as rig:
+        rig.hold("a")
+        bulk = rig.acquire_many(names(5))
+        failure(bulk.future, TooManyLocks)
+        assert rig.server.take() == []
+        rig.hold_many(names(4))
+
+
+def test_every_end_of_an_acquire_gives_its_place_back() -> None:
+    with Rig(max_held=1) as rig:
+        for end in (NIL, BUSY):
+            rig.acquire("a")
+            rig.say(end)
+        rig.post(rig.acquire("a").request.give_up)
+        rig.reply(None, OK, FINE)
+        unanswered = rig.acquire("a")
+        rig.be_silent(5.1)
+        assert unanswered.future.done
+        rig.reply(None, OK, FINE)
+        assert rig.acquiring == 0
+        rig.hold("a")

@@ -1,0 +1,201 @@
+"""What is sent again: calls to a server that knows no scripts, and whatever was unanswered on a broken connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.engine.rig import FINE, NOSCRIPT, START, Command, Rig, agreement, error, names, runs
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
+from wheel_lock.errors import LockTimeout
+from wheel_lock.lease import State
+from wheel_lock.lock_types import FENCED
+from wheel_lock.options import lock_options
+from wheel_lock.protocol import scripts
+
+
+def test_a_renewal_is_called_by_its_sha1_in_the_form_that_the_server_knows() -> None:
+    for flagged in (True, False):
+        with Rig() as rig:
+            rig.connector.flagged = flagged
+            rig.hold("a")
+            rig.go_on(1.0)
+            command = rig.server.one("renew")
+            assert not command.use_eval
+            assert command.sha1.decode() == scripts.RENEW.form(flagged).sha1
+
+
+def test_a_server_that_has_forgotten_its_scripts_is_sent_their_text_and_nothing_is_lost(rig: Rig) -> None:
+    leases = rig.hold_many(names(10))
+    known: set[bytes] = set()
+
+    def answer() -> None:
+        for command in rig.server.take():
+            if command.sha1 and not command.use_eval and command.sha1 not in known:
+                rig.server.say(NOSCRIPT)
+                continue
+            known.add(command.sha1)
+            rig.server.say(agreement(command))
+
+    rig.go_on(5.0, answer)
+    assert all(rig.believes(lease) and lease.renewals >= 3 for lease in leases)
+    known.clear()  # SCRIPT FLUSH
+    rig.go_on(5.0, answer)
+    assert all(rig.believes(lease) and lease.renewals >= 8 for lease in leases)
+    assert rig.stats().unknown == 0
+    assert rig.told == []
+
+
+def test_a_repeated_renewal_counts_from_when_it_was_repeated(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.go_on(1.0)
+    rig.jump(0.2)
+    rig.say(NOSCRIPT)
+    rig.jump(0.2)
+    rig.say(FINE)
+    assert lease.deadline == pytest.approx(START + 1.2 + 2.968)
+
+
+def test_a_server_that_knows_no_script_even_in_full_is_not_asked_in_a_tight_loop(rig: Rig) -> None:
+    rig.hold("a")
+    asked = 0
+
+    def refuse() -> None:
+        nonlocal asked
+        commands = rig.server.take()
+        asked += len(commands)
+        rig.server.say(NOSCRIPT * len(commands))
+
+    rig.go_on(4.0, refuse)
+    assert asked <= 24
+    assert len(rig.told) == 1
+
+
+@pytest.mark.parametrize("kind_of_call", ["acquire_fenced", "release", "extend", "release_many", "acquire_many"])
+def test_every_script_is_repeated_in_full_with_the_same_arguments(rig: Rig, kind_of_call: str) -> None:
+    if kind_of_call == "acquire_fenced":
+        rig.acquire("a", kind=FENCED)
+    elif kind_of_call == "acquire_many":
+        rig.acquire_many(["a", "b"])
+    else:
+        lease = rig.hold("a")
+        if kind_of_call == "release":
+            rig.release(lease)
+        elif kind_of_call == "extend":
+            rig.extend(lease, 5.0)
+        else:
+            rig.release_many([lease])
+    first = rig.server.one(kind_of_call)
+    rig.say(NOSCRIPT)
+    second = rig.server.one(kind_of_call)
+    assert second == first._replace(use_eval=True)
+
+
+def test_there_is_at_most_one_unanswered_renewal_per_lease(rig: Rig) -> None:
+    leases = rig.hold_many(names(20), 3.0)
+    rig.launch.slow = True
+    unanswered: dict[bytes, int] = {}
+    received: list[Command] = []
+
+    def swallow() -> None:
+        for command in rig.server.take():
+            received.append(command)
+            for _, token in command.pairs:
+                unanswered[token] = unanswered.get(token, 0) + 1
+
+    rig.go_on(2.9, swallow)
+    assert set(unanswered) == {lease.token for lease in leases}
+    assert set(unanswered.values()) == {1}
+    rig.say(*[FINE for _ in received])
+    assert all(lease.renewals == 1 and rig.believes(lease) for lease in leases)
+
+
+def test_a_lease_that_is_due_while_there_is_no_connection_is_renewed_as_soon_as_there_is_one(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.be_away()
+    rig.go_to(START + 2.0)
+    assert lease.state is State.OVERDUE
+    assert rig.believes(lease)
+    rig.connector.refusal = None
+    rig.go_to(START + 2.7, rig.agree)  # the pause between attempts is half a second at most, and a quarter
+    assert lease.state is State.HELD
+    assert lease.renewals == 1
+    assert rig.stats().overdue == 0
+    assert rig.stats().unknown == 0  # nothing had been sent
+
+
+def test_the_unanswered_renewals_of_a_broken_connection_go_out_again_nearest_deadline_first(rig: Rig) -> None:
+    late = rig.hold("late", 9.0, renew_every=1.0)
+    soon = rig.hold("soon", 3.0, renew_every=1.0)
+    rig.go_on(1.0)
+    assert runs(rig.server.take()) == [("renew", 2)]
+    rig.reconnect()
+    assert [command.names for command in rig.server.take()] == [["soon"], ["late"]]
+    rig.say(FINE * 2)
+    assert [lease.state for lease in (soon, late)] == [State.HELD] * 2
+    assert rig.stats().unknown == 2
+
+
+def test_overdue_leases_are_drained_nearest_deadline_first_across_calls() -> None:
+    with Rig(batch_size=10) as rig:
+        rig.hold_many(names(35), 30.0)
+        rig.jump(9.0)  # due: some of them, in one batch after the other
+        rig.server.take()
+        rig.reconnect(1.5)
+        drained = [command for command in rig.server.take() if command.what == "renew"]
+        by_token = {lease.token: lease for lease in rig.held}
+        deadlines = [by_token[token].deadline for command in drained for _, token in command.pairs]
+        assert deadlines == sorted(deadlines)
+        assert len(deadlines) == 35
+        assert {len(command.pairs) for command in drained} <= {10, 5}
+
+
+def test_an_acquire_that_is_sent_again_recognises_its_own_token(rig: Rig) -> None:
+    attempt = rig.acquire("a")
+    rig.server.one("SET")
+    rig.reconnect()
+    again = rig.server.one("acquire_many")
+    assert again.pairs == [(b"a", attempt.lease.token)]
+    assert again.ttl_ms == 3000
+    rig.say(FINE)
+    assert attempt.future.result() is True
+    assert attempt.lease.deadline <= rig.now + 2.968
+
+
+def test_requests_that_wait_for_a_connection_are_sent_in_the_order_of_the_calls(rig: Rig) -> None:
+    rig.launch.slow = True
+    for name in ("a", "b", "c"):
+        rig.acquire(name)
+    rig.connect()
+    commands = rig.server.take()
+    assert runs(commands) == [("SET", 3)]
+    assert [command.names for command in commands] == [["a"], ["b"], ["c"]]
+
+
+WANTS_KEYS = error("ERR all the keys that the script uses should be passed using the KEYS array")
+
+
+def test_a_bulk_acquire_that_is_given_up_is_not_asked_for_in_another_way(rig: Rig) -> None:
+    attempt = rig.acquire_many(names(3), limit_s=0.5)
+    rig.go_on(0.6)
+    assert isinstance(attempt.future.error, LockTimeout)
+    assert rig.whats() == ["acquire_many", "release_many"]
+    rig.say(WANTS_KEYS)
+    assert rig.server.take() == []
+    rig.say(WANTS_KEYS)  # but what cleans up after it is
+    assert rig.whats() == ["release_many"] * 3
+    assert rig.held == {}
+
+
+def test_several_locks_together_that_are_given_up_are_not_asked_for_one_by_one(rig: Rig) -> None:
+    leases = [rig.lease(name) for name in "ab"]
+    future: Future[Any] = Future(lambda: None)
+    together = MultiLockWaiter(rig.engine.wait_queues, lock_options(3.0), leases, False, False, None, future)
+    rig.post(together.begin)
+    rig.post(together.give_up)
+    assert rig.whats() == ["acquire_all", "release_many"]
+    rig.say(WANTS_KEYS)
+    assert rig.server.take() == []
+    assert rig.held == {}

@@ -1,0 +1,252 @@
+"""Swap: one lease in the place of another, begun twice, released before its time, and what becomes of it if it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from tests.engine.rig import BUSY, FINE, Rig, breaking, failure, integer, runs
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.swap import Swap
+from wheel_lock.errors import LockLost, LockNotHeld, LockServerError, LockTimeout, LossReason, WheelLockError
+from wheel_lock.lease import Lease, State
+from wheel_lock.lock_types import READ, WRITE
+from wheel_lock.options import lock_options
+
+REASONS = {0: LossReason.KEY_GONE, -1: LossReason.TAKEN}
+
+
+class Swapping:
+    """A writer that is to become a reader.
+
+    Attributes:
+        old: The writer's lease, held.
+        new: The reader's.
+        operation: What whoever stops writing waits for.
+    """
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        attempt = rig.acquire("a", kind=WRITE)
+        rig.reply("acquire_write", integer(0))
+        assert attempt.future.result()
+        self.old = attempt.lease
+        self.new = rig.lease("a", kind=READ)
+        self.future: Future[None] = Future(lambda: None)
+        self.swap = Swap(rig.engine.leases, self.old, self.new, lock_options(3.0), self.future)
+
+    def begin(self) -> None:
+        self.rig.post(self.swap.begin)
+
+    def begun(self) -> Swapping:
+        """Begun, and on its way."""
+        self.begin()
+        command = self.rig.server.one("swap_holder")
+        assert command.arguments[1:3] == (self.old.token, self.new.token)
+        return self
+
+    def assert_over(self, *, told: LossReason | None = None) -> None:
+        """Nobody believes in either, and that was told once if at all."""
+        rig = self.rig
+        assert not rig.believes(self.old)
+        assert not rig.believes(self.new)
+        assert rig.swaps == {}
+        assert rig.stats().held == 0
+        assert rig.reasons == ([] if told is None else [("a", told)])
+
+
+@pytest.fixture
+def swapping(rig: Rig) -> Swapping:
+    return Swapping(rig)
+
+
+def assert_cleaned_up(rig: Rig, *leases: Lease) -> None:
+    """Nothing is sent but clean-ups of these leases."""
+    commands = rig.server.take()
+    assert all(command.what == "release_holders" for command in commands)
+    assert sorted(command.arguments[1] for command in commands) == sorted(lease.token for lease in leases)
+    rig.say(*[FINE] * len(commands))
+
+
+def test_nobody_believes_in_either_until_it_is_confirmed(rig: Rig, swapping: Swapping) -> None:
+    swapping.begun()
+    assert not rig.believes(swapping.old)
+    assert not rig.believes(swapping.new)
+    assert not swapping.future.done
+    rig.say(integer(1))
+    assert swapping.future.result() is None
+    assert (swapping.old.state, swapping.new.state) == (State.RELEASED, State.HELD)
+    assert rig.believes(swapping.new)
+    assert rig.swaps == {}
+    assert rig.told == []
+
+
+@pytest.mark.parametrize("when", ["at once", "in flight", "confirmed"])
+def test_begun_twice_it_is_sent_once(rig: Rig, swapping: Swapping, when: str) -> None:
+    if when == "at once":
+        rig.timer.post(swapping.swap.begin, rig.engine)
+    swapping.begun()
+    if when == "in flight":
+        swapping.begin()
+    rig.say(integer(1))
+    if when == "confirmed":
+        swapping.begin()
+    assert rig.server.take() == []
+    assert rig.believes(swapping.new)
+
+
+def test_given_up_before_it_is_begun_it_never_begins(rig: Rig, swapping: Swapping) -> None:
+    rig.post(swapping.swap.give_up)
+    swapping.begin()
+    assert_cleaned_up(rig, swapping.old)
+    swapping.assert_over(told=LossReason.NOT_CONFIRMED)
+
+
+def test_given_up_in_flight_both_are_cleaned_up_behind_it(rig: Rig, swapping: Swapping) -> None:
+    swapping.begun()
+    rig.post(swapping.swap.give_up)
+    assert_cleaned_up(rig, swapping.old, swapping.new)
+    rig.say(integer(1))
+    swapping.begin()
+    assert rig.server.take() == []
+    swapping.assert_over(told=LossReason.NOT_CONFIRMED)
+
+
+# Released before it is confirmed
+
+
+def test_what_is_released_in_flight_is_released_once_when_it_is_there(rig: Rig, swapping: Swapping) -> None:
+    swapping.begun()
+    release, again = rig.release(swapping.new), rig.release(swapping.new)
+    assert rig.server.take() == []
+    assert not release.done
+    rig.say(integer(1))
+    assert swapping.future.result() is None
+    assert rig.server.one("release_holders").arguments[1] == swapping.new.token
+    assert not release.done
+    assert not rig.believes(swapping.new)
+    rig.say(FINE)
+    assert release.result() is None
+    failure(again, LockNotHeld)
+    swapping.assert_over()
+    rig.go_on(10.0)
+    assert rig.server.take() == []
+
+
+def test_a_connection_that_breaks_delays_the_swap_and_the_release(rig: Rig, swapping: Swapping) -> None:
+    swapping.begun()
+    release = rig.release(swapping.new)
+    rig.reconnect(0.5)
+    assert runs(rig.server.take()) == [("swap_holder", 1)]
+    rig.say(integer(1))
+    rig.reply("release_holders", FINE)
+    assert swapping.future.result() is None
+    assert release.result() is None
+    swapping.assert_over()
+
+
+@pytest.mark.parametrize("reply", REASONS)
+def test_what_the_server_says_is_gone_is_lost_for_everybody(rig: Rig, swapping: Swapping, reply: int) -> None:
+    swapping.begun()
+    release = rig.release(swapping.new)
+    rig.say(integer(reply))
+    for future in (swapping.future, release):
+        assert failure(future, LockLost).reason is REASONS[reply]
+    assert swapping.new.loss is REASONS[reply]
+    swapping.assert_over(told=REASONS[reply])
+    assert failure(rig.release(swapping.new), LockLost).reason is REASONS[reply]
+
+
+def test_a_swap_that_finds_it_lost_says_why(rig: Rig, swapping: Swapping) -> None:
+    rig.post(lambda: rig.engine.leases.mark_lost([swapping.old], LossReason.KEY_GONE))
+    swapping.begin()
+    release = rig.release(swapping.new)
+    for future in (swapping.future, release):
+        assert failure(future, LockLost).reason is LossReason.KEY_GONE
+    assert rig.server.take() == []
+    swapping.assert_over(told=LossReason.KEY_GONE)
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_swap_that_is_refused_keeps_neither(rig: Rig, swapping: Swapping, released: bool) -> None:
+    swapping.begun()
+    release = rig.release(swapping.new) if released else None
+    rig.say(BUSY)
+    failure(swapping.future, LockServerError)
+    if release is not None:
+        failure(release, LockServerError)
+    assert_cleaned_up(rig, swapping.old, swapping.new)
+    # Whoever has released it is told by that release, and has nothing that could be lost.
+    swapping.assert_over(told=None if released else LossReason.NOT_CONFIRMED)
+    assert swapping.new.loss is (None if released else LossReason.NOT_CONFIRMED)
+
+
+def test_a_swap_that_is_never_answered_keeps_neither(rig: Rig, swapping: Swapping) -> None:
+    swapping.begun()
+    rig.go_on(rig.engine.options.response_timeout_s + 0.1)
+    failure(swapping.future, LockTimeout)
+    swapping.assert_over(told=LossReason.NOT_CONFIRMED)
+
+
+def test_a_confirmation_that_comes_later_than_the_lease_lasts_is_taken_back(rig: Rig, swapping: Swapping) -> None:
+    swapping.begun()
+    rig.clock.jump(2.99)
+    rig.say(integer(1))
+    failure(swapping.future, LockLost)
+    swapping.assert_over(told=LossReason.NOT_CONFIRMED)
+    assert_cleaned_up(rig, swapping.new)
+
+
+def test_a_failure_of_the_librarys_own_is_told(failing: Rig) -> None:
+    swapping = Swapping(failing).begun()
+    with breaking(type(READ), "parse_adopt"):
+        failing.say(integer(1))
+    failure(swapping.future, WheelLockError)
+    failing.go_on(0.5)
+    assert_cleaned_up(failing, swapping.old, swapping.new)
+    swapping.assert_over(told=LossReason.INTERNAL_ERROR)
+    assert swapping.new.loss is LossReason.INTERNAL_ERROR
+
+
+ENDS: dict[str, Callable[[Rig, Swapping], object]] = {
+    "given up": lambda rig, swapping: rig.post(swapping.swap.give_up),
+    "closed": lambda rig, swapping: rig.ask(partial(rig.engine.close, 1.0)),
+    "closed, its time up": lambda rig, swapping: (rig.ask(partial(rig.engine.close, 1.0)), rig.go_on(1.1)),
+    "closed without a connection": lambda rig, swapping: (
+        rig.server.close(),
+        rig.turn(),
+        rig.ask(partial(rig.engine.close, 1.0)),
+        rig.go_on(1.1),
+    ),
+    "thread died": lambda rig, swapping: rig.engine.thread_died(),
+    "stopped": lambda rig, swapping: (rig.engine.timer_stopped(), rig.turn()),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_release_that_waits_for_the_swap_ends_with_it(rig: Rig, swapping: Swapping, end: str, answered: bool) -> None:
+    swapping.begun()
+    releases = [rig.release(swapping.new), rig.release(swapping.new)]
+    ENDS[end](rig, swapping)
+    if answered and not rig.server.closed:
+        for _ in range(3):  # what is cleaned up, too
+            for command in rig.server.take():
+                rig.server.say(integer(1) if command.what == "swap_holder" else FINE)
+            rig.turn()
+    rig.go_on(rig.engine.options.response_timeout_s + 0.1)
+    assert [release.done for release in releases] == [True, True]
+    assert swapping.future.done
+    assert not rig.believes(swapping.new)
+    assert not rig.believes(swapping.old)
+    assert rig.swaps == {}
+    assert rig.reasons == []  # nothing is lost for who has let go of it
+
+
+def test_a_child_knows_of_no_swap(rig: Rig, swapping: Swapping) -> None:
+    swapping.begun()
+    rig.fork()
+    assert rig.swaps == {}
+    failure(rig.release(swapping.new), LockLost)

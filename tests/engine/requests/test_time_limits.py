@@ -1,0 +1,248 @@
+"""Callers' own time limits: they bound the whole call, whatever has become of the server, and concern nobody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.rig import FINE, NIL, OK, REFUSED, START, TICK_S, Rig, array, integer, names
+from tests.engine.waiting_rig import Wait, WaitingRig
+from wheel_lock.errors import LockTimeout, LockUnavailable
+from wheel_lock.lease import State
+
+LEAST_S = 0.1  # what a try is given in any case
+CONNECTING_S = 0.5  # and where it has to wait for a connection
+
+
+def ends_at(rig: WaitingRig, wait: Wait) -> float:
+    """When a wait ends, as it does within a minute, while the server goes on as it is."""
+    while not wait.future.done:
+        assert rig.now < START + 60
+        rig.go_on(TICK_S)
+    return rig.now - START
+
+
+def warm(rig: WaitingRig) -> None:
+    """Have a connection that stands, and nothing held."""
+    lease = rig.hold("warm-up")
+    rig.release(lease)
+    rig.agree()
+
+
+# The server is away
+
+
+@pytest.mark.parametrize("limit_s", [0.5, 3.0])
+def test_a_server_that_cannot_be_reached_takes_no_longer_than_the_limit(rig: WaitingRig, limit_s: float) -> None:
+    rig.connector.refusal = REFUSED
+    wait = rig.wait("a", blocking_timeout=limit_s)
+    assert limit_s <= ends_at(rig, wait) + 1e-6 <= limit_s + 3 * TICK_S
+    assert isinstance(wait.error, LockUnavailable)
+    assert wait.error.__cause__ is REFUSED
+    assert "nobody listens" in str(wait.error)
+
+
+def test_a_connection_that_breaks_meanwhile_is_made_again_within_the_limit(rig: WaitingRig) -> None:
+    wait = rig.wait("a", blocking_timeout=0.7)
+    rig.go_on(0.1)
+    rig.be_away()
+    assert 0.7 <= ends_at(rig, wait) + 1e-6 <= 0.73
+    assert isinstance(wait.error, LockUnavailable)
+    rig.connector.refusal = None
+    rig.go_on(1.0, rig.agree)
+    rig.assert_clean()
+
+
+def test_a_server_that_is_back_within_the_limit_grants(rig: WaitingRig) -> None:
+    rig.connector.refusal = REFUSED
+    wait = rig.wait("a", blocking_timeout=2.0)
+    rig.go_on(1.2)
+    assert not wait.future.done
+    rig.connector.refusal = None
+    rig.go_on(0.7, rig.agree)
+    assert wait.granted
+
+
+def test_a_server_that_is_silent_takes_no_longer_than_the_limit_and_its_grant_is_undone(rig: WaitingRig) -> None:
+    warm(rig)
+    wait = rig.wait("a", 30.0, blocking_timeout=0.5)
+    asked = rig.server.one("SET")
+    assert 0.5 <= ends_at(rig, wait) + 1e-6 <= 0.53
+    assert isinstance(wait.error, LockTimeout)
+    assert "within 0.5 s" in str(wait.error)
+    assert rig.server.one("release_many").pairs == asked.pairs  # on the same connection, so it comes after the grant
+    rig.say(OK, FINE)
+    rig.assert_clean()
+
+
+def test_a_short_limit_does_not_make_the_connection_suspect(rig: WaitingRig) -> None:
+    warm(rig)
+    attempts = rig.connector.attempts
+    wait = rig.wait("a", timeout=30.0, blocking_timeout=0.3)
+    ends_at(rig, wait)
+    assert rig.ready
+    assert rig.connector.attempts == attempts
+
+
+@pytest.mark.parametrize("terms", [{"blocking_timeout": 30.0}, {"blocking": False}])
+def test_a_long_limit_does_not_lengthen_the_contexts_own_and_who_does_not_wait_has_set_none(
+    rig: WaitingRig, terms: dict[str, float]
+) -> None:
+    rig.connector.refusal = REFUSED
+    wait = rig.wait("a", **terms)
+    assert ends_at(rig, wait) == pytest.approx(5.0, abs=0.03)
+    assert isinstance(wait.error, LockUnavailable)
+
+
+# Very small limits
+
+
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("limit_s", [0.0, 0.05])
+def test_the_smallest_limits_end_soon_but_do_not_cut_a_round_trip_off(
+    rig: WaitingRig, limit_s: float, answered: bool
+) -> None:
+    warm(rig)
+    wait = rig.wait("a", blocking_timeout=limit_s)
+    if answered:
+        rig.go_on(0.08)
+        rig.say(OK)
+        assert wait.granted
+    else:
+        assert ends_at(rig, wait) <= LEAST_S + 0.03
+        assert isinstance(wait.error, LockTimeout)
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 0.05])
+def test_a_first_connection_is_not_cut_off(rig: WaitingRig, limit_s: float) -> None:
+    rig.launch.slow = True
+    wait = rig.wait("a", blocking_timeout=limit_s)
+    rig.go_on(0.4)
+    rig.connect()
+    rig.say(OK)
+    assert wait.granted
+
+
+@pytest.mark.rig(response_timeout_s=0.06)
+def test_a_limit_of_a_context_that_is_smaller_still_holds(rig: WaitingRig) -> None:
+    warm(rig)
+    assert ends_at(rig, rig.wait("a", blocking_timeout=0.0)) <= 0.06 + TICK_S
+
+
+# Several callers
+
+
+def test_who_comes_while_another_asks_for_the_first_time_keeps_to_its_own_limit(rig: WaitingRig) -> None:
+    warm(rig)
+    patient = rig.wait("a")
+    hasty = rig.wait("a", blocking_timeout=0.3)
+    hastier = rig.wait("a", blocking_timeout=0.0)
+    assert ends_at(rig, hastier) <= LEAST_S + 0.03
+    assert isinstance(hastier.error, LockTimeout)
+    assert 0.3 <= ends_at(rig, hasty) + 1e-6 <= 0.33
+    assert isinstance(hasty.error, LockTimeout)
+    assert patient.goes_on
+    rig.say(OK)
+    assert patient.granted
+
+
+def test_a_limit_ends_nobody_elses_first_try(rig: WaitingRig) -> None:
+    warm(rig)
+    hasty = rig.wait("a", blocking_timeout=0.3)
+    patient = rig.wait("a")
+    another = rig.wait("a", blocking_timeout=2.0)
+    ends_at(rig, hasty)
+    assert isinstance(hasty.error, LockTimeout)
+    assert patient.goes_on
+    assert another.goes_on
+    assert rig.whats() == ["SET", "release_many", "SET"]
+    rig.say(NIL, FINE, OK)
+    assert patient.granted
+    assert 2.0 <= ends_at(rig, another) + 1e-6 <= 2.15
+    assert another.refused, "it is held here, as is known without the server"
+
+
+def test_a_limit_ends_nobody_elses_wait_in_a_line(rig: WaitingRig) -> None:
+    hasty = rig.wait_first("a", blocking_timeout=0.3)
+    patient = rig.wait("a")
+    ends_at(rig, hasty)
+    assert isinstance(hasty.error, LockTimeout)
+    assert patient.goes_on
+    rig.turn()
+    rig.reply(None, array(30_000), FINE, integer(0))
+    assert patient.granted
+
+
+def test_one_behind_others_is_not_refused_by_a_server_that_says_nothing(rig: WaitingRig) -> None:
+    patient = rig.wait_first("a", fallback=100.0)
+    waits = [rig.wait("a", blocking_timeout=0.5) for _ in range(5)]
+    assert ends_at(rig, waits[0]) <= 0.5 + LEAST_S + 0.03
+    rig.go_on(0.02)
+    assert all(isinstance(wait.error, LockTimeout) for wait in waits)
+    assert patient.goes_on
+    rig.server.one("acquire")  # one look for all of them
+
+
+def test_one_behind_others_is_not_refused_by_a_server_that_is_away(rig: WaitingRig) -> None:
+    patient = rig.wait_first("a", fallback=100.0)
+    wait = rig.wait("a", blocking_timeout=0.5)
+    rig.be_away()
+    assert ends_at(rig, wait) <= 0.5 + CONNECTING_S + 0.03
+    assert isinstance(wait.error, LockUnavailable)
+    assert patient.goes_on
+
+
+def test_all_in_a_line_keep_to_their_limits(rig: WaitingRig) -> None:
+    waits = [rig.wait_first("a", blocking_timeout=0.5)]
+    waits += [rig.wait("a", blocking_timeout=0.5) for _ in range(99)]
+    rig.go_to(START + 0.5 + 3 * LEAST_S)
+    assert all(isinstance(wait.error, LockTimeout) for wait in waits)
+    rig.agree()
+    rig.go_on(1.0, rig.agree)
+    rig.assert_clean()
+
+
+def test_one_behind_others_is_not_refused_because_of_a_closed_connection(rig: WaitingRig) -> None:
+    patient = rig.wait_first("a", fallback=100.0)
+    wait = rig.wait("a", blocking_timeout=0.5)
+    rig.server.close()  # one that was idle for too long, say
+    rig.go_on(0.55, rig.be_taken())
+    assert wait.refused
+    assert patient.goes_on
+
+
+# Many at once
+
+
+def test_a_bulk_acquire_takes_no_longer_than_its_limit_and_leaves_nothing() -> None:
+    with Rig(batch_size=2) as rig:
+        rig.hold("warm-up", 30.0)
+        attempt = rig.acquire_many(names(6), limit_s=0.5)
+        assert len(rig.server.take()) == 3
+        rig.say(FINE)
+        rig.go_on(0.48)
+        assert not attempt.future.done
+        rig.go_on(0.05)
+        assert isinstance(attempt.future.error, LockTimeout)
+        released = [name for command in rig.server.take() for name in command.names]
+        assert sorted(released) == sorted(names(6))
+        assert all(lease.state > State.EXTENDING for lease in attempt.leases)
+        assert rig.acquiring == 0
+        assert rig.ready
+
+
+def test_a_bulk_acquire_says_why_a_server_cannot_be_reached(rig: WaitingRig) -> None:
+    rig.connector.refusal = REFUSED
+    attempt = rig.acquire_many(names(3), limit_s=0.7)
+    rig.go_on(0.68)
+    assert not attempt.future.done
+    rig.go_on(0.05)
+    assert isinstance(attempt.future.error, LockUnavailable)
+    assert attempt.future.error.__cause__ is REFUSED
+
+
+def test_the_limit_of_a_bulk_acquire_that_is_done_means_nothing(rig: WaitingRig) -> None:
+    attempt = rig.acquire_many(names(3), 30.0, limit_s=0.5)
+    rig.agree()
+    assert attempt.future.done
+    rig.go_on(1.0, rig.agree)
+    assert len(rig.held) == 3

@@ -1,0 +1,226 @@
+"""What a failure of the library's own code costs: the lease, the request, the node or the engine that it is about."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.engine.rig import BUG, FINE, OK, TICK_S, Rig, breaking
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
+from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.errors import LockUnavailable, LossReason, WheelLockError
+from wheel_lock.lease import Event, Lease, State
+from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.options import ContextOptions
+from wheel_lock.runtime.failures import FailureDomain, guarded
+from wheel_lock.runtime.notifier import NOTIFIER
+
+INTERNAL = LossReason.INTERNAL_ERROR
+
+
+def fail(*arguments: object, **more: object) -> None:
+    raise BUG
+
+
+@pytest.fixture
+def stranger(failing: Rig) -> Engine:
+    """Another context's engine on the same timer. It holds one lock."""
+    engine = Engine(failing.connector, ContextOptions(), failing.timer, failing.launch)
+    group = engine.router.renewer.group(EXCLUSIVE, 30.0, 30_000, 10.0)
+    lease = Lease("the other's", b"", group)
+    lease.transition(Event.GRANTED)
+    lease.deadline = failing.now + 29.0
+    engine.leases.held[lease] = None
+    return engine
+
+
+def believes(engine: Engine) -> bool:
+    return all(lease.is_valid(engine.timer.clock.now()) for lease in engine.leases.held) and bool(engine.leases.held)
+
+
+@pytest.mark.parametrize("event", [Event.RELEASED, Event.GRANTED, Event.CONFIRMED, Event.REJECTED])
+def test_a_step_that_is_not_legal_costs_that_lease(
+    failing: Rig, stranger: Engine, caplog: pytest.LogCaptureFixture, event: Event
+) -> None:
+    struck, other = failing.hold("struck"), failing.hold("other")
+    failing.post(lambda: struck.transition(event))
+    assert struck.state is State.LOST
+    assert failing.reasons == [("struck", INTERNAL)]
+    assert failing.believes(other)
+    assert believes(stranger)
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert f"a lease that is HELD cannot take {event.name} (lock 'struck')" in record.getMessage()
+    assert "test_blast_radius.py" in record.getMessage()  # the stack of whoever has asked for it
+    failing.go_on(5.0, failing.agree)
+    assert failing.believes(other)
+
+
+def test_a_step_of_a_lease_that_is_over_is_logged_and_changes_nothing(failing: Rig) -> None:
+    lease = failing.hold("a")
+    failing.release(lease)
+    failing.agree()
+    failing.post(lambda: lease.transition(Event.LOSE))
+    assert lease.state is State.RELEASED
+    assert failing.told == []
+
+
+def test_a_command_that_cannot_be_encoded_costs_its_caller(failing: Rig, stranger: Engine) -> None:
+    other = failing.hold("other")
+    with breaking(type(EXCLUSIVE), "acquire"):
+        attempt = failing.acquire("struck")
+    assert isinstance(attempt.future.error, WheelLockError)
+    assert attempt.future.error.__cause__ is BUG
+    assert attempt.lease.state is State.REFUSED
+    assert failing.acquiring == 0
+    assert failing.connector.attempts == 1  # nothing was sent, so the connection is as good as before
+    failing.go_on(5.0, failing.agree)
+    assert failing.believes(other)
+    assert believes(stranger)
+    failing.hold("struck")
+
+
+def test_a_reply_that_cannot_be_dealt_with_costs_its_request_and_the_connection(failing: Rig, stranger: Engine) -> None:
+    other = failing.hold("other")
+    with breaking(type(EXCLUSIVE), "parse_acquire"):
+        struck, behind = failing.acquire("struck"), failing.acquire("behind")
+        failing.say(OK, OK)
+    assert isinstance(struck.future.error, WheelLockError)
+    assert not behind.future.done  # it is asked for again on the next connection
+
+    released: list[str] = []
+
+    def agree() -> None:
+        for command in failing.server.take():
+            released.extend(command.names if command.what == "release_many" else ())
+            failing.server.say(FINE if command.what != "SET" else OK)
+
+    failing.go_on(1.0, agree)
+    assert released == ["struck"]  # it may have been granted
+    assert behind.future.result()
+    assert failing.believes(other)
+    assert believes(stranger)
+    assert failing.told == []
+
+
+def test_a_renewal_whose_reply_cannot_be_dealt_with_costs_the_node(failing: Rig, stranger: Engine) -> None:
+    held = [failing.hold(name) for name in "ab"]
+    failing.go_on(1.0)
+    with breaking(Renewer, "confirmed"):
+        failing.say(FINE)
+    assert sorted(failing.reasons) == [("a", INTERNAL), ("b", INTERNAL)]
+    assert [lease.state for lease in held] == [State.LOST] * 2
+    assert believes(stranger)
+    failing.hold("a")
+    failing.go_on(5.0, failing.agree)
+    assert failing.stats().held == 1
+
+
+def test_what_is_due_and_cannot_be_renewed_costs_the_node(failing: Rig, stranger: Engine) -> None:
+    failing.hold("a")
+    with breaking(RenewalGroup, "due"):
+        failing.go_on(1.0 + TICK_S)
+    assert failing.reasons == [("a", INTERNAL)]
+    assert believes(stranger)
+    again = failing.hold("a")
+    failing.go_on(5.0, failing.agree)
+    assert failing.believes(again)
+
+
+def test_work_of_an_engine_that_fails_costs_that_engine(failing: Rig, stranger: Engine) -> None:
+    failing.hold("a")
+    waits = failing.acquire("b")
+    failing.post(fail)
+    assert failing.reasons == [("a", INTERNAL)]
+    assert isinstance(waits.future.error, LockUnavailable)
+    assert believes(stranger)
+    again = failing.hold("a")
+    failing.go_on(5.0, failing.agree)
+    assert failing.believes(again)
+
+
+def test_a_waiter_that_fails_costs_the_waits_and_no_lease(
+    failing: Rig, stranger: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = failing.hold("a")
+    monkeypatch.setattr(failing.lines, "_ended", fail)
+    monkeypatch.setattr(failing.lines, "_queues", {b"somebody": object()})
+    monkeypatch.setattr(failing.lines, "_drain", list)
+    release = failing.release(lease)
+    failing.agree()
+    assert release.result() is None
+    assert believes(stranger)
+
+
+def test_a_domain_that_fails_itself_hands_over_to_the_one_above(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[object] = []
+
+    class Domain:
+        def __init__(self, above: FailureDomain | None, *, able: bool) -> None:
+            self.above = above
+            self._able = able
+
+        def crashed(self, error: Exception) -> None:
+            told.append(self)
+            if not self._able:
+                fail()
+
+    top = Domain(None, able=False)
+    middle = Domain(top, able=False)
+    guarded(Domain(middle, able=False), fail)
+    assert told[1:] == [middle, top]
+    guarded(None, fail)
+    assert NOTIFIER.drain(10.0)
+    assert len([record for record in caplog.records if "survived" in record.getMessage()]) == 5
+
+
+def test_users_timeouts_outlive_a_failure(failing: Rig) -> None:
+    rung: list[object] = []
+    failing.timer.new_timeout(rung.append, 1.0)
+    failing.turn()
+    failing.post(fail)
+    failing.go_on(2.0)
+    failing.drain()
+    assert len(rung) == 1
+
+
+def test_one_batch_that_fails_among_several_costs_each_lease_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Rig(batch_size=2) as rig:
+        leases = rig.hold_many([f"lock:{number}" for number in range(6)], 3.0)
+        call, calls = Batch.call, iter([fail])
+        monkeypatch.setattr(Batch, "call", lambda batch: next(calls, call)(batch))
+        rig.go_on(1.5)
+        rig.go_on(1.0, rig.agree)
+        assert [lease.state for lease in leases] == [State.LOST] * 6
+        assert sorted(event.name for _, event in rig.told) == sorted(str(lease.name) for lease in leases)
+        assert "renew" not in [command.what for server in rig.servers for command in server.take()]
+        rig.failures.clear()
+
+
+def test_a_failure_leaves_no_count_below_nothing(failing: Rig) -> None:
+    failing.launch.slow = True
+    attempts = [failing.acquire(name) for name in "abc"]
+    failing.post(fail)
+    for attempt in attempts:
+        failing.post(attempt.request.give_up)
+    assert failing.acquiring == 0
+    failing.launch.slow = False
+    failing.launch.go_on()
+
+
+def test_an_extended_lease_that_a_failure_ends_is_cleaned_up(failing: Rig) -> None:
+    lease = failing.hold("a", 3.0)
+    failing.extend(lease, 3600.0)
+    failing.agree()
+    failing.post(lambda: failing.engine.router.renewer.crashed(BUG))
+    failing.post(fail)  # which is what the fixture expects to see
+    released: list[str] = []
+
+    def agree() -> None:
+        for command in failing.server.take():
+            released.extend(command.names if command.what == "release_many" else ())
+            failing.server.say(FINE)
+
+    failing.go_on(1.0, agree)
+    assert released == ["a"]

@@ -1,0 +1,1 @@
+"""What follows a server that is not the master any more."""

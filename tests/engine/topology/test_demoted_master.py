@@ -1,0 +1,83 @@
+"""What a demoted master refuses to do goes to the next master, whatever the words of its version are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.engine.rig import FINE, GONE, Rig, agreement, array, error, names
+from tests.protocol.test_server_errors import ROWS, error_of
+from wheel_lock.engine.future import Future
+from wheel_lock.lease import State
+
+TEXTS = [str(error_of(row)).rstrip() for row in ROWS if row["code"] == "READONLY"]
+# What a script without a #!lua line tells of each of its leases, before Redis 7.
+VERDICT = "@user_script: 1: -READONLY You can't write against a read only replica.\r\n"
+
+
+@pytest.fixture
+def moving(rig: Rig) -> Rig:
+    """An engine that finds out which server is the master whenever it connects."""
+    rig.connector.discovers = True
+    return rig
+
+
+REQUESTS: dict[str, Callable[[Rig], Future[Any]]] = {
+    "SET": lambda rig: rig.acquire("a").future,
+    "release": lambda rig: rig.release(rig.hold("a")),
+    "extend": lambda rig: rig.extend(rig.hold("a"), 5.0, replace=True),
+}
+
+
+@pytest.mark.parametrize("demotion", TEXTS)
+@pytest.mark.parametrize("what", REQUESTS)
+def test_a_request_goes_to_the_next_master(moving: Rig, what: str, demotion: str) -> None:
+    future = REQUESTS[what](moving)
+    moving.say(error(demotion))
+    assert len(moving.connector.servers) == 1
+    moving.go_on(0.1)
+    assert len(moving.connector.servers) == 2
+    moving.server.say(agreement(moving.server.one(what)))
+    moving.turn()
+    assert future.result() in (True, None)
+    assert all(map(moving.believes, moving.held))
+
+
+@pytest.mark.parametrize("demotion", TEXTS)
+def test_a_renewal_goes_to_the_next_master(moving: Rig, demotion: str) -> None:
+    lease = moving.hold("a")
+    moving.go_on(1.0)
+    moving.reply("renew", error(demotion))
+    moving.go_on(1.0, moving.agree)
+    assert len(moving.connector.servers) == 2
+    assert lease.state is State.HELD
+    assert lease.renewals
+
+
+def test_a_renewal_of_which_some_entries_are_refused_goes_to_the_next_master(moving: Rig) -> None:
+    gone, refused = moving.hold_many(names(2))
+    moving.go_on(1.0)
+    assert len(moving.server.one("renew").pairs) == 2
+    moving.say(array(1, GONE, 2, VERDICT))
+    moving.go_on(0.5, moving.agree)
+    assert len(moving.connector.servers) == 2
+    assert gone.state is State.LOST
+    assert refused.state is State.HELD
+    assert refused.renewals
+
+
+@pytest.mark.parametrize("what", ["acquire_many", "release_many"])
+def test_a_request_for_many_of_which_each_entry_is_refused_goes_to_the_next_master(moving: Rig, what: str) -> None:
+    if what == "acquire_many":
+        future: Future[Any] = moving.acquire_many(names(2)).future
+    else:
+        future = moving.release_many(moving.hold_many(names(2)))
+    moving.server.one(what)
+    moving.say(array(1, VERDICT, 2, VERDICT))
+    moving.go_on(0.1)
+    assert len(moving.server.one(what).pairs) == 2
+    moving.say(FINE)
+    assert future.result() in ({}, None)
+    assert len(moving.held) == (2 if what == "acquire_many" else 0)

@@ -1,0 +1,1 @@
+"""Waiters, wait queues, wake-ups."""

@@ -1,0 +1,154 @@
+"""An error of our own, anywhere in what is done for those who wait: they are told, and nothing is kept for nobody."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.engine.model_server import message
+from tests.engine.waiting_rig import LINGER_S, Wait, WaitingRig
+from wheel_lock.lease import EXTENDING
+
+LONGEST_LOOK_S = 5.1  # after which a waiter that has heard nothing looks by itself
+FILES = (
+    "engine/waiting/registry.py",
+    "engine/waiting/waiter.py",
+    "net/pubsub.py",
+    "engine/requests/acquire.py",
+    "engine/requests/base.py",
+    "engine/requests/release.py",
+)
+
+
+def _in_a_turn(frame: FrameType | None) -> bool:
+    """Whether it is the timer's thread that calls, and not the test."""
+    while frame is not None and frame.f_code.co_name != "guarded":
+        frame = frame.f_back
+    return frame is not None
+
+
+class Strike:
+    """Raises MemoryError in the nth call of a function of these files in a turn while it is installed.
+
+    Of calls of one function from one line three count: there are three waiters.
+    """
+
+    def __init__(self, nth: int) -> None:
+        self._left = nth
+        self._calls: Counter[tuple[object, ...]] = Counter()
+        self.where = ""
+
+    def __enter__(self) -> Strike:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> None:
+        if not self.where and event == "call" and frame.f_code.co_filename.endswith(FILES) and _in_a_turn(frame):
+            caller = frame.f_back
+            place = (frame.f_code, caller and (caller.f_code, caller.f_lineno))
+            self._calls[place] += 1
+            self._left -= self._calls[place] <= 3
+            if self._left < 0:
+                self.where = frame.f_code.co_qualname
+                sys.settrace(None)
+                raise MemoryError(f"struck in {self.where}")
+
+
+def wake(rig: WaitingRig) -> None:
+    """Tell whoever still listens."""
+    for server in rig.connector.listeners.servers:
+        server.say(message(b"wheel_lock:wake:{a}"))
+    rig.turn()
+
+
+def come_and_ask(rig: WaitingRig) -> list[Wait]:
+    waits = [rig.waiter("a") for _ in range(3)]
+    for wait in waits:
+        rig.timer.post(wait.acquisition.begin, rig.engine)
+    rig.go_on(0.0, rig.be_taken())
+    return waits
+
+
+def be_woken_and_hand_on(rig: WaitingRig) -> list[Wait]:
+    waits = come_and_ask(rig)
+    wake(rig)
+    for _ in waits:
+        rig.go_on(0.0, rig.agree)
+        for wait in waits:
+            if wait.granted:
+                rig.release(wait.lease)
+    rig.go_on(LINGER_S + 0.1, rig.agree)
+    return waits
+
+
+def give_up(rig: WaitingRig) -> list[Wait]:
+    waits = [*come_and_ask(rig), rig.wait("a", blocking_timeout=0.05)]
+    wake(rig)
+    rig.give_up(waits[0])
+    rig.go_on(0.1, rig.be_taken())
+    rig.give_up(waits[1])
+    wake(rig)
+    rig.go_on(0.0, rig.agree)
+    return waits
+
+
+def lose_the_connections(rig: WaitingRig) -> list[Wait]:
+    waits = come_and_ask(rig)
+    wake(rig)
+    for server in rig.servers:
+        server.close()
+    rig.go_on(0.5, rig.be_taken())
+    return waits
+
+
+def all_told_or_served(rig: WaitingRig, waits: list[Wait]) -> bool:
+    """Whether each wait that has not been given up ends when the lock is free, or has been told by the count of deaths."""
+    for _ in waits:
+        if rig.engine.deaths == 1 or all(wait.future.done or wait.acquisition.over for wait in waits):
+            return True
+        for wait in waits:
+            if wait.granted and wait.lease.state <= EXTENDING:
+                rig.release(wait.lease)
+        rig.go_on(LONGEST_LOOK_S, rig.agree)
+    return all(wait.future.done or wait.acquisition.over for wait in waits)
+
+
+@pytest.mark.parametrize("scene", [come_and_ask, be_woken_and_hand_on, give_up, lose_the_connections])
+def test_waiters_are_told_of_an_error_wherever_it_is_raised_and_the_next_can_wait(
+    scene: Callable[[WaitingRig], list[Wait]],
+) -> None:
+    for nth in range(1000):
+        with WaitingRig() as rig:
+            with Strike(nth) as strike:
+                waits = scene(rig)
+            rig.go_on(0.2, rig.be_taken())
+            if strike.where:
+                held = set(rig.held)
+                assert held <= {wait.lease for wait in waits if wait.granted}, f"kept for nobody: {strike.where}"
+                assert all_told_or_served(rig, waits), f"somebody waits in vain: {strike.where}"
+            for wait in waits:
+                rig.timer.post(wait.acquisition.give_up, rig.engine)
+            rig.go_on(0.1, rig.agree)
+            again, behind = rig.wait("a"), rig.wait("a")
+            rig.go_on(0.1, rig.agree)
+            assert again.granted, f"struck in {strike.where}"
+            rig.release(again.lease)
+            rig.go_on(0.1, rig.agree)
+            assert behind.granted, f"struck in {strike.where}"
+            rig.release(behind.lease)
+            rig.go_on(1.0, rig.agree)
+            rig.assert_clean()
+            assert len(rig.failures) == bool(strike.where)
+            rig.failures.clear()
+        if not strike.where:
+            assert nth > 50
+            return
+    raise AssertionError("it never ends")

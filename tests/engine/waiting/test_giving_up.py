@@ -1,0 +1,486 @@
+"""How a wait ends without the lock, at whatever stage: nothing is left behind, and the next in line gets his turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.engine.rig import BUG, BUSY, FINE, NIL, OK, REFUSED, START, array, integer, runs
+from tests.engine.waiting_rig import Wait, WaitingRig
+from wheel_lock.engine.future import Future
+from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockUnavailable, TooManyLocks, WheelLockError
+from wheel_lock.lease import State
+from wheel_lock.lock_types.caller_token import CALLER_TOKEN
+
+# Given up
+
+
+def test_given_up_before_it_began_it_never_begins(rig: WaitingRig) -> None:
+    wait = rig.waiter("a")
+    rig.timer.post(wait.acquisition.give_up, rig.engine)
+    rig.post(wait.acquisition.begin)
+    assert rig.connector.servers == []
+    rig.assert_clean()
+
+
+def test_given_up_while_it_waits_for_a_connection_it_is_never_sent(rig: WaitingRig) -> None:
+    rig.launch.slow = True
+    first, second = rig.wait("a"), rig.wait("a")
+    rig.give_up(first)
+    rig.connect()
+    assert rig.server.one("SET").pairs == [(b"a", second.acquisition.request.lease.token)]
+    rig.say(OK)
+    assert second.granted
+
+
+def test_given_up_while_it_asks_for_the_first_time_it_is_undone_and_the_next_asks(rig: WaitingRig) -> None:
+    first, second, third = [rig.wait("a") for _ in range(3)]
+    rig.give_up(first)
+    assert runs(rig.server.take()) == [("SET", 1), ("release_many", 1), ("SET", 1)]
+    rig.say(OK, FINE, OK)  # it was granted, undone, and granted to the next
+    assert second.granted
+    assert rig.waiting == 1
+    rig.listen()
+    rig.give_up(third)
+    rig.let_go(second)
+    rig.assert_clean()
+
+
+def test_given_up_behind_others_it_is_simply_gone(rig: WaitingRig) -> None:
+    first = rig.wait_first("a")
+    waits = [rig.wait("a") for _ in range(4)]
+    rig.give_up(waits[1])
+    assert rig.waiting == 4
+    assert rig.server.take() == []
+    rig.wake("a")
+    rig.grant(first)
+    rig.let_go(first)
+    rig.say(integer(0))
+    rig.let_go(waits[0])
+    rig.say(integer(0))
+    assert waits[2].granted
+
+
+def test_given_up_as_the_first_while_it_only_listens_the_next_is_woken_in_its_place(rig: WaitingRig) -> None:
+    first, second = rig.wait_first("a"), rig.wait("a")
+    rig.give_up(first)
+    assert rig.server.take() == []
+    rig.wake("a")
+    rig.grant(second)
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_given_up_with_a_try_under_way_it_is_undone_before_the_next_asks(rig: WaitingRig, followed: bool) -> None:
+    first = rig.wait_first("a")
+    second = rig.wait("a") if followed else None
+    rig.wake("a")
+    rig.give_up(first)
+    acquire, release, *more = rig.server.take()
+    assert (acquire.what, release.what) == ("acquire", "release_many")
+    assert release.pairs == acquire.pairs
+    assert [again.what for again in more if again.pairs != acquire.pairs] == ["acquire"] * followed
+    rig.say(integer(0), FINE, *[integer(0)] * followed)
+    if second is not None:
+        assert list(rig.held) == [second.lease]
+    else:
+        rig.assert_clean()
+
+
+def test_given_up_with_a_token_that_others_may_have_it_is_undone_when_its_answer_has_come(rig: WaitingRig) -> None:
+    wait = rig.wait("a", kind=CALLER_TOKEN, token="worker")
+    rig.refuse()
+    rig.listen()
+    rig.server.one("SET")
+    second = rig.wait("a", kind=CALLER_TOKEN, token="worker")
+    rig.give_up(wait)
+    rig.server.one("SET")  # the second asks, and meets what may be the first's
+    rig.say(OK, NIL)
+    assert rig.server.one("release_many").pairs == [(b"a", b"worker")]
+    rig.say(FINE)
+    rig.wake("a")
+    rig.reply("SET", OK)
+    assert second.granted
+    assert list(rig.held) == [second.lease]
+
+
+def test_given_up_in_the_turn_in_which_the_grant_arrives_it_is_released(rig: WaitingRig) -> None:
+    first, second = rig.wait_first("a"), rig.wait("a")
+    rig.wake("a")
+    rig.server.one("acquire")
+    rig.server.say(integer(0))
+    rig.give_up(first)
+    assert rig.whats() == ["release_many"]
+    rig.say(FINE)
+    assert first.lease.state is State.RELEASED
+    rig.grant(second)
+    assert rig.told == []
+
+
+def test_given_up_after_the_grant_it_is_released(rig: WaitingRig) -> None:
+    wait = rig.hold_first("a")
+    rig.go_on(0.5)
+    rig.give_up(wait)
+    rig.reply("release_many", FINE)
+    assert not rig.held
+    rig.assert_clean()
+
+
+@pytest.mark.parametrize("ending", ["released", "refused", "failed", "given up"])
+def test_given_up_after_it_is_over_nothing_is_sent(rig: WaitingRig, ending: str) -> None:
+    wait = rig.wait_first("a", blocking_timeout=60.0)
+    if ending == "given up":
+        rig.give_up(wait)
+    elif ending == "refused":
+        rig.go_on(61.0, rig.be_taken())
+    else:
+        rig.wake("a")
+        rig.reply("acquire", BUSY if ending == "failed" else integer(0))
+    if ending == "failed":
+        rig.reply("release_many", FINE)
+    if ending == "released":
+        rig.let_go(wait)
+    rig.give_up(wait)
+    assert rig.server.take() == []
+    rig.assert_clean()
+
+
+@pytest.mark.parametrize("executed", [True, False])
+def test_given_up_while_the_connection_is_away_it_is_undone_on_the_next(rig: WaitingRig, executed: bool) -> None:
+    first, second = rig.wait_first("a"), rig.wait("a")
+    rig.wake("a")
+    if executed:
+        rig.server.one("acquire")
+    rig.be_away()
+    rig.give_up(first)
+    rig.connector.refusal = None
+    rig.go_on(0.5)
+    assert rig.whats() == ["release_many", "acquire"]
+    rig.say(FINE, integer(0))
+    assert second.granted
+
+
+# The time is up
+
+
+@pytest.mark.parametrize(("reply", "gets_it"), [(array(30_000), False), (integer(0), True)])
+def test_the_first_gets_a_last_try_when_its_time_is_up(rig: WaitingRig, reply: bytes, gets_it: bool) -> None:
+    wait = rig.wait_first("a", blocking_timeout=0.05, fallback=10.0)
+    rig.go_to(START + 0.045)
+    assert rig.server.take() == []
+    rig.go_to(START + 0.07)
+    rig.server.one("acquire")
+    assert not wait.future.done
+    rig.say(reply)
+    assert (wait.granted, wait.refused) == (gets_it, not gets_it)
+
+
+def test_a_try_that_is_under_way_when_its_time_is_up_is_the_last(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a", blocking_timeout=0.05)
+    rig.wake("a")
+    rig.go_on(0.1)
+    rig.server.one("acquire")
+    assert not wait.future.done
+    rig.say(array(1))
+    assert wait.refused
+    rig.go_on(1.0, rig.agree)
+    rig.assert_clean()
+
+
+def test_a_release_that_is_heard_during_a_last_try_is_the_nexts(rig: WaitingRig) -> None:
+    first = rig.wait_first("a", blocking_timeout=0.05, fallback=100.0)
+    second = rig.wait("a", fallback=100.0)
+    rig.go_on(0.1)
+    rig.server.one("acquire")
+    rig.wake("a")
+    rig.say(array(30_000))
+    assert first.refused
+    rig.grant(second)
+
+
+def test_one_behind_others_just_goes_when_its_time_is_up(rig: WaitingRig) -> None:
+    first = rig.wait_first("a")
+    second = rig.wait("a", blocking_timeout=0.05)
+    rig.go_on(0.07)
+    assert second.refused
+    assert rig.server.take() == []
+    assert rig.waiting == 1
+    assert not first.future.done
+
+
+def test_the_first_just_goes_when_its_time_is_up_and_its_own_process_holds_the_lock(rig: WaitingRig) -> None:
+    rig.hold_first("a")
+    wait = rig.wait("a", blocking_timeout=0.05)
+    rig.go_on(0.07)
+    assert wait.refused
+    assert rig.server.take() == []
+
+
+def test_one_whose_time_is_up_while_it_asks_for_the_first_time_is_told_when_that_is_answered(rig: WaitingRig) -> None:
+    wait = rig.wait("a", blocking_timeout=0.05)
+    rig.go_on(0.08)
+    assert not wait.future.done
+    rig.say(NIL)
+    rig.listen()
+    rig.go_on(0.05, rig.be_taken())
+    assert wait.refused
+    rig.assert_clean()
+
+
+def test_a_last_try_on_a_server_that_is_silent_ends_with_its_time_limit(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a", blocking_timeout=0.05)
+    rig.be_silent(0.2)
+    assert isinstance(wait.error, LockTimeout)
+
+
+def test_everybodys_time_can_be_up_at_once(rig: WaitingRig) -> None:
+    waits = [rig.wait_first("a", blocking_timeout=1.0)]
+    waits += [rig.wait("a", blocking_timeout=1.0) for _ in range(99)]
+    rig.go_on(1.1, rig.be_taken())
+    assert all(wait.refused for wait in waits)
+    rig.assert_clean()
+
+
+# Refused
+
+
+def test_no_more_than_max_waiting_may_wait() -> None:
+    with WaitingRig(max_waiting=2) as rig:
+        first, second = rig.wait_first("a"), rig.wait("a")
+        third = rig.wait("a")
+        assert isinstance(third.error, TooManyLocks)
+        elsewhere = rig.wait("b")
+        rig.refuse()
+        assert isinstance(elsewhere.error, TooManyLocks)
+        poller = rig.wait("c", retry_every=0.1)
+        rig.refuse()
+        assert isinstance(poller.error, TooManyLocks)
+        rig.give_up(second)
+        assert rig.wait("a").goes_on
+        rig.wake("a")
+        rig.grant(first)
+        assert rig.wait("a").goes_on
+        assert isinstance(rig.wait("a").error, TooManyLocks)
+
+
+@pytest.mark.rig(max_waiting=1)
+def test_those_who_may_not_wait_leave_no_line_behind(rig: WaitingRig) -> None:
+    first = rig.wait_first("a")
+    for number in range(20):
+        waits = [rig.wait(f"b{number}") for _ in range(3)]
+        for _ in waits:
+            rig.refuse()
+        assert all(isinstance(wait.error, TooManyLocks) for wait in waits)
+    rig.give_up(first)
+    rig.assert_clean()
+
+
+def test_who_may_hold_no_more_may_not_wait_for_more_either() -> None:
+    with WaitingRig(max_held=1) as rig:
+        held = rig.hold("other")
+        wait = rig.wait("a")
+        assert isinstance(wait.error, TooManyLocks)
+        rig.release(held)
+        rig.agree()
+        first, second = rig.wait_first("a"), rig.wait("a")
+        rig.hold("other")
+        rig.wake("a")
+        assert rig.server.take() == []
+        assert isinstance(first.error, TooManyLocks)
+        assert isinstance(second.error, TooManyLocks)
+        rig.assert_clean()
+
+
+# Errors
+
+
+def each_its_own(waits: list[Wait]) -> list[type[Exception]]:
+    """The kinds of the errors that these ended with; no two have the same object."""
+    errors = [wait.error for wait in waits]
+    assert len({id(error) for error in errors}) == len(waits)
+    assert all(error is not None and error.__traceback__ is None for error in errors)
+    return [type(error) for error in errors if error is not None]
+
+
+def a_line(rig: WaitingRig) -> list[Wait]:
+    rig.wait_first("a")
+    waits = [rig.wait("a") for _ in range(5)]
+    line = rig.line("a")
+    assert line is not None
+    assert len(line) == 6
+    rig.wake("a")
+    return waits
+
+
+def who_asks(rig: WaitingRig) -> list[Wait]:
+    return [rig.wait("a") for _ in range(5)]
+
+
+stages = pytest.mark.parametrize("stage", [a_line, who_asks])
+Stage = Callable[[WaitingRig], list[Wait]]
+
+
+def be_silent(rig: WaitingRig) -> None:
+    rig.be_silent(5.2)
+
+
+def be_gone(rig: WaitingRig) -> None:
+    rig.connector.listeners.refusal = REFUSED
+    rig.be_away(5.2)
+
+
+@stages
+@pytest.mark.parametrize(
+    ("happens", "kind"),
+    [
+        (lambda rig: rig.say(BUSY), LockServerError),
+        (be_silent, LockTimeout),
+        (be_gone, LockUnavailable),
+        (lambda rig: (rig.engine.timer_stopped(), rig.turn()), ContextClosed),
+    ],
+    ids=["error", "silence", "gone", "stopped"],
+)
+def test_what_ends_one_wait_of_a_line_ends_all(
+    rig: WaitingRig, stage: Stage, happens: Callable[[WaitingRig], object], kind: type[Exception]
+) -> None:
+    waits = stage(rig)
+    happens(rig)
+    assert each_its_own(waits) == [kind] * 5
+    for wait in waits:
+        assert kind is not LockServerError or "BUSY" in str(wait.error)
+        assert kind is not LockUnavailable or (wait.error is not None and wait.error.__cause__ is not None)
+        assert getattr(wait.error, "lock_name", None) == ("a" if kind is not ContextClosed else None)
+    if kind is not ContextClosed:
+        rig.connector.refusal = rig.connector.listeners.refusal = None
+        rig.launch.slow = False
+        rig.connect()
+        rig.agree()
+        rig.assert_clean()
+
+
+@stages
+def test_the_end_of_the_context_is_everybodys_and_a_try_under_way_is_undone(rig: WaitingRig, stage: Stage) -> None:
+    waits = stage(rig)
+    closing: Future[None] = rig.close_engine(1.0)
+    assert each_its_own(waits) == [ContextClosed] * 5
+    assert rig.whats()[-1] == "release_many"
+    rig.say(OK if stage is who_asks else integer(0), FINE)
+    rig.turn()
+    assert closing.done
+    assert not rig.held
+    assert all(server.hung_up or not server.take() for server in rig.connector.listeners.servers)
+    assert rig.waiting == 0
+
+
+@stages
+@pytest.mark.parametrize("fate", ["died", "failed"])
+def test_the_death_of_the_thread_is_everybodys_and_not_for_ever(rig: WaitingRig, stage: Stage, fate: str) -> None:
+    waits = stage(rig)
+    holder = rig.lines
+    rig.post(rig.engine.thread_died if fate == "died" else lambda: rig.engine.crashed(BUG))
+    assert each_its_own(waits) == [LockUnavailable] * 5
+    assert (len(holder), rig.waiting, holder.in_flight) == (0, 0, {})
+    again = rig.wait("a")
+    rig.go_on(0.1, rig.be_taken())
+    rig.wake("a")
+    rig.grant(again)
+    rig.let_go(again)
+    rig.assert_clean()
+
+
+def test_after_a_failure_nobody_asks_for_those_who_are_gone(rig: WaitingRig) -> None:
+    first = rig.wait_first("a")
+    second = rig.wait("a")
+    rig.wake("a")
+    rig.server.one("acquire")
+    rig.timer.post(first.acquisition.give_up, rig.engine)
+    rig.post(lambda: rig.engine.crashed(BUG))
+    assert isinstance(second.error, LockUnavailable)
+    rig.go_on(1.0, rig.agree)
+    assert not rig.held
+    rig.assert_clean()
+
+
+def test_at_the_end_of_the_interpreter_nobody_is_told(rig: WaitingRig) -> None:
+    waits = [rig.wait_first("a"), rig.wait("a"), rig.wait("b"), rig.wait("b")]
+    rig.ask(lambda future: rig.engine.close(1.0, future, exiting=True))
+    assert not any(wait.future.done for wait in waits)
+    assert rig.waiting == 0
+
+
+@stages
+def test_a_forked_child_has_no_lines(rig: WaitingRig, stage: Stage) -> None:
+    stage(rig)
+    rig.fork()  # as in the child: all that is the parent's is dropped without a word
+    rig.turn()
+    assert (len(rig.lines), rig.waiting, rig.lines.in_flight) == (0, 0, {})
+    own = rig.wait("a")
+    rig.go_on(0.1, rig.be_taken())
+    rig.wake("a")
+    rig.grant(own)
+    rig.let_go(own)
+    rig.assert_clean()
+
+
+# On the way
+
+
+def test_a_grant_whose_reply_was_lost_is_recognised_by_the_same_token(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a")
+    rig.wake("a")
+    before = rig.server.one("acquire")
+    rig.reconnect(0.1, rig.listen)
+    again = rig.server.one("acquire")
+    assert again.pairs == before.pairs
+    rig.say(integer(0))
+    assert wait.granted
+
+
+@pytest.mark.parametrize("stage", range(5))
+def test_wherever_the_connections_are_cut_everybody_gets_his_turn(rig: WaitingRig, stage: int) -> None:
+    first, second = rig.wait("a"), rig.wait("a")
+    steps: list[Callable[[], object]] = [
+        rig.refuse,
+        rig.listen,
+        rig.refuse,
+        lambda: rig.wake("a"),
+        lambda: rig.server.take(),
+    ]
+    for step in steps[:stage]:
+        step()
+    for server in rig.servers:
+        server.close()
+    rig.go_on(1.0, rig.be_taken())
+    assert first.goes_on
+    rig.go_on(10.0, rig.agree)
+    assert first.granted
+    rig.release(first.lease)
+    rig.go_on(0.1, rig.agree)
+    assert second.granted
+    rig.release(second.lease)
+    rig.go_on(0.1, rig.agree)
+    rig.assert_clean()
+
+
+def test_a_grant_that_comes_too_late_is_undone_and_the_next_try_is_clean(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a", 0.5)
+    rig.launch.slow = True
+    rig.wake("a")
+    rig.server.one("acquire")
+    rig.go_on(0.6)
+    rig.say(integer(0))
+    assert wait.goes_on
+    assert rig.whats() == ["release_many"]
+    rig.say(FINE)
+    rig.go_on(0.8)
+    rig.grant(wait)
+
+
+def test_who_waits_on_a_context_that_is_being_closed_is_told_when_his_first_answer_comes(rig: WaitingRig) -> None:
+    hasty = rig.wait("a", blocking=False)
+    poller = rig.wait("b", retry_every=0.1)
+    rig.close_engine(1.0)
+    rig.say(NIL, NIL)
+    assert hasty.refused
+    assert isinstance(poller.error, ContextClosed)
+    assert isinstance(poller.error, WheelLockError)

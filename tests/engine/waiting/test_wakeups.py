@@ -1,0 +1,397 @@
+"""Wake-ups: one connection that listens, whatever becomes of it. Nobody depends on it for more than for being quick."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from tests.engine.model_server import message
+from tests.engine.rig import BUG, REFUSED, START, array, error, integer, names
+from tests.engine.waiting_rig import LINGER_S, WaitingRig
+from wheel_lock.net.node import Node
+from wheel_lock.protocol.keys import wake_channel
+
+CHANNEL = "wheel_lock:wake:{a}"
+PING_S = 2.0
+
+
+def channels(heard: list[tuple[str, ...]]) -> list[str]:
+    """What was subscribed to."""
+    return [channel for what, *channels in heard if what == "SUBSCRIBE" for channel in channels]
+
+
+# The connection
+
+
+def test_without_waiters_there_is_no_connection(rig: WaitingRig) -> None:
+    rig.hold_many(names(20))
+    rig.release(rig.hold("a"))
+    rig.go_on(10.0, rig.agree)
+    assert rig.connector.listeners.attempts == 0
+
+
+def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: WaitingRig) -> None:
+    waits = [rig.waiter(name) for name in names(2_000)]
+    heard: list[tuple[str, ...]] = []
+    refuse = rig.be_taken()
+
+    def serve() -> None:
+        heard.extend(rig.listen())
+        refuse()
+
+    for number, wait in enumerate(waits, 1):
+        rig.timer.post(wait.acquisition.begin, rig.engine)
+        if number % 500 == 0:
+            rig.go_on(0.0, serve)
+    assert rig.connector.listeners.attempts == 1
+    assert sorted(channels(heard)) == sorted(wake_channel(name.encode()).decode() for name in names(2_000))
+    assert rig.waiting == 2_000
+    rig.commands.clear()
+    rig.wake("lock:1000")
+    assert rig.server.one("acquire").names == ["lock:1000"]
+    rig.say(integer(0))
+    assert waits[1000].granted
+
+    # When the connection breaks they are subscribed to again, many per command, and everybody looks once.
+    rig.listener.close()
+    heard.clear()
+    rig.go_on(0.05, serve)
+    assert len(channels(heard)) == 2_000
+    assert 4 <= len(heard) <= 5
+    assert 1_999 <= sum(command.what == "acquire" for command in rig.commands) <= 2 * 1_999
+    for wait in waits:
+        rig.timer.post(wait.acquisition.give_up, rig.engine)
+    rig.go_on(LINGER_S + 0.1, rig.agree)
+    rig.assert_clean()
+
+
+def test_while_it_cannot_be_made_it_is_tried_at_a_measured_pace_and_waiters_look_by_themselves(rig: WaitingRig) -> None:
+    rig.connector.listeners.refusal = REFUSED
+    wait = rig.wait("a")
+    rig.go_to(START + 10.0, rig.be_taken())
+    assert 10.0 / 0.65 <= rig.connector.listeners.attempts <= 10.0 / 0.3
+    assert sum(command.what == "acquire" for command in rig.commands) in range(5, 10)
+    rig.connector.listeners.refusal = None
+    rig.commands.clear()
+    rig.go_on(1.0, rig.listen)
+    rig.grant(wait)
+
+
+def test_nobody_connects_any_more_once_nobody_waits(rig: WaitingRig) -> None:
+    rig.connector.listeners.refusal = REFUSED
+    wait = rig.wait("a")
+    rig.go_on(1.0, rig.be_taken())
+    rig.give_up(wait)
+    rig.go_on(LINGER_S + 1.0, rig.agree)
+    attempts = rig.connector.listeners.attempts
+    rig.go_on(20.0, rig.agree)
+    assert rig.connector.listeners.attempts == attempts
+    rig.assert_clean()
+
+
+def test_a_server_that_takes_connections_and_hangs_up_is_not_asked_in_a_tight_loop(rig: WaitingRig) -> None:
+    rig.wait("a")
+    refuse = rig.be_taken()
+
+    def hang_up() -> None:
+        refuse()
+        for server in rig.connector.listeners.servers:
+            if not server.closed:
+                server.close()
+
+    rig.go_on(6.0, hang_up)
+    assert (
+        rig.connector.listeners.attempts <= 24
+    )  # pauses of 20 ms, doubled up to half a second, a quarter more or less
+
+
+def test_a_connection_that_has_lasted_is_made_again_at_once(rig: WaitingRig) -> None:
+    rig.wait_first("a")
+    for number in range(1, 6):
+        rig.go_on(PING_S + 0.1, rig.be_taken())
+        rig.listener.close()
+        rig.go_on(0.04, rig.be_taken())
+        assert rig.connector.listeners.attempts == 1 + number
+
+
+def test_those_who_come_while_it_is_being_made_are_subscribed_to_when_it_stands(rig: WaitingRig) -> None:
+    rig.hold("other")
+    rig.launch.slow = True
+    for name in ("a", "b"):
+        rig.wait(name)
+        rig.refuse()
+    gone = rig.wait("c")
+    rig.refuse()
+    rig.give_up(gone)
+    rig.go_on(LINGER_S + 0.05, rig.be_taken())
+    rig.connect()
+    assert channels(rig.listen()) == [CHANNEL, "wheel_lock:wake:{b}"]
+    assert rig.connector.listeners.attempts == 1
+
+
+def test_a_context_that_is_gone_hangs_up_when_nobody_waits_any_more(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a")
+    rig.post(rig.engine.retire)
+    rig.go_on(1.0, rig.be_taken())
+    rig.listener.read()
+    assert not rig.listener.hung_up
+    rig.give_up(wait)
+    rig.go_on(LINGER_S + 0.5, rig.agree)
+    for server in rig.servers:
+        server.read()
+        assert server.hung_up
+
+
+# Is it alive?
+
+
+def test_as_long_as_somebody_listens_a_ping_is_sent_now_and_then(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a")
+    heard: list[tuple[str, ...]] = []
+    refuse = rig.be_taken()
+
+    def serve() -> None:
+        heard.extend(rig.listen())
+        refuse()
+
+    rig.go_on(5 * PING_S + 0.05, serve)
+    assert heard == [("PING",)] * 5
+    rig.give_up(wait)
+    rig.go_on(LINGER_S + PING_S, serve)
+    heard.clear()
+    rig.go_on(20.0, serve)
+    assert heard == []
+    assert rig.connector.listeners.attempts == 1
+
+
+def test_a_connection_that_has_silently_died_is_replaced_after_two_pings(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a", fallback=100.0)
+    rig.go_to(START + 2 * PING_S - 0.05)
+    assert rig.connector.listeners.attempts == 1
+    rig.go_to(START + 2 * PING_S + 0.1)
+    assert rig.connector.listeners.attempts == 2
+    rig.listen()
+    rig.grant(wait)
+
+
+def test_a_connection_that_says_anything_is_alive(rig: WaitingRig) -> None:
+    rig.wait_first("a")
+    for _ in range(20):
+        rig.go_on(1.0, rig.be_taken())
+        rig.wake("a")
+    assert rig.connector.listeners.attempts == 1
+
+
+def test_a_connection_that_died_while_nobody_listened_is_noticed_by_the_next(rig: WaitingRig) -> None:
+    rig.let_go(rig.hold_first("a"))
+    rig.go_on(60.0, rig.agree)
+    rig.listen()
+    late = rig.wait("a", fallback=100.0)
+    rig.refuse()
+    rig.go_on(2 * PING_S + 0.1)  # not a word
+    assert rig.connector.listeners.attempts == 2
+    rig.listen()
+    rig.grant(late)
+
+
+# Refused
+
+
+def test_who_may_not_subscribe_polls_and_it_is_logged_once(rig: WaitingRig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.wait("a")
+    refuse = rig.be_taken()
+    asked: list[str] = []
+
+    def serve() -> None:
+        for command in rig.listener.take():
+            asked.append(command.what)
+            rig.listener.say(
+                b"+PONG\r\n" if command.what == "PING" else error("NOPERM No permissions to access a channel")
+            )
+        refuse()
+
+    with caplog.at_level(logging.WARNING, "wheel_lock"):
+        rig.refuse()
+        rig.go_on(20.0, serve)
+        rig.drain()
+    assert rig.connector.listeners.attempts == 1, "a connection that answers is kept"
+    assert len([record for record in caplog.records if "refuses to send wake-ups" in record.getMessage()]) == 1
+    assert sum(command.what == "acquire" for command in rig.commands) in range(6, 12)
+    assert asked.count("PING") == 10
+    assert asked.count("SUBSCRIBE") <= 11
+
+
+def test_a_server_that_was_only_busy_is_asked_again(rig: WaitingRig) -> None:
+    wait = rig.wait("a", fallback=100.0)
+    rig.refuse()
+    assert [command.what for command in rig.listener.take()] == ["SUBSCRIBE"]
+    rig.listener.say(error("BUSY Redis is busy running a script."))
+    rig.go_on(PING_S + 0.1)
+    assert [what for what, *_ in rig.listen()] == ["PING", "SUBSCRIBE"]
+    rig.reply(None, array(30_000))
+    rig.wake("a")
+    rig.grant(wait)
+
+
+def test_what_was_confirmed_after_all_is_not_asked_for_again(rig: WaitingRig) -> None:
+    for name in ("a", "b"):
+        rig.wait(name)
+        rig.refuse()
+    rig.listener.take()
+    rig.listener.say(error("BUSY Redis is busy running a script."))
+    rig.listener.say(array("subscribe", "wheel_lock:wake:{b}", 1))
+    rig.turn()
+    rig.go_on(PING_S + 0.1, rig.be_taken())
+    assert rig.connector.listeners.attempts == 1
+    rig.wake("b")
+    rig.wake("a")  # it has been subscribed to at the second time of asking
+    assert [command.names for command in rig.server.take()] == [["b"], ["a"]]
+
+
+def test_a_subscription_that_could_not_be_ended_is_ended_when_it_is_noticed(rig: WaitingRig) -> None:
+    rig.let_go(rig.hold_first("a"))
+    rig.go_on(LINGER_S + 0.1)
+    rig.listener.take()
+    rig.listener.say(error("BUSY Redis is busy running a script."))
+    rig.turn()
+    rig.wake("a")
+    assert ("UNSUBSCRIBE", CHANNEL) in rig.listen()
+    assert rig.server.take() == []
+
+
+class Hearer:
+    """One who listens, and does something when it is woken."""
+
+    above = None
+
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
+        self.heard = 0
+        self._then = then
+
+    def crashed(self, error: Exception) -> None:
+        raise AssertionError("a failure") from error
+
+    def on_subscribed(self, holds: bool) -> None: ...
+
+    def on_message(self, message: bytes) -> None:
+        self.heard += 1
+        self._then()
+
+
+def test_a_channel_about_to_be_unsubscribed_from_can_be_listened_to_again(
+    rig: WaitingRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wakeups, (left, kept) = rig.wakeups, (b"left", b"kept")
+    first, again = Hearer(), Hearer()
+    other = Hearer(lambda: wakeups.listen(left, again))
+    rig.post(lambda: (wakeups.listen(left, first), wakeups.listen(kept, other)))
+    rig.listen()
+    with monkeypatch.context() as full:
+        full.setattr(Node, "clogged", True)
+        rig.post(lambda: wakeups.ignore(left, first))
+    rig.listener.say(message(left), message(kept), message(left))  # before the server has been told that it was left
+    rig.turn()
+    assert rig.listen() == []
+    assert (first.heard, other.heard, again.heard) == (0, 1, 1)
+
+
+# Odd things
+
+
+@pytest.mark.parametrize("words", [b":1\r\n", b"*0\r\n", b"*1\r\n$7\r\nmessage\r\n", b"*2\r\n$7\r\nmessage\r\n:1\r\n"])
+def test_nonsense_costs_the_connection_and_nothing_else(rig: WaitingRig, words: bytes) -> None:
+    held = rig.hold("other", 30.0)
+    wait = rig.wait_first("a", fallback=100.0)
+    rig.listener.say(words)
+    rig.turn()
+    assert rig.listener.hung_up or rig.listener.take() == []
+    rig.go_on(0.1, rig.listen)
+    assert rig.connector.listeners.attempts == 2
+    rig.grant(wait)
+    assert rig.believes(held)
+
+
+def test_what_is_said_on_other_channels_wakes_nobody(rig: WaitingRig) -> None:
+    rig.wait_first("a", fallback=100.0)
+    for other in ("wheel_lock:wake:{b}", "", "x"):
+        rig.listener.say(message(other.encode()), array("subscribe", other, 1), array("unsubscribe", other, 1))
+    rig.turn()
+    assert rig.server.take() == []
+    assert rig.connector.listeners.attempts == 1
+
+
+def test_a_thousand_messages_at_once_are_one_try(rig: WaitingRig) -> None:
+    wait = rig.wait_first("a")
+    rig.listener.say(message(CHANNEL.encode()) * 1000)
+    rig.turn()
+    rig.reply("acquire", array(30_000))
+    rig.grant(wait)
+    rig.listener.say(message(CHANNEL.encode()) * 1000)
+    rig.turn()
+    assert rig.server.take() == []
+
+
+# Does it rest?
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_it_is_busy_until_the_subscription_is_answered_and_no_longer(rig: WaitingRig, refused: bool) -> None:
+    rig.wait("a")
+    rig.refuse()
+    assert rig.engine.busy
+    if refused:
+        rig.listener.say(error("NOPERM"))
+        rig.turn()
+    else:
+        rig.listen()
+    rig.refuse()
+    assert not rig.engine.busy
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_it_is_not_busy_with_a_subscription_that_broke_on_its_way(rig: WaitingRig, stays: bool) -> None:
+    wait = rig.wait("a")
+    rig.refuse()
+    rig.listener.take()
+    rig.connector.listeners.refusal = REFUSED
+    rig.listener.close()
+    rig.turn()
+    assert not rig.engine.busy
+    if not stays:
+        rig.give_up(wait)
+        rig.go_on(LINGER_S + 1.0, rig.be_taken())
+        assert not rig.engine.busy
+        rig.assert_clean()
+
+
+def test_it_is_busy_until_a_ping_is_answered(rig: WaitingRig) -> None:
+    rig.wait_first("a", fallback=100.0)
+    rig.go_on(PING_S + 0.05)
+    assert rig.engine.busy
+    rig.listen()
+    assert not rig.engine.busy
+    rig.go_on(PING_S)
+    rig.connector.listeners.refusal = REFUSED
+    rig.listener.close()
+    rig.turn()
+    assert not rig.engine.busy
+
+
+@pytest.mark.parametrize("end", ["closed", "gone", "stopped", "failed"])
+def test_it_is_not_busy_with_a_ping_once_it_has_ended(rig: WaitingRig, end: str) -> None:
+    wait = rig.wait_first("a", fallback=100.0)
+    rig.go_on(PING_S + 0.05)
+    assert rig.engine.busy
+    if end == "gone":
+        rig.give_up(wait)
+        rig.post(rig.engine.retire)
+        rig.go_on(LINGER_S + 0.1)
+    elif end == "closed":
+        rig.close_engine(1.0)
+        rig.go_on(0.1, rig.agree)
+    else:
+        rig.post((lambda: rig.engine.crashed(BUG)) if end == "failed" else rig.engine.timer_stopped)
+        rig.turn()
+    assert not rig.engine.busy

@@ -1,0 +1,258 @@
+"""A lease, step by step: what may follow what, how long it is believed in, and why it ends."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.lease.leases import LEGAL, Terms, granted, new_lease
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import (
+    NOBODY,
+    TRANSITIONS,
+    Event,
+    Lease,
+    Limits,
+    Owner,
+    State,
+    confirm_all,
+    grant_all,
+    local_deadline,
+    mark_sent,
+)
+from wheel_lock.protocol.resp import lease_args
+
+BELIEVED = [State.HELD, State.RENEWING, State.OVERDUE, State.EXTENDING]
+
+
+def renewing(*, limits: Limits | None = None, sent_at: float = 100.0) -> Lease:
+    """A lease of 10 s from 100 s on, one renewal of which is unanswered."""
+    lease = granted(sent_at, limits=limits)
+    mark_sent([lease])
+    return lease
+
+
+# What may follow what
+
+
+def test_the_table_is_exactly_what_may_follow_what() -> None:
+    assert {(state.name, event.name): after.name for (state, event), after in TRANSITIONS.items()} == {
+        (state, event): after for state, events in LEGAL.items() for event, after in events.items()
+    }
+
+
+def test_what_may_not_happen_is_refused_and_changes_nothing() -> None:
+    for state, event in product(State, Event):
+        lease = new_lease()
+        lease.state = state
+        after = LEGAL.get(state.name, {}).get(event.name)
+        if after is None:
+            with pytest.raises(RuntimeError, match=f"{state.name} cannot take {event.name}"):
+                lease.transition(event)
+        else:
+            lease.transition(event)
+        assert lease.state.name == (after or state.name)
+
+
+def test_a_lease_begins_as_nobodys() -> None:
+    lease = new_lease()
+    assert lease.state is State.PENDING
+    assert lease.loss is None
+    assert not lease.is_valid(-math.inf)
+    assert not lease.is_valid(0.0)
+    assert lease.owner is NOBODY
+    assert not NOBODY.ended
+    assert not Owner().ended
+
+
+def test_a_lease_that_is_not_pending_cannot_be_granted() -> None:
+    for state in set(State) - {State.PENDING}:
+        lease = new_lease()
+        lease.state = state
+        with pytest.raises((RuntimeError, KeyError)):
+            grant_all([lease], 100.0, 10.0, None)
+        assert lease.state is state
+
+
+@given(name=st.binary(min_size=1, max_size=512), token=st.binary(min_size=1, max_size=512))
+@settings(deadline=None)
+def test_name_and_token_are_read_back_from_what_is_sent(name: bytes, token: bytes) -> None:
+    lease = Lease("whatever the caller said", lease_args(name, token), Terms())
+    assert lease.key == name
+    assert lease.token == token
+
+
+# The deadline
+
+
+@given(sent_at=st.floats(0, 1e9), timeout_s=st.floats(0.01, 1e6))
+@settings(deadline=None)
+def test_the_deadline_lies_before_the_expiry_counted_from_before_the_sending(sent_at: float, timeout_s: float) -> None:
+    deadline = local_deadline(sent_at, timeout_s)
+    assert deadline < sent_at + timeout_s
+    assert deadline == pytest.approx(sent_at + timeout_s * 0.99 - 0.002)
+
+
+def test_a_grant_of_many_is_believed_until_its_deadline_and_not_at_it() -> None:
+    leases = [new_lease() for _ in range(3)]
+    grant_all(leases, 100.0, 10.0, None)
+    for lease in leases:
+        assert (lease.state, lease.acquired_at) == (State.HELD, 100.0)
+        assert lease.deadline == pytest.approx(109.898)
+        assert lease.is_valid(math.nextafter(lease.deadline, 0))
+        assert not lease.is_valid(lease.deadline)
+
+
+def test_what_is_seen_of_a_grant_in_the_middle_of_it_is_no_lapse() -> None:
+    seen: list[bool] = []
+
+    class Watched(Lease):
+        def __setattr__(self, attribute: str, value: object) -> None:
+            super().__setattr__(attribute, value)
+            if hasattr(self, "call_site"):  # the last one that a new lease gets
+                seen.append(self.state <= State.EXTENDING and not self.is_valid(100.0))
+
+    lease = Watched("order:42", lease_args(b"order:42", b"token"), Terms())
+    grant_all([lease], 100.0, 10.0, None)
+    assert lease.is_valid(100.0)
+    assert len(seen) > 1
+    assert not any(seen)
+
+
+def test_only_four_states_are_believed_in_and_can_lapse() -> None:
+    for state in State:
+        lease = granted(100.0)
+        lease.state = state
+        assert lease.is_valid(101.0) == (state in BELIEVED)
+        lease.record_lapse()
+        assert (lease.loss is not None) == (state in BELIEVED)
+
+
+def test_a_lapse_that_was_seen_is_never_believed_again() -> None:
+    lease = renewing()
+    assert not lease.is_valid(110.0)
+    lease.record_lapse()
+    assert lease.loss is LossReason.NOT_CONFIRMED
+    assert not lease.is_valid(101.0)  # not even by somebody who read the clock earlier
+    result = confirm_all([lease], 100.0, 101.0, 10.0)
+    assert result.other == [lease]
+    assert not lease.is_valid(101.0)
+
+
+# Confirmation
+
+
+def test_a_renewal_that_is_confirmed_in_time_moves_the_deadline_forward() -> None:
+    lease = renewing()
+    result = confirm_all([lease], 103.0, 104.0, 10.0)
+    assert (result.kept, result.limited, result.other) == ([lease], [], [])
+    assert lease.state is State.HELD
+    assert lease.renewals == 1
+    assert lease.deadline == local_deadline(103.0, 10.0)
+    assert result.slack_s == pytest.approx(local_deadline(100.0, 10.0) - 104.0)
+
+
+def test_a_renewal_that_is_confirmed_at_the_deadline_is_too_late() -> None:
+    lease = renewing()
+    before = lease.deadline
+    result = confirm_all([lease], 103.0, before, 10.0)
+    assert (result.kept, result.other) == ([], [lease])
+    assert lease.deadline == before
+    assert lease.renewals == 0
+    assert lease.state is State.RENEWING  # for the engine to end
+    assert not lease.is_valid(before)
+
+
+def test_a_renewal_that_is_confirmed_at_the_last_moment_is_in_time() -> None:
+    lease = renewing()
+    now = math.nextafter(lease.deadline, 0)
+    assert confirm_all([lease], 103.0, now, 10.0).kept == [lease]
+    assert lease.is_valid(now)
+
+
+def test_a_confirmation_of_what_is_not_being_renewed_changes_nothing() -> None:
+    for state in set(State) - {State.RENEWING}:
+        lease = granted(100.0)
+        lease.state = state
+        before = lease.deadline
+        result = confirm_all([lease], 103.0, 104.0, 10.0)
+        assert (result.kept, result.limited, result.other) == ([], [], [lease])
+        assert (lease.state, lease.deadline, lease.renewals) == (state, before, 0)
+
+
+def test_a_batch_is_sorted_into_those_that_go_on_and_those_that_do_not() -> None:
+    kept, late, lost, released, limited = (renewing() for _ in range(5))
+    late.deadline = 103.5
+    lost.loss = LossReason.NOT_CONFIRMED
+    released.transition(Event.RELEASE)
+    released.transition(Event.RELEASED)
+    limited.limits = Limits(3, math.inf)
+    result = confirm_all([kept, late, lost, released, limited], 103.0, 104.0, 10.0)
+    assert result.kept == [kept]
+    assert result.limited == [limited]
+    assert result.other == [late, lost, released]
+    assert [lease.is_valid(104.0) for lease in (kept, late, lost, released, limited)] == [True, *[False] * 3, True]
+    assert released.state is State.RELEASED
+    assert lost.loss is LossReason.NOT_CONFIRMED
+    assert result.slack_s == pytest.approx(local_deadline(100.0, 10.0) - 104.0)
+
+
+def test_a_lease_that_stands_twice_in_a_batch_is_renewed_once() -> None:
+    lease = renewing()
+    result = confirm_all([lease, lease], 103.0, 104.0, 10.0)
+    assert result.kept == [lease]
+    assert lease.renewals == 1
+
+
+def test_a_batch_of_which_nothing_goes_on_had_no_slack_to_speak_of() -> None:
+    assert confirm_all([], 103.0, 104.0, 10.0).slack_s == math.inf
+    assert confirm_all([granted(100.0)], 103.0, 104.0, 10.0).slack_s == math.inf
+
+
+# Limits
+
+
+def test_the_last_renewal_allowed_is_the_last() -> None:
+    lease = granted(100.0, limits=Limits(2, math.inf))
+    now = 100.0
+    for renewals in (1, 2):
+        assert not lease.at_limit
+        assert lease.lapse_reason() is LossReason.NOT_CONFIRMED
+        mark_sent([lease])
+        now += 3.0
+        assert confirm_all([lease], now, now + 1.0, 10.0).limited == [lease]
+        assert lease.renewals == renewals
+    assert lease.at_limit
+    assert lease.lapse_reason() is LossReason.RENEWAL_LIMIT
+    assert lease.is_valid(now)  # until its deadline all the same
+
+
+def test_a_renewal_ends_at_the_hold_limit() -> None:
+    lease = granted(100.0, limits=Limits(None, 111.0))
+    assert not lease.at_limit
+    assert lease.lapse_reason() is LossReason.NOT_CONFIRMED  # were it to lapse now, it would be for want of a renewal
+    mark_sent([lease])
+    assert confirm_all([lease], 105.0, 106.0, 10.0).limited == [lease]
+    assert lease.deadline == 111.0
+    assert lease.at_limit
+    assert lease.lapse_reason() is LossReason.HOLD_LIMIT
+
+
+def test_a_hold_limit_that_is_reached_outranks_the_renewal_limit() -> None:
+    lease = granted(100.0, limits=Limits(0, 104.0))
+    assert lease.at_limit
+    assert lease.deadline == 104.0
+    assert lease.lapse_reason() is LossReason.HOLD_LIMIT
+
+
+def test_limits_may_be_shared_by_the_leases_of_one_call() -> None:
+    limits = Limits(1, math.inf)
+    first, second = granted(100.0, limits=limits), granted(100.0, limits=limits)
+    mark_sent([first])
+    confirm_all([first], 103.0, 104.0, 10.0)
+    assert first.at_limit
+    assert not second.at_limit

@@ -1,0 +1,710 @@
+"""Locks of each kind in any sequence of calls by several contexts, against models that fit on a page.
+
+Each context lives by a clock of its own that stands still, so nothing is renewed but when a rule says so. What a call
+must return or raise follows from the model alone; the server is looked at behind the library's back after every step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from tests.support.backend import Backend, Clock
+from tests.support.callers import APIS, NewCaller, callers
+from tests.support.lock_types import traces, zmembers
+from wheel_lock import (
+    LockAlreadyHeld,
+    LockContext,
+    LockLost,
+    LockNotHeld,
+    LocksLost,
+    LossReason,
+    UpgradeRefused,
+    WheelLockError,
+)
+
+TIMEOUT_S = 30.0
+PARTIES = 3
+
+FREE, HELD, GONE, LOST = "free", "held", "gone", "lost"  # GONE: lost on the server, and nobody has noticed
+BELIEVED = (HELD, GONE)
+
+parties = st.integers(0, PARTIES - 1)
+seconds = st.sampled_from([0.5, 5.0, 60.0])
+
+_numbers = itertools.count()
+
+
+class Parties:
+    """A server, and some threads or tasks, each with a context and a clock of its own.
+
+    Attributes:
+        makes: What makes locks for each of them.
+    """
+
+    def __init__(self, backend: Backend, new_caller: NewCaller | None) -> None:
+        self.backend = backend
+        self.view = backend.view
+        self.contexts: list[LockContext] = []
+        self.clocks: list[Clock] = []
+        self.makes: list[Any] = []
+        for _ in range(PARTIES):
+            context, clock = backend.stepped_context()
+            self.contexts.append(context)
+            self.clocks.append(clock)
+            self.makes.append(context if new_caller is None else new_caller(context).locks)
+
+
+def outcome(call: Callable[[], object]) -> object:
+    """What a call returns, or the class of what it raises."""
+    try:
+        return call()
+    except WheelLockError as error:
+        return type(error)
+
+
+class Machine(RuleBasedStateMachine):
+    """What all of them have in common."""
+
+    def __init__(self, parties: Parties) -> None:
+        super().__init__()
+        self.parties = parties
+        self.view = parties.view
+        self.name = f"machine:{next(_numbers)}"
+        self.begin()
+
+    def begin(self) -> None:
+        """Make the locks and the model."""
+        raise NotImplementedError
+
+    def noticed(self, party: int) -> None:
+        """All that a party does not hold any more it knows of."""
+        raise NotImplementedError
+
+    def crashed(self, party: int) -> None:
+        """All that a party holds is gone from the server, and its time is up."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Let go of everything, so that the next example begins with threads that hold nothing."""
+        raise NotImplementedError
+
+    @rule(party=parties)
+    def time_passes_and_leases_are_renewed(self, party: int) -> None:
+        self.parties.clocks[party].advance(TIMEOUT_S / 2)
+        self.noticed(party)
+
+    @rule(party=parties)
+    def time_runs_out(self, party: int) -> None:
+        self.crashed(party)
+        self.parties.clocks[party].leap(2 * TIMEOUT_S)
+
+    def teardown(self) -> None:
+        self.end()
+        self.view.delete(self.name)
+
+
+class Slot:
+    """One lock object, and what the model knows of its lease."""
+
+    def __init__(self, party: int, lock: Any, permits: int = 1) -> None:
+        self.party = party
+        self.lock = lock
+        self.permits = permits
+        self.state = FREE
+        self.token: bytes | None = None
+
+
+class PlainMachine(Machine):
+    """Exclusive and fair locks, two objects to a party; semaphores have more than one holder."""
+
+    kind = "lock"
+    handed_over = True
+    fencing = True
+
+    def begin(self) -> None:
+        self.holders: set[Slot] = set()  # on the server
+        self.fences: list[int] = []
+        self.slots = [Slot(party, self.new(party), 1) for party in range(PARTIES) for _ in range(2)]
+
+    def new(self, party: int) -> Any:
+        terms = {"fencing": True} if self.fencing else {}
+        return getattr(self.parties.makes[party], self.kind)(self.name, TIMEOUT_S, **terms)
+
+    def limit(self, slot: Slot) -> int:
+        return 1
+
+    def noticed(self, party: int) -> None:
+        for slot in self.slots:
+            if slot.party == party and slot.state is GONE:
+                slot.state = LOST
+
+    def crashed(self, party: int) -> None:
+        for slot in self.slots:
+            if slot.party == party and slot.state in BELIEVED:
+                if slot in self.holders:
+                    self.remove(slot)
+                slot.state = LOST
+
+    def remove(self, slot: Slot) -> None:
+        self.view.delete(self.name)
+        self.holders.discard(slot)
+
+    @rule(index=st.integers(0, 5))
+    def acquire(self, index: int) -> None:
+        slot = self.slots[index]
+        seen = outcome(lambda: slot.lock.acquire(blocking=False))
+        if slot.state in BELIEVED:
+            assert seen is LockAlreadyHeld
+            return
+        granted = len(self.holders) < self.limit(slot)
+        assert seen is granted
+        if granted:
+            slot.state = HELD
+            slot.token = slot.lock.token
+            self.holders.add(slot)
+            if self.fencing:
+                assert slot.lock.fence > max(self.fences, default=0)
+                self.fences.append(slot.lock.fence)
+
+    def change(self, slot: Slot, call: Callable[[], object], well: object) -> bool:
+        """Make a change that only a holder can; whether it could."""
+        seen = outcome(call)
+        if slot.state is FREE:
+            assert seen is LockNotHeld
+        elif slot.state is HELD:
+            assert seen == well
+            return True
+        else:
+            assert seen is LockLost
+            slot.state = LOST
+        return False
+
+    @rule(index=st.integers(0, 5))
+    def release(self, index: int) -> None:
+        slot = self.slots[index]
+        if self.change(slot, slot.lock.release, True):
+            slot.state = FREE
+            self.holders.remove(slot)
+
+    @rule(index=st.integers(0, 5), additional=seconds, replace=st.booleans())
+    def extend(self, index: int, additional: float, replace: bool) -> None:
+        slot = self.slots[index]
+        # A time-to-live that is replaced by less than the steps take in real time would end by itself.
+        if self.change(slot, lambda: slot.lock.extend(additional + 30.0, replace), True):
+            assert slot.lock.remaining() > additional + 29.0
+            slot.lock.reacquire()
+
+    @rule(index=st.integers(0, 5))
+    def lose_it_behind_its_back(self, index: int) -> None:
+        slot = self.slots[index]
+        if slot in self.holders:
+            self.remove(slot)
+            slot.state = GONE
+
+    @precondition(lambda self: self.handed_over)
+    @rule(index=st.integers(0, 5), to=st.integers(0, 5))
+    def hand_over(self, index: int, to: int) -> None:
+        giver, taker = self.slots[index], self.slots[to]
+        if giver.state is not HELD or taker.state in BELIEVED:
+            return
+        fence = giver.lock.fence
+        text = giver.lock.export()
+        taker.lock = self.parties.makes[taker.party].adopt(text)
+        assert outcome(lambda: self.parties.makes[giver.party].adopt(text)) is LockLost
+        giver.state, taker.state = FREE, HELD
+        taker.token = taker.lock.token
+        assert taker.lock.fence == fence
+        self.holders = {taker}
+
+    @invariant()
+    def what_is_said_is_true(self) -> None:
+        for slot in self.slots:
+            assert slot.lock.is_held is (slot.state in BELIEVED)
+            assert (slot.lock.lost is not None) is (slot.state is LOST)
+            assert (slot.lock.remaining() > 0) is (slot.state in BELIEVED)
+        assert self.tokens() == {slot.token for slot in self.holders}
+
+    @rule(index=st.integers(0, 5))
+    def ask(self, index: int) -> None:
+        slot = self.slots[index]
+        assert slot.lock.locked() is (len(self.holders) >= self.limit(slot))
+        assert slot.lock.owned() is (slot in self.holders)
+
+    def tokens(self) -> set[bytes]:
+        value: Any = self.view.get(self.name)
+        return set() if value is None else {value}
+
+    def end(self) -> None:
+        for slot in self.slots:
+            if slot.state in BELIEVED:
+                outcome(slot.lock.release)
+
+
+class FairMachine(PlainMachine):
+    kind = "fair_lock"
+
+
+class SemaphoreMachine(PlainMachine):
+    """With a number of permits of each object's own, and one that may be set for all."""
+
+    kind = "semaphore"
+    handed_over = False
+    fencing = False
+
+    def begin(self) -> None:
+        self.permits: int | None = None
+        super().begin()
+        for number, slot in enumerate(self.slots):
+            slot.permits = 1 + number % 3
+            slot.lock = self.parties.makes[slot.party].semaphore(self.name, slot.permits, TIMEOUT_S)
+
+    def new(self, party: int) -> Any:
+        return None
+
+    def limit(self, slot: Slot) -> int:
+        return self.permits or slot.permits
+
+    def remove(self, slot: Slot) -> None:
+        assert slot.token is not None
+        self.view.zrem(self.name, slot.token)
+        self.holders.discard(slot)
+
+    @rule(index=st.integers(0, 5), permits=st.none() | st.integers(1, 4))
+    def set_permits(self, index: int, permits: int | None) -> None:
+        self.slots[index].lock.set_permits(permits)
+        self.permits = permits
+
+    def tokens(self) -> set[bytes]:
+        return set(zmembers(self.parties.backend, self.name))
+
+    def end(self) -> None:
+        self.slots[0].lock.set_permits(None)
+        super().end()
+
+
+class MultiMachine(Machine):
+    """Overlapping sets of three names, and plain locks of each."""
+
+    sets = ("ab", "bc", "abc", "a", "c")
+
+    def begin(self) -> None:
+        self.owners: dict[str, Any] = {}  # who holds each name on the server
+        self.locks: list[Any] = []
+        self.party: list[int] = []
+        self.states: list[dict[str, str]] = []
+        for number, letters in enumerate(self.sets):
+            party = number % PARTIES
+            names = [self.full(letter) for letter in letters]
+            self.locks.append(self.parties.makes[party].multi_lock(names, TIMEOUT_S))
+            self.party.append(party)
+            self.states.append(dict.fromkeys(names, FREE))
+
+    def full(self, letter: str) -> str:
+        return f"{self.name}:{letter}"
+
+    def of(self, party: int) -> Iterator[int]:
+        return (index for index in range(len(self.locks)) if self.party[index] == party)
+
+    def noticed(self, party: int) -> None:
+        for index in self.of(party):
+            for name, state in self.states[index].items():
+                if state is GONE:
+                    self.states[index][name] = LOST
+
+    def crashed(self, party: int) -> None:
+        for index in self.of(party):
+            for name, state in self.states[index].items():
+                if state in BELIEVED:
+                    self.states[index][name] = LOST
+                if self.owners.get(name) == index:
+                    del self.owners[name]
+                    self.view.delete(name)
+
+    @rule(index=st.integers(0, 4))
+    def acquire(self, index: int) -> None:
+        states = self.states[index]
+        seen = outcome(lambda: self.locks[index].acquire(blocking=False))
+        if any(state in BELIEVED for state in states.values()):
+            assert seen is LockAlreadyHeld
+            return
+        granted = not any(name in self.owners for name in states)
+        assert seen is granted
+        if granted:
+            for name in states:
+                states[name] = HELD
+                self.owners[name] = index
+
+    @rule(index=st.integers(0, 4))
+    def release(self, index: int) -> None:
+        states, lock = self.states[index], self.locks[index]
+        lost = {name for name, state in states.items() if state in (GONE, LOST)}
+        if lost:
+            with pytest.raises(LocksLost) as caught:
+                lock.release()
+            assert set(caught.value.losses) == lost
+        elif FREE in states.values():
+            assert outcome(lock.release) is LockNotHeld
+        else:
+            lock.release()
+        for name, state in states.items():
+            if state is HELD:
+                del self.owners[name]
+            states[name] = FREE if state in (HELD, FREE) else LOST
+
+    @rule(index=st.integers(0, 4), letter=st.sampled_from("abc"))
+    def release_one(self, index: int, letter: str) -> None:
+        states, name = self.states[index], self.full(letter)
+        if name not in states:
+            return
+        seen = outcome(self.locks[index].locks[name].release)
+        if states[name] is FREE:
+            assert seen is LockNotHeld
+        elif states[name] is HELD:
+            assert seen is True
+            del self.owners[name]
+            states[name] = FREE
+        else:
+            assert seen is LockLost
+            states[name] = LOST
+
+    @rule(letter=st.sampled_from("abc"))
+    def lose_it_behind_its_back(self, letter: str) -> None:
+        name = self.full(letter)
+        if name in self.owners:
+            self.view.delete(name)
+            self.states[self.owners.pop(name)][name] = GONE
+
+    @invariant()
+    def what_is_said_is_true(self) -> None:
+        for lock, states in zip(self.locks, self.states, strict=True):
+            assert lock.is_held is all(state in BELIEVED for state in states.values())
+            assert (lock.lost is not None) is (LOST in states.values())
+            for name, state in states.items():
+                assert lock.locks[name].is_held is (state in BELIEVED)
+        on_server = {
+            name: index
+            for name in map(self.full, "abc")
+            for index, lock in enumerate(self.locks)
+            if name in lock.locks and (value := self.view.get(name)) and value == lock.locks[name].token
+        }
+        assert on_server == self.owners
+        assert self.view.exists(*map(self.full, "abc")) == len(self.owners)
+
+    def end(self) -> None:
+        for index in range(len(self.locks)):
+            outcome(self.locks[index].release)
+        self.view.delete(*map(self.full, "abc"))
+
+
+class ReentrantMachine(Machine):
+    """Two objects to a party, which are one lock."""
+
+    def begin(self) -> None:
+        self.holder: int | None = None  # on the server
+        self.counts = [0] * PARTIES
+        self.states = [FREE] * PARTIES
+        self.fences = [0] * PARTIES
+        self.locks = [
+            [context.reentrant_lock(self.name, TIMEOUT_S, fencing=True) for _ in range(2)]
+            for context in self.parties.makes
+        ]
+
+    def noticed(self, party: int) -> None:
+        if self.states[party] is GONE:
+            self.states[party] = LOST
+
+    def crashed(self, party: int) -> None:
+        if self.states[party] in BELIEVED:
+            self.states[party] = LOST
+            if self.holder == party:
+                self.holder = None
+                self.view.delete(self.name)
+
+    @rule(party=parties, which=st.integers(0, 1))
+    def acquire(self, party: int, which: int) -> None:
+        lock = self.locks[party][which]
+        seen = outcome(lambda: lock.acquire(blocking=False))
+        if self.states[party] is LOST:
+            assert seen is LockLost
+        elif self.states[party] in BELIEVED:
+            assert seen is True
+            assert lock.fence == self.fences[party]
+            self.counts[party] += 1
+        else:
+            assert seen is (self.holder is None)
+            if seen:
+                assert lock.fence is not None
+                assert lock.fence > max(self.fences)
+                self.fences[party] = lock.fence
+                self.holder, self.states[party], self.counts[party] = party, HELD, 1
+
+    @rule(party=parties, which=st.integers(0, 1))
+    def release(self, party: int, which: int) -> None:
+        lock = self.locks[party][which]
+        seen = outcome(lock.release)
+        if self.counts[party] == 0:
+            assert seen is LockNotHeld
+            return
+        self.counts[party] -= 1
+        last = self.counts[party] == 0
+        if self.states[party] is LOST or (last and self.states[party] is GONE):
+            assert seen is LockLost
+        else:
+            assert seen is last
+            if last:
+                self.holder = None
+        if last:
+            self.states[party] = FREE
+
+    @rule(party=parties, which=st.integers(0, 1), additional=seconds)
+    def extend(self, party: int, which: int, additional: float) -> None:
+        lock = self.locks[party][which]
+        seen = outcome(lambda: lock.extend(additional))
+        if self.states[party] is FREE:
+            assert seen is LockNotHeld
+        elif self.states[party] is HELD:
+            assert seen is True
+            lock.reacquire()
+        else:
+            assert seen is LockLost
+            self.states[party] = LOST
+
+    @rule()
+    def lose_it_behind_its_back(self) -> None:
+        if self.holder is not None:
+            self.view.delete(self.name)
+            self.states[self.holder] = GONE
+            self.holder = None
+
+    @invariant()
+    def what_is_said_is_true(self) -> None:
+        for party, locks in enumerate(self.locks):
+            for lock in locks:
+                assert lock.count == self.counts[party]
+                assert not lock.is_held or self.states[party] in BELIEVED
+            if self.states[party] in BELIEVED:
+                assert any(lock.is_held for lock in locks)
+                assert all(lock.is_held for lock in locks)
+        fields: Any = self.view.hgetall(self.name)
+        if self.holder is None:
+            assert fields == {}
+        else:
+            assert fields == {self.locks[self.holder][0].token: b"1"}
+
+    def end(self) -> None:
+        for party in range(PARTIES):
+            while self.counts[party]:
+                outcome(self.locks[party][0].release)
+                self.counts[party] -= 1
+            assert self.locks[party][0].count == 0
+
+
+class ReadWriteMachine(Machine):
+    """Both halves of a party are one hold."""
+
+    def begin(self) -> None:
+        self.members: dict[int, str] = {}  # on the server: r or w of each party
+        self.alone = [0] * PARTIES
+        self.shared = [0] * PARTIES
+        self.states = [FREE] * PARTIES
+        self.tokens: list[bytes | None] = [None] * PARTIES
+        self.halves = [context.rw_lock(self.name, TIMEOUT_S) for context in self.parties.makes]
+        self.readers = [half.read() for half in self.halves]
+        self.writers = [half.write() for half in self.halves]
+
+    def noticed(self, party: int) -> None:
+        if self.states[party] is GONE:
+            self.states[party] = LOST
+
+    def crashed(self, party: int) -> None:
+        if self.states[party] in BELIEVED:
+            self.remove(party)
+            self.states[party] = LOST
+
+    def remove(self, party: int) -> None:
+        if self.members.pop(party, None):
+            token = self.tokens[party]
+            assert token is not None
+            self.view.zrem(self.name, token)
+
+    def held(self, party: int) -> int:
+        return self.alone[party] + self.shared[party]
+
+    def count_down(self, party: int, seen: object) -> None:
+        """Check one release that is no swap, and has been counted."""
+        last = self.held(party) == 0
+        if self.states[party] is LOST or (last and self.states[party] is GONE):
+            assert seen is LockLost
+        else:
+            assert seen is last
+            if last:
+                del self.members[party]
+        if last:
+            self.states[party] = FREE
+
+    @rule(party=parties, fresh=st.booleans())
+    def read(self, party: int, fresh: bool) -> None:
+        if fresh:
+            self.readers[party] = self.halves[party].read()
+        lock = self.readers[party]
+        seen = outcome(lambda: lock.acquire(blocking=False))
+        if self.held(party):
+            if self.states[party] is LOST:
+                assert seen is LockLost
+                return
+            assert seen is True
+            self.shared[party] += 1
+            return
+        assert seen is ("w" not in self.members.values())
+        if seen:
+            self.members[party], self.states[party], self.shared[party] = "r", HELD, 1
+            self.tokens[party] = lock.token
+
+    @rule(party=parties)
+    def write(self, party: int) -> None:
+        lock = self.writers[party]
+        seen = outcome(lambda: lock.acquire(blocking=False))
+        if self.held(party):
+            if self.alone[party] == 0:
+                assert seen is UpgradeRefused
+            elif self.states[party] is LOST:
+                assert seen is LockLost
+            else:
+                assert seen is True
+                self.alone[party] += 1
+            return
+        assert seen is (not self.members)
+        if seen:
+            self.members[party], self.states[party], self.alone[party] = "w", HELD, 1
+            self.tokens[party] = lock.token
+
+    @rule(party=parties)
+    def end_reading(self, party: int) -> None:
+        seen = outcome(self.readers[party].release)
+        if self.shared[party] == 0:
+            assert seen is LockNotHeld
+            return
+        self.shared[party] -= 1
+        self.count_down(party, seen)
+
+    @rule(party=parties)
+    def end_writing(self, party: int) -> None:
+        seen = outcome(self.writers[party].release)
+        if self.alone[party] == 0:
+            assert seen is LockNotHeld
+            return
+        swaps = self.alone[party] == 1 and self.shared[party] > 0 and self.states[party] in BELIEVED
+        self.alone[party] -= 1
+        if not swaps:
+            self.count_down(party, seen)
+        elif self.states[party] is HELD:
+            assert seen is True
+            self.now_reads(party)
+        else:
+            assert seen is LockLost
+            self.states[party] = LOST
+
+    @rule(party=parties)
+    def downgrade(self, party: int) -> None:
+        seen = outcome(self.writers[party].downgrade)
+        if self.alone[party] == 0:
+            assert seen is LockNotHeld
+        elif self.states[party] is LOST:
+            assert seen is LockLost
+        elif self.alone[party] > 1:
+            assert seen is LockAlreadyHeld
+        elif self.states[party] is GONE:
+            assert seen is LockLost
+            self.states[party] = LOST
+        else:
+            self.readers[party] = seen
+            self.alone[party] = 0
+            self.shared[party] += 1
+            self.now_reads(party)
+
+    def now_reads(self, party: int) -> None:
+        self.members[party] = "r"
+        assert self.tokens[party] != self.readers[party].token
+        self.tokens[party] = self.readers[party].token
+
+    @rule(party=parties, reading=st.booleans(), additional=seconds)
+    def extend(self, party: int, reading: bool, additional: float) -> None:
+        lock: Any = self.readers[party] if reading else self.writers[party]
+        seen = outcome(lambda: lock.extend(additional))
+        if not (self.shared if reading else self.alone)[party]:
+            assert seen is LockNotHeld
+        elif self.states[party] is HELD:
+            assert seen is True
+            lock.reacquire()
+        else:
+            assert seen is LockLost
+            self.states[party] = LOST
+
+    @rule(party=parties)
+    def lose_it_behind_its_back(self, party: int) -> None:
+        if party in self.members:
+            self.remove(party)
+            self.states[party] = GONE
+
+    @rule(party=parties)
+    def ask(self, party: int) -> None:
+        kinds = list(self.members.values())
+        assert self.readers[party].locked() is ("r" in kinds)
+        assert self.writers[party].locked() is ("w" in kinds)
+        if self.shared[party]:
+            assert self.readers[party].owned() is (party in self.members)
+
+    @invariant()
+    def what_is_said_is_true(self) -> None:
+        for party in range(PARTIES):
+            believed = self.states[party] in BELIEVED
+            reader, writer = self.readers[party], self.writers[party]
+            assert (reader.count, writer.count) == (self.shared[party], self.alone[party])
+            assert reader.is_held is (believed and self.shared[party] > 0)
+            assert writer.is_held is (believed and self.alone[party] > 0)
+            if self.states[party] is LOST and self.shared[party]:
+                assert isinstance(reader.lost, LossReason)
+        on_server = set(zmembers(self.parties.backend, self.name))
+        assert on_server == {self.tokens[party] for party in self.members}
+        assert sorted(member[:1].decode() for member in on_server) == sorted(self.members.values())
+
+    def end(self) -> None:
+        for party in range(PARTIES):
+            while self.readers[party].count:
+                outcome(self.readers[party].release)
+            while self.writers[party].count:
+                outcome(self.writers[party].release)
+
+
+@pytest.mark.slow
+@pytest.mark.servers("real", "embedded")
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(
+    "machine", [PlainMachine, FairMachine, SemaphoreMachine, MultiMachine, ReentrantMachine, ReadWriteMachine]
+)
+def test_a_lock_of_each_kind_does_what_its_model_says(backend: Backend, machine: type[Machine], api: str) -> None:
+    with callers(api) as new_caller:
+        # Calls of tasks come from another thread, which takes its time: where threads are concerned it is the test's own.
+        parties = Parties(backend, None if api == "threads" else new_caller)
+
+        def new() -> Machine:
+            return machine(parties)
+
+        run_state_machine_as_test(
+            new,  # type: ignore[arg-type]  # anything that makes one will do
+            settings=settings(
+                max_examples=(30 if api == "threads" else 15) if backend.is_real else 4,  # the embedded server is slow
+                stateful_step_count=50,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+        assert all(context.stats().held == 0 for context in parties.contexts)
+        assert traces(backend, "machine:") == []

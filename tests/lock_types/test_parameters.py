@@ -1,0 +1,182 @@
+"""What a lock of any kind can be made with, and what is refused before any command is sent."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.support.backend import LONG_S, Backend, Losses
+from tests.support.callers import Caller
+from tests.support.event_loops import Run, at_once
+from tests.support.lock_types import KINDS, NAME, make
+from tests.support.ports import candidate_port
+from tests.support.waiting import eventually
+from wheel_lock import LockAlreadyHeld, LockContext, LossReason, WheelLockError
+
+pytestmark = pytest.mark.servers("real")
+
+kinds = pytest.mark.parametrize("kind", KINDS)
+MAKERS = ["reentrant_lock", "rw_lock", "fair_lock", "semaphore", "multi_lock"]
+makers = pytest.mark.parametrize("maker", MAKERS)
+faces = pytest.mark.parametrize("face", ["threads", "tasks"])
+
+
+@pytest.fixture
+def nowhere() -> LockContext:
+    """A context of a server that is not there: whoever asks it anything is told so."""
+    return LockContext.from_url(f"redis://127.0.0.1:{candidate_port()}/0", response_timeout=0.2)
+
+
+def called(context: LockContext, face: str, maker: str, name: Any, **terms: Any) -> Any:
+    """Call what makes locks, with a name or a list of one, and a number of permits where that is asked for."""
+    make_it = getattr(context if face == "threads" else context.asyncio, maker)
+    if maker == "multi_lock":
+        return make_it([name], **terms)
+    return make_it(name, 2, **terms) if maker == "semaphore" else make_it(name, **terms)
+
+
+@makers
+@faces
+def test_bad_names_and_terms_are_refused(nowhere: LockContext, face: str, maker: str) -> None:
+    """What is bad tests/test_options.py says; here it is that each of these looks."""
+    refuse = partial(called, nowhere, face, maker)
+    with pytest.raises(ValueError, match="lock name"):
+        refuse("")
+    bad: dict[str, Any] = {"timeout": math.nan, "blocking_timeout": -1.0, "renew_every": 30.0, "max_renewals": -1}
+    bad |= {"max_hold": 0.0, "retry_every": 0.0, "max_attempts": 0, "on_lost": "nobody"}
+    for term, value in bad.items():
+        with pytest.raises(ValueError, match=term):
+            refuse(NAME, **{term: value})
+    odd: dict[str, Any] = {"colour": "red", "fallback": 1.0}
+    if maker in ("semaphore", "multi_lock"):
+        odd["fencing"] = True
+    if maker in ("reentrant_lock", "rw_lock"):
+        odd["thread_local"] = False
+    if maker in ("rw_lock", "multi_lock") or face == "threads":
+        odd["cancel_on_lost"] = True
+    for term, value in odd.items():
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{term}'"):
+            refuse(NAME, **{term: value})
+
+
+@faces
+def test_a_semaphore_needs_a_number_of_permits_and_several_locks_need_names(nowhere: LockContext, face: str) -> None:
+    makes: Any = nowhere if face == "threads" else nowhere.asyncio
+    for permits in (0, -1, True, 2.0, "2", None):
+        with pytest.raises(ValueError, match="permits"):
+            makes.semaphore(NAME, permits)
+    no_names: list[Any] = [[], (), iter([]), ["a", ""], ["a", 7]]
+    for names in no_names:
+        with pytest.raises(ValueError, match="name"):
+            makes.multi_lock(names)
+    for text in ("order:42", b"order:42", ""):
+        with pytest.raises(ValueError, match="several names"):
+            makes.multi_lock(text)
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "read", "write", "fair", "semaphore"])
+def test_these_make_their_tokens_themselves(nowhere: LockContext, run: Run, kind: str) -> None:
+    with pytest.raises(ValueError, match="token"):
+        make(nowhere, kind).acquire(token="mine")
+
+    async def main() -> None:
+        with pytest.raises(ValueError, match="token"):
+            at_once(make(nowhere.asyncio, kind).acquire(token="mine"))
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "read", "write"])
+def test_a_token_does_not_slip_in_once_it_is_held(context: LockContext, kind: str) -> None:
+    with make(context, kind) as lock:
+        with pytest.raises((ValueError, LockAlreadyHeld)):
+            lock.acquire(token="mine")
+        assert lock.count == 1
+
+
+@kinds
+def test_a_wait_of_no_length_is_refused_or_none(context: LockContext, other: LockContext, kind: str) -> None:
+    lock = make(context, kind)
+    for bad in (-1.0, math.nan, True):
+        with pytest.raises(ValueError, match="blocking_timeout"):
+            lock.acquire(blocking_timeout=bad)
+    with context.lock("to connect"), make(other, {"read": "write"}.get(kind, kind)):
+        assert lock.acquire(blocking_timeout=0) is False
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
+def test_a_bad_extension_is_refused(context: LockContext, kind: str) -> None:
+    with make(context, kind) as lock:
+        for bad in (0.0, -1.0, math.inf, True):
+            with pytest.raises(ValueError, match="additional_time"):
+                lock.extend(bad)
+        assert lock.is_held
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "read", "write", "semaphore"])
+def test_these_cannot_be_handed_over(me: Caller, kind: str) -> None:
+    with make(me.locks, kind) as lock:
+        with pytest.raises(WheelLockError, match="cannot be handed over"):
+            lock.export()
+        assert lock.is_held
+
+
+@kinds
+def test_a_lock_shows_what_it_is(context: LockContext, kind: str) -> None:
+    lock = make(context, kind)
+    with lock:
+        assert NAME in repr(lock)
+        tokens = [one.token for one in lock.locks.values()] if kind == "multi" else [lock.token]
+        assert not any(token.decode() in repr(lock) for token in tokens)
+    assert f"{NAME}'" in repr(context.rw_lock(NAME))
+
+
+@kinds
+def test_a_hold_limit_ends_it(backend: Backend, kind: str) -> None:
+    context, clock = backend.stepped_context()
+    losses = Losses()
+    lock = make(context, kind, timeout=30.0, max_hold=40.0, on_lost=losses)
+    lock.acquire()
+    clock.advance(39.0)
+    assert lock.is_held
+    clock.advance(1.5)
+    assert lock.lost is LossReason.HOLD_LIMIT
+    assert {event.reason for event in losses.all_told()} == {LossReason.HOLD_LIMIT}
+
+
+@kinds
+def test_a_lock_that_is_renewed_outlives_its_timeout_and_one_that_is_not_does_not(
+    backend: Backend, context: LockContext, kind: str
+) -> None:
+    kept = make(context, kind, "kept", timeout=0.6, renew_every=0.1)
+    dropped = make(context, kind, "dropped", timeout=0.6, renew=False)
+    kept.acquire()
+    dropped.acquire()
+    eventually(lambda: dropped.lost is LossReason.RENEWAL_LIMIT, LONG_S)
+    eventually(lambda: not backend.view.exists("dropped"), LONG_S)
+    if kind != "multi":
+        eventually(lambda: kept.renewals >= 2, LONG_S)
+    assert kept.is_held
+    assert backend.view.exists("kept")
+    kept.release()
+
+
+def test_the_decorator_still_runs_under_a_plain_lock(context: LockContext) -> None:
+    @context.locked("report:{user_id}")
+    def write_report(user_id: int) -> list[str | bytes]:
+        return [held.name for held in context.held()]
+
+    assert write_report(7) == ["report:7"]
+    with context.reentrant_lock("report:7"), pytest.raises(TypeError):
+        write_report()  # type: ignore[call-arg]
+
+
+def test_both_faces_have_the_same_kinds_with_the_same_parameters(context: LockContext) -> None:
+    for maker in MAKERS:
+        threads = set(inspect.signature(getattr(context, maker)).parameters)
+        tasks = set(inspect.signature(getattr(context.asyncio, maker)).parameters)
+        assert tasks - {"cancel_on_lost"} == threads

@@ -1,0 +1,1 @@
+"""What lock objects do, on real servers and on the embedded one."""

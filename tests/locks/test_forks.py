@@ -1,0 +1,171 @@
+"""What needs a process of its own, or a look at what is sent: forks, and the price of acquiring a lock again."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from tests.support.backend import Backend
+from tests.support.background import in_a_fork
+from tests.support.event_loops import Run
+from tests.support.lock_types import NAME
+from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason
+
+forks = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs os.fork")
+
+
+def commands(backend: Backend) -> int:
+    """How many commands the server has carried out, but for this look itself."""
+    stats: dict[str, dict[str, int]] = backend.view.info("commandstats")
+    return sum(command["calls"] for name, command in stats.items() if "info" not in name)
+
+
+# Forks
+
+
+@forks
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_forked_child_holds_nothing_of_a_reentrant_lock_and_can_acquire_it_anew(real: Backend, times: int) -> None:
+    context = real.context(timer=real.timer())
+    lock, another = context.reentrant_lock(NAME), context.reentrant_lock("another")
+    for _ in range(times):
+        lock.acquire()
+        another.acquire()
+
+    def child() -> None:
+        assert (lock.is_held, lock.count, lock.lost) == (False, 0, LossReason.FORKED)
+        with pytest.raises((LockLost, LockNotHeld)):
+            another.release()
+        assert not lock.acquire(blocking=False)
+        real.client().delete(NAME)
+        assert lock.acquire(blocking=False)
+        assert (lock.is_held, lock.count) == (True, 1)
+        assert lock.acquire()
+        assert [lock.release(), lock.release()] == [False, True]
+        assert not real.client().exists(NAME)
+        context.close()
+
+    in_a_fork(child)
+    assert (another.is_held, another.count) == (True, times)
+    assert another.reacquire()
+    assert another.owned()
+    assert lock.count == times
+    with pytest.raises(LockLost):
+        lock.reacquire()
+
+
+@forks
+def test_a_forked_child_holds_nothing_of_a_read_write_lock_and_can_acquire_it_anew(real: Backend) -> None:
+    context = real.context(timer=real.timer())
+    lock, both = context.rw_lock(NAME), context.rw_lock("both")
+    reader = lock.read()
+    reader.acquire()
+    writing, reading = both.write(), both.read()
+    writing.acquire()
+    reading.acquire()
+
+    def child() -> None:
+        assert (reader.is_held, reader.count) == (False, 0)
+        assert not lock.write().acquire(blocking=False), "the parent reads; it is no upgrade"
+        mine = lock.read()
+        assert mine.acquire(blocking=False)
+        assert real.client().zcard(NAME) == 2
+        assert mine.release() is True
+        assert real.client().zcard(NAME) == 1
+        with pytest.raises((LockLost, LockNotHeld)):
+            writing.release()
+        with pytest.raises((LockLost, LockNotHeld)):
+            writing.downgrade()
+        with pytest.raises((LockLost, LockNotHeld)):
+            reading.release()
+        assert not reading.acquire(blocking=False)
+        context.close()
+
+    in_a_fork(child)
+    assert reader.owned()
+    assert writing.owned()
+    assert writing.release() is True
+    assert reading.owned()
+    assert reading.release() is True
+    assert reader.release() is True
+
+
+@forks
+def test_a_forked_child_holds_no_permit_and_none_of_several(real: Backend) -> None:
+    context = real.context(timer=real.timer())
+    semaphore, several = context.semaphore(NAME, 2), context.multi_lock(["a", "b"])
+    semaphore.acquire()
+    several.acquire()
+
+    def child() -> None:
+        assert not semaphore.is_held
+        assert not several.is_held
+        assert several.lost is LossReason.FORKED
+        assert semaphore.acquire(blocking=False), "the second one"
+        assert not several.acquire(blocking=False)
+        semaphore.release()
+        context.close()
+
+    in_a_fork(child)
+    assert semaphore.owned()
+    semaphore.release()
+    several.release()
+
+
+# Round trips
+
+
+def test_acquiring_again_and_releasing_so_sends_nothing(real: Backend) -> None:
+    context, _ = real.stepped_context()
+    lock, rw = context.reentrant_lock(NAME), context.rw_lock("rw")
+    with lock, rw.write():
+        before = commands(real)
+        for _ in range(100):
+            with lock, context.reentrant_lock(NAME), rw.write(), rw.read(), context.rw_lock("rw").read():
+                pass
+        assert commands(real) == before
+    with rw.read():
+        before = commands(real)
+        for _ in range(100):
+            with rw.read():
+                pass
+        assert commands(real) == before
+
+
+def test_acquiring_again_in_a_task_sends_nothing(run: Run, real: Backend) -> None:
+    context, _ = real.stepped_context()
+
+    async def main() -> None:
+        lock = context.asyncio.reentrant_lock(NAME)
+        async with lock:
+            before = commands(real)
+            for _ in range(100):
+                async with lock, context.asyncio.reentrant_lock(NAME):
+                    pass
+            assert commands(real) == before
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["reentrant_lock", "fair_lock", "rw_lock", "semaphore", "multi_lock"])
+def test_acquire_and_release_are_one_round_trip_each(real: Backend, kind: str) -> None:
+    proxy = real.proxy()
+    context = real.context_through(proxy)
+
+    def lock_of(context: LockContext) -> object:
+        if kind == "rw_lock":
+            return context.rw_lock(NAME).write()
+        if kind == "semaphore":
+            return context.semaphore(NAME, 2)
+        if kind == "multi_lock":
+            return context.multi_lock([NAME, "another"])
+        return getattr(context, kind)(NAME)
+
+    with lock_of(context):  # type: ignore[attr-defined]
+        pass  # the scripts are known from here on
+    before = proxy.seen("to_server").count(b"EVALSHA")
+    with lock_of(context):  # type: ignore[attr-defined]
+        pass
+    assert proxy.seen("to_server").count(b"EVALSHA") == before + 2

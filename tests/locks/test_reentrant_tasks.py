@@ -1,0 +1,197 @@
+"""Locks that can be acquired again, in tasks: what cancellations, losses and closed coroutines leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+
+import pytest
+
+from tests.support.backend import LONG_S, Backend
+from tests.support.event_loops import Run, at_once, until
+from tests.support.lock_types import NAME, traces
+from tests.support.proxy import TcpProxy
+from wheel_lock import LockContext, LockLost, LockNotHeld, LossReason, UpgradeRefused, WheelLockError
+from wheel_lock.aio.primitives import ReentrantLock
+
+pytestmark = pytest.mark.servers("real")
+
+
+def test_what_is_held_already_is_acquired_and_released_again_without_waiting(
+    run: Run, backend: Backend, context: LockContext
+) -> None:
+    async def main() -> None:
+        lock, pair = context.asyncio.reentrant_lock(NAME), context.asyncio.rw_lock("rw")
+        async with lock, pair.write() as writer:
+            assert at_once(lock.acquire()) is True
+            assert at_once(context.asyncio.reentrant_lock(NAME).acquire()) is True
+            assert at_once(pair.write().acquire()) is True
+            async with pair.read() as reader:
+                assert (writer.count, reader.count) == (2, 1)
+            assert [at_once(lock.release()), at_once(lock.release()), at_once(writer.release())] == [False] * 3
+        async with pair.read() as reader, pair.read():
+            assert reader.count == 2
+            with pytest.raises(UpgradeRefused):
+                at_once(pair.write().acquire())
+        assert backend.view.dbsize() == 0
+
+    run(main())
+
+
+def test_tasks_that_share_an_object_take_turns(run: Run, backend: Backend, context: LockContext) -> None:
+    async def main() -> None:
+        lock, inside, turns = context.asyncio.reentrant_lock(NAME, blocking_timeout=LONG_S), 0, 0
+
+        async def work() -> None:
+            nonlocal inside, turns
+            async with lock:
+                inside += 1
+                async with lock:
+                    await asyncio.sleep(0)
+                    assert (inside, lock.count) == (1, 2)
+                await asyncio.sleep(0)
+                inside -= 1
+                turns += 1
+
+        await asyncio.gather(*[work() for _ in range(50)])
+        assert turns == 50
+        assert not backend.view.exists(NAME)
+        assert context.stats().held == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_loss_cancels_the_task_inside_and_its_blocks_are_left_as_often_as_they_were_entered(
+    run: Run, backend: Backend, context: LockContext, times: int
+) -> None:
+    async def main() -> None:
+        lock = context.asyncio.reentrant_lock(NAME, renew_every=0.02, cancel_on_lost=True)
+
+        async def work(deeper: int) -> None:
+            async with lock:
+                if deeper:
+                    await work(deeper - 1)
+                backend.view.delete(NAME)
+                await asyncio.sleep(LONG_S)
+
+        with pytest.raises(LockLost) as caught:
+            await work(times - 1)
+        assert caught.value.reason is LossReason.KEY_GONE
+        current = asyncio.current_task()
+        assert current is not None
+        assert current.cancelling() == 0
+        assert lock.count == 0
+        assert await lock.acquire(blocking=False)
+        await lock.release()
+
+    run(main())
+
+
+def test_a_cancelled_task_leaves_its_blocks_in_order(run: Run, backend: Backend, context: LockContext) -> None:
+    async def main() -> None:
+        inside = asyncio.Event()
+
+        async def work() -> None:
+            lock = context.asyncio.reentrant_lock(NAME)
+            async with lock, lock:
+                inside.set()
+                await asyncio.sleep(LONG_S)
+
+        task = asyncio.create_task(work())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not backend.view.exists(NAME)
+        assert context.stats().held == 0
+
+    run(main())
+
+
+def test_a_coroutine_that_is_thrown_away_in_the_middle_leaves_nothing_held(
+    run: Run, backend: Backend, context: LockContext
+) -> None:
+    async def main() -> None:
+        async def hold(lock: ReentrantLock) -> None:
+            async with lock, lock:
+                await asyncio.get_running_loop().create_future()
+
+        lock = context.asyncio.reentrant_lock(NAME)
+        assert await lock.acquire()
+        coroutine = hold(lock)
+        coroutine.send(None)  # by hand, so in this very task
+        assert lock.count == 3
+        coroutine.close()
+        del coroutine
+        gc.collect()
+        assert lock.count == 1
+        assert await lock.release() is True
+        await until(lambda: not backend.view.exists(NAME))
+
+    run(main())
+
+
+@pytest.mark.parametrize("lost", ["to_server", "to_client"])
+def test_a_downgrade_that_is_cancelled_keeps_nothing(
+    run: Run, real: Backend, proxy: TcpProxy, through_proxy: LockContext, lost: str
+) -> None:
+    context = through_proxy
+
+    async def main() -> None:
+        writer = context.asyncio.rw_lock(NAME).write()
+        await writer.acquire()
+        getattr(proxy, lost).delay_s = math.inf
+        task = asyncio.current_task()
+        assert task is not None
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await writer.downgrade()
+        getattr(proxy, lost).delay_s = 0.0
+        await until(lambda: not traces(real), message="nothing is left")
+        assert context.stats().held == 0
+        assert not writer.is_held
+        with pytest.raises((LockNotHeld, LockLost)):
+            await writer.release()
+        assert await context.asyncio.rw_lock(NAME).write().acquire(blocking=False)
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", ["downgrade", "release"])
+def test_a_downgrade_during_an_extension_harms_nobody(
+    run: Run, proxy: TcpProxy, through_proxy: LockContext, way: str
+) -> None:
+    context = through_proxy
+
+    async def main() -> None:
+        bystander = context.asyncio.lock("bystander")
+        lock = context.asyncio.rw_lock(NAME)
+        writer, reader = lock.write(), lock.read()
+        await bystander.acquire()
+        await writer.acquire()
+        if way == "release":
+            await reader.acquire()
+        proxy.to_client.delay_s = math.inf
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await writer.extend(5.0)
+
+        async def answers_come_soon() -> None:
+            await asyncio.sleep(0.05)
+            proxy.to_client.delay_s = 0.0
+
+        soon = asyncio.create_task(answers_come_soon())
+        try:
+            await (writer.downgrade() if way == "downgrade" else writer.release())
+        except LockLost:
+            pytest.fail("nothing has been lost")
+        except WheelLockError:
+            pass  # that it is being extended is a reason not to
+        await soon
+        assert bystander.lost is None
+        assert bystander.is_held
+        await bystander.release()
+
+    run(main())

@@ -1,0 +1,194 @@
+"""Waiting, for every kind of lock: woken by the release, and nothing left behind by who gives up."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from tests.support.backend import LONG_S, Backend
+from tests.support.callers import Caller, NewCaller, ThreadCaller, callers
+from tests.support.lock_types import EXCLUDING, KINDS, NAME, WAKING, deaf, listening, make, traces, zmembers
+from tests.support.waiting import eventually
+from wheel_lock import ContextClosed, LockContext, LockNotAcquired, TooManyLocks
+
+pytestmark = pytest.mark.servers("real")
+
+pairs = pytest.mark.parametrize(("holder", "waiter"), EXCLUDING, ids=lambda kind: str(kind))
+waking = pytest.mark.parametrize(("holder", "waiter"), WAKING, ids=lambda kind: str(kind))
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def nothing_but_the_holder(backend: Backend, holder: str) -> bool:
+    """Whether there is no queue, no intent and no member but the holder's own."""
+    expected = [f"{NAME}:a", f"{NAME}:b", NAME] if holder == "multi" else [NAME]
+    if traces(backend) != sorted(name.encode() for name in expected):
+        return False
+    if holder in ("read", "write", "semaphore"):
+        return len(zmembers(backend)) == 1
+    return True
+
+
+def waits(caller: Caller, kind: str, **terms: Any) -> Any:
+    """A lock whose acquire waits for long unless it is told otherwise."""
+    return make(caller.locks, kind, **{"blocking_timeout": LONG_S, **terms})
+
+
+@pytest.mark.servers("real", "embedded")
+@waking
+def test_a_release_in_another_context_wakes_the_waiter(
+    backend: Backend, context: LockContext, new_caller: NewCaller, holder: str, waiter: str
+) -> None:
+    waiting, _ = deaf(backend)
+    lock, held = waits(new_caller(waiting), waiter), make(context, holder)
+    held.acquire()
+    acquiring = lock.acquire.begin()
+    eventually(lambda: listening(backend) >= 1)
+    assert not acquiring.done()
+    held.release()
+    assert acquiring.result(LONG_S)
+    assert lock.is_held
+    lock.release()
+    assert waiting.stats().held == 0
+
+
+@waking
+@pytest.mark.parametrize("way", ["release", "close"])
+def test_a_release_in_the_same_context_or_the_close_of_another_wakes_the_waiter(
+    backend: Backend, holder: str, waiter: str, way: str
+) -> None:
+    waiting, _ = deaf(backend)
+    context = waiting if way == "release" else backend.context()
+    lock, held = waits(ThreadCaller(waiting), waiter), make(context, holder)
+    held.acquire()
+    acquiring = lock.acquire.begin()
+    if way == "release":
+        held.release()
+    else:
+        eventually(lambda: listening(backend) >= 1)
+        context.close()
+    assert acquiring.result(LONG_S)
+    lock.release()
+
+
+@pairs
+@pytest.mark.parametrize("way", ["time limit", "cancellation"])
+def test_who_gives_up_leaves_nothing_and_lets_those_behind_go_on(
+    backend: Backend, context: LockContext, holder: str, waiter: str, way: str
+) -> None:
+    waiting, clock = backend.stepped_context()
+    held = make(context, holder)
+    held.acquire()
+    with callers("tasks" if way == "cancellation" else "threads") as new_caller:
+        impatient, behind = new_caller(waiting), waits(new_caller(waiting), waiter, blocking_timeout=60.0)
+        lock = make(impatient.locks, waiter, blocking_timeout=0.15)
+
+        def outcome(attempt: Future[Any]) -> object:
+            """What comes of an acquire that is given up."""
+            eventually(lambda: not waiting.timer.busy, LONG_S, "it has been refused")
+            impatient.cancel() if way == "cancellation" else clock.advance(0.15)
+            try:
+                return attempt.result(LONG_S)
+            except BaseException as error:
+                return type(error)
+
+        cancelled = asyncio.CancelledError if way == "cancellation" else None
+        assert outcome(lock.acquire.begin()) is (cancelled or False)
+        eventually(lambda: waiting.stats().waiting == 0, LONG_S)
+        eventually(lambda: nothing_but_the_holder(backend, holder), LONG_S)
+        attempt, acquiring = lock.enters.begin(), behind.acquire.begin()
+        assert outcome(attempt) is (cancelled or LockNotAcquired)
+        eventually(lambda: waiting.stats().waiting == 1, LONG_S)
+        assert not acquiring.done()
+        held.release()
+        clock.advance(1.0)  # for the kinds of which none wakes the other
+        assert acquiring.result(LONG_S)
+        behind.release()
+    eventually(lambda: traces(backend) == [], LONG_S)
+    assert waiting.stats().held == 0
+
+
+@pairs
+def test_a_close_ends_the_wait_and_leaves_nothing(
+    backend: Backend, context: LockContext, holder: str, waiter: str
+) -> None:
+    closed, held = backend.context(), make(context, holder)
+    held.acquire()
+    acquiring = waits(ThreadCaller(closed), waiter).acquire.begin()
+    closed.close()
+    with pytest.raises(ContextClosed):
+        acquiring.result(LONG_S)
+    eventually(lambda: nothing_but_the_holder(backend, holder), LONG_S)
+    held.release()
+
+
+def test_a_writer_that_gives_up_lets_the_readers_in_that_it_held_back(
+    backend: Backend, context: LockContext, new_caller: NewCaller
+) -> None:
+    (waiting, _), (other, clock) = deaf(backend), deaf(backend)
+    reader = waits(new_caller(waiting), "read")
+    with make(context, "read"):
+        impatient = waits(new_caller(other), "write").acquire.begin(blocking_timeout=0.4)
+        eventually(lambda: any(member.startswith(b"i:") for member in zmembers(backend)))
+        held_back = reader.acquire.begin()
+        assert not held_back.done()
+        clock.advance(0.4)
+        assert impatient.result(LONG_S) is False
+        assert held_back.result(LONG_S), "while the other one still reads"
+    reader.release()
+
+
+@kinds
+def test_only_so_many_may_wait(backend: Backend, context: LockContext, kind: str) -> None:
+    crowded = backend.context(max_waiting=1)
+    lock, held = waits(ThreadCaller(crowded), kind), make(context, {"read": "write"}.get(kind, kind))
+    held.acquire()
+    acquiring = lock.acquire.begin()
+    with pytest.raises(TooManyLocks):
+        make(crowded, kind).acquire()
+    assert not make(crowded, kind).acquire(blocking=False)
+    held.release()
+    assert acquiring.result(LONG_S)
+    lock.release()
+    assert crowded.stats().held == 0
+
+
+@kinds
+@pytest.mark.parametrize("terms", [{"retry_every": 0.01}, {"max_attempts": 1000, "retry_every": 0.01}])
+def test_who_polls_gets_it_without_being_woken(
+    backend: Backend, context: LockContext, kind: str, terms: dict[str, Any]
+) -> None:
+    lock = waits(ThreadCaller(backend.context()), kind, **terms)
+    held = make(context, {"read": "write"}.get(kind, kind))
+    held.acquire()
+    acquiring = lock.acquire.begin()
+    assert not acquiring.done()
+    held.release()
+    assert acquiring.result(LONG_S)
+    lock.release()
+
+
+@pytest.mark.parametrize("crowded", [False, True], ids=["one holds it", "one holds it and one waits"])
+def test_two_reentrant_locks_whose_waiters_are_woken_on_one_channel_are_still_two(
+    context: LockContext, crowded: bool
+) -> None:
+    """Redisson's channel for `x` is the one for `{x}`, too: that may cost a look, but no lock."""
+
+    def new(name: str) -> Any:
+        return ThreadCaller(context).locks.reentrant_lock(name, blocking_timeout=LONG_S)
+
+    plain, plain_behind, tagged, tagged_behind = new("x"), new("x"), new("{x}"), new("{x}")
+    plain.acquire()
+    if crowded:
+        waiting = plain_behind.acquire.begin()
+    assert tagged.acquire(blocking_timeout=LONG_S / 2), "it is free"
+    assert not tagged_behind.acquire(blocking=False)
+    second = tagged_behind.acquire.begin()
+    assert tagged.release()
+    assert second.result(LONG_S)
+    plain.release()
+    if crowded:
+        assert waiting.result(LONG_S)
+        plain_behind.release()

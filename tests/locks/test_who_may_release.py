@@ -1,0 +1,57 @@
+"""Who may release what another thread, or another task, has acquired: as the table in docs/locks.md says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.callers import Caller
+from tests.support.lock_types import KINDS, make
+from wheel_lock import WrongThread
+
+pytestmark = pytest.mark.servers("real")
+
+UNBOUND = ("exclusive", "fair", "multi", "semaphore")
+"""The kinds that can be made to belong to nobody."""
+COUNTED = ("reentrant", "read", "write")
+OF_A_TASK = (*COUNTED, "semaphore")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_thread_that_acquired_it_and_of_some_kinds_only_the_task(
+    api: str, me: Caller, another: Caller, kind: str
+) -> None:
+    lock = make(me.locks, kind)
+    theirs = another.sees(lock)
+    assert lock.acquire()
+    if api == "threads" or kind in OF_A_TASK:
+        with pytest.raises(WrongThread):
+            theirs.release()
+        assert lock.is_held
+        lock.release()
+    else:
+        theirs.release()
+    assert not lock.is_held
+
+
+@pytest.mark.parametrize("kind", UNBOUND)
+def test_anybody_where_it_belongs_to_nobody(me: Caller, another: Caller, kind: str) -> None:
+    lock = make(me.locks, kind, thread_local=False)
+    assert lock.acquire()
+    another.sees(lock).release()
+    assert not lock.is_held
+
+
+@pytest.mark.parametrize("api", ["tasks"], indirect=True)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_block_may_be_left_by_another_task_unless_it_is_counted(me: Caller, another: Caller, kind: str) -> None:
+    lock = make(me.locks, kind)
+    theirs = another.sees(lock)
+    lock.enters()
+    if kind in COUNTED:
+        with pytest.raises(WrongThread):
+            theirs.leaves(None, None, None)
+        assert lock.is_held
+        lock.leaves(None, None, None)
+    else:
+        theirs.leaves(None, None, None)
+    assert not lock.is_held

@@ -1,0 +1,1 @@
+"""Connections and nodes, without a server."""

@@ -1,0 +1,238 @@
+"""The channel against a list of what was put in: whatever is written, taken out, read and answered, and in what pieces."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.engine.rig import NotingRequest, PairConnection
+from wheel_lock.net.connection import PipelinedConnection
+
+PATTERN = bytes(range(251)) * 300  # no two places that are near each other look alike
+ERROR = ConnectionResetError("dropped by the test")
+
+
+class Piece(NotingRequest):
+    """A request of so many bytes, which begin with its number."""
+
+    def __init__(self, number: int, size: int) -> None:
+        super().__init__((b"%d:" % number + PATTERN)[:size])
+        self.number = number
+
+
+class Turner:
+    """What the channel needs of a timer: the test itself turns."""
+
+    def __init__(self) -> None:
+        self.handler: Callable[[int], object] | None = None
+        self.events = 0
+        self.wanted = False
+
+    def watch(self, sock: socket.socket, events: int, handler: Callable[[int], object], domain: object) -> None:
+        self.handler, self.events = handler, events
+
+    def unwatch(self, sock: socket.socket) -> None:
+        self.handler = None
+
+    def flush_later(self, channel: PipelinedConnection) -> None:
+        self.wanted = True
+
+
+class SecureSocket:
+    """Takes what it is given as a whole or not at all, and wants it again then, as TLS does; some of it may have gone."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._pending: bytes | None = None
+        self._gone = 0
+
+    def send(self, data: Any) -> int:
+        data = bytes(data)
+        if self._pending is not None:
+            assert data.startswith(self._pending), "TLS would call that a bad retry"
+        self._pending = data
+        while self._gone < len(data):
+            self._gone += self._sock.send(data[self._gone :])  # or BlockingIOError: nobody hears how much has gone
+        self._pending, self._gone = None, 0
+        return len(data)
+
+    def pending(self) -> int:
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+class ChannelMachine(RuleBasedStateMachine):
+    """Requests go in, are taken out, and reach a server that reads and answers as it likes."""
+
+    secure = False
+
+    @initialize(buffer=st.sampled_from([1, 20_000, 200_000]))
+    def connect(self, buffer: int) -> None:
+        self._buffer = buffer
+        self._connect()
+
+    def _connect(self) -> None:
+        ours, self.theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._buffer)
+        for sock in (ours, self.theirs):
+            sock.setblocking(False)
+        self.timer = Turner()
+        self.lost: list[Exception] = []
+        connection: Any = PairConnection(ours)
+        if self.secure:
+            connection.sock = SecureSocket(ours)
+        timer: Any = self.timer
+        self.channel = PipelinedConnection(
+            timer, connection, None, lambda: None, lambda channel, error: self.lost.append(error)
+        )
+        self.pieces: list[Piece] = []
+        self.inside: list[Piece] = []  # put in and not taken out, in order
+        self.taken_out: list[Piece] = []
+        self.read = bytearray()
+        self.understood = 0  # how many requests the server has read as a whole
+        self.answers = 0
+
+    @rule(
+        sizes=st.lists(st.sampled_from([12, 40, 100, 500, 5_000, 70_000]), min_size=1, max_size=80), end=st.booleans()
+    )
+    def put_in(self, sizes: list[int], end: bool) -> None:
+        for size in sizes:
+            piece = Piece(len(self.pieces), size)
+            self.pieces.append(piece)
+            self.inside.append(piece)
+            self.channel.send(piece)
+        if end:
+            self.end_the_turn()
+
+    @precondition(lambda self: self.inside)
+    @rule(picks=st.lists(st.integers(min_value=0), min_size=1, max_size=20))
+    def take_out(self, picks: list[int]) -> None:
+        for pick in picks:
+            if self.inside:
+                piece = self.inside[-1 - pick % len(self.inside)]
+                if self.channel.withdraw(piece):
+                    self.inside.remove(piece)
+                    self.taken_out.append(piece)
+                assert not self.channel.withdraw(piece) or piece in self.inside
+
+    @rule()
+    def end_the_turn(self) -> None:
+        if self.timer.wanted:
+            self.timer.wanted = False
+            self.channel.flush()
+
+    @rule()
+    def be_writable(self) -> None:
+        if self.timer.handler is not None and self.timer.events & selectors.EVENT_WRITE:
+            self.timer.handler(selectors.EVENT_WRITE)
+
+    @rule(most=st.sampled_from([1, 50, 4_000, 1 << 20]))
+    def read_some(self, most: int) -> None:
+        while most:
+            try:
+                data = self.theirs.recv(min(most, 1 << 16))
+            except BlockingIOError:
+                break
+            self.read += data
+            most -= len(data)
+        expected = b"".join(piece.data for piece in self.inside)
+        assert expected.startswith(self.read), "something else, or something out of order, is on the wire"
+        total = 0
+        self.understood = 0
+        for piece in self.inside:
+            total += len(piece.data)
+            if total > len(self.read):
+                break
+            self.understood += 1
+
+    @rule(most=st.sampled_from([4_000, 1 << 20]))
+    def let_all_arrive(self, most: int) -> None:
+        self.end_the_turn()
+        while len(self.read) < sum(len(piece.data) for piece in self.inside):
+            before = len(self.read)
+            self.be_writable()
+            self.read_some(most)
+            assert len(self.read) > before, "the rest is not written"
+
+    @precondition(lambda self: self.understood > self.answers)
+    @rule(count=st.integers(1, 100))
+    def answer(self, count: int) -> None:
+        for piece in self.inside[self.answers : self.understood][:count]:
+            self.theirs.send(b":%d\r\n" % piece.number)
+            self.answers += 1
+        assert self.timer.handler is not None
+        self.timer.handler(selectors.EVENT_READ)
+        for place, piece in enumerate(self.inside):
+            assert piece.replies == ([piece.number] if place < self.answers else [])
+
+    @precondition(lambda self: len(self.pieces) > 20)
+    @rule()
+    def drop(self) -> None:
+        before = len(self.read)
+        unanswered = self.inside[self.answers :]
+        on_the_wire = before
+        while True:  # what is on its way counts as well
+            try:
+                on_the_wire += len(self.theirs.recv(1 << 16))
+            except BlockingIOError:
+                break
+        self.channel.drop(ERROR)
+        total = 0
+        for piece in self.inside:
+            began = total < on_the_wire
+            total += len(piece.data)
+            if piece in unanswered:
+                assert piece.breaks == [ERROR]
+                if began:
+                    assert piece.unsents == 0, "it is on the wire in part"
+                elif not self.secure:
+                    assert piece.unsents == 1, "nothing of it is on the wire"
+            else:
+                assert not piece.breaks
+        assert self.lost == [ERROR]
+        assert self.channel.unanswered == 0
+        self.theirs.close()
+        self._connect()
+
+    @invariant()
+    def nothing_is_told_to_what_was_taken_out(self) -> None:
+        for piece in getattr(self, "taken_out", ()):
+            assert not piece.replies
+            assert not piece.breaks
+            assert not piece.unsents
+
+    @invariant()
+    def what_is_unanswered_is_counted(self) -> None:
+        if getattr(self, "channel", None) is not None:
+            assert self.channel.unanswered == len(self.inside) - self.answers
+            assert self.channel._out_bytes == sum(map(len, self.channel._out.values()))
+
+    def teardown(self) -> None:
+        if getattr(self, "channel", None) is not None:
+            self.channel.close()
+            self.theirs.close()
+
+
+class SecureMachine(ChannelMachine):
+    secure = True
+
+
+@pytest.mark.parametrize("machine", [ChannelMachine, SecureMachine])
+def test_whatever_happens_each_reply_goes_to_its_request(machine: type[RuleBasedStateMachine]) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=50, deadline=None))

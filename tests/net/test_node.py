@@ -1,0 +1,334 @@
+"""The node: one connection while it speaks, a second one when it is silent, and patience with one that cannot be had."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from tests.engine.rig import BUSY, FINE, OK, START, TICK_S, Rig, failure, integer
+from tests.support.background import PATIENCE_S
+from wheel_lock.engine.future import Future
+from wheel_lock.errors import LockUnavailable
+from wheel_lock.lease import State
+from wheel_lock.runtime.failures import FailureDomain
+from wheel_lock.runtime.greenlets import start_helper_thread
+
+
+def test_nothing_connects_before_there_is_something_to_send(rig: Rig) -> None:
+    rig.go_on(10.0)
+    assert rig.connector.attempts == 0
+    assert rig.timer.next_due_at() is None
+
+
+def test_an_idle_node_wakes_nobody_up_and_is_not_connected_again(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.release(lease)
+    rig.agree()
+    rig.go_on(6.0)
+    assert rig.timer.next_due_at() is None
+    rig.reconnect(5.0)
+    assert rig.connector.attempts == 1
+
+
+@pytest.mark.parametrize("timeout", [0.6, 30.0])
+def test_a_silent_node_is_suspected_after_a_sixth_of_the_timeout(rig: Rig, timeout: float) -> None:
+    rig.hold("a", timeout)
+    due = START + timeout / 3
+    rig.go_to(due + timeout / 6 - 2 * TICK_S)
+    assert rig.ready
+    assert rig.connector.attempts == 1
+    rig.launch.slow = True
+    rig.go_to(due + timeout / 6)
+    assert not rig.ready
+    assert len(rig.launch.held) == 1
+
+
+def test_where_less_than_that_is_left_it_is_suspected_after_half_of_what_is_left(rig: Rig) -> None:
+    rig.hold("a", 3.0)
+    rig.launch.slow = True
+    rig.jump(2.768)  # 0.2 s before the deadline
+    assert len(rig.server.take()) == 1
+    rig.go_on(0.07)
+    assert rig.ready
+    rig.go_on(0.03)
+    assert not rig.ready
+
+
+def test_a_paused_server_that_speaks_first_keeps_its_connection_and_loses_nothing(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.be_silent(1.6)
+    assert len(rig.launch.held) == 1
+    assert rig.server.one("renew").names == ["a"]
+    rig.say(FINE)
+    assert lease.state is State.HELD
+    assert lease.deadline == pytest.approx(START + 1.0 + 2.968)
+    rig.launch.go_on()  # too late
+    rig.turn()
+    assert rig.connector.servers[1].take() == []
+    assert rig.connector.servers[1].hung_up
+    rig.go_to(START + 2.0)
+    assert rig.connector.servers[0].one("renew").names == ["a"]
+
+
+def test_the_connection_that_answers_first_takes_over_and_the_silent_one_is_closed(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.go_on(1.0)
+    old = rig.server
+    rig.go_on(0.51)
+    assert rig.connector.attempts == 2
+    old.take()
+    assert old.hung_up
+    assert rig.server.one("renew").names == ["a"]
+    rig.say(FINE)
+    assert lease.state is State.HELD
+    assert lease.deadline == pytest.approx(START + 1.5 + 2.968)
+
+
+def test_what_was_overdue_goes_out_at_once_when_a_silent_server_speaks_again(rig: Rig) -> None:
+    first = rig.hold("first", 3.0)
+    second = rig.hold("second", 30.0, renew_every=1.7)
+    rig.be_silent(1.8)
+    assert second.state is State.OVERDUE  # due while the node was suspected
+    rig.reply(None, FINE)
+    assert first.state is State.HELD
+    assert rig.server.one("renew").names == ["second"]
+
+
+def test_half_a_reply_is_no_sign_of_life(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.be_silent(1.6)
+    old = rig.server
+    rig.say(b"*")  # and no more
+    rig.launch.slow = False
+    rig.launch.go_on()
+    rig.go_on(0.1, lambda: rig.connector.servers[-1].agree() if len(rig.connector.servers) > 1 else None)
+    old.take()
+    assert old.hung_up
+    assert lease.state is State.HELD
+    rig.go_to(START + 3.5, rig.agree)
+    assert rig.told == []
+
+
+def test_callers_requests_move_to_the_connection_that_takes_over(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.be_silent(1.6)
+    acquire = rig.acquire("b")
+    release = rig.release(lease)
+    rig.server.take()
+    rig.connect()
+    assert sorted(command.what for command in rig.server.take()) == ["acquire_many", "release"]
+    rig.say(*([FINE, integer(1)]))
+    assert acquire.future.done
+    assert release.done
+
+
+def test_a_node_that_cannot_be_reached_is_tried_with_growing_pauses_which_begin_small_after_a_reply(rig: Rig) -> None:
+    rig.hold("a", 30.0)
+    rig.be_away(6.0)
+    moments = rig.connector.attempted_at[1:]
+    pauses = [later - earlier for earlier, later in zip([START, *moments], moments, strict=False)]
+    for pause, wanted in zip(pauses, [0.02, 0.04, 0.08, 0.16, 0.32, *[0.5] * 20], strict=False):
+        assert wanted * 0.75 - 0.011 <= pause <= wanted * 1.25 + 0.011
+    assert len(pauses) >= 12
+    rig.connector.refusal = None
+    rig.go_on(1.0)
+    rig.hold("b")  # a reply
+    attempts = rig.connector.attempts
+    rig.hang_up()
+    rig.go_on(0.04)
+    assert rig.connector.attempts == attempts + 1
+
+
+@pytest.mark.parametrize("said", [b"", b"*"])
+def test_the_pauses_do_not_begin_small_again_before_a_whole_reply(rig: Rig, said: bytes) -> None:
+    rig.hold("a", 3.0)
+    rig.go_to(START + 1.0)
+
+    def stammer_and_hang_up() -> None:
+        for server in rig.connector.servers:
+            if not server.closed and server.take():
+                server.say(said)
+                server.close()
+
+    rig.go_to(START + 2.9, stammer_and_hang_up)
+    assert 5 <= rig.connector.attempts <= 12
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        redis.exceptions.AuthenticationError("WRONGPASS invalid username-password pair"),
+        redis.exceptions.ResponseError("unknown command"),
+        ValueError("a port must be a number"),
+    ],
+)
+def test_a_setting_that_cannot_work_refuses_waiting_requests_at_once(rig: Rig, reason: Exception) -> None:
+    rig.connector.refusal = reason
+    attempt = rig.acquire("a")
+    with pytest.raises(LockUnavailable, match=str(reason)) as caught:
+        attempt.future.result()
+    assert caught.value.__cause__ is reason
+    assert rig.connector.attempts == 1
+    assert rig.now == START
+    rig.go_on(10.0)
+    assert rig.connector.attempts == 1
+    assert rig.acquiring == 0
+
+
+def test_held_leases_go_on_trying_even_so(rig: Rig) -> None:
+    lease = rig.hold("a", 3.0)
+    rig.connector.refusal = redis.exceptions.AuthenticationError("WRONGPASS")
+    rig.reconnect(1.5)
+    assert rig.connector.attempts > 3
+    rig.connector.refusal = None
+    rig.go_on(1.0, rig.agree)
+    assert rig.believes(lease)
+
+
+def test_an_idle_connection_is_made_again_while_something_is_held(rig: Rig) -> None:
+    lease = rig.hold("a", 30.0)
+    rig.reconnect()
+    assert rig.connector.attempts == rig.stats().connects == 2
+    assert rig.ready
+    rig.go_on(0.1, rig.agree)
+    assert lease.renewals == 1  # verified at once
+    rig.go_on(10.0, rig.agree)
+    assert lease.renewals == 2
+
+
+def test_a_helper_thread_that_cannot_be_started_is_one_failed_attempt(rig: Rig) -> None:
+    rig.hold("a", 30.0)
+    launch = rig.engine.router.renewer.node._launch
+    failures = 1
+
+    def out_of_threads(attempt: Callable[[], None]) -> None:
+        nonlocal failures
+        failures -= 1
+        rig.engine.router.renewer.node._launch = launch
+        raise RuntimeError("can't start new thread")
+
+    rig.engine.router.renewer.node._launch = out_of_threads
+    rig.reconnect(2.0)
+    assert failures == 0
+    assert rig.connector.attempts == 2, "a node that has once failed to start a helper thread never connects again"
+
+
+def test_a_helper_thread_is_started_without_waiting_for_it() -> None:
+    returned, ran = threading.Event(), threading.Event()
+
+    def start() -> None:
+        start_helper_thread(ran.set)
+        returned.set()
+
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]  # so that no thread of that module's can begin
+        _thread.start_new_thread(start, ())
+        assert returned.wait(PATIENCE_S)
+        assert not ran.is_set()
+    assert ran.wait(PATIENCE_S)
+
+
+def test_a_slow_attempt_is_not_joined_by_a_second_one(rig: Rig) -> None:
+    rig.launch.slow = True
+    rig.acquire("a")
+    rig.acquire("b")
+    rig.go_on(3.0)
+    assert len(rig.launch.held) == 1
+
+
+def test_a_connection_that_comes_after_the_end_is_closed(rig: Rig) -> None:
+    rig.launch.slow = True
+    attempt = rig.acquire("a")
+    closed: Future[None] = rig.close_engine(1.0)
+    assert closed.done
+    failure(attempt.future, LockUnavailable)
+    rig.connect()
+    assert rig.server.take() == []
+    assert rig.server.hung_up
+
+
+def test_a_connection_that_comes_after_the_last_turn_is_closed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.launch.slow = True
+    rig.acquire("a")
+    post = rig.timer.post
+
+    def be_kept_from_running(call: Callable[[], object], domain: FailureDomain | None = None) -> None:
+        monkeypatch.undo()
+        rig.timer.stop()
+        rig.turn()
+        post(call, domain)
+
+    monkeypatch.setattr(rig.timer, "post", be_kept_from_running)
+    rig.launch.go_on()
+    assert rig.server.take() == []
+    assert rig.server.hung_up
+
+
+def test_a_connection_to_a_server_that_has_been_replaced_as_master_meanwhile_is_not_used(rig: Rig) -> None:
+    rig.launch.slow = True
+    attempt = rig.acquire("a")
+    error = ConnectionAbortedError("another server is the master now")
+    rig.engine.router.renewer.node.leave_for([("another", "6379")], error)
+    rig.connect()
+    assert rig.server.take() == []
+    assert rig.server.hung_up
+    rig.engine.router.renewer.node.leave_for([("another", "6379"), ("scripted", "6379")], error)
+    rig.launch.slow = False
+    rig.go_on(1.0, rig.agree)
+    assert attempt.future.result()
+
+
+def test_a_suspected_connection_that_breaks_is_replaced_by_the_attempt_under_way(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.be_silent(1.6)
+    rig.hang_up()
+    assert len(rig.launch.held) == 1
+    rig.connect()
+    rig.agree()
+    assert lease.state is State.HELD
+    rig.launch.slow = False
+    rig.go_on(2.0, rig.agree)
+    assert rig.connector.attempts == 2
+
+
+def test_a_reply_in_the_turn_in_which_the_time_is_up_counts(rig: Rig) -> None:
+    attempt = rig.acquire("a", 30.0)
+    rig.launch.slow = True  # the silence is suspicious, but there is no other connection yet
+    rig.go_to(START + 4.9)
+    rig.server.say(OK)
+    rig.jump(0.5)
+    assert attempt.future.result() is True
+
+
+def test_a_server_error_is_a_sign_of_life(rig: Rig) -> None:
+    rig.hold("a")
+    rig.be_silent(1.6)
+    assert not rig.ready
+    rig.say(BUSY)
+    assert rig.ready
+
+
+class _Struck(BaseException):
+    """What is no Exception: a cancellation, say, that a credential provider lets through."""
+
+
+def test_an_attempt_that_is_ended_by_whatever_is_followed_by_another(rig: Rig) -> None:
+    lease = rig.hold("a")
+    rig.connector.refusal = _Struck()
+    rig.reconnect(0.5)
+    assert rig.connector.attempts > 2
+    rig.connector.refusal = None
+    rig.go_on(2.0, rig.agree)
+    assert rig.believes(lease)
+    assert lease.renewals
+
+
+def test_a_caller_is_told_what_has_ended_the_attempts(rig: Rig) -> None:
+    rig.connector.refusal = _Struck()
+    attempt = rig.acquire("a")
+    rig.go_on(6.0)
+    assert isinstance(attempt.future.error, LockUnavailable)
+    assert "_Struck" in str(attempt.future.error)

@@ -1,0 +1,1 @@
+"""Bytes: encoding, replies, error replies, keys, tokens, scripts."""

@@ -1,0 +1,1 @@
+"""Locks that a majority of five real masters grants."""

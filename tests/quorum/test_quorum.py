@@ -1,0 +1,375 @@
+"""Locks that a majority of five independent masters grants, while all of them are well."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.sentinel
+
+from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters
+from tests.support.backend import REFUSED_S, Losses
+from tests.support.background import Background, in_thread
+from tests.support.waiting import eventually
+from wheel_lock import (
+    HashedWheelTimer,
+    LockAlreadyHeld,
+    LockContext,
+    LockLost,
+    LockNotHeld,
+    LockServerError,
+    LossReason,
+    LostEvent,
+    TooManyLocks,
+    WheelLockError,
+    WrongThread,
+)
+from wheel_lock.aio.context import AsyncContext
+from wheel_lock.aio.factory import TaskLocks
+from wheel_lock.options import MAX_SECONDS
+from wheel_lock.quorum.context import QuorumContext
+from wheel_lock.sync.factory import ThreadLocks
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def context(masters: Masters) -> Iterator[QuorumContext]:
+    with masters.connected(node_timeout=UNHURRIED_S) as context:
+        yield context
+
+
+def test_a_lock_is_held_on_every_master_and_released_there(masters: Masters, context: QuorumContext) -> None:
+    lock = context.lock("order:42", timeout=10.0)
+    assert lock.acquire()
+    assert lock.is_held
+    assert 0 < lock.remaining() < 10.0
+    eventually(lambda: masters.holders("order:42") == [lock.token] * 5)
+    assert lock.locked()
+    assert lock.owned()
+    assert [held.name for held in context.held()] == ["order:42"]
+    assert lock.release() is True
+    assert not lock.is_held
+    assert lock.lost is None
+    eventually(lambda: masters.count("order:42") == 0)
+    assert not lock.locked()
+    assert not lock.owned()
+    with pytest.raises(LockNotHeld):
+        lock.release()
+
+
+def test_data_under_the_name_is_an_error_to_those_who_wait(masters: Masters, context: QuorumContext) -> None:
+    for server in masters.servers:
+        server.client().hset("order:42", "field", "value")
+    assert not context.lock("order:42").acquire(blocking=False)
+    with pytest.raises(LockServerError, match="hash that does not expire") as caught:
+        context.lock("order:42").acquire()
+    assert caught.value.code == "WRONGTYPE"
+
+
+def test_it_excludes_others_and_lets_them_in_after_the_release(masters: Masters, context: QuorumContext) -> None:
+    with masters.connected(node_timeout=UNHURRIED_S) as other:
+        with context.lock("order:42") as lock:
+            assert other.lock("order:42").acquire(blocking=False) is False
+            assert other.lock("order:42").acquire(blocking_timeout=REFUSED_S) is False
+            assert other.lock("order:42", max_attempts=2).acquire() is False
+            with pytest.raises(LockAlreadyHeld):
+                lock.acquire()
+            waiting = other.lock("order:42", thread_local=False)
+            waiter = Background(waiting.acquire)
+            eventually(lambda: other.stats().waiting == 1)
+        assert waiter.result() is True
+        assert waiting.is_held
+        assert masters.count("order:42") >= 3
+        waiting.release()
+
+
+def test_it_is_renewed(masters: Masters, context: QuorumContext) -> None:
+    with context.lock("order:42", timeout=2.0, renew_every=0.3) as lock:
+        time.sleep(2.1)
+        eventually(lambda: all(node.renewed >= 3 for node in context.node_stats().values()))
+        assert lock.is_held
+        assert lock.renewals >= 3
+        eventually(lambda: masters.count("order:42") == 5)
+    stats = context.stats()
+    assert (stats.acquired, stats.released, stats.lost, stats.held) == (1, 1, 0, 0)
+    assert stats.renewed >= 15
+    assert sum(node.renewed for node in context.node_stats().values()) == stats.renewed
+
+
+def test_it_can_be_extended(context: QuorumContext) -> None:
+    with context.lock("order:42", timeout=10.0) as lock:
+        assert lock.extend(40.0, replace_ttl=True)
+        assert 30.0 < lock.remaining() < 40.0
+        assert lock.extend(10.0)
+        assert 40.0 < lock.remaining() < 50.0
+        assert lock.reacquire()
+        assert lock.remaining() < 10.0
+
+
+def test_a_reentrant_lock_is_counted_here(masters: Masters, context: QuorumContext) -> None:
+    with context.reentrant_lock("order:42") as outer:
+        with context.reentrant_lock("order:42") as inner:
+            assert inner.count == 2
+            assert inner.release() is False
+            assert inner.acquire()
+        assert outer.count == 1
+        assert in_thread(lambda: context.reentrant_lock("order:42").acquire(blocking=False)) is False
+        assert context.lock("order:42").acquire(blocking=False) is False
+        assert outer.owned()
+        with pytest.raises(WrongThread):
+            in_thread(outer.release)
+    assert outer.count == 0
+    eventually(lambda: masters.count("order:42") == 0)
+
+
+def test_asyncio(masters: Masters, context: QuorumContext) -> None:
+    async def main() -> None:
+        order = 0
+
+        async def take_turns() -> None:
+            nonlocal order
+            for _ in range(3):
+                async with context.asyncio.lock("turns") as lock:
+                    before = order
+                    await asyncio.sleep(0.002)
+                    order = before + 1
+                    assert lock.is_held
+
+        await asyncio.gather(*[take_turns() for _ in range(4)])
+        assert order == 12
+        lock = context.asyncio.lock("order:42")
+        assert await lock.acquire()
+        assert await lock.locked()
+        assert await lock.owned()
+        assert await lock.extend(5.0)
+        assert await context.asyncio.lock("order:42").acquire(blocking=False) is False
+        waiting = asyncio.ensure_future(context.asyncio.lock("order:42").acquire())
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert await lock.release()
+        async with context.asyncio.reentrant_lock("r") as outer, context.asyncio.reentrant_lock("r"):
+            assert outer.count == 2
+
+    asyncio.run(main())
+    eventually(lambda: masters.count("order:42") + masters.count("turns") + masters.count("r") == 0)
+    assert context.stats().held == 0
+
+
+def test_a_task_is_cancelled_when_the_majority_is_gone(masters: Masters, context: QuorumContext) -> None:
+    async def main() -> None:
+        async with context.asyncio.lock("order:42", timeout=10.0, renew_every=0.2, cancel_on_lost=True):
+            until = time.monotonic() + LONG_S
+            while masters.delete("order:42") and time.monotonic() < until:
+                await asyncio.sleep(0.01)
+
+    with pytest.raises(LockLost):
+        asyncio.run(main())
+
+
+def test_losing_a_minority_is_no_loss_and_is_made_good(masters: Masters, context: QuorumContext) -> None:
+    told: list[LostEvent] = []
+    with context.lock("order:42", timeout=10.0, renew_every=0.2, on_lost=told.append) as lock:
+        eventually(lambda: masters.count("order:42") == 5)
+        masters.servers[0].client().delete("order:42")
+        masters.servers[4].client().set("order:42", "another", px=300)
+        eventually(lambda: masters.count("order:42") == 5 and b"another" not in masters.holders("order:42"))
+        assert lock.is_held
+        assert lock.owned()
+    assert told == []
+    eventually(lambda: masters.count("order:42") == 0)
+
+
+def test_losing_the_majority_is_told_once_and_nothing_is_left(masters: Masters, context: QuorumContext) -> None:
+    losses = Losses()
+    lock = context.lock("order:42", timeout=2.0, renew_every=0.2, on_lost=losses)
+    lock.acquire()
+    eventually(lambda: masters.count("order:42") == 5)
+    eventually(lambda: masters.delete("order:42") and not lock.is_held, timeout_s=LONG_S)
+    assert lock.lost is LossReason.KEY_GONE
+    eventually(lambda: masters.count("order:42") == 0)
+    eventually(lambda: losses.events)
+    eventually(lambda: context.timer.clock.now() > losses.events[0].deadline)  # at which nothing more comes
+    told = losses.all_told()
+    assert [event.reason for event in told] == [LossReason.KEY_GONE]
+    assert told[0].at <= told[0].deadline
+    assert not lock.is_held
+    assert context.stats().lost == 1
+    with pytest.raises(LockLost):
+        lock.release()
+    assert lock.acquire(blocking=False)
+
+
+@pytest.mark.parametrize(
+    ("terms", "held_s", "reason"),
+    [
+        ({"renew": False}, 29.0, LossReason.RENEWAL_LIMIT),
+        ({"max_renewals": 1}, 39.0, LossReason.RENEWAL_LIMIT),
+        ({"max_hold": 37.5}, 37.4, LossReason.HOLD_LIMIT),
+    ],
+)
+def test_limits_hold_for_the_whole(masters: Masters, terms: dict[str, Any], held_s: float, reason: LossReason) -> None:
+    losses = Losses()
+    with masters.stepped() as (context, clock):
+        lock = context.lock("limited", timeout=30.0, on_lost=losses, **terms)
+        lock.acquire()
+        eventually(lambda: masters.count("limited") == 5)
+        clock.advance(held_s)
+        assert lock.is_held
+        clock.advance(1.0)
+        assert not lock.is_held
+        (event,) = losses.all_told()
+        assert event.reason is reason
+        assert lock.lost is reason
+        assert event.at <= event.deadline
+
+
+def test_a_lock_ends_with_its_thread(masters: Masters, context: QuorumContext) -> None:
+    lock = context.lock("order:42", timeout=1.5, renew_every=0.2)
+    in_thread(lock.acquire)
+    eventually(lambda: masters.count("order:42") == 0, timeout_s=LONG_S)
+    eventually(lambda: context.stats().lost_by_reason.get(LossReason.ABANDONED) == 1, timeout_s=LONG_S)
+
+
+def test_a_function_runs_while_it_holds_one(context: QuorumContext) -> None:
+    @context.locked("report:{user_id}", timeout=10.0)
+    def held(user_id: int) -> list[str | bytes]:
+        return [lock.name for lock in context.held()]
+
+    assert held(7) == ["report:7"]
+
+
+def test_close_releases_everywhere(masters: Masters) -> None:
+    told: list[LostEvent] = []
+    context = masters.context()
+    lock = context.lock("order:42", on_lost=told.append)
+    lock.acquire()
+    assert "1 held" in repr(context)
+    context.close()
+    assert context.closed
+    assert masters.count("order:42") == 0
+    eventually(lambda: [event.reason for event in told] == [LossReason.CONTEXT_CLOSED])
+    with pytest.raises(WheelLockError):
+        context.lock("order:42").acquire()
+
+
+def test_too_many(masters: Masters) -> None:
+    with masters.context(max_held=1) as context, context.lock("a"), pytest.raises(TooManyLocks):
+        context.lock("b").acquire()
+
+
+def test_what_several_masters_cannot_do_is_refused_before_any_io(masters: Masters) -> None:
+    with masters.context() as context:
+        with pytest.raises(ValueError, match="fencing"):
+            context.lock("order:42", fencing=True)
+        for name in ("rw_lock", "fair_lock", "semaphore", "multi_lock", "acquire_many", "adopt"):
+            for face in (context, context.asyncio):
+                with pytest.raises(WheelLockError, match=f"{name}.. is not available"):
+                    getattr(face, name)("order:42")
+        with pytest.raises(ValueError, match="token"):
+            context.lock("order:42").acquire(token="mine")
+        assert context.stats().connects == 0
+        assert not hasattr(context, "no_such_thing")
+        with context.lock("order:42") as lock, pytest.raises(WheelLockError, match="handed over"):
+            lock.export()
+
+
+def test_every_public_method_of_a_context_of_one_server_exists_or_is_refused(
+    masters: Masters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for factory in (ThreadLocks, TaskLocks):
+        monkeypatch.setattr(factory, "new_lock", lambda *arguments: None, raising=False)
+    names = {name for name in dir(AsyncContext) if not name.startswith("_")}
+    with masters.context() as context:
+        for side in (context, context.asyncio):
+            assert [name for name in names if not hasattr(side, name)] == []
+            with pytest.raises(
+                WheelLockError, match=r"new_lock\(\) is not available on independent masters: it takes one"
+            ):
+                side.new_lock("order:42")
+
+
+def test_clients_of_too_few_masters_are_refused() -> None:
+    clients = [redis.Redis(port=port) for port in (1, 2, 3)]
+    with pytest.raises(ValueError, match="3 clients or more"):
+        LockContext.quorum(clients[:2])
+    with pytest.raises(ValueError, match="twice"):
+        LockContext.quorum([*clients, clients[0]])
+    with pytest.raises(ValueError, match="localhost:2 is given twice"):
+        LockContext.quorum([*clients, redis.Redis(port=2, db=1)])
+    with pytest.raises(TypeError):
+        LockContext.quorum([*clients, redis.sentinel.Sentinel([("s1", 1)]).master_for("locks")])
+    with pytest.raises(ValueError, match="node_timeout"):
+        LockContext.quorum(clients, node_timeout=0.0)
+
+
+def test_split_votes_end_and_exclude(masters: Masters) -> None:
+    inside: list[int] = []
+    most = 0
+    turns = 0
+    guard = threading.Lock()
+
+    def work(context: QuorumContext, number: int) -> None:
+        nonlocal most, turns
+        for _ in range(5):
+            with context.lock("contended", timeout=10.0, retry_every=0.02):
+                with guard:
+                    inside.append(number)
+                    most = max(most, len(inside))
+                    turns += 1
+                time.sleep(0.003)
+                with guard:
+                    inside.remove(number)
+
+    with masters.connected() as first, masters.connected() as second:
+        workers = [
+            Background(lambda context=context, number=number: work(context, number))  # type: ignore[misc]
+            for number, context in enumerate([first, second] * 4)
+        ]
+        for worker in workers:
+            worker.result(LONG_S)
+    assert most == 1
+    assert turns == 40
+    assert masters.count("contended") == 0
+
+
+@pytest.mark.parametrize("face", ["threads", "tasks"])
+def test_an_extension_beyond_the_longest_timeout_is_refused_and_nothing_is_lost(
+    masters: Masters, context: QuorumContext, face: str
+) -> None:
+    async def awaited(value: Any) -> Any:
+        return await value if face == "tasks" else value
+
+    async def main() -> None:
+        lock: Any = (context if face == "threads" else context.asyncio).lock("order:42", timeout=MAX_SECONDS)
+        assert await awaited(lock.acquire())
+        eventually(lambda: masters.holders("order:42") == [lock.token] * 5)
+        connects = context.stats().connects
+        for seconds, told in ((2e7, "20000000 s and .* s that are left"), (5e6, "5000000 s and what the server says")):
+            with pytest.raises(ValueError, match=f"additional_time and what is left must be at most .*, not {told}"):
+                await awaited(lock.extend(seconds))
+        assert lock.is_held
+        assert await awaited(lock.extend(60.0, replace_ttl=True))
+        assert await awaited(lock.extend(60.0))
+        assert lock.is_held
+        assert lock.remaining() > 60.0
+        assert context.stats().connects == connects
+        assert context.stats().lost == 0
+        await awaited(lock.release())
+
+    asyncio.run(main())
+
+
+def test_a_timer_whose_ticks_are_too_long_for_a_timeout_is_refused_before_any_master_is_asked(masters: Masters) -> None:
+    timer = HashedWheelTimer(tick_ms=500)
+    with masters.context(timer=timer) as context:
+        with pytest.raises(ValueError, match=r"timeout must be at least 2\.02 seconds .* ticks of 0\.5 s, not 2,"):
+            context.lock("order:42", timeout=2.0).acquire()
+        assert context.stats().connects == 0
+    timer.stop()

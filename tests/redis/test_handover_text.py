@@ -1,0 +1,296 @@
+"""The text of a hand-over: it works once and as it was written, and it is a secret."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import time
+from typing import Any
+
+import pytest
+
+from tests.redis.test_secrets import Listener
+from tests.support.backend import BOTH, Backend, token_of
+from wheel_lock import InvalidHandoff, Lock, LockContext, LockLost, LockServerError, LossReason, WheelLockError
+from wheel_lock.engine.interfaces import group_of
+from wheel_lock.lock_types import EVERLASTING
+from wheel_lock.options import lock_options
+from wheel_lock.protocol import scripts
+from wheel_lock.protocol.handoff import Handoff
+from wheel_lock.protocol.keys import fence_key
+from wheel_lock.protocol.resp import split_bulk_strings
+
+pytestmark = pytest.mark.servers("real")
+
+NAME = "import:2026"
+PREFIX = "wheel_lock-handoff-1:"
+
+
+def contents(text: str) -> dict[str, Any]:
+    body = text.removeprefix(PREFIX).partition(".")[0]
+    values: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body))
+    return values
+
+
+def sealed(body: bytes | str) -> str:
+    """Body and checksum, as somebody would write them who has read the source."""
+    if isinstance(body, bytes):
+        body = base64.urlsafe_b64encode(body).decode()
+    checksum = hashlib.sha256(body.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    return f"{PREFIX}{body}.{checksum}"
+
+
+def forged(text: str, **changes: Any) -> str:
+    return sealed(json.dumps(contents(text) | changes).encode())
+
+
+# As it was written
+
+
+@BOTH
+def test_a_text_works_once(context: LockContext, lock: Lock) -> None:
+    text = lock.export()
+    adopted = context.adopt(text)
+    with pytest.raises(LockLost) as caught:
+        context.adopt(text)
+    assert caught.value.reason is LossReason.TAKEN
+    assert adopted.is_held
+    again = adopted.export()
+    assert again != text
+    context.adopt(again).release()
+    for used in (text, again):
+        with pytest.raises(LockLost) as caught:
+            context.adopt(used)
+        assert caught.value.reason is LossReason.KEY_GONE
+
+
+def test_a_text_that_is_cut_or_changed_anywhere_is_refused(context: LockContext, lock: Lock) -> None:
+    text = lock.export()
+    wrong = [text[:length] for length in range(len(text))]
+    wrong += [text[:at] + ("x" if text[at] != "x" else "y") + text[at + 1 :] for at in range(len(text))]
+    wrong += [text + "0", text + text, text.upper(), text[::-1], "", " ", "\x00", "nonsense", text.replace(":", "")]
+    for changed in wrong:
+        with pytest.raises(InvalidHandoff):
+            context.adopt(changed)
+    for end in ("\n", "\r\n", " "):  # what a line ends with does no harm, and all this has not used it up
+        text = context.adopt(text + end).export()
+
+
+FORGERIES: list[dict[str, Any]] = [
+    *({"name": name} for name in ("", base64.b64encode(b"n" * 513).decode(), 7)),
+    *({"name": "AA=", "bytes": True}, {"name": base64.b64encode(b"\xff").decode(), "bytes": False}),
+    *({"token": token} for token in ("", None, base64.b64encode(b"t" * 513).decode())),
+    *({"kind": kind} for kind in ("everlasting", ["exclusive"], None, "exclusive", "fair", "k" * 1000)),
+    *({"fence": fence} for fence in (-1, True, "7", 0, 1.0, 2**53, 10**2000, None)),
+    *({"timeout": timeout} for timeout in (0, -1.0, math.nan, 1e12, "20", [20], 10**2000)),
+    *({"renew_every": every} for every in (20.0, 0.0, "1", 10**2000)),
+    *({"max_renewals": times} for times in (-1, 1.5, 10**2000)),
+    *({"hold_until": until} for until in (0.0, 7, math.nan, math.inf, "tomorrow")),
+]
+
+
+def test_a_forged_text_is_refused_before_anything_is_asked(real: Backend, lock: Lock) -> None:
+    context, text = real.context(), lock.export()
+    for changes in FORGERIES:
+        forgery = forged(text, **changes)
+        with pytest.raises(InvalidHandoff):
+            assert context.adopt(forgery) is changes
+    assert context.stats().connects == 0
+    context.adopt(forged(text)).release()
+
+
+def test_a_text_of_something_else_is_refused(context: LockContext) -> None:
+    bodies: list[bytes | str] = [b"", b"7", b"[]", b"{}", b"null", b"\xff", b'"text"', b"[" * 100_000, b"9" * 5000]
+    for body in [*bodies, "no base64!", "\ud800", "é"]:
+        with pytest.raises(InvalidHandoff):
+            context.adopt(sealed(body))
+    wrong: Any
+    for wrong in (None, 7, b"text", ["text"], object()):
+        with pytest.raises(InvalidHandoff, match="This is not the text of an exported lock"):
+            context.adopt(wrong)
+
+
+def test_a_text_may_be_as_long_as_its_name_and_token_can_be_and_no_longer(backend: Backend) -> None:
+    context = backend.context()
+    lock = context.lock("\x7f" * 512, timeout=20.0, fencing=True, max_hold=1000.0, max_renewals=2**53 - 1)
+    assert lock.acquire()
+    text = lock.export()
+    assert len(text) < 4096 // 2
+    with pytest.raises(InvalidHandoff, match="at most 4096 characters"):
+        backend.context().adopt(text + "A" * 4096)
+    context.adopt(text).release()
+
+
+@pytest.mark.parametrize("by", [1, -1, 10**6, -(10**15)])
+@pytest.mark.parametrize("kind", ["lock", "fair_lock"])
+def test_a_fence_that_is_not_the_locks_own_is_refused(backend: Backend, kind: str, by: int) -> None:
+    context = backend.context()
+    lock = getattr(context, kind)(NAME, timeout=20.0, fencing=True)
+    assert lock.acquire()
+    text, token = lock.export(), backend.view.get(NAME)
+    for _ in range(2):
+        with pytest.raises(InvalidHandoff, match="fence in the text is not the one that the lock 'import:2026' has"):
+            context.adopt(forged(text, fence=lock.fence + by))
+    assert backend.view.get(NAME) == token
+    assert context.stats().held == 0
+    with context.adopt(text) as adopted:
+        assert adopted.fence == lock.fence
+
+
+@pytest.mark.parametrize("kind", ["lock", "fair_lock"])
+def test_an_acquire_that_arrives_once_more_leaves_the_fence_as_its_holder_knows_it(backend: Backend, kind: str) -> None:
+    # As it may where something on the way has held it up, and a second try was answered.
+    context = backend.context()
+    lock = getattr(context, kind)(NAME, timeout=20.0, fencing=True)
+    assert lock.acquire()
+    lease = lock._lease
+    call = group_of(lease).lock_type.acquire(lease, 20_000, again=True, waiter_ttl_ms=0)
+    assert call.script is not None
+    keys_and_arguments = split_bulk_strings(call.body)
+    assert backend.view.eval(call.script.plain.source.decode(), call.keys, *keys_and_arguments) == lock.fence
+    adopted = context.adopt(lock.export())
+    assert adopted.fence == lock.fence
+    adopted.release()
+    with getattr(context, kind)(NAME, fencing=True) as later:
+        assert later.fence > adopted.fence
+
+
+@pytest.mark.parametrize("fence", ["nan", "5"])
+def test_an_adoption_sent_again_is_recognised_whatever_the_fence_key_holds(
+    backend: Backend, lock: Lock, fence: str
+) -> None:
+    def adopt() -> object:
+        terms = (token, "adopter's", 20_000, lock.fence or 0, 86_400_000)
+        return backend.view.eval(scripts.ADOPT.plain.source.decode(), 2, NAME, fence_key(NAME.encode()), *terms)
+
+    token = token_of(lock)
+    assert adopt() == 1
+    backend.view.set(fence_key(NAME.encode()), fence)
+    assert adopt() == 1
+    assert backend.view.get(NAME) == b"adopter's"
+
+
+def test_a_fence_with_no_key_is_below_the_servers_time(backend: Backend, context: LockContext, lock: Lock) -> None:
+    text = lock.export()
+    backend.view.delete(fence_key(NAME.encode()))
+    for ahead in (3_600 * 1_000_000, 2**53 - 1 - contents(text)["fence"]):
+        with pytest.raises(InvalidHandoff, match="fence"):
+            context.adopt(forged(text, fence=contents(text)["fence"] + ahead))
+    assert not backend.view.exists(fence_key(NAME.encode()))
+    adopted = context.adopt(text)
+    assert adopted.fence == lock.fence
+    context.adopt(adopted.export()).release()  # the key is there again
+    with context.lock(NAME, fencing=True) as later:
+        assert later.fence is not None
+        assert adopted.fence is not None
+        assert later.fence > adopted.fence
+
+
+def test_a_fence_key_without_a_fence_is_an_error_to_the_adopter(
+    backend: Backend, context: LockContext, lock: Lock
+) -> None:
+    text, fence = lock.export(), backend.view.get(fence_key(NAME.encode()))
+    backend.view.set(fence_key(NAME.encode()), "nan")
+    with pytest.raises(LockServerError, match="the fence key of this lock"):
+        context.adopt(text)
+    backend.view.set(fence_key(NAME.encode()), fence or b"")
+    context.adopt(text).release()  # it has not been used up
+
+
+def test_a_limit_on_holding_may_lie_very_far_away(context: LockContext) -> None:
+    lock = context.lock(NAME, max_hold=1e9)
+    lock.acquire()
+    text = lock.export()
+    with context.adopt(forged(text, hold_until=time.time() + 2e9)) as adopted:  # their clock, or ours, has been set
+        assert adopted.is_held
+
+
+# Too late, or elsewhere
+
+
+def test_a_text_whose_lease_has_expired(backend: Backend, context: LockContext, lock: Lock) -> None:
+    text = lock.export()
+    backend.view.delete(NAME)  # as its expiry does
+    with pytest.raises(LockLost) as caught:
+        context.adopt(text)
+    assert caught.value.reason is LossReason.KEY_GONE
+    assert not backend.view.exists(NAME)
+
+
+@pytest.mark.parametrize("stranger", ["text", "list"])
+def test_a_text_whose_lock_is_anothers_now(backend: Backend, context: LockContext, lock: Lock, stranger: str) -> None:
+    text = lock.export()
+    backend.view.delete(NAME)
+    if stranger == "text":
+        backend.view.set(NAME, "stranger", px=60_000)
+    else:
+        backend.view.rpush(NAME, "stranger")
+        backend.view.pexpire(NAME, 60_000)
+    with pytest.raises(LockLost) as caught:
+        context.adopt(text)
+    assert caught.value.reason is LossReason.TAKEN
+    assert backend.view.type(NAME) == (b"string" if stranger == "text" else b"list")
+    assert backend.view.pttl(NAME) > 50_000
+    assert context.stats().held == 0
+
+
+def test_a_text_from_another_server(real: Backend, fresh: Backend) -> None:
+    lock = real.context().lock(NAME)
+    lock.acquire()
+    with pytest.raises(LockLost) as caught:
+        fresh.context().adopt(lock.export())
+    assert caught.value.reason is LossReason.KEY_GONE
+
+
+def test_a_text_whose_lock_may_not_be_held_any_longer(real: Backend) -> None:
+    context = real.context()
+    lock = context.lock(NAME, timeout=20.0, max_hold=1.0)
+    lock.acquire()
+    text = lock.export()
+    time.sleep(1.0)  # the wall clock, which is all that two machines share
+    with pytest.raises(InvalidHandoff, match="may not be held any longer"):
+        context.adopt(text)
+
+
+def test_kinds_that_cannot_be_handed_over_say_so_and_stay_held(context: LockContext) -> None:
+    lock = Lock(context._engine, EVERLASTING, NAME, lock_options(30.0), None)
+    lock.acquire()
+    with pytest.raises(WheelLockError, match="A lock of the kind 'everlasting' cannot be handed over"):
+        lock.export()
+    assert lock.is_held
+    lock.release()
+
+
+# It is a secret
+
+
+def test_neither_the_text_nor_a_token_is_ever_shown(real: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(0)
+    context = real.context()
+    listener = Listener(caplog)
+    lock = context.lock(NAME, fencing=True)
+    lock.acquire()
+    listener.tokens += [token_of(lock).decode(), base64.b64encode(token_of(lock)).decode()]
+    text = lock.export()
+    listener.tokens.append(text.removeprefix(PREFIX))
+    listener.hear(repr(Handoff.from_text(text)))
+    for wrong in (text[:-1], text[1:], forged(text, timeout=0), forged(text, name=""), forged(text, kind="other")):
+        listener.catch(lambda wrong=wrong: context.adopt(wrong))  # type: ignore[misc]
+    real.view.set(NAME, "stranger")
+    listener.catch(lambda: context.adopt(text))
+    listener.catch(lock.release)
+    listener.hear(repr(lock))
+    real.view.set(NAME, token_of_text(text))
+    adopted = context.adopt(text)
+    listener.tokens.append(token_of(adopted).decode())
+    listener.hear(repr(adopted))
+    listener.hear(context.held())
+    real.view.delete(NAME)
+    listener.catch(adopted.release)
+    listener.check()
+
+
+def token_of_text(text: str) -> bytes:
+    return base64.urlsafe_b64decode(contents(text)["token"])

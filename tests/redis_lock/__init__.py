@@ -1,0 +1,1 @@
+"""redis-py's own interface: its Lock and asyncio Lock, renewed."""

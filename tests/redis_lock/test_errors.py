@@ -1,0 +1,233 @@
+"""How redis-py's Lock, renewed, comes to an end that nobody wished for: losses, failures, closed contexts, forks, exits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import redis
+from redis.exceptions import LockError, LockNotOwnedError
+
+import wheel_lock
+from tests.redis_lock.party import NAME, Party, ours
+from tests.support.backend import LONG_S, Backend, connected, interrupt_after
+from tests.support.background import Background
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockLost, LossReason, context
+
+pytestmark = pytest.mark.servers("real")
+
+
+# Losses
+
+
+@pytest.mark.parametrize("verb", ["release", "extend", "reacquire"])
+@pytest.mark.parametrize("known", [True, False], ids=["noticed by a renewal", "not yet noticed"])
+def test_what_is_lost_is_not_owned(party: Party, real: Backend, verb: str, known: bool) -> None:
+    lock = party.ours(timeout=1.5 if known else 30)
+    lock.acquire()
+    real.view.set(NAME, "somebody else")
+    if known:
+        eventually(lambda: party.context.stats().lost, LONG_S)
+    with pytest.raises(LockNotOwnedError) as caught:
+        getattr(lock, verb)(*[10] if verb == "extend" else [])
+    assert str(caught.value) == f"Cannot {verb} a lock that's no longer owned"
+    assert caught.value.lock_name == NAME
+    assert isinstance(caught.value.__cause__, LockLost)
+    assert caught.value.__cause__.reason is LossReason.TAKEN
+    assert real.view.get(NAME) == b"somebody else"
+    assert (lock.token is None) is (verb == "release")
+
+
+def test_a_block_may_end_quietly(party: Party, real: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(LockNotOwnedError), party.ours(timeout=30):
+        real.view.delete(NAME)
+    with party.ours(timeout=30, raise_on_release_error=False):
+        real.view.delete(NAME)
+    with party.ours(timeout=30, raise_on_release_error=False) as lock:
+        lock.release()
+    said = [record.message for record in caplog.records if record.name.startswith("redis.")]
+    assert said == ["Lock was unlocked or no longer owned when exiting context manager."] * 2
+
+
+def test_a_loss_is_logged_when_it_happens(client: redis.Redis, real: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    lock = ours(client, timeout=1.5)
+    lock.acquire()
+    real.view.delete(NAME)
+    eventually(lambda: [one for one in caplog.records if one.levelno == logging.WARNING], LONG_S)
+    assert f"lost 1 lock: '{NAME}': key gone" in caplog.text
+
+
+def test_one_without_a_timeout_is_missed_when_it_is_released(client: redis.Redis, real: Backend) -> None:
+    lock = ours(client)
+    lock.acquire()
+    real.view.delete(NAME)
+    with pytest.raises(LockNotOwnedError):
+        lock.release()
+
+
+# Time that is added
+
+
+def test_adding_nothing_asks_whether_it_is_owned(client: redis.Redis, real: Backend) -> None:
+    lock = ours(client, timeout=30)
+    lock.acquire()
+    assert lock.extend(0)
+    real.view.delete(NAME)
+    with pytest.raises(LockNotOwnedError):
+        lock.extend(0)
+
+
+# Failures are no refusals
+
+
+def acquired(lock: redis.lock.Lock) -> bool:
+    try:
+        return bool(lock.acquire())
+    except redis.ConnectionError:
+        return False
+
+
+def test_a_server_that_is_away_is_a_connection_error(fresh: Backend, fresh_redis: RedisServer) -> None:
+    client = fresh.client()
+    setattr(client.connection_pool, context._SHARED, fresh.context_of(client, response_timeout=0.3))
+    lock, other = ours(client, timeout=30, raise_on_release_error=False), ours(client, timeout=30, name="other")
+    fresh_redis.stop()
+    with pytest.raises(redis.ConnectionError) as caught:
+        lock.acquire()
+    assert not isinstance(caught.value, LockError)
+    fresh_redis.start()
+    eventually(lambda: acquired(other), LONG_S, "it is connected to again, after a pause")
+    with pytest.raises(redis.ConnectionError) as caught, lock:
+        fresh_redis.stop()
+    assert not isinstance(caught.value, LockError)
+    with pytest.raises(redis.ConnectionError):
+        other.extend(10)
+
+
+def test_a_server_that_does_not_answer_is_a_timeout(fresh: Backend, fresh_redis: RedisServer) -> None:
+    client = fresh.client()
+    setattr(client.connection_pool, context._SHARED, connected(fresh.context_of(client, response_timeout=0.3)))
+    lock = ours(client, timeout=30)
+    lock.acquire()
+    fresh_redis.pause()
+    with pytest.raises(redis.TimeoutError) as caught:
+        lock.release()
+    assert not isinstance(caught.value, LockError)
+    fresh_redis.resume()
+    with lock:  # the release has been carried out after all
+        assert lock.owned()
+
+
+def test_a_refusal_by_the_server_is_the_error_that_redis_py_has_for_it(fresh: Backend) -> None:
+    fresh.view.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~app:*", "&*", "+@all")
+    allowed = fresh.client(username="app", password="secret")
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        ours(allowed, timeout=30).acquire()
+    with pytest.raises(redis.AuthenticationError):
+        ours(fresh.client(username="app", password="wrong"), timeout=30).acquire()
+    fresh.view.config_set("maxmemory", 1)
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        ours(allowed, timeout=30, name="app:1").acquire()
+
+
+def test_an_interrupted_wait_leaves_nothing_behind(client: redis.Redis, real: Backend) -> None:
+    real.view.set(NAME, "somebody")
+    assert interrupt_after(0.1, ours(client, timeout=30, sleep=0.05).acquire)
+    real.view.delete(NAME)
+    time.sleep(0.2)
+    assert not real.view.exists(NAME)
+    assert LockContext.shared(client).stats().waiting == 0
+
+
+# The context
+
+
+def test_clients_of_one_pool_share_a_context(real: Backend) -> None:
+    pool = redis.ConnectionPool(host="127.0.0.1", port=real.port)
+    clients = [redis.Redis(connection_pool=pool) for _ in range(3)]
+    assert len({id(LockContext.shared(client)) for client in clients}) == 1
+    with ours(clients[0], timeout=30):
+        assert LockContext.shared(clients[1]).stats().held == 1
+    LockContext.shared(clients[0]).close()
+
+
+def test_a_shared_context_that_is_closed_releases_and_is_made_anew(client: redis.Redis, real: Backend) -> None:
+    lock = ours(client, timeout=30)
+    lock.acquire()
+    LockContext.shared(client).close()
+    assert not real.view.exists(NAME)
+    with pytest.raises(LockNotOwnedError):
+        lock.release()
+    with lock:
+        assert lock.owned()
+
+
+# The process
+
+
+BEGINNING = """
+import os, sys, redis
+from wheel_lock.redis_lock import Lock
+client = redis.Redis(host="127.0.0.1", port=int(sys.argv[1]))
+"""
+
+FORKS = """
+lock = client.lock("order:42", timeout=2, lock_class=Lock)
+lock.acquire()
+child = os.fork()
+if child == 0:
+    try:
+        lock.release()
+    except redis.exceptions.LockNotOwnedError:
+        os._exit(7)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert lock.owned()
+lock.release()
+"""
+
+ENDS = """
+kept = [client.lock(name, timeout=timeout, lock_class=Lock) for name, timeout in (("lasting", 30), ("long", None))]
+assert all(lock.acquire() for lock in kept)
+"""
+
+
+def run(program: str, port: int) -> None:
+    subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", BEGINNING + program, str(port)],
+        env={**os.environ, "PYTHONPATH": str(Path(wheel_lock.__file__).parents[1])},
+        check=True,
+        timeout=60.0,
+    )
+
+
+def test_a_forked_child_cannot_release_what_its_parent_holds(real: Backend) -> None:
+    run(FORKS, real.port)
+
+
+def test_what_nobody_has_released_outlives_its_process_as_in_redis_py(real: Backend) -> None:
+    run(ENDS, real.port)
+    assert real.view.pttl("long") == -1
+    assert 0 < real.view.pttl("lasting") <= 30_000
+
+
+def test_releases_by_several_threads_at_once_are_one(client: redis.Redis) -> None:
+    lock = ours(client, timeout=30, thread_local=False)
+    for _ in range(20):
+        lock.acquire()
+        done = [Background(lock.release) for _ in range(4)]
+        outcomes = []
+        for one in done:
+            try:
+                one.result()
+                outcomes.append("released")
+            except LockError:
+                outcomes.append("refused")
+        assert outcomes.count("released") == 1

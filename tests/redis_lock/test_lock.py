@@ -1,0 +1,339 @@
+"""redis-py's Lock and asyncio Lock, renewed: `client.lock(..., lock_class=Lock)` means what redis-py means, and lasts."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio.lock
+import redis.lock
+from redis.exceptions import LockError, LockNotOwnedError
+
+from tests.redis_lock.party import NAME, SLEEP_S, Party, ours, plain
+from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend
+from tests.support.background import Background, in_thread
+from tests.support.ids import case_id
+from tests.support.waiting import eventually
+from wheel_lock import LockAlreadyHeld, LockContext
+from wheel_lock.redis_lock import AsyncLock, Lock
+
+pytestmark = pytest.mark.servers("real")
+
+ROOT = Path(__file__).parents[2]
+
+
+def hand_over_s(waiting: Future[Any], release: Callable[[], object]) -> float:
+    """Seconds from a release until a waiter has the lock."""
+    assert not waiting.done()
+    began = time.monotonic()
+    release()
+    assert waiting.result(LONG_S)
+    return time.monotonic() - began
+
+
+def renewed(party: Party, times: int) -> None:
+    """Return when the locks of a party's client have been renewed so often from now on."""
+    before = party.context.stats().renewed
+    eventually(lambda: party.context.stats().renewed >= before + times, LONG_S)
+
+
+@pytest.mark.parametrize(("kind", "theirs"), [(Lock, redis.lock.Lock), (AsyncLock, redis.asyncio.lock.Lock)])
+def test_it_is_redis_pys_lock(kind: Any, theirs: Any) -> None:
+    client: Any = redis.Redis() if kind is Lock else redis.asyncio.Redis()
+    lock = ours(client, timeout=30, sleep=0.2, blocking=False, blocking_timeout=1, raise_on_release_error=False)
+    assert isinstance(lock, theirs)
+    assert (lock.name, lock.timeout, lock.sleep, lock.blocking, lock.blocking_timeout) == (NAME, 30, 0.2, False, 1)
+    assert (lock.thread_local, lock.raise_on_release_error, lock.local.token) == (True, False, None)
+    for method in ("acquire", "release", "locked", "owned", "extend", "reacquire"):
+        takes, should = (inspect.signature(getattr(of, method)).parameters for of in (kind, theirs))
+        assert list(takes) == list(should)
+        assert [one.default for one in takes.values()] == [one.default for one in should.values()]
+
+
+@BOTH
+def test_its_life(backend: Backend, new_party: Callable[..., Party]) -> None:
+    lock = new_party(decode_responses=True).ours(timeout=30)
+    with lock:
+        assert (lock.locked(), lock.owned()) == (True, True)
+        assert backend.view.get(NAME) == lock.token
+        assert 29_000 < backend.view.pttl(NAME) <= 30_000
+        assert lock.extend(10)
+        assert 39_000 < backend.view.pttl(NAME) <= 40_000
+        assert lock.extend(20, replace_ttl=True)
+        assert 19_000 < backend.view.pttl(NAME) <= 20_000
+        assert lock.reacquire()
+        assert 29_000 < backend.view.pttl(NAME) <= 30_000
+    assert (lock.locked(), lock.owned(), lock.token) == (False, False, None)
+
+
+# Renewal
+
+
+def test_with_a_timeout_it_is_renewed(party: Party, view: redis.Redis) -> None:
+    with party.ours(timeout=1.5) as lock:
+        renewed(party, 2)
+        assert lock.owned()
+        assert not plain(view).acquire(blocking=False)
+    assert not view.exists(NAME)
+
+
+@pytest.mark.parametrize("timeout", [None, 0])
+def test_without_a_timeout_it_does_not_expire(party: Party, view: redis.Redis, timeout: float | None) -> None:
+    with party.ours(timeout=timeout) as lock:
+        assert view.pttl(NAME) == -1
+        assert lock.owned()
+        with pytest.raises(LockError):
+            lock.extend(10)
+        assert view.pttl(NAME) == -1
+    assert not view.exists(NAME)
+
+
+def test_a_very_short_timeout_runs_out_as_in_redis_py(client: redis.Redis, view: redis.Redis) -> None:
+    lock = ours(client, timeout=0.1)
+    assert lock.acquire()
+    eventually(lambda: not view.exists(NAME), LONG_S)
+    with pytest.raises(LockNotOwnedError, match="no longer owned"):
+        lock.release()
+
+
+def test_an_object_that_is_dropped_is_renewed_no_more(client: redis.Redis, view: redis.Redis) -> None:
+    lock = ours(client, timeout=1.5)
+    lock.acquire()
+    with pytest.warns(ResourceWarning, match="was abandoned") as warned:
+        del lock
+        gc.collect()
+        eventually(lambda: len(warned), LONG_S, "the object is abandoned")
+    assert LockContext.shared(client).stats().held == 0
+    assert view.exists(NAME)  # redis-py would not release it either
+    eventually(lambda: not view.exists(NAME), LONG_S)
+
+
+def test_it_is_renewed_no_more_when_its_thread_has_ended(client: redis.Redis, view: redis.Redis) -> None:
+    lock = ours(client, timeout=0.5)
+    assert in_thread(lock.acquire)
+    eventually(lambda: not view.exists(NAME), LONG_S)
+
+
+def test_one_that_belongs_to_all_threads_outlives_the_one_that_acquired_it(party: Party) -> None:
+    lock, first = party.ours(timeout=1.5, thread_local=False), party.another()
+    assert first.sees(lock).acquire()
+    first.end()
+    renewed(party, 4)
+    assert lock.owned()
+    lock.release()
+
+
+# Waiting
+
+
+@pytest.mark.parametrize("timeout", [30, None])
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["same client", "another client"])
+def test_a_waiter_is_woken_by_the_release(
+    party: Party, new_party: Callable[..., Party], elsewhere: bool, timeout: float | None
+) -> None:
+    holder = party.ours(timeout=30)
+    holder.acquire()
+    waiter = (new_party() if elsewhere else party.another()).ours(timeout=timeout, sleep=30)
+    assert hand_over_s(waiter.acquire.begin(), holder.release) < LONG_S
+    waiter.release()
+
+
+def test_a_release_by_redis_py_is_noticed_after_sleep(party: Party, view: redis.Redis) -> None:
+    theirs = plain(view, timeout=60)
+    theirs.acquire()
+    waiter = party.ours(timeout=30, sleep=SLEEP_S)
+    assert hand_over_s(waiter.acquire.begin(), theirs.release) < SLEEP_S + 3.0
+    waiter.release()
+
+
+@pytest.mark.parametrize("timeout", [30, None])
+def test_a_deleted_key_is_noticed_after_sleep(party: Party, view: redis.Redis, timeout: float | None) -> None:
+    view.set(NAME, "somebody")
+    waiters = [each.ours(timeout=timeout, sleep=SLEEP_S, thread_local=False) for each in (party, party.another())]
+    waiting = [waiter.acquire.begin() for waiter in waiters]
+    view.delete(NAME)
+    first = eventually(lambda: next((one for one in waiting if one.done()), None), LONG_S)
+    (second,) = (one for one in waiting if one is not first)
+    assert hand_over_s(second, lambda: view.delete(NAME)) < SLEEP_S + 3.0
+
+
+def test_it_and_redis_pys_exclude_each_other(party: Party, view: redis.Redis) -> None:
+    mine, theirs = party.ours(timeout=30), plain(view, timeout=30)
+    with mine:
+        assert theirs.locked()
+        assert not theirs.owned()
+        assert not theirs.acquire(blocking=False)
+    with theirs:
+        assert not mine.acquire(blocking=False)
+        assert not party.ours(timeout=30, sleep=0.01).acquire(blocking_timeout=REFUSED_S)
+        with pytest.raises(LockError, match="Unable to acquire lock within the time specified"):
+            party.ours(timeout=30, blocking=False).__enter__()
+
+
+def test_a_wait_that_could_not_hold_one_sleep_is_not_begun(party: Party, view: redis.Redis) -> None:
+    view.set(NAME, "somebody")
+    began = time.monotonic()
+    assert not party.ours(timeout=30, sleep=60, blocking_timeout=20).acquire()
+    if isinstance(party.client, redis.Redis):
+        assert not ours(party.client, timeout=30).acquire(sleep=60, blocking_timeout=20)
+    assert time.monotonic() - began < LONG_S
+
+
+def test_an_endless_blocking_timeout_is_none(client: redis.Redis) -> None:
+    assert ours(client, timeout=30).acquire(blocking_timeout=float("inf"))
+
+
+# Once more, while it is held
+
+
+def test_acquiring_again_is_refused_as_a_stranger_would_be(client: redis.Redis) -> None:
+    with ours(client, timeout=30) as lock:
+        token = lock.local.token
+        assert not lock.acquire(blocking=False)
+        assert not lock.acquire(sleep=0.01, blocking_timeout=REFUSED_S)
+        assert lock.local.token == token
+
+
+@pytest.mark.parametrize("timeout", [30, None])
+@pytest.mark.parametrize(("api", "another_object"), [("threads", False), ("threads", True), ("tasks", False)])
+def test_who_would_wait_for_himself_is_told(party: Party, timeout: float | None, another_object: bool) -> None:
+    with party.ours(timeout=timeout) as lock:
+        assert not lock.acquire(blocking=False)
+        with pytest.raises(LockAlreadyHeld):
+            (party.ours(timeout=30) if another_object else lock).acquire()
+        assert lock.owned()
+
+
+def test_who_holds_it_no_more_may_wait(client: redis.Redis, view: redis.Redis) -> None:
+    lock = ours(client, timeout=30, sleep=0.05)
+    lock.acquire()
+    view.set(NAME, "somebody", px=200)
+    assert lock.acquire()
+    lock.release()
+    lock.acquire()
+    view.delete(NAME)
+    assert lock.acquire()
+    lock.release()
+
+
+def test_who_belongs_to_all_threads_may_wait_for_another_to_release_it(party: Party) -> None:
+    lock = party.ours(timeout=30, thread_local=False)
+    lock.acquire()
+    waiting = lock.acquire.begin()
+    party.another().sees(lock).release()
+    assert waiting.result(LONG_S)
+    lock.release()
+
+
+def test_a_short_one_may_wait_for_its_own_end(client: redis.Redis) -> None:
+    lock = ours(client, timeout=0.1, sleep=0.02)
+    assert lock.acquire()
+    assert lock.acquire()
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["order:42", b"order:\xff", memoryview(b"order:42"), "bestellung:\u00fc"], ids=case_id)
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_its_key_is_redis_pys(real: Backend, name: Any, encoding: str) -> None:
+    client = real.client(encoding=encoding)
+    with ours(client, name=name, timeout=30):
+        assert not plain(client, name=name, timeout=30).acquire(blocking=False)
+        assert len(real.view.keys()) == 1
+    with plain(client, name=name, timeout=30):
+        assert not ours(client, name=name, timeout=30).acquire(blocking=False)
+    LockContext.shared(client).close()
+
+
+def test_many_threads_count_without_a_slip(client: redis.Redis, view: redis.Redis) -> None:
+    lock, count = ours(client, timeout=30), [0]
+
+    def add() -> None:
+        for _ in range(25):
+            with lock:
+                seen = count[0]
+                time.sleep(0.0002)
+                count[0] = seen + 1
+
+    for one in [Background(add) for _ in range(8)]:
+        one.result(60.0)
+    assert count == [200]
+    assert not view.exists(NAME)
+
+
+def test_it_can_be_imported_where_redis_pys_methods_have_been_wrapped(real: Backend) -> None:
+    # As libraries do that trace calls.
+    program = """
+import asyncio, functools, sys
+import redis, redis.asyncio
+def traced(function):
+    @functools.wraps(function)
+    def inner(*arguments):
+        return function(*arguments)
+    return inner
+redis.lock.Lock.__exit__ = traced(redis.lock.Lock.__exit__)
+redis.asyncio.lock.Lock.__aexit__ = functools.partialmethod(redis.asyncio.lock.Lock.__aexit__)
+from wheel_lock.redis_lock import AsyncLock, Lock
+with Lock(redis.Redis(port=int(sys.argv[1])), "a", timeout=30) as lock:
+    assert lock.owned()
+async def main():
+    async with redis.asyncio.Redis(port=int(sys.argv[1])) as client, AsyncLock(client, "b", timeout=30) as lock:
+        assert await lock.owned()
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(real.port)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60.0,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert real.view.keys() == []
+
+
+# Times that no key can have
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1, 10**400, 5e6], ids=case_id)
+def test_an_extension_that_makes_no_sense_is_refused_and_nothing_is_lost(client: redis.Redis, seconds: float) -> None:
+    lock = ours(client, timeout=1e9)
+    assert lock.acquire()
+    context = LockContext.shared(client)
+    connects = context.stats().connects
+    for replace_ttl in (False, True) if seconds != 5e6 else (False,):  # that is too much only with what is left
+        with pytest.raises(ValueError, match="additional_time"):
+            lock.extend(seconds, replace_ttl=replace_ttl)
+    assert lock.owned()
+    assert lock.extend(60.0, replace_ttl=True)
+    assert lock.extend(60.0)
+    with pytest.raises(ValueError, match="additional_time"):
+        lock.extend(0, replace_ttl=True)
+    assert context.stats().connects == connects
+    lock.release()
+
+
+@pytest.mark.parametrize("timeout", [10**400, -(10**400), float("inf"), float("nan")], ids=case_id)
+def test_a_timeout_that_no_key_can_have_is_refused_when_acquiring(client: redis.Redis, timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        ours(client, timeout=timeout).acquire()
+
+
+def test_a_sleep_may_be_as_long_as_anybody_likes(client: redis.Redis) -> None:
+    for sleep in (1e300, float("inf"), 10**400):
+        lock = ours(client, timeout=30, sleep=sleep)
+        assert lock.acquire()
+        lock.release()

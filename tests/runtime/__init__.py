@@ -1,0 +1,1 @@
+"""The one thread: clock, loop, timer, notifier threads."""

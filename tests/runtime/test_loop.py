@@ -1,0 +1,546 @@
+"""The loop: messages, alarms and I/O on one thread, none of which can stop it, and sleep when there is no work."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.background import PATIENCE_S, Background
+from tests.support.timers import Gate, Member, NewTimer, ask, fall_asleep, messages, timer_thread
+from tests.support.waiting import eventually
+from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.runtime.waker import EventWaker, SocketWaker, new_waker
+from wheel_lock.testing import ManualClock, settle
+
+
+def fail() -> None:
+    raise ValueError("on purpose")
+
+
+# Messages
+
+
+def test_messages_are_dealt_with_in_order_on_the_one_thread(timer: HashedWheelTimer) -> None:
+    seen: list[tuple[int, bool, threading.Thread]] = []
+    ask(timer)
+    for number in range(1000):
+        timer.post(lambda number=number: seen.append((number, timer.in_thread, threading.current_thread())))  # type: ignore[misc]
+    ask(timer)
+    assert [number for number, _, _ in seen] == list(range(1000))
+    assert all(in_thread for _, in_thread, _ in seen)
+    assert {thread for _, _, thread in seen} == {timer_thread(timer)}
+    assert timer_thread(timer).daemon
+    assert not timer.in_thread
+    done = threading.Event()
+    timer.post(lambda: timer.post(lambda: timer.post(done.set)))  # what posts from the thread itself needs no other
+    assert done.wait(PATIENCE_S)
+
+
+def slow(number: int, seen: list[int]) -> None:
+    time.sleep(0.002)
+    seen.append(number)
+
+
+def test_a_flood_of_messages_is_dealt_with_in_portions(by_hand: HashedWheelTimer) -> None:
+    seen: list[int] = []
+    for number in range(50):
+        by_hand.post(partial(slow, number, seen))
+    portions = []
+    while len(seen) < 50:
+        before = len(seen)
+        by_hand.turn()  # which looks at replies and at what is due
+        portions.append(len(seen) - before)
+    assert seen == list(range(50))
+    assert len(portions) > 2
+    assert min(portions) > 0
+
+
+def test_the_thread_does_not_sleep_before_the_last_portion(timer: HashedWheelTimer) -> None:
+    seen: list[int] = []
+    for number in range(50):
+        timer.post(partial(slow, number, seen))
+    eventually(lambda: len(seen) == 50, PATIENCE_S)
+
+
+def test_the_thread_is_started_by_the_first_message(timer: HashedWheelTimer) -> None:
+    assert not timer.running
+    assert timer.cpu_s() == 0.0
+    assert timer.name not in [thread.name for thread in threading.enumerate()]
+    ask(timer)
+    assert timer.running
+    assert timer_thread(timer).is_alive()
+    assert timer.cpu_s() > 0.0
+
+
+def test_the_thread_knows_itself_from_its_first_turn(timer: HashedWheelTimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The new thread may run for a while before the one that has started it does again.
+    knows: list[bool] = []
+    start = threading.Thread.start
+
+    def start_and_be_kept_from_running(thread: threading.Thread) -> None:
+        start(thread)
+        eventually(lambda: knows, PATIENCE_S)
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_be_kept_from_running)
+    timer.post(lambda: knows.append(timer.in_thread))
+    eventually(lambda: knows, PATIENCE_S)
+    assert knows == [True]
+
+
+def test_a_message_always_wakes_the_thread_and_many_at_once_start_one(timer: HashedWheelTimer) -> None:
+    seen: list[int] = []
+    together = threading.Barrier(8)
+
+    def ask_many() -> None:
+        together.wait(PATIENCE_S)
+        for number in range(250):
+            timer.post(lambda number=number: seen.append(number))  # type: ignore[misc]
+            ask(timer)  # before it posts again, so one wake-up lost is a test that hangs
+
+    for caller in [Background(ask_many) for _ in range(8)]:
+        caller.result(60.0)
+    assert sorted(seen) == sorted(list(range(250)) * 8)
+    timer_thread(timer)
+
+
+def test_a_message_that_fails_is_logged_and_survived(timer: HashedWheelTimer, caplog: pytest.LogCaptureFixture) -> None:
+    with Gate():  # the notifier thread is held up, as by a slow disk: that delays no tick
+        timer.post(fail)
+        ask(timer)
+    (message,) = messages(caplog)
+    assert "fail" in message
+    assert caplog.records[0].levelno == logging.ERROR
+    assert caplog.records[0].exc_info is not None
+    assert timer.deaths == 0
+
+
+# Alarms
+
+
+def test_an_alarm_rings_at_the_tick_that_contains_its_time(by_hand: HashedWheelTimer, clock: ManualClock) -> None:
+    rung: list[float] = []
+    by_hand.turn()
+    by_hand.call_at(clock.now() + 0.037, rung.append)
+    cancelled = by_hand.call_at(clock.now() + 0.033, lambda now: fail())
+    for alarm in (cancelled, cancelled, None):
+        by_hand.cancel(alarm)
+    assert by_hand.next_due_at() == pytest.approx(1000.03)
+    clock.jump(0.029)
+    by_hand.turn()
+    assert rung == []
+    clock.jump(0.001)
+    by_hand.turn()
+    assert rung == [clock.now()]
+    assert by_hand.next_due_at() is None
+
+
+def test_an_alarm_in_the_past_rings_at_the_next_tick(by_hand: HashedWheelTimer, clock: ManualClock) -> None:
+    rung: list[float] = []
+    by_hand.turn()
+    by_hand.call_at(clock.now() - 5.0, rung.append)
+    by_hand.turn()
+    assert rung == []
+    clock.jump(0.01)
+    by_hand.turn()
+    assert rung == [clock.now()]
+
+
+def test_an_alarm_that_fails_is_logged_and_the_others_ring(
+    by_hand: HashedWheelTimer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    rung: list[str] = []
+    by_hand.call_at(clock.now() + 1.0, lambda now: rung.append("before"))
+    by_hand.call_at(clock.now() + 1.0, lambda now: fail())
+    by_hand.call_at(clock.now() + 1.0, lambda now: rung.append("after"))
+    clock.jump(1.0)
+    by_hand.turn()
+    assert rung == ["before", "after"]
+    ours = [text for text in messages(caplog, logging.ERROR) if "an_alarm_that_fails" in text]
+    assert len(ours) == 1  # what an earlier test has failed on purpose may be logged only now
+
+
+def test_missed_ticks_are_made_up_for_in_one_step_and_in_order(by_hand: HashedWheelTimer, clock: ManualClock) -> None:
+    # 25 s are more than two rotations of 1,024 ticks.
+    rung: list[tuple[float, float]] = []
+    by_hand.turn()
+    start, turns = clock.now(), by_hand.turns
+    for after in (25.0, 0.5, 10.24, 0.01, 24.99, 20.48, 10.23, 10.25, 3.0, 26.0):
+        by_hand.call_at(start + after, lambda now, after=after: rung.append((after, now)))  # type: ignore[misc]
+    clock.jump(25.0)
+    by_hand.turn()
+    assert by_hand.turns == turns + 1
+    assert rung == [(after, start + 25.0) for after in (0.01, 0.5, 3.0, 10.23, 10.24, 10.25, 20.48, 24.99, 25.0)]
+    clock.jump(1.0)
+    by_hand.turn()
+    assert rung[-1] == (26.0, start + 26.0)
+
+
+# Sleep
+
+
+def test_with_nothing_to_do_nobody_is_woken_up(new_timer: NewTimer) -> None:
+    timer = new_timer()  # by the real clock
+    timer.new_timeout(lambda timeout: None, 3600.0).cancel()
+    rung = threading.Event()
+    timer.post(lambda: timer.call_at(timer.clock.now() + 0.02, lambda now: rung.set()))
+    assert rung.wait(PATIENCE_S)
+    settle(timer)
+    assert timer.next_due_at() is None
+    turns = fall_asleep(timer)
+    threading.Event().wait(0.3)  # thirty ticks
+    assert timer.turns == turns
+
+
+def test_with_little_to_do_ticks_are_slept_over(new_timer: NewTimer) -> None:
+    timer = new_timer()
+    rung = threading.Event()
+    timer.post(lambda: timer.call_at(timer.clock.now() + 0.5, lambda now: rung.set()))
+    settle(timer)
+    turns = timer.turns
+    assert rung.wait(PATIENCE_S)
+    assert timer.turns - turns <= 5  # of fifty ticks
+
+
+def test_a_manual_clock_that_stands_still_wakes_nobody_up(timer: HashedWheelTimer, clock: ManualClock) -> None:
+    timer.new_timeout(lambda timeout: None, 0.01)
+    settle(timer)
+    turns = fall_asleep(timer)
+    threading.Event().wait(0.1)
+    assert timer.turns == turns
+    clock.advance(0.01)
+    assert timer.turns > turns
+
+
+# I/O
+
+
+class Pair:
+    """Two ends of a connection, and what a handler was told about one of them."""
+
+    def __init__(self) -> None:
+        self.here, self.there = socket.socketpair()
+        self.here.setblocking(False)
+        self.events: list[int] = []
+
+    def ready(self, events: int) -> None:
+        self.events.append(events)
+        if events & selectors.EVENT_READ:
+            self.here.recv(4096)
+
+    def close(self) -> None:
+        self.here.close()
+        self.there.close()
+
+
+NewPair = Callable[[], Pair]
+
+
+@pytest.fixture
+def new_pair() -> Iterator[NewPair]:
+    pairs: list[Pair] = []
+
+    def make() -> Pair:
+        pairs.append(Pair())
+        return pairs[-1]
+
+    yield make
+    for pair in pairs:
+        pair.close()
+
+
+def test_a_socket_that_is_ready_is_told_of(by_hand: HashedWheelTimer, new_pair: NewPair) -> None:
+    pair = new_pair()
+    by_hand.watch(pair.here, selectors.EVENT_READ, pair.ready)
+    by_hand.turn()
+    assert pair.events == []
+    pair.there.send(b"x")
+    by_hand.turn()
+    by_hand.turn()
+    assert pair.events == [selectors.EVENT_READ]
+    by_hand.watch(pair.here, selectors.EVENT_READ | selectors.EVENT_WRITE, pair.ready)
+    by_hand.turn()
+    assert pair.events == [selectors.EVENT_READ, selectors.EVENT_WRITE]
+    by_hand.unwatch(pair.here)
+    by_hand.unwatch(pair.here)
+    pair.there.send(b"x")
+    by_hand.turn()
+    assert len(pair.events) == 2
+
+
+def test_a_socket_that_is_ready_ends_the_sleep(timer: HashedWheelTimer, new_pair: NewPair) -> None:
+    pair = new_pair()
+    timer.post(lambda: timer.watch(pair.here, selectors.EVENT_READ, pair.ready))
+    settle(timer)
+    pair.there.send(b"x")
+    eventually(lambda: pair.events == [selectors.EVENT_READ])
+
+
+def test_a_handler_that_fails_is_logged_and_the_others_are_told(
+    by_hand: HashedWheelTimer, new_pair: NewPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = [new_pair() for _ in range(3)]
+    for pair in pairs:
+        by_hand.watch(pair.here, selectors.EVENT_READ, pair.ready)
+        pair.there.send(b"x")
+    by_hand.watch(pairs[1].here, selectors.EVENT_READ, lambda events: fail())
+    by_hand.turn()
+    assert [pair.events for pair in pairs] == [[1], [], [1]]
+    assert len(messages(caplog, logging.ERROR)) == 1
+
+
+def test_what_has_arrived_by_a_tick_is_read_before_the_tick_is_over(
+    by_hand: HashedWheelTimer, clock: ManualClock, new_pair: NewPair
+) -> None:
+    """A process that was stopped wakes past its time limits, and the system may not have named every socket."""
+    first, second, seen = new_pair(), new_pair(), list[str]()
+
+    def read_first(events: int) -> None:
+        first.ready(events)
+        second.there.send(b"!")  # it comes after the sockets were looked at
+        seen.append("first")
+
+    def read_second(events: int) -> None:
+        second.ready(events)
+        seen.append("second")
+
+    by_hand.watch(first.here, selectors.EVENT_READ, read_first)
+    by_hand.watch(second.here, selectors.EVENT_READ, read_second)
+    by_hand.call_at(clock.now() + 0.3, lambda now: seen.append("limit"))
+    by_hand.turn()
+    clock.jump(1.0)
+    first.there.send(b"!")
+    by_hand.turn()
+    assert seen == ["first", "second", "limit"]
+
+
+def test_nobody_is_told_of_an_unwatched_socket(by_hand: HashedWheelTimer, new_pair: NewPair) -> None:
+    # Both are ready in one turn; whichever comes first stops the watch of both.
+    one, other = new_pair(), new_pair()
+    told: list[int] = []
+
+    def ready(events: int) -> None:
+        told.append(events)
+        by_hand.unwatch(one.here)
+        by_hand.unwatch(other.here)
+
+    for pair in (one, other):
+        by_hand.watch(pair.here, selectors.EVENT_READ, ready)
+        pair.there.send(b"x")
+    by_hand.turn()
+    assert len(told) == 1
+
+
+def test_a_socket_with_the_number_of_another_does_not_get_its_events(
+    by_hand: HashedWheelTimer, new_pair: NewPair
+) -> None:
+    # Both are ready in one turn; whichever comes first replaces the other by one that gets the same descriptor.
+    one, other = new_pair(), new_pair()
+    told: list[Pair] = []
+
+    def replace(gone: Pair) -> None:
+        by_hand.unwatch(gone.here)
+        descriptor = gone.here.fileno()
+        gone.here.close()
+        new = new_pair()
+        assert new.here.fileno() == descriptor
+        by_hand.watch(new.here, selectors.EVENT_READ, lambda events: told.append(new))
+
+    def ready(mine: Pair, theirs: Pair) -> None:
+        told.append(mine)
+        if len(told) == 1:
+            replace(theirs)
+
+    for mine, theirs in ((one, other), (other, one)):
+        by_hand.watch(mine.here, selectors.EVENT_READ, lambda events, mine=mine, theirs=theirs: ready(mine, theirs))  # type: ignore[misc]
+        mine.there.send(b"x")
+    by_hand.turn()
+    assert len(told) == 1
+
+
+def test_a_turn_is_io_then_ticks_then_messages_then_writing(
+    by_hand: HashedWheelTimer, clock: ManualClock, new_pair: NewPair
+) -> None:
+    happened: list[str] = []
+
+    class Writer:
+        def flush(self) -> None:
+            happened.append("writing")
+
+        above = None
+
+        def crashed(self, error: Exception) -> None: ...
+
+    def message() -> None:
+        happened.append("message")
+        by_hand.flush_later(Writer())
+
+    pair = new_pair()
+    by_hand.watch(pair.here, selectors.EVENT_READ, lambda events: happened.append("io"))
+    pair.there.send(b"x")
+    by_hand.call_at(clock.now() + 0.01, lambda now: happened.append("tick"))
+    by_hand.post(message)
+    clock.jump(0.01)
+    by_hand.turn()
+    assert happened == ["io", "tick", "message", "writing"]
+
+
+def test_a_write_that_fails_is_logged_and_others_go_on(
+    by_hand: HashedWheelTimer, caplog: pytest.LogCaptureFixture
+) -> None:
+    written: list[int] = []
+    crashed: list[int] = []
+
+    class Writer:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def flush(self) -> None:
+            if self.number == 1:
+                fail()
+            written.append(self.number)
+
+        above = None
+
+        def crashed(self, error: Exception) -> None:
+            crashed.append(self.number)
+
+    for number in range(3):
+        by_hand.flush_later(Writer(number))
+    by_hand.turn()
+    by_hand.turn()
+    assert (written, crashed) == ([0, 2], [1])
+    assert len(messages(caplog, logging.ERROR)) == 1
+
+
+# Members
+
+
+def test_it_is_busy_while_a_member_is_or_a_message_waits(by_hand: HashedWheelTimer) -> None:
+    assert not by_hand.busy
+    member = Member()
+    by_hand.attach(member)
+    assert not by_hand.busy
+    member.busy = True
+    assert by_hand.busy
+    member.busy = False
+    by_hand.post(lambda: None)
+    assert by_hand.busy
+    by_hand.turn()
+    assert not by_hand.busy
+
+
+def test_members_are_held_weakly(by_hand: HashedWheelTimer) -> None:
+    member = Member()
+    gone = weakref.ref(member)
+    by_hand.attach(member)
+    del member
+    gc.collect()
+    assert gone() is None
+    assert not by_hand.busy
+
+
+@pytest.mark.parametrize("before", [0, 100], ids=["", "behind a flood of messages"])
+def test_members_are_told_of_the_stop_before_it(timer: HashedWheelTimer, before: int) -> None:
+    stopped: list[bool] = []
+
+    class Watching(Member):
+        def timer_stopped(self) -> None:
+            timer.post(lambda: stopped.append(timer.in_thread))
+
+    member = Watching()
+    timer.attach(member)
+    ask(timer)
+    for _ in range(before):
+        timer.post(lambda: time.sleep(0.001))  # together far more than one turn gives to its messages
+    timer.stop()
+    assert stopped == [True]  # what a member still had to do has been done
+
+
+def test_members_may_come_while_others_are_looked_at(timer: HashedWheelTimer) -> None:
+    # Contexts are made on users' threads while the timer's thread, or a test, goes through those that there are.
+    members: list[Member] = []
+    done = threading.Event()
+
+    def attach_many() -> None:
+        for _ in range(3000):
+            members.append(Member())
+            timer.attach(members[-1])
+        done.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        comer = Background(attach_many)
+        while not done.is_set():
+            assert not timer.busy
+        comer.result()
+    finally:
+        sys.setswitchinterval(interval)
+
+
+# Descriptors
+
+
+def open_descriptors() -> int:
+    gc.collect()  # what other tests have left behind
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not show open descriptors")
+def test_a_timer_that_is_stopped_and_gone_leaves_no_descriptor_open() -> None:
+    before = open_descriptors()
+    for started in (True, False):
+        for _ in range(10):
+            timer = HashedWheelTimer()
+            if started:
+                ask(timer)
+            timer.stop()
+            timer.post(fail)  # which does no harm
+            timer.wake()
+            assert timer.name not in [thread.name for thread in threading.enumerate()]
+            del timer
+    # The thread that has launched the last timer's thread may still be on its way out, and holds the timer until then.
+    eventually(lambda: open_descriptors() <= before, PATIENCE_S)
+
+
+# The waker
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(EventWaker, marks=pytest.mark.skipif(not hasattr(os, "eventfd"), reason="no eventfd")), SocketWaker],
+)
+def test_a_waker_ends_the_sleep_of_a_selector(kind: type[EventWaker | SocketWaker]) -> None:
+    waker = kind()
+    with selectors.DefaultSelector() as selector:
+        selector.register(waker, selectors.EVENT_READ)
+        assert selector.select(0) == []
+        for _ in range(3):
+            waker.wake()
+        assert len(selector.select(0)) == 1
+        waker.clear()
+        assert selector.select(0) == []
+        waker.clear()  # nothing to clear
+        for _ in range(100_000):  # more than a socket buffer holds
+            waker.wake()
+        assert len(selector.select(0)) == 1
+    waker.close()
+    waker.close()
+
+
+def test_the_best_waker_is_taken() -> None:
+    waker = new_waker()
+    assert isinstance(waker, EventWaker) == hasattr(os, "eventfd")
+    waker.close()

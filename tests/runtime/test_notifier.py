@@ -1,0 +1,372 @@
+"""The notifier thread: in order, one after the other, whatever a callback does to it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.background import PATIENCE_S, Background, in_a_fork
+from tests.support.interruptions import Interruption, Struck, at_every_place
+from tests.support.timers import (
+    ALLOCATIONS,
+    Garbage,
+    Gate,
+    RaisingHandler,
+    drain,
+    log_handler,
+    messages,
+    with_garbage_at_every_allocation,
+)
+from tests.support.waiting import eventually
+from wheel_lock.runtime import native
+from wheel_lock.runtime.notifier import NOTIFIER, Notifier
+
+NewLinger = Callable[[float], None]
+
+
+@pytest.fixture
+def new_linger(monkeypatch: pytest.MonkeyPatch) -> NewLinger:
+    """What sets for how many seconds an idle thread is kept."""
+    return lambda seconds: monkeypatch.setattr(sys.modules[Notifier.__module__], "_LINGER_S", seconds)
+
+
+class Fails:
+    """A callback that raises, and tells of it by a name."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __call__(self) -> None:
+        raise self._error
+
+    def __repr__(self) -> str:
+        return "the callback of the accountants"
+
+
+def test_calls_run_in_order_with_their_arguments() -> None:
+    seen: list[tuple[int, int]] = []
+    for number in range(1000):
+        NOTIFIER.post(lambda one, other: seen.append((one, other)), number, -number)
+    drain()
+    assert seen == [(number, -number) for number in range(1000)]
+
+
+def test_calls_run_on_one_daemon_thread_of_its_own() -> None:
+    threads: list[threading.Thread] = []
+    NOTIFIER.post(lambda: threads.append(threading.current_thread()))
+    NOTIFIER.post(lambda: threads.append(threading.current_thread()))
+    drain()
+    assert threads[0] is threads[1] is not threading.current_thread()
+    assert threads[0].daemon
+    assert threads[0].name.startswith("wheel-lock-notifier-")
+
+
+def test_there_is_no_thread_before_there_is_something_to_tell() -> None:
+    before = threading.active_count()
+    notifier = Notifier()
+    assert threading.active_count() == before
+    assert notifier.drain(PATIENCE_S)  # of nothing
+    assert threading.active_count() == before
+    notifier.post(lambda: None)
+    assert notifier.drain(PATIENCE_S)
+    assert notifier._thread is not None
+
+
+def test_the_thread_ends_when_nothing_is_left_to_tell_and_the_next_call_starts_another(new_linger: NewLinger) -> None:
+    new_linger(0.05)
+    notifier = Notifier()
+    threads: list[threading.Thread] = []
+    for _ in range(2):
+        notifier.post(lambda: threads.append(threading.current_thread()))
+        assert notifier.drain(PATIENCE_S)
+        eventually(lambda: not threads[-1].is_alive(), message="the idle thread ends")
+    assert threads[0] is not threads[1]
+    gone = weakref.ref(notifier)
+    del notifier
+    eventually(lambda: gone() is None, message="the notifier is collected")
+
+
+def test_a_call_that_is_posted_while_the_thread_ends_is_run(new_linger: NewLinger) -> None:
+    new_linger(0.0)  # so that it is about to end all the time
+    notifier = Notifier()
+    seen: list[object] = []
+    for number in range(2000):
+        notifier.post(seen.append, number)
+    assert notifier.drain(PATIENCE_S)
+    assert seen == list(range(2000))
+
+
+@pytest.mark.parametrize("linger_s", [1.0, 0.0], ids=["", "while the notifier's thread ends"])
+def test_calls_of_each_thread_keep_their_order_among_those_of_others(new_linger: NewLinger, linger_s: float) -> None:
+    new_linger(linger_s)
+    notifier = Notifier()
+    seen: list[tuple[int, int]] = []
+
+    def post_many(who: int) -> None:
+        for number in range(500):
+            notifier.post(seen.append, (who, number))
+
+    for caller in [Background(lambda who=who: post_many(who)) for who in range(4)]:  # type: ignore[misc]
+        caller.result()
+    eventually(lambda: len(seen) == 2000)
+    for who in range(4):
+        assert [number for caller, number in seen if caller == who] == list(range(500))
+
+
+def test_no_notifier_waits_for_another() -> None:
+    seen: list[int] = []
+    with Gate():
+        other = Notifier()
+        other.post(seen.append, 1)
+        assert other.drain(PATIENCE_S)
+        assert seen == [1]
+
+
+def test_draining_that_of_the_process_waits_for_all_others() -> None:
+    other, opened, reached = Notifier(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        reached.set()
+        opened.wait(PATIENCE_S)
+
+    other.post(wait)
+    assert reached.wait(PATIENCE_S)
+    assert not NOTIFIER.drain(0.01)
+    opened.set()
+    assert NOTIFIER.drain(PATIENCE_S)
+
+
+def test_a_thread_that_is_killed_is_replaced() -> None:
+    notifier = Notifier()
+    seen: list[object] = []
+
+    def kill() -> None:
+        me = ctypes.c_ulong(threading.get_ident())
+        notifier.post(seen.append, "after")
+        assert ctypes.pythonapi.PyThreadState_SetAsyncExc(me, ctypes.py_object(SystemExit)) == 1
+
+    for _ in range(20):  # where it strikes is a matter of chance
+        notifier.post(kill)
+    eventually(lambda: len(seen) == 20)
+
+
+def test_a_post_returns_while_a_call_is_still_running() -> None:
+    seen: list[int] = []
+    with Gate():
+        NOTIFIER.post(seen.append, 1)
+        assert seen == []
+        assert not NOTIFIER.drain(0.01)
+    drain()
+    assert seen == [1]
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), MemoryError()], ids=repr
+)
+def test_a_call_that_fails_is_logged_and_the_next_runs(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    threads: list[threading.Thread] = []
+    NOTIFIER.post(lambda: threads.append(threading.current_thread()))
+    NOTIFIER.post(Fails(error))
+    NOTIFIER.post(lambda: threads.append(threading.current_thread()))
+    (message,) = messages(caplog, logging.ERROR)
+    assert "the callback of the accountants" in message
+    assert caplog.records[-1].exc_info is not None
+    assert caplog.records[-1].exc_info[1] is error
+    assert threads[0] is threads[1]
+
+
+def test_a_log_handler_that_fails_does_not_keep_the_next_call_from_running() -> None:
+    told = threading.Event()
+    with log_handler(RaisingHandler()):
+        with Gate():  # so that all three are in the queue before the first runs
+            NOTIFIER.post(Fails(ValueError()))
+            NOTIFIER.post(logging.getLogger("wheel_lock").warning, "lost 1 lock(s)")
+            NOTIFIER.post(told.set)
+        assert told.wait(PATIENCE_S), "what was posted after a failure to log was never run"
+
+
+def test_where_the_system_has_no_thread_a_post_logs_nothing_by_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Whoever posts may be the thread that renews the locks, and a handler may wait, for its lock if for nothing else.
+    caplog.set_level(logging.DEBUG, "wheel_lock")
+    notifier = Notifier()
+    seen: list[str] = []
+
+    def no_thread(*arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "start_new_thread", no_thread)
+        notifier.post(seen.append, "first")
+        assert caplog.records == []
+        assert seen == []
+    notifier.post(seen.append, "second")
+    assert notifier.drain(PATIENCE_S)
+    assert seen == ["first", "second"]
+    (record,) = caplog.records
+    assert record.getMessage() == """notifications had to wait for a thread: RuntimeError("can't start new thread")"""
+    assert record.threadName is not None
+    assert record.threadName.startswith("wheel-lock-notifier-")
+
+
+@pytest.mark.parametrize("again_after", [None, 0, 1, 2, 3, 5, 8], ids=lambda places: f"again after {places}")
+def test_an_interrupted_post_is_carried_out_and_its_caller_interrupted(again_after: int | None) -> None:
+    def scene(interruption: Interruption) -> None:
+        notifier, seen = Notifier(), list[str]()
+        interrupted = False
+        try:
+            interruption.begin()
+            notifier.post(seen.append, "posted")
+        except Struck:
+            interrupted = True
+        finally:
+            interruption.end()
+        assert interrupted == bool(interruption.where)
+        eventually(lambda: seen == ["posted"], message="the call is run")
+        notifier.post(seen.append, "next")
+        assert notifier.drain(PATIENCE_S)
+        assert seen == ["posted", "next"]
+
+    for _ in at_every_place(scene, again_after=again_after):
+        pass
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_what_interrupts_a_threads_start_reaches_the_caller(
+    monkeypatch: pytest.MonkeyPatch, new_linger: NewLinger, started: bool
+) -> None:
+    new_linger(0.05)
+
+    class TimeIsUp(RuntimeError):
+        """A limit of a job, of the kind of exceptions that also says that there is no thread."""
+
+    notifier, seen = Notifier(), list[str]()
+    start = native.start_new_thread
+
+    for error in (KeyboardInterrupt, TimeIsUp):
+
+        def interrupted(*arguments: Any, error: type[BaseException] = error) -> None:
+            monkeypatch.setattr(native, "start_new_thread", start)
+            if started:
+                start(*arguments)
+            raise error
+
+        monkeypatch.setattr(native, "start_new_thread", interrupted)
+        eventually(lambda: notifier._thread is None, message="there is no thread")
+        with pytest.raises(error):
+            notifier.post(seen.append, error.__name__)
+        eventually(lambda error=error: error.__name__ in seen, message="the call is run")  # type: ignore[misc]
+    assert seen == ["KeyboardInterrupt", "TimeIsUp"]
+
+
+def test_who_gets_no_thread_leaves_the_one_that_another_has_started_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    notifier, seen = Notifier(), list[threading.Thread]()
+
+    class Threads(dict[None, threading.Thread]):
+        """Where somebody else, or a finaliser, posts just after it has been looked up that there is no thread."""
+
+        def get(self, key: None, default: Any = None) -> Any:
+            found = super().get(key, default)
+            if refused and not meanwhile:
+                meanwhile.append(True)
+                notifier.post(lambda: seen.append(threading.current_thread()))
+                eventually(lambda: len(seen) == 2, message="both calls are run")
+            return found
+
+    refused, meanwhile = list[bool](), list[bool]()
+    threads = Threads()
+    monkeypatch.setattr(notifier, "_threads", threads)
+
+    def no_thread(*arguments: object) -> None:
+        monkeypatch.undo()
+        monkeypatch.setattr(notifier, "_threads", threads)
+        refused.append(True)
+        raise MemoryError
+
+    monkeypatch.setattr("wheel_lock.runtime.notifier.new_thread", no_thread)
+    notifier.post(lambda: seen.append(threading.current_thread()))
+    assert meanwhile
+    assert notifier._thread is seen[0]
+
+
+def test_a_call_may_post_and_is_run_to_its_end_first() -> None:
+    seen: list[str] = []
+
+    def outer() -> None:
+        NOTIFIER.post(seen.append, "inner")
+        seen.append("outer")
+
+    NOTIFIER.post(outer)
+    drain()
+    drain()
+    assert seen == ["outer", "inner"]
+
+
+def test_a_post_from_a_finaliser_in_the_middle_of_a_post_is_run_like_any_other() -> None:
+    def check() -> None:
+        notifiers: list[Notifier] = []
+        seen: list[str] = []
+
+        def new_garbage() -> None:
+            notifiers.append(notifier := Notifier())  # a new one, so that the start of its thread is interrupted too
+            Garbage(lambda: notifier.post(seen.append, "finaliser"))
+
+        with_garbage_at_every_allocation(lambda: notifiers[-1].post(seen.append, "call"), new_garbage)
+        gc.collect()
+        for notifier in notifiers:
+            assert notifier.drain(PATIENCE_S)
+        assert seen.count("call") == seen.count("finaliser") == ALLOCATIONS
+
+    in_a_fork(check)
+
+
+class Marker:
+    """Something whose end can be seen."""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_of_a_call_is_kept_while_waiting_for_the_next(fails: bool) -> None:
+    marker = Marker()
+    gone = weakref.ref(marker)
+
+    def call(marker: Marker) -> None:
+        if fails:
+            raise ValueError("not kept")
+
+    with log_handler(logging.NullHandler()):
+        NOTIFIER.post(call, marker)
+        del marker
+        eventually(lambda: gone() is None, message="the argument was dropped")
+
+
+def test_the_notifier_cannot_wait_for_itself() -> None:
+    answers: list[bool] = []
+    NOTIFIER.post(lambda: answers.append(NOTIFIER.drain(PATIENCE_S)))
+    drain()
+    assert answers == [False]
+
+
+def test_a_forked_child_has_an_empty_notifier_that_works() -> None:
+    seen: list[str] = []
+    with Gate():
+        NOTIFIER.post(seen.append, "of the parent")
+
+        def check() -> None:
+            assert NOTIFIER.drain(PATIENCE_S)
+            assert seen == []
+            NOTIFIER.post(seen.append, "of the child")
+            assert NOTIFIER.drain(PATIENCE_S)
+            assert seen == ["of the child"]
+
+        in_a_fork(check)
+    drain()
+    assert seen == ["of the parent"]

@@ -1,0 +1,36 @@
+"""Chance after a fork: no two children, and not the parent either, draw what another has drawn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.background import in_a_fork
+from wheel_lock.protocol.tokens import new_token, new_tokens
+from wheel_lock.runtime.backoff import JITTER, Backoff
+
+DRAWS: list[Callable[[], object]] = [
+    lambda: [JITTER.uniform(0.5, 1.5) for _ in range(3)],
+    lambda: Backoff(0.02, 0.5).pause(),
+    new_token,
+    lambda: next(new_tokens()),
+]
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_forked_children_draw_each_for_itself(draw: Callable[[], object]) -> None:
+    draw()  # whatever is made at first use is there
+    reader, writer = os.pipe()
+    for _ in range(2):
+        in_a_fork(lambda: tell(writer, draw()))
+    os.close(writer)
+    with open(reader) as told:
+        drawn = told.read().splitlines()
+    drawn.append(repr(draw()))
+    assert len(drawn) == len(set(drawn)) == 3
+
+
+def tell(writer: int, drawn: object) -> None:
+    os.write(writer, f"{drawn!r}\n".encode())

@@ -1,0 +1,113 @@
+"""Callbacks that take longer than a second are named in the log while they still run."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+
+import pytest
+
+from tests.support.background import PATIENCE_S
+from tests.support.timers import NewTimer
+from tests.support.waiting import eventually
+from wheel_lock.runtime import slow_calls
+from wheel_lock.runtime.notifier import NOTIFIER, Notifier
+from wheel_lock.runtime.slow_calls import SlowCalls
+from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+
+SLOW_S = 0.4
+
+
+class SlowTask:
+    """A callback that runs until it is let go."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.began = threading.Event()
+
+    def work(self, *arguments: object) -> None:
+        self.began.set()
+        self.go_on.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def slow() -> SlowTask:
+    return SlowTask()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer than this is slow; usually it is a second."""
+    monkeypatch.setattr(slow_calls, "SLOW_S", SLOW_S)
+
+
+Watched = tuple[HashedWheelTimer, Notifier, SlowCalls]
+
+
+@pytest.fixture
+def watched(new_timer: NewTimer) -> Watched:
+    timer, notifier = new_timer(), Notifier()
+    return timer, notifier, SlowCalls(timer, notifier)
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "those behind it wait" in record.getMessage()]
+
+
+def test_it_is_named_while_it_still_runs_and_once(
+    watched: Watched, slow: SlowTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    timer, notifier, calls = watched
+    notifier.post(slow.work, "order:42")
+    timer.post(calls.look_later)
+    try:
+        eventually(lambda: complaints(caplog))
+        said = re.search(r"SlowTask\.work\('order:42'\) runs for ([0-9.]+) s already", complaints(caplog)[0])
+        assert said is not None
+        assert float(said[1]) >= SLOW_S
+        assert caplog.records[-1].levelno == logging.WARNING
+        looks = timer.turns
+        eventually(lambda: timer.turns > looks + 1)  # it is looked after for as long as it runs
+        assert len(complaints(caplog)) == 1
+    finally:
+        slow.go_on.set()
+
+
+def test_one_that_begins_behind_others_is_noticed_too(
+    watched: Watched, slow: SlowTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    timer, notifier, calls = watched
+    for _ in range(6):
+        notifier.post(time.sleep, SLOW_S / 8)
+    notifier.post(slow.work)
+    timer.post(calls.look_later)
+    try:
+        eventually(lambda: complaints(caplog))
+        assert "SlowTask.work()" in complaints(caplog)[0]
+    finally:
+        slow.go_on.set()
+
+
+def test_nothing_is_looked_after_when_all_is_done(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    timer, notifier, calls = watched
+    notifier.post(lambda: None)
+    timer.post(calls.look_later)
+    eventually(lambda: timer.turns > 0 and timer.next_due_at() is None)
+    assert complaints(caplog) == []
+
+
+def test_a_slow_task_of_a_timer_is_named_while_it_holds_up_the_log(
+    new_timer: NewTimer, slow: SlowTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work(timeout: Timeout) -> None:
+        slow.work()
+
+    new_timer().new_timeout(work, 0.0)
+    try:
+        eventually(lambda: complaints(caplog))
+        assert "work(<Timeout expired" in complaints(caplog)[0]
+        assert not NOTIFIER.drain(0.0)
+    finally:
+        slow.go_on.set()

@@ -1,0 +1,584 @@
+"""HashedWheelTimer: Netty's contract. Never early, cancelled or run but not both, and no task can hold a tick up."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import threading
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.background import PATIENCE_S, Background, in_a_fork
+from tests.support.interruptions import Interruption, at_every_place
+from tests.support.timers import (
+    ALLOCATIONS,
+    Garbage,
+    Gate,
+    NewTimer,
+    ask,
+    drain,
+    messages,
+    nothing,
+    timer_thread,
+    with_garbage_at_every_allocation,
+)
+from tests.support.waiting import eventually
+from wheel_lock.errors import TimerStopped, TooManyTimeouts
+from wheel_lock.runtime import loop as loop_module
+from wheel_lock.runtime import timer as timer_module
+from wheel_lock.runtime.loop import Loop
+from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.timer import MANY_TIMERS, HashedWheelTimer, Timeout
+from wheel_lock.runtime.weak_registry import WeakRegistry
+from wheel_lock.testing import ManualClock, settle
+
+TICK_S = 0.01
+
+
+def pass_time(timer: HashedWheelTimer, clock: ManualClock, seconds: float) -> None:
+    """Let time pass for a timer that has heard of all its timeouts. (That a clock sees to this is tested elsewhere.)"""
+    settle(timer)
+    clock.advance(seconds)
+
+
+# When
+
+
+@given(
+    delays=st.lists(st.floats(0.0, 30.0), min_size=1, max_size=20),
+    steps=st.lists(st.floats(0.0, 8.0), max_size=10),
+    tick_ms=st.sampled_from([1, 7, 10, 1000]),
+    slots=st.sampled_from([2, 8, 1024]),
+    start=st.sampled_from([0.0, 1000.0, 123456.789]),
+)
+@settings(deadline=None, max_examples=100)
+def test_a_task_is_never_early_and_never_later_than_the_tick_after_its_time(
+    delays: list[float], steps: list[float], tick_ms: int, slots: int, start: float
+) -> None:
+    clock = ManualClock(start)
+    timer = HashedWheelTimer(tick_ms=tick_ms, slots=slots, clock=clock, threaded=False)
+    timeouts = [timer.new_timeout(nothing, delay) for delay in delays]
+    timer.turn()
+    for step in steps:
+        clock.jump(step)
+        timer.turn()
+        for timeout in timeouts:
+            late_s = clock.now() - timeout.due_at
+            if timeout.expired:
+                assert late_s >= -1e-5 * TICK_S  # but for the rounding of binary fractions
+            else:
+                # The tick after the one in which it was scheduled is the first that there is.
+                assert late_s < tick_ms / 1000 * 2
+    timer.stop()
+
+
+def test_no_delay_means_the_next_tick(by_hand: HashedWheelTimer, clock: ManualClock) -> None:
+    timeouts = [by_hand.new_timeout(nothing, delay) for delay in (0, 0.0, -0.0, -1.0, -1e300, 1e-9)]
+    assert all(clock.now() <= timeout.due_at <= clock.now() + 1e-8 for timeout in timeouts)
+    by_hand.turn()
+    clock.jump(TICK_S)
+    by_hand.turn()
+    assert all(timeout.expired for timeout in timeouts)
+
+
+def test_a_delay_counts_from_the_call(by_hand: HashedWheelTimer, clock: ManualClock) -> None:
+    timeout = by_hand.new_timeout(nothing, 1.0)
+    clock.jump(0.9)
+    by_hand.turn()
+    clock.jump(0.1)
+    by_hand.turn()
+    assert timeout.expired
+
+
+def test_tasks_run_in_the_order_in_which_they_are_due_and_of_one_tick_in_that_in_which_they_came(
+    timer: HashedWheelTimer, clock: ManualClock
+) -> None:
+    ran: list[tuple[float, int]] = []
+    expected = [(delay, number) for delay in (3.0, 0.5, 12.0, 0.02, 11.0, 1.0) for number in range(20)]
+    for each in expected:
+        timer.new_timeout(lambda timeout, each=each: ran.append(each), each[0])  # type: ignore[misc]
+    settle(timer)
+    clock.jump(20.0)
+    drain()
+    assert ran == sorted(expected)
+
+
+def test_a_task_runs_on_the_notifier_thread_with_its_timeout(timer: HashedWheelTimer, clock: ManualClock) -> None:
+    ran: list[tuple[Timeout, threading.Thread]] = []
+    timeout = timer.new_timeout(lambda timeout: ran.append((timeout, threading.current_thread())), 1.0)
+    pass_time(timer, clock, 1.0)
+    drain()
+    ((given_, thread),) = ran
+    assert given_ is timeout
+    assert thread is not timer_thread(timer)
+    assert thread.name.startswith("wheel-lock-notifier-")
+
+
+def test_by_the_real_clock_a_task_runs_once_its_time_has_come(new_timer: NewTimer) -> None:
+    timer = new_timer()
+    ran: list[float] = []
+    timeout = timer.new_timeout(lambda timeout: ran.append(timer.clock.now()), 0.05)
+    eventually(lambda: ran, PATIENCE_S)
+    assert ran[0] >= timeout.due_at - 1e-5 * TICK_S
+
+
+def test_a_task_may_set_the_next_timeout(timer: HashedWheelTimer, clock: ManualClock) -> None:
+    ran: list[float] = []
+
+    def task(timeout: Timeout) -> None:
+        ran.append(clock.now())
+        if len(ran) < 3:
+            timeout.timer.new_timeout(task, 1.0)
+
+    timer.new_timeout(task, 1.0)
+    for _ in range(3):
+        pass_time(timer, clock, 1.0)
+        drain()
+    assert ran == [1001.0, 1002.0, 1003.0]
+
+
+def test_a_delay_of_many_days_is_a_delay_like_any_other(new_timer: NewTimer) -> None:
+    timer = new_timer()  # by the real clock, which the selector sleeps by
+    # More than 2**31 ms, more than a year, more than a lock may last.
+    late = [timer.new_timeout(nothing, days * 86400.0) for days in (25.0, 400.0, 365.0 * 40)]
+    while late:
+        ran = threading.Event()
+        settle(timer)
+        timer.new_timeout(lambda timeout, ran=ran: ran.set(), 0.02)  # type: ignore[misc]
+        assert ran.wait(PATIENCE_S)
+        assert (timer.deaths, timer.pending) == (0, len(late))
+        assert late.pop(0).cancel()  # from then on the next one is what the selector sleeps for
+
+
+def test_a_delay_that_is_no_time_is_refused(by_hand: HashedWheelTimer) -> None:
+    bad: list[Any] = [math.nan, math.inf, -math.inf, 1e308, True, False, None, "1", b"1", Decimal(1), 1j, [], 10**400]
+    for delay in bad:
+        with pytest.raises(ValueError, match="delay"):
+            by_hand.new_timeout(nothing, delay)
+    assert by_hand.pending == 0
+
+
+def test_a_task_that_cannot_be_called_is_refused(by_hand: HashedWheelTimer) -> None:
+    bad: list[Any] = [None, "task", 5]
+    for task in bad:
+        with pytest.raises(ValueError, match="task"):
+            by_hand.new_timeout(task, 1.0)
+    assert by_hand.pending == 0
+
+
+# Cancelling
+
+
+def test_what_is_cancelled_does_not_run(timer: HashedWheelTimer, clock: ManualClock) -> None:
+    ran: list[Timeout] = []
+    timeout = timer.new_timeout(ran.append, 1.0)
+    assert repr(timeout).startswith("<Timeout pending due_at=1001.000 task=")
+    assert not timeout.cancelled
+    assert timeout.cancel()
+    assert "cancelled" in repr(timeout)
+    assert timeout.cancelled
+    assert not timeout.expired
+    assert not timeout.cancel()
+    pass_time(timer, clock, 2.0)
+    drain()
+    assert ran == []
+    assert timer.pending == 0
+    assert timer.next_due_at() is None
+
+
+def test_what_has_run_cannot_be_cancelled_nor_can_a_task_cancel_itself(
+    timer: HashedWheelTimer, clock: ManualClock
+) -> None:
+    answers: list[bool] = []
+    timeout = timer.new_timeout(lambda timeout: answers.append(timeout.cancel()), 1.0)
+    pass_time(timer, clock, 1.0)
+    assert timeout.expired
+    assert not timeout.cancel()
+    assert not timeout.cancelled
+    drain()
+    assert answers == [False]
+
+
+def test_what_is_cancelled_at_once_never_reaches_the_wheel(by_hand: HashedWheelTimer) -> None:
+    by_hand.new_timeout(nothing, 1.0).cancel()
+    by_hand.turn()
+    assert by_hand.next_due_at() is None
+
+
+def test_of_many_threads_that_cancel_at_once_one_succeeds(timer: HashedWheelTimer) -> None:
+    together = threading.Barrier(8)
+    timeouts = [timer.new_timeout(nothing, 1.0) for _ in range(200)]
+
+    def cancel_all() -> list[bool]:
+        together.wait(PATIENCE_S)
+        return [timeout.cancel() for timeout in timeouts]
+
+    answers = [caller.result() for caller in [Background(cancel_all) for _ in range(8)]]
+    assert [sum(tries) for tries in zip(*answers, strict=True)] == [1] * 200
+    assert timer.pending == 0
+    settle(timer)
+    assert timer.next_due_at() is None
+
+
+def test_what_is_cancelled_as_it_comes_due_is_cancelled_or_run_but_not_both(new_timer: NewTimer) -> None:
+    timer = new_timer(tick_ms=1)
+    ran: list[Timeout] = []
+    cancelled: list[Timeout] = []
+    timeouts = [timer.new_timeout(ran.append, number / 5000) for number in range(1000)]  # over 0.2 s
+
+    def cancel_all() -> list[Timeout]:
+        return [timeout for timeout in timeouts if timeout.cancel()]
+
+    for caller in [Background(cancel_all) for _ in range(4)]:
+        cancelled += caller.result()
+    eventually(lambda: timer.pending == 0, PATIENCE_S)
+    drain()
+    assert len(ran) + len(cancelled) == 1000
+    assert set(ran).isdisjoint(cancelled)
+    assert {timeout for timeout in timeouts if timeout.expired} == set(ran)
+    assert {timeout for timeout in timeouts if timeout.cancelled} == set(cancelled)
+
+
+# Stopping
+
+
+def test_stopping_returns_what_was_not_processed(timer: HashedWheelTimer, clock: ManualClock) -> None:
+    ran: list[Timeout] = []
+    done, cancelled, left, unheard = (timer.new_timeout(ran.append, delay) for delay in (1.0, 2.0, 3.0, 4.0))
+    pass_time(timer, clock, 1.0)
+    cancelled.cancel()
+    assert timer.stop() == {left, unheard}
+    assert timer.pending == 0
+    assert timer.stopped
+    drain()
+    assert ran == [done]
+    assert not left.expired
+    assert not left.cancelled
+    assert not left.cancel()
+
+
+def test_stopping_ends_the_thread_even_in_its_longest_sleep(timer: HashedWheelTimer) -> None:
+    timer.new_timeout(nothing, 3600.0)
+    settle(timer)
+    thread = timer_thread(timer)
+    assert timer.running
+    timer.stop()
+    assert not thread.is_alive()
+    assert not timer.running
+    assert timer.cpu_s() == 0.0
+
+
+def test_stopping_twice_or_without_a_start_is_harmless(timer: HashedWheelTimer, by_hand: HashedWheelTimer) -> None:
+    timeout = timer.new_timeout(nothing, 1.0)
+    assert timer.stop() == {timeout}
+    assert timer.stop() == set()
+    assert by_hand.stop() == set()
+    assert not by_hand.running
+
+
+def test_a_stopped_timer_takes_nothing_new(timer: HashedWheelTimer) -> None:
+    timer.stop()
+    with pytest.raises(TimerStopped):
+        timer.new_timeout(nothing, 1.0)
+    assert timer.pending == 0
+    assert timer.name not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_task_may_stop_the_timer(timer: HashedWheelTimer, clock: ManualClock) -> None:
+    left: list[set[Timeout]] = []
+    timer.new_timeout(lambda timeout: left.append(timer.stop()), 1.0)
+    other = timer.new_timeout(nothing, 2.0)
+    pass_time(timer, clock, 1.0)
+    drain()
+    assert left == [{other}]
+
+
+def test_the_thread_cannot_stop_itself(timer: HashedWheelTimer) -> None:
+    refused: list[str] = []
+
+    def stop() -> None:
+        try:
+            timer.stop()
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    settle(timer)
+    timer.new_timeout(nothing, 1.0)
+    settle(timer)
+    timer.post(stop)
+    settle(timer)
+    assert refused == ["stop() cannot be called on the timer's own thread"]
+    assert not timer.stopped
+    assert timer.pending == 1
+
+
+def test_stopping_and_setting_at_once_loses_no_timeout(new_timer: NewTimer) -> None:
+    # Every timeout that was taken is run, cancelled, or handed back.
+    for _ in range(20):
+        timer = new_timer()
+        taken: list[Timeout] = []
+        first = threading.Event()
+
+        def set_until_refused(timer: HashedWheelTimer = timer, first: threading.Event = first) -> list[Timeout]:
+            mine: list[Timeout] = []
+            try:
+                while True:
+                    mine.append(timer.new_timeout(nothing, 3600.0))
+                    first.set()
+            except TimerStopped:
+                return mine
+
+        callers = [Background(set_until_refused) for _ in range(3)]
+        assert first.wait(PATIENCE_S)
+        unprocessed = timer.stop()
+        for caller in callers:
+            taken += caller.result()
+        assert unprocessed == set(taken)
+
+
+# Limits
+
+
+def test_no_more_than_max_pending_may_wait(new_timer: NewTimer, clock: ManualClock) -> None:
+    timer = new_timer(clock=clock, max_pending=2)
+    first, _ = timer.new_timeout(nothing, 1.0), timer.new_timeout(nothing, 2.0)
+    with pytest.raises(TooManyTimeouts, match="2 timeouts are pending, the limit is 2"):
+        timer.new_timeout(nothing, 3.0)
+    assert timer.pending == 2
+    first.cancel()
+    timer.new_timeout(nothing, 3.0)
+    with pytest.raises(TooManyTimeouts):
+        timer.new_timeout(nothing, 3.0)
+    pass_time(timer, clock, 2.0)  # the second has come due
+    timer.new_timeout(nothing, 3.0)
+    assert timer.pending == 2
+
+
+@pytest.mark.parametrize(
+    ("parameter", "bad"),
+    [
+        ("max_pending", [0, -1, 2.0, math.nan, math.inf, True, "3"]),
+        ("tick_ms", [0, -1, 1001, 2**63, 2.5, math.nan, True, "10", None]),
+        ("slots", [0, -2, 2.0, math.nan, True, "8", None]),
+    ],
+)
+def test_a_setting_that_is_no_whole_number_in_range_is_refused(parameter: str, bad: list[Any]) -> None:
+    for value in bad:
+        with pytest.raises(ValueError, match=parameter):
+            HashedWheelTimer(**{parameter: value})
+
+
+def test_slots_are_rounded_up_to_a_power_of_two_as_in_netty(new_timer: NewTimer) -> None:
+    for slots, rounded in [(1, 2), (2, 2), (3, 4), (512, 512), (1000, 1024), (1024, 1024), (1025, 2048)]:
+        assert new_timer(slots=slots, threaded=False).wheel.slots == rounded
+
+
+# Tasks that misbehave
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_a_task_that_raises_is_logged_and_survived(
+    timer: HashedWheelTimer, clock: ManualClock, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    ran: list[Timeout] = []
+
+    def fail(timeout: Timeout) -> None:
+        raise error
+
+    timer.new_timeout(fail, 1.0)
+    after = timer.new_timeout(ran.append, 1.0)
+    later = timer.new_timeout(ran.append, 2.0)
+    pass_time(timer, clock, 2.0)
+    drain()
+    assert ran == [after, later]
+    assert timer.deaths == 0
+    (message,) = messages(caplog)
+    assert "fail" in message
+    assert caplog.records[-1].levelno == logging.ERROR
+
+
+def test_a_task_that_sleeps_delays_no_tick(timer: HashedWheelTimer, clock: ManualClock) -> None:
+    rung: list[float] = []
+    with Gate() as gate:
+        timer.new_timeout(lambda timeout: gate.wait(), 1.0)
+        timer.post(lambda: timer.call_at(1002.0, rung.append))
+        other = timer.new_timeout(nothing, 3.0)
+        pass_time(timer, clock, 3.0)
+        assert rung == [1002.0]
+        assert other.expired
+    drain()
+
+
+# Many timers
+
+
+@pytest.fixture
+def no_other_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timers of other tests do not count."""
+    loops = WeakRegistry[Loop]()
+    for module in (loop_module, timer_module):
+        monkeypatch.setattr(module, "LOOPS", loops)
+
+
+@pytest.mark.usefixtures("no_other_timers")
+def test_very_many_timers_are_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    timers = [HashedWheelTimer(threaded=False) for _ in range(MANY_TIMERS - 1)]
+    assert messages(caplog) == []
+    timers += [HashedWheelTimer(threaded=False) for _ in range(6)]
+    (message,) = messages(caplog, logging.WARNING)
+    assert message.startswith(f"{MANY_TIMERS} timers exist")
+
+
+@pytest.mark.usefixtures("no_other_timers")
+def test_timers_that_are_stopped_are_not_many_timers(caplog: pytest.LogCaptureFixture) -> None:
+    # As in Netty, where stop() takes the timer off the count: a stopped one is no thread.
+    stopped: list[HashedWheelTimer] = []
+    for _ in range(MANY_TIMERS + 1):
+        stopped.append(HashedWheelTimer(threaded=False))
+        stopped[-1].stop()
+    assert messages(caplog) == []
+
+
+# The shared one
+
+
+def test_the_process_shares_one_timer() -> None:
+    timer = HashedWheelTimer.shared()
+    assert HashedWheelTimer.shared() is timer
+    assert {caller.result() for caller in [Background(HashedWheelTimer.shared) for _ in range(8)]} == {timer}
+
+
+def test_a_shared_timer_that_was_stopped_is_replaced() -> None:
+    def check() -> None:  # in a child: other tests share it too
+        timer = HashedWheelTimer.shared()
+        timer.stop()
+        again = HashedWheelTimer.shared()
+        assert again is not timer
+        assert not again.stopped
+
+    in_a_fork(check)
+
+
+# Finalisers: they run in the middle of whatever allocates, in whatever thread that is
+
+
+def test_a_post_from_a_finaliser_in_the_middle_of_a_post_is_dealt_with() -> None:
+    def check() -> None:
+        timer = HashedWheelTimer()
+        seen: list[str] = []
+        settle(timer)
+        from_call, from_finaliser = (lambda: seen.append("call")), (lambda: seen.append("finaliser"))
+        with_garbage_at_every_allocation(
+            lambda: timer.post(from_call), lambda: Garbage(lambda: timer.post(from_finaliser))
+        )
+        gc.collect()
+        ask(timer)
+        eventually(lambda: seen.count("finaliser") == seen.count("call") == ALLOCATIONS, PATIENCE_S)
+
+    in_a_fork(check)
+
+
+def test_a_post_from_a_finaliser_while_the_thread_is_being_started_does_not_block() -> None:
+    def check() -> None:
+        timers: list[HashedWheelTimer] = []
+        seen: list[str] = []
+        from_call, from_finaliser = (lambda: seen.append("call")), (lambda: seen.append("finaliser"))
+
+        def new_garbage() -> None:
+            timer = HashedWheelTimer()
+            timers.append(timer)
+            Garbage(lambda: timer.post(from_finaliser))
+
+        with_garbage_at_every_allocation(lambda: timers[-1].post(from_call), new_garbage)
+        gc.collect()
+        eventually(lambda: seen.count("finaliser") == seen.count("call") == ALLOCATIONS, PATIENCE_S)
+
+    in_a_fork(check)
+
+
+def test_a_timeout_may_be_cancelled_in_a_finaliser_wherever_that_runs() -> None:
+    def check() -> None:
+        timer = HashedWheelTimer(max_pending=1, threaded=False)
+        timeout = timer.new_timeout(nothing, 3600.0)
+
+        def be_refused() -> None:
+            # Refused or, where the finaliser was quicker, not.
+            nonlocal timeout
+            try:
+                timeout = timer.new_timeout(nothing, 3600.0)
+            except TooManyTimeouts:
+                pass
+
+        def new_garbage() -> None:
+            mine = timeout
+            Garbage(lambda: mine.cancel())
+
+        with_garbage_at_every_allocation(be_refused, new_garbage)
+        with_garbage_at_every_allocation(lambda: timer.pending, new_garbage)
+        with_garbage_at_every_allocation(timer.stop, lambda: Garbage(lambda: timeout.cancel()))
+
+    in_a_fork(check)
+
+
+def test_nothing_of_a_timeout_that_is_over_is_kept(timer: HashedWheelTimer, clock: ManualClock) -> None:
+    assert NOTIFIER.drain(PATIENCE_S)
+    expired, cancelled = timer.new_timeout(nothing, 1.0), timer.new_timeout(nothing, 500.0)
+    pass_time(timer, clock, 1.0)
+    cancelled.cancel()
+    settle(timer)
+    drain()
+    assert expired.expired
+    del expired, cancelled
+    gc.collect()
+    eventually(
+        lambda: not [item for item in gc.get_objects() if issubclass(type(item), Timeout) and item.timer is timer]
+    )
+
+
+# Handlers of signals: they run in the middle of whatever the main thread does, and may wait for the timer's
+
+
+def test_a_handler_that_waits_for_the_thread_is_served_wherever_it_runs_in_its_start(new_timer: NewTimer) -> None:
+    timers: list[HashedWheelTimer] = []
+    served: list[bool] = []
+
+    def start(interruption: Interruption) -> None:
+        timers.append(new_timer())
+        interruption.begin()
+        timers[-1].post(lambda: None)
+
+    def wait() -> None:
+        reply = threading.Event()
+        timers[-1].post(reply.set)
+        served.append(reply.wait(PATIENCE_S))
+
+    for where in at_every_place(start, meanwhile=wait, raises=False):
+        assert all(served), where
+        assert len([thread for thread in threading.enumerate() if thread.name == timers[-1].name]) <= 1, where
+    assert len(served) > 5
+
+
+@pytest.mark.parametrize("what", ["new_timeout", "cancel"])
+def test_a_handler_that_waits_for_a_task_is_served_wherever_it_strikes(new_timer: NewTimer, what: str) -> None:
+    timer = new_timer()
+    ran: list[threading.Event] = []
+    served: list[bool] = []
+
+    def interrupted(interruption: Interruption) -> None:
+        ran.append(reply := threading.Event())
+        later = timer.new_timeout(nothing, 60.0)
+        timer.new_timeout(lambda timeout: reply.set(), 0.02)
+        interruption.begin()
+        if what == "cancel":
+            later.cancel()
+        else:
+            timer.new_timeout(nothing, 60.0)
+
+    for where in at_every_place(interrupted, meanwhile=lambda: served.append(ran[-1].wait(PATIENCE_S)), raises=False):
+        assert all(served), where
+    assert len(served) > 5

@@ -1,0 +1,200 @@
+"""Fork: the child starts with nothing of the parent's and what it starts works; the parent does not notice."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+
+import pytest
+
+from tests.support.background import PATIENCE_S, Background, in_a_fork
+from tests.support.timers import Gate, Member, NewTimer, ask, drain, fall_asleep, nothing
+from tests.support.waiting import eventually
+from wheel_lock.runtime.loop import LOOPS
+from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+from wheel_lock.testing import ManualClock, settle
+
+
+def test_the_child_has_an_empty_timer_and_the_parents_goes_on(timer: HashedWheelTimer, clock: ManualClock) -> None:
+    ran: list[str] = []
+    inherited = timer.new_timeout(lambda timeout: ran.append("inherited"), 1.0)
+    settle(timer)
+
+    def check() -> None:
+        assert not timer.running
+        assert timer.pending == 0
+        assert timer.next_due_at() is None
+        assert not inherited.cancel()
+        timer.new_timeout(lambda timeout: ran.append("own"), 2.0)
+        settle(timer)
+        assert timer.running
+        clock.advance(5.0)
+        drain()
+        assert ran == ["own"]
+        assert timer.stop() == set()
+
+    in_a_fork(check)
+    assert timer.running
+    assert timer.pending == 1
+    clock.advance(1.0)
+    drain()
+    assert ran == ["inherited"]
+
+
+def test_a_timer_that_was_made_but_not_started_works_in_a_child_and_in_a_childs_child(
+    timer: HashedWheelTimer, clock: ManualClock
+) -> None:
+    def check() -> None:
+        assert timer.pending == 0
+        ran: list[Timeout] = []
+        timeout = timer.new_timeout(ran.append, 1.0)
+        settle(timer)
+        clock.advance(1.0)
+        drain()
+        assert ran == [timeout]
+        timer.new_timeout(nothing, 1.0)
+
+    def check_twice() -> None:
+        check()
+        in_a_fork(check)
+        assert timer.pending == 1
+
+    in_a_fork(check_twice)
+    assert not timer.running
+
+
+def test_a_message_in_the_child_does_not_wake_the_parent(timer: HashedWheelTimer) -> None:
+    ask(timer)
+    turns = fall_asleep(timer)
+
+    def check() -> None:
+        for _ in range(20):
+            ask(timer)
+            timer.wake()
+
+    in_a_fork(check)
+    assert timer.turns == turns
+
+
+def test_a_message_that_the_parent_had_not_read_is_not_read_by_the_child(timer: HashedWheelTimer) -> None:
+    seen: list[str] = []
+    held, hold = threading.Event(), threading.Event()
+
+    def be_held_up() -> None:
+        held.set()
+        hold.wait(PATIENCE_S)
+
+    timer.post(be_held_up)
+    assert held.wait(PATIENCE_S)
+    timer.post(lambda: seen.append("of the parent"))
+
+    def check() -> None:
+        ask(timer)
+        assert seen == []
+
+    in_a_fork(check)
+    hold.set()
+    ask(timer)
+    assert seen == ["of the parent"]
+
+
+def test_what_the_parent_watches_stays_watched(timer: HashedWheelTimer) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        read: list[bytes] = []
+        timer.post(lambda: timer.watch(here, selectors.EVENT_READ, lambda events: read.append(here.recv(10))))
+        ask(timer)
+
+        def check() -> None:
+            ask(timer)
+            there.send(b"from child")  # which the parent reads, and not the child
+            ask(timer)
+            assert read == []
+            timer.stop()
+
+        in_a_fork(check)
+        eventually(lambda: read == [b"from child"], PATIENCE_S)
+        there.send(b"x")
+        eventually(lambda: read == [b"from child", b"x"], PATIENCE_S)
+        timer.post(lambda: timer.unwatch(here))
+        ask(timer)
+
+
+def test_members_are_told_in_the_child_only(timer: HashedWheelTimer) -> None:
+    member = Member()
+    timer.attach(member)
+
+    def check() -> None:
+        assert member.told == ["forked"]
+
+    in_a_fork(check)
+    assert member.told == []
+
+
+def test_a_fork_while_another_thread_is_inside_blocks_nobody(new_timer: NewTimer) -> None:
+    timer = new_timer(max_pending=10_000)
+    stop = threading.Event()
+
+    def use_it_all_the_time() -> None:
+        while not stop.is_set():
+            timer.new_timeout(nothing, 3600.0).cancel()
+
+    def check() -> None:
+        timeout = timer.new_timeout(nothing, 3600.0)
+        ask(timer)
+        assert timeout.cancel()
+        timer.stop()
+
+    with timer._lock:  # as another thread may hold it at the moment of the fork
+        in_a_fork(check)
+    callers = [Background(use_it_all_the_time) for _ in range(2)]
+    try:
+        for _ in range(10):
+            in_a_fork(check)
+    finally:
+        stop.set()
+    for caller in callers:
+        caller.result()
+
+
+def test_a_fork_while_the_notifier_is_busy_blocks_nobody(timer: HashedWheelTimer, clock: ManualClock) -> None:
+    def check() -> None:
+        ran: list[Timeout] = []
+        timer.new_timeout(ran.append, 1.0)
+        settle(timer)
+        clock.advance(1.0)
+        drain()
+        assert len(ran) == 1
+
+    with Gate():
+        in_a_fork(check)
+
+
+def test_the_shared_timer_of_the_child_is_its_own() -> None:
+    timer = HashedWheelTimer.shared()
+    ask(timer)
+
+    def check() -> None:
+        mine = HashedWheelTimer.shared()
+        assert not mine.running
+        ask(mine)
+        mine.stop()
+
+    in_a_fork(check)
+    ask(timer)
+    assert not timer.stopped
+
+
+@pytest.mark.parametrize("stopped_before", [True, False])
+def test_a_stopped_timer_stays_stopped_in_the_child(timer: HashedWheelTimer, stopped_before: bool) -> None:
+    if stopped_before:
+        ask(timer)
+    timer.stop()
+
+    def check() -> None:
+        assert timer.stopped
+        assert timer.stop() == set()
+        assert timer in LOOPS
+
+    in_a_fork(check)

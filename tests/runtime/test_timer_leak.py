@@ -1,0 +1,117 @@
+"""A timer that its owner has dropped without a stop(): what waits on it still comes, and then nothing is left of it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.background import PATIENCE_S
+from tests.support.timers import ask, drain, nothing
+from tests.support.waiting import eventually
+from wheel_lock.runtime.timer import HashedWheelTimer
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def warned() -> Iterator[list[str]]:
+    """The texts of all ResourceWarnings, which are given on a thread of the library's; elsewhere they are errors."""
+    texts: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ResourceWarning)
+        warnings.showwarning = lambda message, *_: texts.append(str(message))
+        yield texts
+        drain()
+
+
+def started() -> HashedWheelTimer:
+    """A timer whose thread runs, and on which nothing is scheduled."""
+    timer = HashedWheelTimer()
+    ask(timer)
+    return timer
+
+
+def thread_names() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+def is_gone(reference: weakref.ref[HashedWheelTimer], name: str) -> bool:
+    gc.collect()
+    return reference() is None and name not in thread_names()
+
+
+def test_an_idle_one_is_collected_with_its_thread_and_its_descriptors(warned: list[str]) -> None:
+    gc.collect()
+    drain()
+    before = descriptors()
+    timers = [started() for _ in range(10)]
+    assert descriptors() > before
+    names = [timer.name for timer in timers]
+    references = [weakref.ref(timer) for timer in timers]
+    del timers
+    for reference, name in zip(references, names, strict=True):
+        eventually(lambda reference=reference, name=name: is_gone(reference, name))  # type: ignore[misc]
+    eventually(lambda: descriptors() <= before)
+    eventually(lambda: len(warned) == 10)
+    assert sorted(warned) == sorted(f"the timer {name} was dropped without stop()" for name in names)
+
+
+def test_what_is_pending_on_it_still_comes(warned: list[str]) -> None:
+    ran = threading.Event()
+    HashedWheelTimer().new_timeout(lambda timeout: ran.set(), 0.3)
+    gc.collect()
+    assert ran.wait(PATIENCE_S)
+    eventually(lambda: gc.collect() >= 0 and warned, interval_s=0.05)
+
+
+def test_what_is_asked_of_it_just_before_it_is_dropped_still_comes(warned: list[str]) -> None:
+    for _ in range(10):
+        timer, ran = started(), threading.Event()
+        eventually(lambda timer=timer: timer._sleeping)  # type: ignore[misc]
+        timer.new_timeout(lambda timeout, ran=ran: ran.set(), 0.02)  # type: ignore[misc]
+        del timer
+        gc.collect()
+        assert ran.wait(PATIENCE_S)
+    eventually(lambda: gc.collect() >= 0 and len(warned) == 10, interval_s=0.05)
+
+
+def test_one_whose_timeouts_were_all_cancelled_is_collected(warned: list[str]) -> None:
+    timer = started()
+    timeouts = [timer.new_timeout(nothing, 3600.0) for _ in range(10)]
+    assert all(timeout.cancel() for timeout in timeouts)
+    name, reference = timer.name, weakref.ref(timer)
+    del timer, timeouts
+    eventually(lambda: is_gone(reference, name))
+    eventually(lambda: warned)
+
+
+def test_one_that_somebody_has_is_kept_and_goes_on(warned: list[str]) -> None:
+    timer, ran = started(), threading.Event()
+    for _ in range(3):
+        gc.collect()
+        ran.clear()
+        timer.new_timeout(lambda timeout: ran.set(), 0.0)
+        assert ran.wait(PATIENCE_S)
+    timer.stop()
+    assert warned == []
+
+
+def test_one_that_was_stopped_or_never_ran_is_collected_without_a_word(warned: list[str]) -> None:
+    gc.collect()
+    before = descriptors()
+    stopped, unused = started(), HashedWheelTimer()
+    stopped.stop()
+    references = [weakref.ref(stopped), weakref.ref(unused)]
+    del stopped, unused
+    eventually(lambda: gc.collect() >= 0 and not any(reference() for reference in references))
+    eventually(lambda: descriptors() <= before)
+    drain()
+    assert warned == []

@@ -1,0 +1,122 @@
+"""Names that live where a test wants them, and slots that are on their way from the first master to the second."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from tests.topology.cluster_nodes import LONG_S, MASTERS, Nodes
+from wheel_lock import Lock, LockContext, LockTimeout, LockUnavailable
+from wheel_lock.protocol.keys import SLOTS, hash_slot
+
+
+def patient(nodes: Nodes, timeout_s: float = 60.0) -> Nodes:
+    """Have none of the nodes take a silent one to be down before so long: by default not while a test runs."""
+    for server in nodes.servers:
+        server.client().config_set("cluster-node-timeout", round(timeout_s * 1000))
+    return nodes
+
+
+def heal(nodes: Nodes) -> None:
+    """Have every node run, be what it was at first, and every slot be where it is; and nothing in it."""
+    for server in nodes.servers:
+        if server.alive:
+            server.resume()
+        else:
+            server.start()
+    for server in nodes.masters:
+        if server.client().role()[0] != b"master":
+            server.client().execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+    for number, server in enumerate(nodes.servers):
+        role = b"master" if number < MASTERS else b"slave"
+        eventually(lambda: server.client().role()[0] == role, LONG_S)  # noqa: B023
+        eventually(lambda: nodes.info(server)["cluster_state"] == "ok", LONG_S)  # noqa: B023
+        eventually(lambda: nodes.info(server)["cluster_slots_ok"] == SLOTS, LONG_S)  # noqa: B023
+    for server in nodes.masters:
+        server.client().flushall()
+
+
+def names_in(slot: int, how_many: int) -> list[str]:
+    """Names that live in one slot."""
+    tag = next(f"{{{n:x}}}" for n in itertools.count() if hash_slot(f"{n:x}".encode()) == slot)
+    return [f"{tag}:{n}" for n in range(how_many)]
+
+
+def home(name: str) -> int:
+    """Which of the masters owns the slot of a name, as long as none has been moved."""
+    return next(number for number in range(MASTERS) if hash_slot(name.encode()) < (number + 1) * SLOTS // MASTERS)
+
+
+def names_at(number: int, how_many: int, prefix: str = "order") -> list[str]:
+    """Names that live on one of the masters."""
+    found = (f"{prefix}:{n}" for n in itertools.count())
+    return list(itertools.islice((name for name in found if home(name) == number), how_many))
+
+
+@contextmanager
+def on_its_way(nodes: Nodes, slot: int) -> Iterator[tuple[RedisServer, RedisServer]]:
+    """A slot is on its way from the first master to the second; it stays at the first unless a test ends the move."""
+    source, target = nodes.masters[:2]
+    nodes.begin_move(slot, source, target)
+    try:
+        yield source, target
+    finally:
+        for server in (source, target):
+            server.client().execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
+
+
+@contextmanager
+def hung(*servers: RedisServer) -> Iterator[None]:
+    """They hang."""
+    for server in servers:
+        server.pause()
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.resume()
+
+
+def keys_in(slot: int, server: RedisServer) -> int:
+    """How many keys of a slot a node has."""
+    return int(server.client().execute_command("CLUSTER", "COUNTKEYSINSLOT", slot))
+
+
+def is_replicated(master: RedisServer, replica: RedisServer) -> None:
+    """Wait until a replica has everything that its master has by now."""
+    written = master.client().info("replication")["master_repl_offset"]
+    eventually(lambda: replica.client().info("replication")["slave_repl_offset"] >= written, LONG_S)
+
+
+def granted(locks: Mapping[str, Lock | None]) -> list[Lock]:
+    """What a bulk acquire has returned that got all it asked for."""
+    assert all(locks.values())
+    return [lock for lock in locks.values() if lock is not None]
+
+
+def is_connected(context: LockContext, *names: str | bytes) -> bool:
+    """Whether locks of these names can be had within the context's time limit, which may be short, and are free again.
+
+    The first time that takes a connection to where each of them lives, and perhaps the map; later it does not.
+    """
+    try:
+        for name in names:
+            with context.lock(name):
+                pass
+    except (LockTimeout, LockUnavailable):
+        return False
+    return True
+
+
+def is_renewed(*locks: Lock) -> None:
+    """Wait until each of them has been renewed twice more, and so at least once by a call that was sent from now on."""
+    before = [lock.renewals for lock in locks]
+    eventually(lambda: all(lock.renewals > count + 1 for lock, count in zip(locks, before, strict=True)), LONG_S)
+
+
+def listeners(server: RedisServer, channel: str) -> int:
+    """How many listen to a channel of a shard."""
+    return int(server.client().execute_command("PUBSUB", "SHARDNUMSUB", channel)[1])

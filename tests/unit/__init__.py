@@ -1,1 +1,0 @@
-"""Everything below the engine, one file of tests for each file of the package."""
