@@ -113,7 +113,7 @@ class AsyncFuture(CallerOperation[T]):
         engine: As above.
     """
 
-    __slots__ = ("_deaths", "_future", "_mailbox", "engine")
+    __slots__ = ("_deaths", "_future", "_give_up", "_mailbox", "engine")
 
     def __init__(self, engine: LockEngine) -> None:
         # Not through super(): what it would be told is a method here, because a bound one would make a cycle.
@@ -124,7 +124,10 @@ class AsyncFuture(CallerOperation[T]):
         self._deaths = engine.deaths
         self._mailbox = mailbox = _mailbox()
         self._future: asyncio.Future[None] = mailbox.loop.create_future()
-        self.undeliverable = None
+        self._give_up: Callable[[], object] | None = None
+
+    def if_undeliverable(self, give_up: Callable[[], object]) -> None:
+        self._give_up = give_up
 
     def _tell(self) -> None:
         if self.error is not None and self.engine.exiting and self._mailbox.in_daemon:
@@ -133,8 +136,9 @@ class AsyncFuture(CallerOperation[T]):
             self._mailbox.put(self._future)
         except RuntimeError:
             NOTIFIER.post(logger.info, "an event loop was closed before the result of its task arrived")
-            if self.undeliverable is not None:
-                self.undeliverable()
+            give_up = self._give_up  # read once: the task may be forgetting it
+            if give_up is not None:
+                give_up()
 
     def wait(self) -> Generator[Any, None, None]:
         mailbox = self._mailbox
@@ -147,6 +151,7 @@ class AsyncFuture(CallerOperation[T]):
             raise
         finally:
             mailbox.expected.discard(self)
+        self._give_up = None  # it refers to what has completed this, see there
 
     def pause(self) -> Generator[Any, None, None]:
         yield  # as asyncio.sleep(0) does

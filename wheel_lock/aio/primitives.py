@@ -28,7 +28,7 @@ class ReentrantLock(BaseReentrantLock, Lock):
     """A lock that the task which holds it may acquire again. Made by ``context.asyncio.reentrant_lock``.
 
     It belongs to its task: no other may release it, and it is renewed no more when that ends. (On Python 3.11
-    ``asyncio.call`` runs what it is given in a task of its own: limit the time with ``blocking_timeout``.)
+    ``asyncio.wait_for`` runs what it is given in a task of its own: limit the time with ``blocking_timeout``.)
     """
 
     __slots__ = ()

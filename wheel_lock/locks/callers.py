@@ -13,15 +13,16 @@ T = TypeVar("T")
 
 
 class CallerOperation(Future[T]):
-    """An operation whose caller waits for it: a thread that blocks, or a task that suspends.
+    """An operation whose caller waits for it: a thread that blocks, or a task that suspends."""
 
-    Attributes:
-        undeliverable: Called, on the timer's thread, when the result comes and the event loop of the task is closed.
-    """
+    __slots__ = ()
 
-    __slots__ = ("undeliverable",)
+    def if_undeliverable(self, give_up: Callable[[], object]) -> None:
+        """Have ``give_up()`` called, on the timer's thread, when the result comes and the task's event loop is closed.
 
-    undeliverable: Callable[[], object] | None
+        A thread is always there, so nothing is kept for it: ``give_up`` refers to what completes this operation, and a
+        cycle of the two would keep whatever it has to do with, locks among them, until the next garbage collection.
+        """
 
     def wait(self) -> Iterable[Any]:
         """Wait until it is done, by ``yield from``: a thread blocks in the call, a task suspends in what it returns.

@@ -1,7 +1,7 @@
 """What the methods of lock objects and contexts do, once for threads and for tasks.
 
 Each operation is a generator. It waits by ``yield from`` an operation of the engine, whose class says how: a thread's
-blocks, a task's suspends. ``caller.run`` carries it out in a thread, ``tasks.run`` in a task.
+blocks, a task's suspends. sync/call.py's ``run`` carries it out in a thread, aio/call.py's in a task.
 
 An operation that begins a release must be carried out whatever interrupts it (see runtime/interruptions.py). So it has an
 ``uninterrupted_start``, and all of it up to the message to the engine lies in a ``try``.
@@ -61,7 +61,7 @@ def acquire(
         # A release that an interrupted caller has left may be on its way to the timer's thread: it looks held until then.
         yield from ask(lock, engine.come_by)
         wait = lock._new_waiter(blocking, blocking_timeout, token, granted)
-    granted.undeliverable = wait.give_up
+    granted.if_undeliverable(wait.give_up)
     leases = None
     try:
         engine.submit(wait.begin)
@@ -135,7 +135,7 @@ def downgrade(lock: BaseWriteLock, reader_class: Callable[..., Reader]) -> Steps
     lock._check_downgrade()
     swapped: CallerOperation[None] = lock._new_operation()
     hold, swap = lock._new_swap(swapped)
-    swapped.undeliverable = swap.give_up
+    swapped.if_undeliverable(swap.give_up)
     reader = reader_class(*lock._as_reader())
     try:
         lock._engine.submit(swap.begin)
@@ -163,7 +163,7 @@ def export(lock: BaseLock) -> Steps[str]:
     handoff, engine = lock._handoff(lease), lock._server
     exported: CallerOperation[None] = lock._new_operation()
     undo = partial(engine.undo_export, lease, exported)
-    exported.undeliverable = undo
+    exported.if_undeliverable(undo)
     try:
         engine.submit(partial(engine.export, lease, exported))
         yield from exported.wait()
@@ -188,7 +188,7 @@ def adopt(
     lock = lock_class(engine, lock_type, handoff.name, options, on_lost, **more)
     adopted: CallerOperation[bool] = lock._new_operation()
     request = Adopt(engine.leases, lock._new_lease(lock_name(lock.name)), options, handoff, adopted)
-    adopted.undeliverable = request.give_up
+    adopted.if_undeliverable(request.give_up)
     try:
         engine.submit(request.begin)
         yield from adopted.wait()
@@ -234,7 +234,7 @@ def acquire_many(
         return lock_class(engine, EXCLUSIVE, name, options, on_lost)
 
     many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit)
-    acquired.undeliverable = many.give_up
+    acquired.if_undeliverable(many.give_up)
     try:
         for _ in many.submit():
             yield from acquired.pause()
