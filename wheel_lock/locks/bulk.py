@@ -141,23 +141,31 @@ def let_go_of(
     engine.release_unawaited(partial(engine.release_many, leases))
 
 
-def leases_to_release(locks: Iterable[BaseLock | None]) -> tuple[list[Lease], dict[str | bytes, LossReason]]:
+def leases_to_release(
+    locks: Iterable[BaseLock | None],
+) -> tuple[list[Lease], dict[str | bytes, LossReason], TypeError | None]:
     """Return the leases of ``locks`` that the caller may release, and the reasons of those that are lost.
+
+    The third is None, or the error to raise instead: one of ``locks`` is reentrant, or no lock. It is not raised here,
+    because the TypeError of a signal's handler must not be taken for it.
 
     Raises:
         LockNotHeld, WrongThread: One of them cannot be released by the caller; before any I/O.
-        TypeError: One of them is reentrant, or no lock; before any I/O.
     """
     leases: list[Lease] = []
     lost: dict[str | bytes, LossReason] = {}
     for lock in locks:
         if lock is not None:
             if not isinstance(lock, BaseLock):
-                raise TypeError(f"only locks can be released in bulk, not {type(lock).__name__}")
+                return [], {}, TypeError(f"only locks can be released in bulk, not {type(lock).__name__}")
             if not lock.in_bulk:
-                raise TypeError(f"{lock!r} is released by itself, as often as it was acquired, and not in bulk")
+                return (
+                    [],
+                    {},
+                    TypeError(f"{lock!r} is released by itself, as often as it was acquired, and not in bulk"),
+                )
             try:
                 leases.append(lock._to_change("release"))
             except LockLost as error:
                 lost[lock.name] = error.reason
-    return leases, lost
+    return leases, lost, None

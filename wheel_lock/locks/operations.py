@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.adopt import Adopt
-from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LockNotHeld, LossReason, WheelLockError, quoted
+from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, OnLost
@@ -249,12 +249,12 @@ def acquire_many(
 @uninterrupted_start
 def release_all(
     side: Side,
-    choose: Callable[[], tuple[list[Lease], dict[str | bytes, LossReason], LockNotHeld | None]],
+    choose: Callable[[], tuple[list[Lease], dict[str | bytes, LossReason], Exception | None]],
     let_go: Callable[[list[Lease] | None], object],
 ) -> Steps[None]:
     """Release the leases that ``choose`` returns, with those that are lost and the error to raise when all are released.
 
-    After an interruption ``begin_release`` has them released without waiting; it gets None where they were not chosen yet.
+    After an interruption ``let_go`` has them released without waiting; it gets None where they were not chosen yet.
     """
     leases = None
     try:
@@ -262,7 +262,7 @@ def release_all(
         if leases:
             released: CallerOperation[dict[str | bytes, LossReason]] = side._new_operation()
             side._engine.submit(partial(side._server.release_many, leases, released))
-    except (WheelLockError, TypeError):
+    except WheelLockError:
         raise
     except BaseException:
         insist(let_go, leases)
@@ -281,6 +281,6 @@ def release_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[None]:
     given: list[Any] = []
     return release_all(
         side,
-        lambda: (*leases_to_release(read_all(locks, given)), None),
+        lambda: leases_to_release(read_all(locks, given)),
         lambda leases: let_go_of(side._server, locks, given, leases),
     )
