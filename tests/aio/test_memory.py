@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 from tests.faults.support import recorded_warnings
-from tests.support.backend import LONG_S, Backend
+from tests.support.backend import LONG_S, Backend, without_collection
 from tests.support.event_loops import NewLoop, Run, ended, waiting
+from tests.support.lock_types import KINDS, make
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, decorator
 from wheel_lock.aio import call as aio_call
 from wheel_lock.asyncio import Lock
+from wheel_lock.lease import Lease
+from wheel_lock.locks.callers import CallerFuture
 
 pytestmark = pytest.mark.settings(
     response_timeout=1.2
@@ -171,3 +174,47 @@ def test_a_lock_that_is_collected_while_held_is_abandoned(run: Run, context: Loc
         eventually(lambda: texts)
     assert context.stats().held == 0
     assert texts == ["the lock 'order:42' was abandoned without a release and is renewed no more"]
+
+
+@pytest.mark.parametrize("operation", ["acquire", "adopt", "acquire_many"])
+def test_a_lock_that_is_dropped_is_abandoned_without_a_collection(
+    run: Run, context: LockContext, operation: str
+) -> None:
+    async def main() -> None:
+        tasks = context.asyncio
+        lock = tasks.lock("order:42")
+        if operation == "acquire_many":
+            await tasks.acquire_many(["order:42"], thread_local=True)
+            return
+        await lock.acquire()
+        if operation == "adopt":
+            await tasks.adopt(await lock.export())
+
+    async def until_it_is_abandoned() -> None:
+        await main()
+        async with asyncio.timeout(LONG_S):
+            while context.stats().held:
+                await asyncio.sleep(0.01)
+
+    with recorded_warnings() as texts, without_collection():
+        run(until_it_is_abandoned())
+        eventually(lambda: texts)
+    assert texts == ["the lock 'order:42' was abandoned without a release and is renewed no more"]
+
+
+@pytest.mark.parametrize("face", ["threads", "tasks"])
+def test_an_acquire_and_a_release_leave_no_cycle_behind(run: Run, context: LockContext, face: str) -> None:
+    async def work() -> None:
+        for kind in KINDS:
+            lock: Any = make(context if face == "threads" else context.asyncio, kind)
+            for call in (lock.acquire, lock.release):
+                outcome = call()
+                if asyncio.iscoroutine(outcome):
+                    await outcome
+
+    def left() -> list[object]:
+        return [thing for thing in gc.get_objects() if isinstance(thing, (Lease, CallerFuture))]
+
+    with without_collection():
+        run(work())
+        eventually(lambda: left() == [], LONG_S, interval_s=0.05)

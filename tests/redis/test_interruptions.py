@@ -19,7 +19,7 @@ import redis.asyncio
 
 from tests.redis_lock.party import ours
 from tests.support.backend import LONG_S, Backend, without_collection
-from tests.support.interruptions import Interruption, Struck, at_every_place
+from tests.support.interruptions import Interruption, Struck, StruckTypeError, at_every_place
 from tests.support.lock_types import KINDS, make
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -174,6 +174,26 @@ def adopted(context: LockContext, interruption: Interruption) -> None:
             pass
 
 
+def exported(context: LockContext, interruption: Interruption) -> None:
+    lock = context.lock(NAME, TIMEOUT_S)
+    lock.acquire()
+    interruption.begin()
+    try:
+        text = lock.export()
+    except Struck:
+        interruption.end()
+        give_back(lock)  # where it was not begun yet
+        raise
+    interruption.end()
+    context.adopt(text).release()
+
+
+def extended(context: LockContext, interruption: Interruption) -> None:
+    with context.lock(NAME, TIMEOUT_S) as lock:
+        interruption.begin()
+        lock.extend(1.0)
+
+
 SCENES: dict[str, Scene] = {
     **{f"{kind} in a block": in_a_block(kind) for kind in KINDS},
     **{f"{kind} by hand": by_hand(kind) for kind in OF_THEIR_OWN},
@@ -188,6 +208,8 @@ SCENES: dict[str, Scene] = {
     "released in bulk": released_in_bulk,
     "released from an iterator": released_from_an_iterator,
     "adopted": adopted,
+    "exported": exported,
+    "extended": extended,
 }
 
 
@@ -282,6 +304,39 @@ async def released_from_an_iterator_in_a_task(context: LockContext, interruption
     locks = await tasks.acquire_many([f"{NAME}:{number}" for number in range(3)], TIMEOUT_S)
     interruption.begin()
     await tasks.release_many(lock for lock in locks.values())
+
+
+@of_tasks
+async def exported_in_a_task(context: LockContext, interruption: Interruption) -> None:
+    lock = context.asyncio.lock(NAME, TIMEOUT_S)
+    await lock.acquire()
+    interruption.begin()
+    try:
+        text = await lock.export()
+    except Struck:
+        interruption.end()
+        if lock.is_held:  # it was not begun yet
+            await lock.release()
+        raise
+    interruption.end()
+    await (await context.asyncio.adopt(text)).release()
+
+
+@of_tasks
+async def adopted_in_a_task(context: LockContext, interruption: Interruption) -> None:
+    lock = context.asyncio.lock(NAME, TIMEOUT_S)
+    await lock.acquire()
+    text = await lock.export()
+    interruption.begin()
+    try:
+        lock = await context.asyncio.adopt(text)
+        await lock.release()
+    finally:
+        interruption.end()
+        try:
+            await (await context.asyncio.adopt(text)).release()  # where the first attempt never began
+        except WheelLockError:
+            pass
 
 
 @of_tasks
@@ -398,6 +453,13 @@ def test_nor_does_one_that_strikes_a_lock_of_redis_pys(real: Backend, way: str, 
 def test_nor_does_a_second_interruption(context: LockContext, real: Backend, scene: str, again_after: int) -> None:
     play = SCENES[scene]
     for where in at_every_place(lambda interruption: play(context, interruption), again_after=again_after):
+        nothing_is_left(context, real.view, where)
+
+
+@pytest.mark.parametrize("scene", ["multi by hand", "released in bulk", "released from an iterator"])
+def test_nor_does_one_that_looks_like_a_misuse(context: LockContext, real: Backend, scene: str) -> None:
+    play = SCENES[scene]
+    for where in at_every_place(lambda interruption: play(context, interruption), error=StruckTypeError):
         nothing_is_left(context, real.view, where)
 
 

@@ -28,6 +28,10 @@ class Struck(Exception):
     """What is raised: an ordinary exception, as the time limits of job queues are."""
 
 
+class StruckTypeError(Struck, TypeError):
+    """What is raised where a signal's handler takes the wrong number of arguments."""
+
+
 class Interruption:
     """Raises `Struck` at the nth place that the main thread comes by in the library, once it has begun.
 
@@ -42,6 +46,7 @@ class Interruption:
         again_after: int | None = None,
         meanwhile: Callable[[], object] = lambda: None,
         raises: bool = True,
+        error: type[Struck] = Struck,
     ) -> None:
         """`again_after` so many further places it raises once more; None for once. With nth=-1 it never strikes.
 
@@ -51,6 +56,7 @@ class Interruption:
         self.where: list[str] = []
         self._meanwhile = meanwhile
         self._raises = raises
+        self._error = error
         self._left = nth
         self._again_after = again_after
         self._last: object = None
@@ -86,7 +92,7 @@ class Interruption:
                     self._call_soon()
                 self._meanwhile()
                 if self._raises:
-                    raise Struck(self.where[-1])
+                    raise self._error(self.where[-1])
                 return False
         self._call_soon()
         return False
@@ -109,13 +115,14 @@ def at_every_place(
     again_after: int | None = None,
     meanwhile: Callable[[], object] = lambda: None,
     raises: bool = True,
+    error: type[Struck] = Struck,
 ) -> Iterator[str]:
     """Play a scene, which begins the interruption, once for each place that it can strike; tell each time where."""
     if sys.version_info >= (3, 13):
         pytest.skip("a pending call that is made pending again in itself is made once only")
     nth, struck = 0, True
     while struck:
-        interruption = Interruption(nth, again_after=again_after, meanwhile=meanwhile, raises=raises)
+        interruption = Interruption(nth, again_after=again_after, meanwhile=meanwhile, raises=raises, error=error)
         try:
             scene(interruption)
         except Struck:

@@ -110,7 +110,7 @@ class AsyncFuture(CallerFuture[T]):
         engine: The engine that completes it.
     """
 
-    __slots__ = ("_bridge", "_deaths", "_future", "engine")
+    __slots__ = ("_bridge", "_deaths", "_future", "_give_up", "engine")
 
     def __init__(self, engine: LockEngine) -> None:
         # Not through super(): its ``notify`` would be a bound method of this object, which makes a cycle.
@@ -121,7 +121,10 @@ class AsyncFuture(CallerFuture[T]):
         self._deaths = engine.deaths
         self._bridge = bridge = _loop_bridge()
         self._future: asyncio.Future[None] = bridge.loop.create_future()
-        self.undeliverable = None
+        self._give_up: Callable[[], object] | None = None
+
+    def if_undeliverable(self, give_up: Callable[[], object]) -> None:
+        self._give_up = give_up
 
     def _tell(self) -> None:
         if self.error is not None and self.engine.exiting and self._bridge.in_daemon:
@@ -130,8 +133,9 @@ class AsyncFuture(CallerFuture[T]):
             self._bridge.put(self._future)
         except RuntimeError:
             NOTIFIER.post(logger.info, "an event loop was closed before the result of its task arrived")
-            if self.undeliverable is not None:
-                self.undeliverable()
+            give_up = self._give_up  # read once: the task may be forgetting it
+            if give_up is not None:
+                give_up()
 
     def wait(self) -> Generator[Any, None, None]:
         bridge = self._bridge
@@ -144,6 +148,7 @@ class AsyncFuture(CallerFuture[T]):
             raise
         finally:
             bridge.expected.discard(self)
+        self._give_up = None  # it refers to what has completed this future: a cycle
 
     def pause(self) -> Generator[Any, None, None]:
         yield  # as asyncio.sleep(0) does

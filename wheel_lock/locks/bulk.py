@@ -141,23 +141,28 @@ def let_go_of(
     engine.release_unawaited(partial(engine.release_many, leases))
 
 
-def leases_to_release(locks: Iterable[BaseLock | None]) -> tuple[list[Lease], dict[str | bytes, LossReason]]:
-    """Return the leases of ``locks`` to release, and the reasons of those that are lost.
+def leases_to_release(
+    locks: Iterable[BaseLock | None],
+) -> tuple[list[Lease], dict[str | bytes, LossReason], TypeError | None]:
+    """Return the leases of ``locks`` to release, the reasons of those that are lost, and an error to raise instead.
+
+    The error is for a lock that is reentrant, or an object that is not a lock. It is returned, because a TypeError that a
+    signal's handler raises here must not be mistaken for it.
 
     Raises:
         LockNotHeld, WrongThread: The caller cannot release one of them; before any I/O.
-        TypeError: One of them is reentrant, or not a lock; before any I/O.
     """
     leases: list[Lease] = []
     lost: dict[str | bytes, LossReason] = {}
     for lock in locks:
         if lock is not None:
             if not isinstance(lock, BaseLock):
-                raise TypeError(f"only locks can be released in bulk, not {type(lock).__name__}")
+                return [], {}, TypeError(f"only locks can be released in bulk, not {type(lock).__name__}")
             if not lock.in_bulk:
-                raise TypeError(f"{lock!r} is released by itself, as often as it was acquired, and not in bulk")
+                text = f"{lock!r} is released by itself, as often as it was acquired, and not in bulk"
+                return [], {}, TypeError(text)
             try:
                 leases.append(lock._to_change("release"))
             except LockLost as error:
                 lost[lock.name] = error.reason
-    return leases, lost
+    return leases, lost, None

@@ -13,15 +13,16 @@ T = TypeVar("T")
 
 
 class CallerFuture(Future[T]):
-    """A future that its caller waits for: a thread blocks, a task suspends.
+    """A future that its caller waits for: a thread blocks, a task suspends."""
 
-    Attributes:
-        undeliverable: Called on the timer's thread if the result arrives when the event loop of the task is closed.
-    """
+    __slots__ = ()
 
-    __slots__ = ("undeliverable",)
+    def if_undeliverable(self, give_up: Callable[[], object]) -> None:
+        """Have ``give_up()`` called on the timer's thread if the result arrives when the event loop of the task is closed.
 
-    undeliverable: Callable[[], object] | None
+        For threads nothing is stored: ``give_up`` refers to what completes this future, and a cycle of the two would keep
+        all that they refer to, lock objects among them, until the next garbage collection.
+        """
 
     def wait(self) -> Iterable[Any]:
         """Wait until it is done, by ``yield from``: a thread blocks in the call, a task suspends in the returned generator.

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.adopt import Adopt
-from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LockNotHeld, LossReason, WheelLockError, quoted
+from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, OnLost
@@ -58,7 +58,7 @@ def acquire(
         # The lock seems held until the timer's thread has received the release of an interrupted caller, if there is one.
         yield from ask(lock, engine.come_by)
         waiter = lock._new_waiter(blocking, limit, token, granted)
-    granted.undeliverable = waiter.give_up
+    granted.if_undeliverable(waiter.give_up)
     leases = None
     try:
         engine.submit(waiter.begin)
@@ -132,7 +132,7 @@ def downgrade(lock: BaseWriteLock, reader_class: Callable[..., Reader]) -> Steps
     lock._check_downgrade()
     swapped: CallerFuture[None] = lock._new_future()
     hold, swap = lock._new_swap(swapped)
-    swapped.undeliverable = swap.give_up
+    swapped.if_undeliverable(swap.give_up)
     reader = reader_class(*lock._as_reader())
     try:
         lock._engine.submit(swap.begin)
@@ -163,7 +163,7 @@ def export(lock: BaseLock) -> Steps[str]:
     handoff, engine = lock._handoff(lease), lock._server
     exported: CallerFuture[None] = lock._new_future()
     undo = partial(engine.undo_export, lease, exported)
-    exported.undeliverable = undo
+    exported.if_undeliverable(undo)
     try:
         engine.submit(partial(engine.export, lease, exported))
         yield from exported.wait()
@@ -183,7 +183,7 @@ def adopt(
     lock = lock_class(engine, lock_type, handoff.name, options, on_lost, **more)
     adopted: CallerFuture[bool] = lock._new_future()
     request = Adopt(engine.leases, lock._new_lease(lock_name(lock.name)), options, handoff, adopted)
-    adopted.undeliverable = request.give_up
+    adopted.if_undeliverable(request.give_up)
     try:
         engine.submit(request.begin)
         yield from adopted.wait()
@@ -227,7 +227,7 @@ def acquire_many(
         return lock_class(engine, EXCLUSIVE, name, options, on_lost)
 
     many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit)
-    acquired.undeliverable = many.give_up
+    acquired.if_undeliverable(many.give_up)
     try:
         for _ in many.submit():
             yield from acquired.pause()
@@ -242,7 +242,7 @@ def acquire_many(
 @uninterrupted_start
 def release_all(
     side: Side,
-    choose: Callable[[], tuple[list[Lease], dict[str | bytes, LossReason], LockNotHeld | None]],
+    choose: Callable[[], tuple[list[Lease], dict[str | bytes, LossReason], Exception | None]],
     let_go: Callable[[list[Lease] | None], object],
 ) -> Steps[None]:
     """Release several leases.
@@ -258,7 +258,7 @@ def release_all(
         if leases:
             released: CallerFuture[dict[str | bytes, LossReason]] = side._new_future()
             side._engine.submit(partial(side._server.release_many, leases, released))
-    except (WheelLockError, TypeError):
+    except WheelLockError:
         raise
     except BaseException:
         insist(let_go, leases)
@@ -277,6 +277,6 @@ def release_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[None]:
     given: list[Any] = []
     return release_all(
         side,
-        lambda: (*leases_to_release(read_all(locks, given)), None),
+        lambda: leases_to_release(read_all(locks, given)),
         lambda leases: let_go_of(side._server, locks, given, leases),
     )
