@@ -118,7 +118,7 @@ class Engine(EngineState):
 
         Args:
             lease: The lease.
-            operation: The export; where that has failed, the lease was exported by another one, whose text is out there.
+            future: The export; where that has failed, the lease was exported by another one, whose text is out there.
         """
         if future.done and future.error is None and lease.state is State.EXPORTED:
             self.leases.clean_up([lease])
