@@ -315,8 +315,10 @@ async def exported_in_a_task(context: LockContext, interruption: Interruption) -
         text = await lock.export()
     except Struck:
         interruption.end()
-        if lock.is_held:  # it was not begun yet
-            await lock.release()
+        try:
+            await lock.release()  # where it was not begun yet
+        except WheelLockError:
+            pass
         raise
     interruption.end()
     await (await context.asyncio.adopt(text)).release()
