@@ -52,7 +52,7 @@ def test_a_step_that_is_not_legal_costs_that_lease(
     assert believes(stranger)
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert f"a lease that is HELD cannot take {event.name} (lock 'struck')" in record.getMessage()
-    assert "test_blast_radius.py" in record.getMessage()  # the stack of whoever has asked for it
+    assert "test_failure_domains.py" in record.getMessage()  # the stack of whoever has asked for it
     failing.go_on(5.0, failing.agree)
     assert failing.believes(other)
 

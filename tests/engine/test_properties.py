@@ -180,7 +180,7 @@ class Machine(RuleBasedStateMachine):
 
 
 class WithExtends(Machine):
-    """Without requests that are executed long after their connection was given up: see test_zombies.py for those."""
+    """Without requests that are executed long after their connection was given up."""
 
     extends = True
     zombies = False

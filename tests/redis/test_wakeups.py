@@ -330,9 +330,16 @@ def test_nothing_is_left_of_those_who_went(real: Backend) -> None:
     assert real.view.get(NAME) == b"somebody"
 
 
-def kinds_of_garbage(take_turns: Callable[[], object]) -> Counter[str]:
-    """What of the library's objects is left in cycles, by the names of their classes."""
+def left_by_each(take_turns: Callable[[], object], times: int = 20) -> Counter[str]:
+    """Of which classes of the library so many objects are left in cycles, each time that ``take_turns`` is called.
+
+    What other tests have dropped may be among it, but not twice.
+    """
     take_turns()
+    return _garbage(take_turns, times) & _garbage(take_turns, times)
+
+
+def _garbage(take_turns: Callable[[], object], least: int) -> Counter[str]:
     gc.collect()
     gc.disable()
     try:
@@ -340,7 +347,8 @@ def kinds_of_garbage(take_turns: Callable[[], object]) -> Counter[str]:
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
         ours = [left for left in gc.garbage if type(left).__module__.startswith("wheel_lock")]
-        return Counter(type(left).__name__ for left in ours if getattr(left, "name", "dropped") == "dropped")
+        kinds = Counter(type(left).__name__ for left in ours if getattr(left, "name", "dropped") == "dropped")
+        return Counter({name: times for name, times in kinds.items() if times >= least})
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -362,8 +370,7 @@ def test_nothing_is_left_to_the_garbage_collector(real: Backend) -> None:
             lock.release()
             context.release_many(context.acquire_many(["dropped"]).values())
 
-    # A context that another test has dropped may be among it; what every acquire left would be there many times.
-    assert {name: times for name, times in kinds_of_garbage(take_turns).items() if times >= 20} == {}
+    assert left_by_each(take_turns) == Counter()
 
 
 def test_tasks_leave_nothing_to_the_garbage_collector(real: Backend, run: Run) -> None:
@@ -381,8 +388,7 @@ def test_tasks_leave_nothing_to_the_garbage_collector(real: Backend, run: Run) -
             locks = await context.asyncio.acquire_many(["dropped"])
             await context.asyncio.release_many(locks.values())
 
-    garbage = kinds_of_garbage(lambda: run(take_turns()))
-    assert {name: times for name, times in garbage.items() if times >= 20} == {}
+    assert left_by_each(lambda: run(take_turns())) == Counter()
 
 
 def test_tasks_that_come_and_go_as_they_like_leave_nothing_behind(backend: Backend) -> None:
