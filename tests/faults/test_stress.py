@@ -19,7 +19,7 @@ from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.slow
 
-PROCESSES, THREADS, DURATION_S, TIMEOUT_S = 4, 4, 4.0, 0.3
+PROCESSES, THREADS, DURATION_S, TIMEOUT_S = 4, 4, 5.0, 0.3
 NAMES = [f"stress:{number}" for number in range(6)]
 LATE_S = 1.0  # the machine is as busy as it can be
 
