@@ -235,7 +235,8 @@ class BaseLock(Side):
 
     def _own_or_latest(self) -> Lease | None:
         """Return the lease that properties describe: the caller's own, else the latest of any owner; or None."""
-        return self._lease if self._others is None else self._own_lease() or self._lease
+        lease = self._lease  # read before _others, which _keep writes first
+        return lease if self._others is None else self._own_lease() or lease
 
     def _to_change(self, verb: str) -> Lease:
         """Return the lease that the caller may change.

@@ -332,7 +332,7 @@ class Renewer(RenewalRetries):
 
     def failed(self, batch: Batch, error: ServerError) -> None:
         """Handle an error reply to a whole batch (BUSY, LOADING, READONLY, ...). It proves nothing about any lease."""
-        if self.node.single_key_mode and len(batch.leases) == 1:
+        if batch.node.single_key_mode and len(batch.leases) == 1:  # after ASK that is another node
             self.batch_deferred(batch)  # behind a proxy the error may concern this lease alone
         else:
             self.interrupted(batch)

@@ -61,7 +61,8 @@ class ClusterRouter(SingleRouter):
 
     def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
         super().begin_anew(begin)
-        self.timer.cancel(self._look)
+        if self._state.closed:
+            self.timer.cancel(self._look)  # else a retired context may need the map for its last clean-ups
         waiting = self._for_known
         self._reset()
         for call in waiting:
