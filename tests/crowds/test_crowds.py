@@ -1,6 +1,6 @@
 """Everybody at once, in every kind of lock at the same time: threads and tasks of several processes, disturbed all along.
 
-They run once, for twenty seconds; each test looks at what came of one kind.
+They run once, for half a minute; each test looks at what came of one kind.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ def test_it_was_no_idle_afternoon(crowd: Crowd, kind: str) -> None:
 
 def test_the_stops_cost_some_their_locks(crowd: Crowd) -> None:
     assert {stop.process for stop in crowd.stops} == set(range(PROCESSES))
-    # How many is chance: a process that holds nothing when it is stopped loses nothing, and on a busy machine few hold.
-    assert any(history.losses for history in crowd.histories.values())
+    assert sum(len(history.losses) for history in crowd.histories.values()) > 5
 
 
 def test_no_call_failed_but_for_losses(crowd: Crowd) -> None:
