@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import threading
 import time
 import warnings
@@ -14,6 +15,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LostEvent
+from wheel_lock.runtime.notifier import NOTIFIER
 
 LATE_S = 0.2  # how late a thread that can run may be to tell a loss where the machine is busy; idle, it is not late
 POLL_S = 0.1  # how often a waiter asks again
@@ -70,7 +72,12 @@ def own_context(server: RedisServer | str, **options: Any) -> Iterator[LockConte
 
 @contextmanager
 def recorded_warnings() -> Iterator[list[str]]:
-    """The texts of all ResourceWarnings, which the library gives on a thread of its own; elsewhere they are errors."""
+    """The texts of all ResourceWarnings, which the library gives on a thread of its own; elsewhere they are errors.
+
+    What earlier tests have dropped is collected, and its warnings are given, before the record begins.
+    """
+    gc.collect()
+    assert NOTIFIER.drain(30.0)
     texts: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always", ResourceWarning)
