@@ -37,9 +37,9 @@ from wheel_lock.observe.stats import snapshot
 from wheel_lock.options import ContextOptions, lock_name, lock_options
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import Reply, lease_args
-from wheel_lock.protocol.tokens import new_token
 from wheel_lock.runtime.notifier import NOTIFIER, NOTIFIERS, Notifier
 from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.runtime.tokens import new_token
 from wheel_lock.testing import ManualClock
 
 T = TypeVar("T")

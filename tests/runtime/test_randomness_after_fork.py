@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.background import in_a_fork
-from wheel_lock.protocol.tokens import new_token, new_tokens
+from wheel_lock.runtime import tokens
 from wheel_lock.runtime.backoff import JITTER, Backoff
+from wheel_lock.runtime.tokens import new_token, new_tokens
 
 DRAWS: list[Callable[[], object]] = [
     lambda: [JITTER.uniform(0.5, 1.5) for _ in range(3)],
@@ -17,6 +18,12 @@ DRAWS: list[Callable[[], object]] = [
     new_token,
     lambda: next(new_tokens()),
 ]
+
+
+@pytest.fixture(autouse=True)
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the time, which is a part of each token, from telling equal draws apart."""
+    monkeypatch.setattr(tokens, "time_ns", lambda: 0)
 
 
 @pytest.mark.parametrize("draw", DRAWS)

@@ -15,7 +15,7 @@ from wheel_lock.protocol import keys
 from wheel_lock.protocol.resp import Reply, int_arg
 from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.protocol.server_errors import ServerError
-from wheel_lock.protocol.tokens import new_token
+from wheel_lock.runtime.tokens import new_token
 
 FENCE_TTL_MS = 24 * 3600 * 1000  # so that the companion keys of names that are no longer used do not stay for ever
 

@@ -16,7 +16,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, queue_keys, wake_channel
 from wheel_lock.protocol.resp import bulk_string, int_arg
 from wheel_lock.protocol.scripts import Command
-from wheel_lock.protocol.tokens import TOKEN_CHARACTERS, new_token
+from wheel_lock.runtime.tokens import TOKEN_CHARACTERS, new_token
 
 
 class Fair(Exclusive):

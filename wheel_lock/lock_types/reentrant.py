@@ -17,7 +17,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, redisson_channel
 from wheel_lock.protocol.resp import Reply, bulk_string, command, int_arg
 from wheel_lock.protocol.scripts import Command
-from wheel_lock.protocol.tokens import TOKEN_CHARACTERS
+from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
 
 
 class Reentrant(Exclusive):

@@ -17,7 +17,7 @@ from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import MalformedReply, Reply, bulk_string, int_arg
 from wheel_lock.protocol.scripts import Command
-from wheel_lock.protocol.tokens import new_token
+from wheel_lock.runtime.tokens import new_token
 
 
 class SharedSet(LockType):

@@ -17,7 +17,7 @@ from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, call_site
 from wheel_lock.options import LockOptions, lock_name, seconds
 from wheel_lock.protocol.resp import lease_args
-from wheel_lock.protocol.tokens import new_tokens
+from wheel_lock.runtime.tokens import new_tokens
 
 Name = TypeVar("Name", bound=str | bytes)
 AnyLock = TypeVar("AnyLock", bound=BaseLock)

@@ -10,10 +10,10 @@ from redis import exceptions
 
 from wheel_lock.aio.call import run
 from wheel_lock.errors import LockNotHeld
-from wheel_lock.protocol.tokens import new_token
 from wheel_lock.redis_lock.base import Renewed, redis_pys_errors
 from wheel_lock.redis_lock.grants import AsyncGrant
 from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
+from wheel_lock.runtime.tokens import new_token
 
 _RETRY_S = 0.01
 

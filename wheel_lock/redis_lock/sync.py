@@ -8,10 +8,10 @@ import redis.lock
 from redis.exceptions import RedisError
 from redis.utils import HIREDIS_AVAILABLE
 
-from wheel_lock.protocol.tokens import new_token
 from wheel_lock.redis_lock.base import Renewed, redis_pys_errors
 from wheel_lock.redis_lock.grants import ThreadGrant
 from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
+from wheel_lock.runtime.tokens import new_token
 from wheel_lock.sync.call import run
 
 

@@ -13,7 +13,7 @@ from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
-from wheel_lock.protocol.tokens import TOKEN_CHARACTERS
+from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
 from wheel_lock.wheel import WheelEntry
 
 
