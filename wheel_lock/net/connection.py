@@ -25,9 +25,10 @@ from wheel_lock.protocol.reply_reader import NOTHING, TO_REQUESTS, ReplyReader, 
 from wheel_lock.protocol.resp import MalformedReply, Reply, command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import FailureDomain, contain, guarded
+from wheel_lock.runtime.held_calls import receiver, sender
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-READ_BYTES = 1 << 18
+_READ_BYTES = 16_000  # most replies are shorter; each connection keeps a buffer of this size
 _BYTES_A_TURN = 1 << 20  # so that a flood of replies does not delay timers
 _REPLIES_A_TURN = 1 << 13
 _PUSHES_A_TURN = 1 << 8  # the server alone decides on their number, and each may wake a waiter
@@ -134,6 +135,8 @@ class PipelinedConnection:
         # The selector does not see data that TLS has buffered. TLS takes one buffer per write, and must get the same buffer
         # again if it could not send all of it.
         self._secure = hasattr(self._sock, "pending")
+        self._send = sender(self._sock)
+        self._receive = receiver(self._sock, _READ_BYTES)
         self._gathers = not self._secure and hasattr(self._sock, "sendmsg")
         self._flush_wanted = False
         self._writing = False
@@ -215,7 +218,7 @@ class PipelinedConnection:
             # After an incomplete write it is unknown how much TLS has put on the wire.
             self._begun(len(data))
             self._rest = memoryview(data)
-        elif (sent := self._sock.send(data)) == self._out_bytes:
+        elif (sent := self._send(data)) == self._out_bytes:
             self._requests.extend(out)
             out.clear()
             self._out_bytes = 0
@@ -258,7 +261,7 @@ class PipelinedConnection:
         left = _BYTES_A_TURN
         while self.open and not self._unfinished:
             try:
-                data = self._sock.recv(READ_BYTES)
+                data = self._receive()
             except _BLOCKED:
                 return
             except OSError as error:
@@ -270,7 +273,7 @@ class PipelinedConnection:
             self._answer(data)
             left -= len(data)
             # The selector does not see data that TLS has buffered, so TLS is read until it would block.
-            if len(data) < READ_BYTES and not self._secure:
+            if len(data) < _READ_BYTES and not self._secure:
                 return
             if left <= 0:
                 if self._secure and self.open and not self._unfinished:

@@ -1,4 +1,4 @@
-"""The event loop: one thread with a wheel, a selector, an inbox for other threads, and a clock.
+"""The event loop: one thread with a wheel, a poller, an inbox for other threads, and a clock.
 
 One iteration is a *turn*: sleep until the next due tick, I/O or message; handle I/O; advance the wheel over all ticks that
 have passed, in one step; run the inbox; call the flushers. With nothing scheduled the thread sleeps without a limit. Its
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
-import selectors
 import socket
 import sys
 import time
@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 from wheel_lock.runtime import native
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.clock import Clock
-from wheel_lock.runtime.failures import FailureDomain, contain_all, guarded, log_failure
+from wheel_lock.runtime.failures import FailureDomain, contain, contain_all, log_failure
 from wheel_lock.runtime.greenlets import SystemThread, new_thread
 from wheel_lock.runtime.members import Flusher, Member
 from wheel_lock.runtime.notifier import GIVEN_UP, NOTIFIER, RUNS
+from wheel_lock.runtime.poller import BOTH, Poller, new_poller
 from wheel_lock.runtime.waker import EventWaker, SocketWaker, new_waker
 from wheel_lock.runtime.weak_registry import WeakRegistry
 from wheel_lock.wheel import TickScale, Wheel
@@ -44,12 +45,12 @@ class _Asleep(NamedTuple):
     """The resources that an idle loop sleeps on.
 
     Attributes:
-        selector: The loop's selector.
+        poller: The loop's poller.
         waker: Ends the sleep.
         inbox: The loop's messages: one that refers to the loop keeps it alive until it has been read.
     """
 
-    selector: selectors.BaseSelector
+    poller: Poller
     waker: EventWaker | SocketWaker
     inbox: deque[Any]
 
@@ -62,6 +63,10 @@ class Loop:
         slots: Slots of the wheel.
         clock: The source of time.
         threaded: If False there is no thread, and the caller calls :meth:`turn`.
+
+    Attributes:
+        complete: Makes a call that tells a caller of its result: when this turn has handled all replies, or at its end; at
+            once outside of a turn. So callers whose results arrive together are woken together. Timer's thread only.
     """
 
     def __init__(self, tick_ms: int, slots: int, clock: Clock, threaded: bool) -> None:
@@ -79,7 +84,7 @@ class Loop:
         # own thread holds the lock, and post or cancel.
         self._lock: Any = native.RLock()
         self._stopped = False
-        self._selector: selectors.BaseSelector | None = None
+        self._poller: Poller | None = None
         self._waker = new_waker()
         self._inbox: deque[tuple[Callable[[], object], FailureDomain | None]] = deque()
         self._reset()
@@ -94,6 +99,8 @@ class Loop:
         self._sleeping = False
         self._woken = False
         self._wake = self._waker.wake
+        self._completed: deque[Callable[[], object]] = deque()
+        self.complete: Callable[[Callable[[], object]], object] = _at_once
 
     @property
     def in_thread(self) -> bool:
@@ -180,16 +187,12 @@ class Loop:
             handler: The callback.
             domain: Its failure domain; None if a failure leaves nothing in doubt.
         """
-        selector = self._open()
-        if sock.fileno() in selector.get_map():
-            selector.modify(sock, events, (handler, domain))
-        else:
-            selector.register(sock, events, (handler, domain))
+        self._open().watch(sock, events, (handler, domain))
 
     def unwatch(self, sock: socket.socket) -> None:
         """Stop watching ``sock``, if it is watched; to be called before it is closed. Timer's thread only."""
-        if self._selector is not None and sock.fileno() in self._selector.get_map():
-            self._selector.unregister(sock)
+        if self._poller is not None:
+            self._poller.unwatch(sock)
 
     def flush_later(self, flusher: Flusher) -> None:
         """Call ``flusher.flush()`` at the end of this turn. Timer's thread only."""
@@ -206,54 +209,92 @@ class Loop:
 
     def turn(self, *, block: bool = False) -> None:
         """Run one iteration of the loop; ``block`` allows it to sleep first."""
-        selector = self._open()
+        poller = self._poller or self._open()
+        inbox = self._inbox
         sleep_s: float | None = 0.0
-        if block:
+        if block and not inbox:
             sleep_s = self._sleep_s()
             if sleep_s != 0.0:
                 self._woken = False
                 self._sleeping = True
-                if self._inbox or self._stopped:  # posted before _sleeping was visible to other threads
+                if inbox or self._stopped:  # posted before _sleeping was visible to other threads
                     sleep_s = 0.0
-        events = selector.select(sleep_s)
+        events = poller.poll(sleep_s)
         self._sleeping = False
         self.turns += 1
         self.now = now = self.clock.now()
-        self._handle(events)
+        self.complete = self._completed.append
+        if events:
+            self._handle(poller, events)
+            if self._completed:
+                self._tell_completed()
         if now >= self._next_tick_at:
-            # A stopped process wakes after its time limits have passed: replies that arrived by `now` are read before `now`
-            # is compared with the limits.
-            handled = {key.fd for key, _ in events}
-            if late := [event for event in selector.select(0.0) if event[0].fd not in handled]:
-                self.now = self.clock.now()
-                self._handle(late)
-            self._advance(now)
-        inbox = self._inbox
-        until = time.monotonic() + _LONGEST_INBOX_S
-        for number in range(1, len(inbox) + 1):
-            call, domain = inbox.popleft()
-            guarded(domain, call)
-            # The rest of a flood of messages waits for the next turn, so that replies and renewals do not wait for it. Not
-            # in the last turn, whose messages include those that end everything.
-            if number % _INBOX_STEP == 0 and not self._stopped and time.monotonic() > until:
-                break
+            self._advance(poller, now, events)
+        if inbox:
+            self._read_inbox()
         while self._flushers:
             flushers, self._flushers = self._flushers, []
             for flusher in flushers:
-                guarded(flusher, flusher.flush)
+                try:
+                    flusher.flush()
+                except Exception as error:
+                    contain(flusher, flusher.flush, error)
+        self.complete = _at_once
+        if self._completed:
+            self._tell_completed()
 
-    def _handle(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
-        watched = self._open().get_map() if len(events) > 1 else None
-        for key, ready in events:
-            # An earlier handler may have unwatched this socket, or replaced it.
-            if watched is None or watched.get(key.fd) == key:
-                handler, domain = key.data
-                guarded(domain, handler, ready)
+    def _handle(self, poller: Poller, events: list[tuple[int, int]]) -> None:
+        watched, meanings = poller.watched, poller.meanings
+        for fd, watch, ready in [(fd, watched.get(fd), ready) for fd, ready in events]:
+            # Not the waker, nor a socket that an earlier handler has unwatched, or replaced.
+            if watch is not None and watched.get(fd) is watch:
+                handler, domain = watch
+                try:
+                    handler(meanings.get(ready, BOTH))
+                except Exception as error:
+                    contain(domain, handler, error)
 
-    def _advance(self, now: float) -> None:
+    def _read_inbox(self) -> None:
+        """Make the posted calls.
+
+        After 10 ms the rest of a flood of messages waits for the next turn, so that replies and renewals do not wait for
+        it. Not in the last turn, whose messages include those that end everything.
+        """
+        inbox = self._inbox
+        count = len(inbox)
+        until = time.monotonic() + _LONGEST_INBOX_S if count > _INBOX_STEP else math.inf
+        for number in range(1, count + 1):
+            call, domain = inbox.popleft()
+            try:
+                call()
+            except Exception as error:
+                contain(domain, call, error)
+            if number % _INBOX_STEP == 0 and not self._stopped and time.monotonic() > until:
+                break
+
+    def _tell_completed(self) -> None:
+        """Make the calls that :meth:`complete` has collected, also if one fails."""
+        completed = self._completed
+        while completed:
+            tell = completed.popleft()
+            try:
+                tell()
+            except Exception as error:
+                contain(None, tell, error)
+
+    def _advance(self, poller: Poller, now: float, handled: list[tuple[int, int]]) -> None:
         """Advance the wheel over all ticks that have passed, and dispatch the due entries."""
-        tick = max(self.scale.floor(now), self.wheel.now)
+        wheel = self.wheel
+        tick = max(self.scale.floor(now), wheel.now)
         self._next_tick_at = self.scale.seconds(tick + 1)
+        due_tick = wheel.next_due_tick()
+        if due_tick is not None and due_tick <= tick:
+            # A stopped process wakes after its time limits have passed: replies that arrived by `now` are read before `now`
+            # is compared with the limits.
+            done = {fd for fd, _ in handled}
+            if late := [event for event in poller.poll(0.0) if event[0] not in done]:
+                self.now = self.clock.now()
+                self._handle(poller, late)
         due = self.wheel.advance(tick)
         if due:
             self._dispatch(due, now)
@@ -284,22 +325,20 @@ class Loop:
             except Exception as error:
                 contain_all(group.domains(entries), group.due, error)
 
-    def _open(self) -> selectors.BaseSelector:
-        if self._selector is None:
-            self._selector = native.DefaultSelector()
-            waker = self._waker  # not self: the selector must not keep the loop alive
-            self._selector.register(waker, selectors.EVENT_READ, (lambda ready: waker.clear(), None))
-        return self._selector
+    def _open(self) -> Poller:
+        if self._poller is None:
+            self._poller = new_poller(self._waker)  # which must not keep the loop alive
+        return self._poller
 
     def _close(self) -> None:
-        selector, self._selector = self._selector, None
-        if selector is not None:
-            selector.close()
+        poller, self._poller = self._poller, None
+        if poller is not None:
+            poller.close()
 
     def __del__(self) -> None:
         if getattr(self, "_thread", None) is None:
             return
-        self._waker.wake()  # the idle thread closes its selector when it finds the loop collected
+        self._waker.wake()  # the idle thread closes its poller when it finds the loop collected
         if not sys.is_finalizing():
             NOTIFIER.post(_warn_unstopped, self.name)
 
@@ -353,13 +392,14 @@ class Loop:
     @property
     def _idle(self) -> bool:
         """True if nothing is scheduled and no socket but the waker is watched, so that only a message ends the sleep."""
-        return self.wheel.next_due_tick() is None and len(self._open().get_map()) == 1
+        return not self._open().watched and self.wheel.next_due_tick() is None
 
     def _died(self, error: BaseException) -> None:
         """Log the death of the thread, reset all but unread messages, and notify the members."""
         self.deaths += 1
         self._close()
         self.wheel.clear()  # so that no entry looks scheduled on the next wheel
+        completed = self._completed
         self._reset()
         log = partial(
             logger.critical,
@@ -369,7 +409,7 @@ class Loop:
         )
         # The log first: a caller whose lock is lost finds the cause there.
         calls: Iterator[Callable[[], object]] = itertools.chain(
-            [partial(NOTIFIER.post, log)], (member.thread_died for member in self._members)
+            [partial(NOTIFIER.post, log)], completed, (member.thread_died for member in self._members)
         )
         try:
             for call in calls:
@@ -413,7 +453,7 @@ def _run(handed_over: list[Loop]) -> None:
             loop = None
             if asleep is None:
                 return
-            asleep.selector.select()  # the next turn handles the events
+            asleep.poller.poll(None)  # ended by the waker alone: no socket is watched
             loop = reference()
     except BaseException as error:
         loop = reference()
@@ -421,7 +461,12 @@ def _run(handed_over: list[Loop]) -> None:
             loop._died(error)
             return
     if asleep is not None:
-        asleep.selector.close()
+        asleep.poller.close()
+
+
+def _at_once(call: Callable[[], object]) -> None:
+    """Make a call that tells of a result outside of a turn."""
+    call()
 
 
 def _warn_unstopped(name: str) -> None:

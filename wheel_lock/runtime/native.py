@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import ssl
 import sys
+from _socket import socket as SystemSocket
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,18 @@ if TYPE_CHECKING:
     from socket import socket
     from threading import local
     from time import sleep
+
+    epoll: Any
 else:
 
     def _original(module: str, name: str) -> Any:
         monkey = sys.modules.get("gevent.monkey")
         return getattr(import_module(module), name) if monkey is None else monkey.get_original(module, name)
+
+    try:
+        epoll = _original("select", "epoll")
+    except AttributeError:  # another system, or eventlet has removed it
+        epoll = None
 
     RLock = _original("_thread", "RLock")
     allocate_lock = _original("_thread", "allocate_lock")
@@ -37,8 +45,8 @@ else:
     sleep = _original("time", "sleep")
 
 __all__ = [
-    "DefaultSelector", "RLock", "SimpleQueue", "allocate_lock", "get_ident", "local", "sleep", "start_new_thread",
-    "threads_are_patched", "without_hub",
+    "DefaultSelector", "RLock", "SimpleQueue", "SystemSocket", "allocate_lock", "epoll", "get_ident", "local", "sleep",
+    "start_new_thread", "threads_are_patched", "without_hub",
 ]  # fmt: skip
 
 

@@ -1,0 +1,79 @@
+"""send and recv that keep the GIL, for sockets that do not block.
+
+CPython releases the GIL around each call of a socket, because it might block. A thread that computes takes it meanwhile and
+keeps it for up to ``sys.getswitchinterval()``, 5 ms; beside several such threads the way back takes 5 to 15 ms. These calls
+never block: with MSG_DONTWAIT they return at once, in about a microsecond. So they are made through ``ctypes.PyDLL``, which
+keeps the GIL. Whatever is unusual - an error, a socket that would block, much data, a socket of another kind, another
+system - is left to the socket's own methods, which also raise the right exceptions.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from wheel_lock.runtime.native import SystemSocket
+
+_MOST_BYTES = 1 << 16  # copied in one call with the GIL held
+
+_send: Any = None
+_recv: Any = None
+if sys.platform == "linux":
+    try:
+        import ctypes
+
+        _library = ctypes.PyDLL(None)
+        _send, _recv = _library.send, _library.recv
+    except (ImportError, OSError, AttributeError):  # built without ctypes, or linked without these names
+        _send = None
+    else:
+        # No ``argtypes``, which would cost as much as the rest of the call: each argument has its C type already.
+        _send.restype = _recv.restype = ctypes.c_ssize_t
+        _FLAGS = ctypes.c_int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+
+def sender(sock: socket.socket) -> Callable[[bytes], int]:
+    """Return ``sock.send`` for bytes, such that it keeps the GIL if possible."""
+    plain, fileno = sock.send, sock.fileno
+    if not _is_plain(sock):
+        return plain
+    as_size = ctypes.c_size_t
+
+    def send(data: bytes) -> int:
+        count = len(data)
+        if count <= _MOST_BYTES:
+            sent: int = _send(fileno(), data, as_size(count), _FLAGS)
+            if sent >= 0:
+                return sent
+        return plain(data)
+
+    return send
+
+
+def receiver(sock: socket.socket, most: int) -> Callable[[], bytes]:
+    """Return a function that reads up to ``most`` bytes, none at the end of the stream; it keeps the GIL if possible."""
+    plain, fileno = sock.recv, sock.fileno
+    if not _is_plain(sock) or most > _MOST_BYTES:
+        return lambda: plain(most)
+    buffer: Any = ctypes.create_string_buffer(most)
+    place, size = ctypes.byref(buffer), ctypes.c_size_t(most)
+
+    def receive() -> bytes:
+        count: int = _recv(fileno(), place, size, _FLAGS)
+        data: bytes = buffer[:count] if count >= 0 else plain(most)
+        return data
+
+    return receive
+
+
+def _is_plain(sock: Any) -> bool:
+    """Return whether ``sock`` is a stream of the system whose methods nothing, such as TLS, has replaced."""
+    kind = type(sock)
+    return (
+        _send is not None
+        and issubclass(kind, SystemSocket)
+        and kind.send is SystemSocket.send
+        and kind.recv is SystemSocket.recv
+    )

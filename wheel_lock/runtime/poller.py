@@ -1,0 +1,114 @@
+"""Pollers: which sockets are ready, and whether the waker was used. epoll directly where there is one, else a selector.
+
+The loop polls twice for each message and its reply. On an epoll a poll is one call and a dictionary; a selector makes
+lists of named tuples. Its events have no mode for a waker that is never read, which saves a system call for each wake-up.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Callable, Mapping
+
+from wheel_lock.runtime import native
+from wheel_lock.runtime.failures import FailureDomain
+from wheel_lock.runtime.waker import EventWaker, SocketWaker
+
+Watch = tuple[Callable[[int], object], FailureDomain | None]
+"""The handler of a socket, called with its events as in :mod:`selectors`, and the failure domain of that call."""
+
+_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+BOTH = _READ | _WRITE
+_EPOLLIN, _EPOLLOUT, _EPOLLET = 1, 4, 1 << 31  # as in Linux; other systems have no such names
+
+
+class SelectorPoller:
+    """A poller on the system's selector.
+
+    Args:
+        waker: Ends a poll; not reported.
+
+    Attributes:
+        watched: The watch of each socket, by descriptor. It is replaced whenever the socket is watched anew.
+        meanings: The events that a number reported by :meth:`poll` stands for; all of them, if it is missing.
+    """
+
+    meanings: Mapping[int, int] = {_READ: _READ, _WRITE: _WRITE}
+
+    def __init__(self, waker: EventWaker | SocketWaker) -> None:
+        self.watched: dict[int, Watch] = {}
+        self._waker = waker
+        self._selector: selectors.BaseSelector = native.DefaultSelector()
+        self._selector.register(waker, _READ)
+
+    def poll(self, timeout_s: float | None) -> list[tuple[int, int]]:
+        """Wait for events, at most ``timeout_s`` seconds; return the descriptors that are ready, and their events."""
+        ready = [(key.fd, events) for key, events in self._selector.select(timeout_s)]
+        waker = self._waker.fileno()
+        if any(fd == waker for fd, _ in ready):
+            self._waker.clear()
+        return ready
+
+    def watch(self, sock: socket.socket, events: int, watch: Watch) -> None:
+        """Report the ``events`` of a socket, as in :mod:`selectors`; a second call replaces the first."""
+        fd = sock.fileno()
+        if fd in self.watched:
+            self._selector.modify(sock, events)
+        else:
+            self._selector.register(sock, events)
+        self.watched[fd] = watch
+
+    def unwatch(self, sock: socket.socket) -> None:
+        """Report ``sock`` no more. No effect if it is not watched."""
+        if self.watched.pop(sock.fileno(), None) is not None:
+            self._selector.unregister(sock)
+
+    def close(self) -> None:
+        """Close the poller, but none of the sockets."""
+        self._selector.close()
+
+
+class EpollPoller:
+    """A poller on an epoll, for an :class:`EventWaker`; see :class:`SelectorPoller`.
+
+    The waker is *edge-triggered*: each use of it is reported once, so it is never read.
+    """
+
+    meanings: Mapping[int, int] = {_EPOLLIN: _READ, _EPOLLOUT: _WRITE}  # an error, or a hang-up, means both
+
+    def __init__(self, waker: EventWaker) -> None:
+        self.watched: dict[int, Watch] = {}
+        self._epoll = native.epoll()
+        self._epoll.register(waker, _EPOLLIN | _EPOLLET)
+
+    def poll(self, timeout_s: float | None) -> list[tuple[int, int]]:
+        ready: list[tuple[int, int]] = self._epoll.poll(timeout_s, len(self.watched) + 1)
+        return ready
+
+    def watch(self, sock: socket.socket, events: int, watch: Watch) -> None:
+        fd = sock.fileno()
+        mask = (events & _READ and _EPOLLIN) | (events & _WRITE and _EPOLLOUT)
+        if fd in self.watched:
+            self._epoll.modify(fd, mask)
+        else:
+            self._epoll.register(fd, mask)
+        self.watched[fd] = watch
+
+    def unwatch(self, sock: socket.socket) -> None:
+        fd = sock.fileno()
+        if self.watched.pop(fd, None) is not None:
+            try:
+                self._epoll.unregister(fd)
+            except OSError:
+                pass  # another one with this number has been closed meanwhile, as a selector also supposes
+
+    def close(self) -> None:
+        self._epoll.close()
+
+
+Poller = SelectorPoller | EpollPoller
+
+
+def new_poller(waker: EventWaker | SocketWaker) -> Poller:
+    """Return the fastest poller that this system supports."""
+    return EpollPoller(waker) if native.epoll is not None and isinstance(waker, EventWaker) else SelectorPoller(waker)
