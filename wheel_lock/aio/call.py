@@ -1,6 +1,7 @@
 """The calling task: its owner, and its wait for the timer's thread. The counterpart of sync/call.py.
 
-Results travel from the timer's thread to the event loop by ``call_soon_threadsafe``, many per call.
+Results travel from the timer's thread to the event loop by ``call_soon_threadsafe``: one call for all that a turn of the
+timer's thread completes, and for all that arrive before the event loop runs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.locks.callers import CallerFuture, Side
+from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
@@ -29,7 +31,7 @@ _CHECK_EVERY_S = 1.0  # waiting tasks check at this interval that the timer's th
 
 
 class LoopBridge:
-    """The completed futures of one event loop. One wake-up of the loop serves all that arrive before it runs."""
+    """The completed futures of one event loop."""
 
     __slots__ = ("__weakref__", "_arrived", "_called", "_check", "expected", "in_daemon", "loop")
 
@@ -37,22 +39,32 @@ class LoopBridge:
         self.loop = loop
         self.in_daemon = threading.current_thread().daemon
         self.expected: set[AsyncFuture[Any]] = set()
-        self._arrived: deque[asyncio.Future[None]] = deque()
+        self._arrived: deque[AsyncFuture[Any]] = deque()
         self._called = False
         self._check: asyncio.TimerHandle | None = None
 
-    def put(self, future: asyncio.Future[None]) -> None:
-        """Complete ``future`` on the event loop. From any thread.
-
-        Raises:
-            RuntimeError: The loop is closed.
-        """
+    def put(self, future: AsyncFuture[Any]) -> None:
+        """Add a completed future; :meth:`deliver` is to follow, once for any number of them. From any thread."""
         self._arrived.append(future)
-        if not self._called:
-            self._called = True
-            self.loop.call_soon_threadsafe(self._complete)
-        elif self.loop.is_closed():  # the earlier call will never run
-            raise RuntimeError("Event loop is closed")
+
+    def deliver(self) -> None:
+        """Have the event loop resume the tasks of all futures that have arrived. From any thread.
+
+        If it is closed, each of them is reported and given up instead.
+        """
+        if not self._arrived:
+            return  # an earlier call has served all of a turn's futures
+        try:
+            if not self._called:
+                self._called = True
+                self.loop.call_soon_threadsafe(self._complete)
+                return
+        except RuntimeError:
+            pass
+        if self.loop.is_closed():  # an earlier call will never run, either
+            while self._arrived:
+                future = self._arrived.popleft()
+                guarded(None, future.undeliverable)
 
     @uninterrupted_start
     def _complete(self) -> None:
@@ -60,8 +72,7 @@ class LoopBridge:
         try:
             arrived = self._arrived
             while arrived:
-                if not arrived[0].done():
-                    arrived[0].set_result(None)
+                arrived[0].resume()
                 arrived.popleft()
         except BaseException:
             self.loop.call_soon(self._complete)  # an interruption must not leave a task waiting
@@ -129,13 +140,21 @@ class AsyncFuture(CallerFuture[T]):
     def _tell(self) -> None:
         if self.error is not None and self.engine.exiting and self._bridge.in_daemon:
             return  # its loop's thread, a daemon, could only print it
-        try:
-            self._bridge.put(self._future)
-        except RuntimeError:
-            NOTIFIER.post(logger.info, "an event loop was closed before the result of its task arrived")
-            give_up = self._give_up  # read once: the task may be forgetting it
-            if give_up is not None:
-                give_up()
+        bridge = self._bridge
+        bridge.put(self)
+        self.engine.timer.complete(bridge.deliver)
+
+    def resume(self) -> None:
+        """Resume the task. On the event loop; may be called twice."""
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def undeliverable(self) -> None:
+        """Report the result, and give it up, because the event loop is closed. On the timer's thread."""
+        NOTIFIER.post(logger.info, "an event loop was closed before the result of its task arrived")
+        give_up = self._give_up  # read once: the task may be forgetting it
+        if give_up is not None:
+            give_up()
 
     def wait(self) -> Generator[Any, None, None]:
         bridge = self._bridge

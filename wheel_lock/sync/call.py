@@ -62,6 +62,9 @@ class SyncFuture(CallerFuture[T]):
         self._engine = engine
         self._deaths = engine.deaths
 
+    def _tell(self) -> None:
+        self._engine.timer.complete(self._notify)
+
     @uninterrupted_start
     def wait(self) -> Iterable[Any]:
         try:

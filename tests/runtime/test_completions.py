@@ -1,0 +1,123 @@
+"""Callers whose results arrive in one turn are told together, at the latest at its end."""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.background import PATIENCE_S
+from tests.support.timers import NewTimer, ask, kill, messages
+from tests.support.waiting import eventually
+from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.testing import ManualClock
+
+READ = selectors.EVENT_READ
+
+
+class Writer:
+    """Notes when it writes."""
+
+    above = None
+
+    def __init__(self, seen: list[str]) -> None:
+        self.seen = seen
+
+    def flush(self) -> None:
+        self.seen.append("writing")
+
+    def crashed(self, error: Exception) -> None: ...
+
+
+def noting(seen: list[str], what: str) -> Callable[[], None]:
+    return lambda: seen.append(what)
+
+
+def test_outside_of_a_turn_they_are_told_at_once(by_hand: HashedWheelTimer) -> None:
+    seen: list[str] = []
+    by_hand.complete(noting(seen, "told"))
+    assert seen == ["told"]
+    by_hand.turn()
+    by_hand.complete(noting(seen, "told"))
+    assert seen == ["told"] * 2
+
+
+def test_those_of_messages_are_told_when_all_is_written(by_hand: HashedWheelTimer) -> None:
+    seen: list[str] = []
+
+    def message() -> None:
+        by_hand.complete(noting(seen, "told"))
+        by_hand.flush_later(Writer(seen))
+        seen.append("message")
+
+    for _ in range(2):
+        by_hand.post(message)
+    by_hand.turn()
+    assert seen == ["message"] * 2 + ["writing"] * 2 + ["told"] * 2
+
+
+def test_those_of_replies_are_told_before_all_else(by_hand: HashedWheelTimer, clock: ManualClock) -> None:
+    seen: list[str] = []
+    pairs = [socket.socketpair() for _ in range(2)]
+
+    def reply(events: int) -> None:
+        seen.append("reply")
+        by_hand.complete(noting(seen, "told"))
+
+    for here, there in pairs:
+        by_hand.watch(here, READ, reply)
+        there.send(b"x")
+    by_hand.call_at(clock.now() + 0.01, lambda now: by_hand.complete(noting(seen, "timeout told")))
+    by_hand.post(noting(seen, "message"))
+    clock.jump(0.01)
+    by_hand.turn()
+    assert seen == ["reply", "reply", "told", "told", "message", "timeout told"]
+    for here, there in pairs:
+        by_hand.unwatch(here)
+        here.close()
+        there.close()
+
+
+def test_one_that_fails_is_logged_and_the_others_are_told(
+    by_hand: HashedWheelTimer, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+    by_hand.post(lambda: by_hand.complete(lambda: 1 // 0))
+    by_hand.post(lambda: by_hand.complete(noting(seen, "told")))
+    by_hand.turn()
+    assert seen == ["told"]
+    assert len(messages(caplog, logging.ERROR)) == 1
+
+
+def test_a_message_that_fails_does_not_keep_others_from_being_told(by_hand: HashedWheelTimer) -> None:
+    seen: list[str] = []
+
+    def fails() -> None:
+        by_hand.complete(noting(seen, "told"))
+        raise ZeroDivisionError
+
+    by_hand.post(fails)
+    by_hand.turn()
+    assert seen == ["told"]
+
+
+def test_they_are_told_although_the_thread_dies_in_that_turn(new_timer: NewTimer) -> None:
+    timer = new_timer()
+    seen: list[str] = []
+    for _ in range(2):
+        timer.post(lambda: timer.complete(noting(seen, "told")))
+
+    def die() -> None:
+        timer.complete(noting(seen, "told"))
+        raise SystemExit
+
+    timer.post(die)
+    eventually(lambda: timer.deaths == 1, PATIENCE_S)
+    eventually(lambda: len(seen) == 3, PATIENCE_S)
+    ask(timer)
+    kill(timer)
+    timer.complete(noting(seen, "at once"))
+    assert seen[-1] == "at once"
