@@ -65,8 +65,9 @@ class Loop:
         threaded: If False there is no thread, and the caller calls :meth:`turn`.
 
     Attributes:
-        complete: Makes a call that tells a caller of its result: when this turn has handled all replies, or at its end; at
-            once outside of a turn. So callers whose results arrive together are woken together. Timer's thread only.
+        complete: Makes a call that tells a caller of its result: at the end of this turn, or, if much remains to be done in
+            it, after all replies; at once outside of a turn. So callers whose results arrive together are woken together.
+            Timer's thread only.
     """
 
     def __init__(self, tick_ms: int, slots: int, clock: Clock, threaded: bool) -> None:
@@ -214,11 +215,14 @@ class Loop:
         sleep_s: float | None = 0.0
         if block and not inbox:
             sleep_s = self._sleep_s()
-            if sleep_s != 0.0:
-                self._woken = False
-                self._sleeping = True
-                if inbox or self._stopped:  # posted before _sleeping was visible to other threads
-                    sleep_s = 0.0
+        if self._completed:
+            # Those of the previous turn, right before the GIL is released: a thread that is woken earlier waits for it.
+            self._tell_completed()
+        if sleep_s != 0.0:
+            self._woken = False
+            self._sleeping = True
+            if inbox or self._stopped:  # posted before _sleeping was visible to other threads
+                sleep_s = 0.0
         events = poller.poll(sleep_s)
         self._sleeping = False
         self.turns += 1
@@ -226,9 +230,10 @@ class Loop:
         self.complete = self._completed.append
         if events:
             self._handle(poller, events)
-            if self._completed:
-                self._tell_completed()
-        if now >= self._next_tick_at:
+        ticks = now >= self._next_tick_at
+        if self._completed and (ticks or inbox):
+            self._tell_completed()  # what follows may take a while
+        if ticks:
             self._advance(poller, now, events)
         if inbox:
             self._read_inbox()
@@ -240,7 +245,7 @@ class Loop:
                 except Exception as error:
                     contain(flusher, flusher.flush, error)
         self.complete = _at_once
-        if self._completed:
+        if self._completed and not block:
             self._tell_completed()
 
     def _handle(self, poller: Poller, events: list[tuple[int, int]]) -> None:
@@ -377,6 +382,7 @@ class Loop:
             self.turn()  # handles what arrived while it slept
             while not self._stopped:
                 if self._idle:
+                    self._tell_completed()
                     self._woken = False
                     self._sleeping = True
                     if not self._inbox and not self._stopped:
