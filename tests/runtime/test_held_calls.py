@@ -1,4 +1,4 @@
-"""send and recv that keep the GIL are send and recv, and keep it."""
+"""System calls that keep the GIL do what the plain ones do, and keep it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from tests.support.waiting import eventually
 from wheel_lock.runtime import held_calls
 from wheel_lock.runtime.held_calls import receiver, sender
+from wheel_lock.runtime.waker import EventWaker
 
 MOST = 16_000
 
@@ -178,14 +179,18 @@ def test_the_gil_is_kept(kept: None, waiting_thread: Callable[[], int], request:
     here.setblocking(False)
     there.setblocking(False)
     send, receive = sender(here), receiver(there, MOST)
+    waker = EventWaker()
+    wake = waker.wake
     with here, there:
         before = waiting_thread()
         for _ in range(2000):
             send(b"x")
             receive()
+            wake()
         after = waiting_thread()
         held = held_calls._send is not None
         while not held and waiting_thread() == before:  # it does get it from the plain methods, sooner or later
             send(b"x")
             receive()
         assert not held or after == before
+    waker.close()

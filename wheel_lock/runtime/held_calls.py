@@ -1,17 +1,19 @@
-"""send and recv that keep the GIL, for sockets that do not block.
+"""System calls that keep the GIL, because they do not block: send and recv of a socket, and the write to an eventfd.
 
-CPython releases the GIL around each call of a socket, because it might block. A thread that computes takes it meanwhile and
-keeps it for up to ``sys.getswitchinterval()``, 5 ms; beside several such threads the way back takes 5 to 15 ms. These calls
-never block: with MSG_DONTWAIT they return at once, in about a microsecond. So they are made through ``ctypes.PyDLL``, which
-keeps the GIL. Whatever is unusual - an error, a socket that would block, much data, a socket of another kind, another
-system - is left to the socket's own methods, which also raise the right exceptions.
+CPython releases the GIL around each of them, because it might block. A thread that computes takes it meanwhile and keeps it
+for up to ``sys.getswitchinterval()``, 5 ms; beside several such threads the way back takes 5 to 15 ms. Here none of them
+blocks: with MSG_DONTWAIT, or on an eventfd with EFD_NONBLOCK, it returns in about a microsecond. So they are made through
+``ctypes.PyDLL``, which keeps the GIL. Whatever is unusual - an error, a socket that would block, much data, a socket of
+another kind, another system - is left to the plain methods, which also raise the right exceptions.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from wheel_lock.runtime.native import SystemSocket
@@ -20,12 +22,13 @@ _MOST_BYTES = 1 << 16  # copied in one call with the GIL held
 
 _send: Any = None
 _recv: Any = None
+_eventfd_write: Any = None
 if sys.platform == "linux":
     try:
         import ctypes
 
         _library = ctypes.PyDLL(None)
-        _send, _recv = _library.send, _library.recv
+        _send, _recv, _eventfd_write = _library.send, _library.recv, _library.eventfd_write
     except (ImportError, OSError, AttributeError):  # built without ctypes, or linked without these names
         _send = None
     else:
@@ -66,6 +69,13 @@ def receiver(sock: socket.socket, most: int) -> Callable[[], bytes]:
         return data
 
     return receive
+
+
+def event_writer(fd: int) -> Callable[[], object]:
+    """Return a function that makes an eventfd readable. It is written in C, so no signal handler runs before the write."""
+    if _send is None:
+        return partial(os.eventfd_write, fd, 1)
+    return partial(_eventfd_write, ctypes.c_int(fd), ctypes.c_uint64(1))
 
 
 def _is_plain(sock: Any) -> bool:

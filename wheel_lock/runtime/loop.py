@@ -381,7 +381,8 @@ class Loop:
         try:
             self.turn()  # handles what arrived while it slept
             while not self._stopped:
-                if self._idle:
+                if not self._open().watched and self.wheel.next_due_tick() is None:
+                    # Nothing is scheduled and no socket is watched, so that only a message ends the sleep.
                     self._tell_completed()
                     self._woken = False
                     self._sleeping = True
@@ -394,11 +395,6 @@ class Loop:
         except BaseException as error:
             self._died(error)
         return None
-
-    @property
-    def _idle(self) -> bool:
-        """True if nothing is scheduled and no socket but the waker is watched, so that only a message ends the sleep."""
-        return not self._open().watched and self.wheel.next_due_tick() is None
 
     def _died(self, error: BaseException) -> None:
         """Log the death of the thread, reset all but unread messages, and notify the members."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import _socket
 import os
 from collections.abc import Callable
-from functools import partial
+
+from wheel_lock.runtime.held_calls import event_writer
 
 
 class SocketWaker:
@@ -51,8 +52,7 @@ class EventWaker:
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # A partial of a C function, so no signal handler can run between the caller's last step and the write.
-        self.wake: Callable[[], object] = partial(os.eventfd_write, self._fd, 1)
+        self.wake: Callable[[], object] = event_writer(self._fd)
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable."""
