@@ -255,12 +255,14 @@ class WaitQueue(BaseWaitQueue):
 
     def on_message(self, message: bytes) -> None:
         """Have the head try: a message says that the lock is free. Any user who may publish can have sent it."""
-        if not self._waiters or self._yielding or self._pace.paused or self.held_here:
+        if not self._waiters or self._yielding or self._pace.paused or (self.holder is not None and self.held_here):
             return
         if self._trying is not None:
             self._called = True
+        elif self._pace.allows(self.timer.now):
+            self._try()
         else:
-            self._follow_wakeup(self, self._pace, self._try)
+            self._schedule(self, 0.0)  # no later: another process's queue may leave the lock free for one tick only
 
     def granted_to(self, lease: Lease) -> None:
         if not self._shared:
@@ -308,7 +310,6 @@ class WaitQueue(BaseWaitQueue):
             return
         self._again = self._called = self._yielding = False
         self._pace.tried(self.timer.now)
-        self.timer.wheel.cancel(self)
         head = self._head
         head.try_once(partial(self._tried, head), waiting=True)
         if head.queue is self and not head.request.future.done:
@@ -340,12 +341,15 @@ class WaitQueue(BaseWaitQueue):
         for lease in request.leases:
             if lease.key == self._key:
                 self.granted_to(lease)
-        self.remove(waiter).succeed(request.leases)
-        if self._waiters:
-            if self._shared:
-                self._try()  # there may be room for more
-            else:
-                self._look_later()
+        del self._waiters[waiter]
+        self._registry.waiting -= 1
+        waiter.succeed(request.leases)  # the rest is done while its thread wakes up
+        if not self._waiters:
+            self.close_later()
+        elif self._shared:
+            self._try()  # there may be room for more
+        else:
+            self._look_later()
 
     def _refused(self, waiter: Waiter, request: Acquire) -> None:
         self._pace.refused(self.timer.now, request.retry_ms)
@@ -364,6 +368,8 @@ class WaitQueue(BaseWaitQueue):
             self._follow_wakeup(self, self._pace, self._try)
         elif self._waiters:
             self._look_later(request.retry_ms)
+            head = self._head
+            head.prepare(partial(self._tried, head))
 
     def _look_later(self, retry_ms: int | None = None) -> None:
         """Schedule a try for when the holder's lease would end, or earlier: its release may go unheard or unpublished.

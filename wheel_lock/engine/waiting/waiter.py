@@ -83,6 +83,7 @@ class Waiter(WheelEntry):
         "_attempts",
         "_blocking",
         "_followers",
+        "_prepared",
         "_queues",
         "_request",
         "_template",
@@ -123,6 +124,7 @@ class Waiter(WheelEntry):
         self._token_given = token_given
         self._blocking = blocking
         self._request: Acquire | None = None
+        self._prepared: Acquire | None = None  # the next try
         self._followers: Parking[Waiter] | None = None  # waiters that came during its first try
         self._attempts = 0
         self._warned = False
@@ -182,14 +184,33 @@ class Waiter(WheelEntry):
 
     def try_once(self, tried: Callable[[], object], *, waiting: bool) -> None:
         """Send one acquire, ``waiting`` with a registration if the lock type has them; call ``tried()`` when it is done."""
-        future: Future[bool] = Future(partial(guarded, self, tried))
-        leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
-        self._request = request = self._new_request(leases, future, round(self.waiter_ttl_s * 1000) if waiting else 0)
+        request, self._prepared = self._prepared, None
+        if request is None or not self._fits(request):
+            request = self._new_try(tried, waiting)
+        self._request = request
         request.caller_until = self.until
         if self._blocking:
             request.on_found = self._warn_of_other_type
         self._attempts += 1
         request.begin()
+
+    def prepare(self, tried: Callable[[], object]) -> None:
+        """Make the next try, with its token, while there is time: so a wake-up is followed sooner. Nothing is sent.
+
+        The next call of ``try_once`` sends it; ``tried`` and ``waiting`` of that call must mean the same as here.
+        """
+        if self._prepared is None:
+            self._prepared = self._new_try(tried, waiting=True)
+
+    def _fits(self, prepared: Acquire) -> bool:
+        """Return whether a prepared try is still for the node on which its name lives."""
+        router, group = self.table.router, group_of(prepared.lease)
+        return router.stable or router.group_of(group, self.key) is group
+
+    def _new_try(self, tried: Callable[[], object], waiting: bool) -> Acquire:
+        future: Future[bool] = Future(partial(guarded, self, tried))
+        leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
+        return self._new_request(leases, future, round(self.waiter_ttl_s * 1000) if waiting else 0)
 
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
         return Acquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
@@ -309,7 +330,7 @@ class Waiter(WheelEntry):
 
     def _end(self) -> None:
         self.over = True
-        self.queue = None
+        self.queue = self._prepared = None
         if self.tick >= 0:
             self.table.timer.wheel.cancel(self)
             self._queues.pollers.discard(self)
