@@ -93,6 +93,13 @@ class LockType(Protocol):
         """Return the command that releases."""
         return self.release_many([lease])
 
+    def release_quietly(self, lease: Lease) -> Command:
+        """Return the command that releases and, if the lock type can do without, wakes no waiters.
+
+        For a release that is followed in the same write by the next acquire: what it woke elsewhere would be too late.
+        """
+        return self.release(lease)
+
     def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         """Return the number of subscribers that were woken, why there was nothing to release, or the server's error."""
         return replies.released_in_bulk(reply)

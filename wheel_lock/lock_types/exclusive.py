@@ -58,6 +58,9 @@ class Exclusive(LockType):
     def release(self, lease: Lease) -> Command:
         return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))
 
+    def release_quietly(self, lease: Lease) -> Command:
+        return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(b""))
+
     def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         return replies.released(reply)
 

@@ -27,6 +27,7 @@ class Fair(Exclusive):
     registers_waiters = True
     parse_acquire = LockType.parse_acquire
     release = LockType.release
+    release_quietly = LockType.release_quietly
     parse_release = LockType.parse_release
 
     def token(self) -> bytes:

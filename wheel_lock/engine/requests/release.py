@@ -17,7 +17,9 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
     """Release one lease. Nothing more is sent for it once ``future`` is completed."""
     error = table.begin_release(lease)
     if error is None:
-        Release(table, lease, future).start()
+        request = Release(table, lease, future)
+        request.quiet = table.listener.follows(lease)
+        request.start()
         table.listener.ended(lease)  # a waiter of this process tries in the same write, behind the release
     elif lease in table.swaps:
         table.swaps[lease].release(future)
@@ -26,12 +28,26 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
 
 
 class Release(LeaseRequest):
-    """The release of one lease. Its future receives None when the key is gone, or LockLost if it was another owner's."""
+    """The release of one lease. Its future receives None when the key is gone, or LockLost if it was another owner's.
 
-    __slots__ = ()
+    Attributes:
+        quiet: True if its first try need not wake waiters, because an acquire follows it in the same write.
+    """
+
+    __slots__ = ("_counts", "quiet")
+
+    def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
+        super().__init__(table, lease, future)
+        self.quiet = False
+        self._counts = True  # the reply to the latest try counts listeners
 
     def call(self) -> Command:
-        return group_of(self.lease).lock_type.release(self.lease)
+        lock_type = group_of(self.lease).lock_type
+        self._counts = not self.quiet
+        if self.quiet:
+            self.quiet = False
+            return lock_type.release_quietly(self.lease)
+        return lock_type.release(self.lease)
 
     @property
     def awaited(self) -> bool:
@@ -51,7 +67,8 @@ class Release(LeaseRequest):
             return
         self.finish()
         if not isinstance(outcome, LossReason):
-            self.table.listener.listened(self.lease, outcome)
+            if self._counts:
+                self.table.listener.listened(self.lease, outcome)
         elif self.executions <= 1:  # else "gone" and "taken" are the success of an earlier try, whose reply was lost
             self.table.mark_lost([self.lease], outcome)
             self._future.set_exception(LockLost(self.lease.name, outcome))

@@ -80,6 +80,10 @@ class WaitQueueRegistry:
             return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context", name)
         return None
 
+    def follows(self, lease: Lease) -> bool:
+        queue = self._queue_of(lease)
+        return queue is not None and queue.follows(lease)
+
     def ended(self, lease: Lease) -> None:
         if self._queues:
             guarded(self, self._ended, lease)

@@ -16,12 +16,14 @@ from functools import partial
 
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, least_s
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, least_s, node_of
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.waiter import IS_OVER, Registry, Waiter
 from wheel_lock.errors import TooManyLocks, copied
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types.base import Contention
+from wheel_lock.net.capabilities import SHARDED
+from wheel_lock.net.connection import BareCommand
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.wheel import WheelEntry
 
@@ -116,6 +118,13 @@ class BaseWaitQueue(WheelEntry):
     def on_message(self, message: bytes) -> None:
         raise NotImplementedError
 
+    def follows(self, lease: Lease) -> bool:
+        """Return whether :meth:`ended` will send an acquire behind the release of ``lease``, in the same write.
+
+        That release may wake no other waiters then. If the acquire does not come to be sent, :meth:`_wake_others` is owed.
+        """
+        return False
+
     def ended(self, lease: Lease) -> None:
         """Called when a lease of this process has ended; if it was released, the release has just been sent."""
 
@@ -162,6 +171,7 @@ class WaitQueue(BaseWaitQueue):
         "_heard_at",
         "_in_a_row",
         "_leaving",
+        "_owing",
         "_pace",
         "_rivals",
         "_shared",
@@ -179,7 +189,8 @@ class WaitQueue(BaseWaitQueue):
         self._called = False  # woken meanwhile
         self._pace = Pace(self.timer.scale.tick_s)
         self._yielding = False
-        self._rivals = 0  # other processes that listened at the last release
+        self._owing = False  # the last release woke no waiters, because a try was to follow it
+        self._rivals = 0  # other processes that listened at the last release that woke waiters
         self._in_a_row = 0
         self._heard_at = self.timer.now  # of the server's last answer; the first is the reason for this queue
         # Waiters behind the head whose time is up, and which wait for one more answer.
@@ -218,6 +229,7 @@ class WaitQueue(BaseWaitQueue):
         super().close_later()
 
     def drain(self) -> list[Waiter]:
+        self._wake_others()
         self._trying = None
         self._leaving.clear()
         return super().drain()
@@ -268,6 +280,29 @@ class WaitQueue(BaseWaitQueue):
         if not self._shared:
             self.holder = lease
 
+    def follows(self, lease: Lease) -> bool:
+        """Return whether the release of ``lease`` need not wake others; see the base class.
+
+        The first release of a row wakes them, because that counts the rivals, and so does the last one, for their sake.
+        """
+        if (
+            self._shared
+            or not self._waiters
+            or self._trying is not None
+            or self._yielding
+            or self._in_a_row == 0
+            or (self._rivals > 0 and self._in_a_row >= _IN_A_ROW - 1)
+            or (self.holder is not lease and self.held_here)
+        ):
+            return False
+        head, node = self._head, node_of(lease)
+        # A waiter for several names may be refused because of another one. On another connection, or without room on this
+        # one, the acquire would not be behind the release.
+        self._owing = (
+            head.concerns_others and head.node is node and node.connected and not (node.clogged or node.crowded)
+        )
+        return self._owing
+
     def ended(self, lease: Lease) -> None:
         """Have the head try, or, after many grants in a row within this process, let other processes try for one tick."""
         if self.held_here and self.holder is not lease:
@@ -278,12 +313,23 @@ class WaitQueue(BaseWaitQueue):
         self._in_a_row += 1
         if self._trying is not None:
             self._again = True
-        elif self._rivals > 0 and self._in_a_row >= _IN_A_ROW:
+            return
+        if self._in_a_row >= _IN_A_ROW:
             self._in_a_row = 0
-            self._yielding = True
-            self._schedule(self, self.timer.scale.tick_s)
-        else:
-            self._try()
+            if self._rivals > 0:
+                self._yielding = True
+                self._schedule(self, self.timer.scale.tick_s)
+                return
+        self._try()
+
+    def _wake_others(self) -> None:
+        """Wake the waiters of other processes now if the last release did not, and no try has followed it."""
+        if self._owing:
+            self._owing = False
+            node = self._registry.table.router.shard_of(self._key).node
+            if node.connected:
+                publish = b"SPUBLISH" if node.capability == SHARDED else b"PUBLISH"
+                node.send(BareCommand(publish, self.channel, b"0"))
 
     def on_timeout(self, now: float) -> None:
         """Have the head try: there was no wake-up for a while."""
@@ -306,14 +352,17 @@ class WaitQueue(BaseWaitQueue):
     # -- trying ------------------------------------------------------------------------------------------------------
 
     def _try(self) -> None:
-        if self._trying is not None or not self._waiters:
+        if self._trying is not None:
+            return
+        if not self._waiters:
+            self._wake_others()
             return
         self._again = self._called = self._yielding = False
         self._pace.tried(self.timer.now)
         head = self._head
         head.try_once(partial(self._tried, head), waiting=True)
-        if head.queue is self and not head.request.future.done:
-            self._trying = head.request
+        if head.queue is self and not (request := head.request).future.done:
+            self._trying = request
 
     def _tried(self, waiter: Waiter) -> None:
         if waiter.over:
@@ -323,11 +372,14 @@ class WaitQueue(BaseWaitQueue):
         error = request.future.error
         if error is None:
             self._heard_at = self.timer.now
-            for other in self._leaving.take_all():
-                if other.queue is self and other is not waiter:
-                    self.remove(other).refuse()
+            self._owing = False  # granted here, or held by another, whose release wakes others
+            if len(self._leaving):
+                for other in self._leaving.take_all():
+                    if other.queue is self and other is not waiter:
+                        self.remove(other).refuse()
         if error is not None and waiter.concerns_others and not (request.cut_short or isinstance(error, TooManyLocks)):
             self.fail(error)
+            self._wake_others()
         elif error is not None:
             self.remove(waiter).fail(error)
             self.timer.post(self._try, self)  # there may be very many, and each of them may fail at once
@@ -338,9 +390,9 @@ class WaitQueue(BaseWaitQueue):
 
     def _granted(self, waiter: Waiter, request: Acquire) -> None:
         self._pace.granted()
-        for lease in request.leases:
-            if lease.key == self._key:
-                self.granted_to(lease)
+        if not self._shared:
+            leases = request.leases
+            self.holder = leases[0] if len(leases) == 1 else next((_ for _ in leases if _.key == self._key), None)
         del self._waiters[waiter]
         self._registry.waiting -= 1
         waiter.succeed(request.leases)  # the rest is done while its thread wakes up

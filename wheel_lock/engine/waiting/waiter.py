@@ -185,7 +185,7 @@ class Waiter(WheelEntry):
     def try_once(self, tried: Callable[[], object], *, waiting: bool) -> None:
         """Send one acquire, ``waiting`` with a registration if the lock type has them; call ``tried()`` when it is done."""
         request, self._prepared = self._prepared, None
-        if request is None or not self._fits(request):
+        if request is None or not (self.table.router.stable or self._fits(request)):
             request = self._new_try(tried, waiting)
         self._request = request
         request.caller_until = self.until
@@ -204,8 +204,8 @@ class Waiter(WheelEntry):
 
     def _fits(self, prepared: Acquire) -> bool:
         """Return whether a prepared try is still for the node on which its name lives."""
-        router, group = self.table.router, group_of(prepared.lease)
-        return router.stable or router.group_of(group, self.key) is group
+        group = group_of(prepared.lease)
+        return self.table.router.group_of(group, self.key) is group
 
     def _new_try(self, tried: Callable[[], object], waiting: bool) -> Acquire:
         future: Future[bool] = Future(partial(guarded, self, tried))
