@@ -8,6 +8,7 @@ with redis-py (``bare``): a SET, a script that deletes and publishes, and one su
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -137,7 +138,7 @@ def measure(rival: str, url: str, processes: int, threads: int) -> Crowd:
     return Crowd(
         grants=grants,
         took_s=moments[-1][0] - began,
-        passed=sum(one[1] != other[1] for one, other in zip(moments, moments[1:], strict=False)),
+        passed=sum(one[1] != other[1] for one, other in itertools.pairwise(moments)),
         calls={name: stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in _COUNTED},
         client_cpu_s=client_cpu_s,
         server_cpu_s=sum(after[part] - cpu[part] for part in ("used_cpu_user", "used_cpu_sys")),
@@ -153,7 +154,9 @@ def main(url: str) -> None:
             found = measure(rival, url, processes, threads)
             total = sum(found.grants)
             calls = " ".join(f"{name} {number / total:.2f}" for name, number in found.calls.items() if number)
-            print(f"{rival:11} {processes:9} {threads:7} {total / found.took_s:8.0f} {found.passed / total:9.2f}", end="")
+            print(
+                f"{rival:11} {processes:9} {threads:7} {total / found.took_s:8.0f} {found.passed / total:9.2f}", end=""
+            )
             print(f" {min(found.grants):6} {max(found.grants):6}", end="")
             print(f" {found.client_cpu_s / total * 1e6:9.0f} {found.server_cpu_s / total * 1e6:9.0f}   {calls}")
 

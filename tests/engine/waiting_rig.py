@@ -119,8 +119,9 @@ class WaitingRig(Rig):
 
     def grant(self, wait: Wait) -> None:
         """Grant the try of a waiter, which is under way and all there is."""
-        self.server.one("acquire")
-        self.say(integer(0))
+        [command] = self.server.take()
+        assert command.what in ("SET", "acquire")
+        self.say(agreement(command))
         assert wait.granted
 
     def let_go(self, wait: Wait, listeners: int = 1) -> list[str]:

@@ -38,6 +38,7 @@ class Acquire(CallerRequest):
         "_hurried",
         "_lock_type",
         "_options",
+        "_prepared",
         "_waiter_ttl_ms",
         "caller_until",
         "cut_short",
@@ -69,6 +70,7 @@ class Acquire(CallerRequest):
         self.cut_short = False
         self._hurried = False  # the caller's time limit comes before that of requests
         self.on_found: Callable[[str], object] | None = None
+        self._prepared: Command | None = None  # the command of the first execution
         self._counted = False  # its leases are counted in LeaseTable.acquiring
         self.suspicion_s = min(self.suspicion_s, options.timeout_s / 6)
 
@@ -93,8 +95,18 @@ class Acquire(CallerRequest):
         """True if the try keeps a place in a queue at the server. Hardly any of many such tries is granted."""
         return self._waiter_ttl_ms > 0 and self._lock_type.contention is Contention.SERVER_QUEUE
 
+    @property
+    def waiting(self) -> bool:
+        """True if the try registers its waiter, or asks for the holder's remaining time."""
+        return self._waiter_ttl_ms > 0
+
+    def prepare(self) -> None:
+        """Make the command ahead of time."""
+        self._prepared = self._call(again=False)
+
     def call(self) -> Command:
-        return self._call(again=self.executions > 0)
+        again = self.executions > 0
+        return self._prepared if self._prepared is not None and not again else self._call(again=again)
 
     def _call(self, *, again: bool) -> Command:
         ttl_ms = group_of(self.leases[0]).timeout_ms

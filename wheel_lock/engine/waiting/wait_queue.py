@@ -262,8 +262,12 @@ class WaitQueue(BaseWaitQueue):
     def on_subscribed(self, holds: bool) -> None:
         """Try once more when a subscription is confirmed: earlier messages had no listener."""
         super().on_subscribed(holds)
-        if holds:
-            self.on_message(b"")
+        if not holds or not self._waiters or self._yielding or self._pace.paused or self.held_here:
+            return
+        if self._trying is not None:
+            self._called = True
+        else:
+            self._follow_wakeup(self, self._pace, self._try)
 
     def on_message(self, message: bytes) -> None:
         """Have the head try: a message says that the lock is free. Any user who may publish can have sent it."""
@@ -272,7 +276,7 @@ class WaitQueue(BaseWaitQueue):
         if self._trying is not None:
             self._called = True
         elif self._pace.allows(self.timer.now):
-            self._try()
+            self._try(woken=not self._pace.doubtful)
         else:
             self._schedule(self, 0.0)  # no later: another process's queue may leave the lock free for one tick only
 
@@ -320,7 +324,7 @@ class WaitQueue(BaseWaitQueue):
                 self._yielding = True
                 self._schedule(self, self.timer.scale.tick_s)
                 return
-        self._try()
+        self._try(woken=True)
 
     def _wake_others(self) -> None:
         """Wake the waiters of other processes now if the last release did not, and no try has followed it."""
@@ -351,7 +355,11 @@ class WaitQueue(BaseWaitQueue):
 
     # -- trying ------------------------------------------------------------------------------------------------------
 
-    def _try(self) -> None:
+    def _try(self, *, woken: bool = False) -> None:
+        """Have the head try; ``woken`` if the lock has probably been released.
+
+        Such a try is a plain SET where the lock type has one: cheaper, but its refusal does not say how long to wait.
+        """
         if self._trying is not None:
             return
         if not self._waiters:
@@ -360,7 +368,7 @@ class WaitQueue(BaseWaitQueue):
         self._again = self._called = self._yielding = False
         self._pace.tried(self.timer.now)
         head = self._head
-        head.try_once(partial(self._tried, head), waiting=True)
+        head.try_once(partial(self._tried, head), waiting=not woken or head.lock_type.registers_waiters)
         if head.queue is self and not (request := head.request).future.done:
             self._trying = request
 
@@ -419,7 +427,10 @@ class WaitQueue(BaseWaitQueue):
         elif self._called and self._waiters:
             self._follow_wakeup(self, self._pace, self._try)
         elif self._waiters:
-            self._look_later(request.retry_ms)
+            if request.retry_ms is None and not request.waiting:
+                self._schedule(self, _FIRST_LOOK_S)  # the next wake-up may come sooner than what a look would find out
+            else:
+                self._look_later(request.retry_ms)
             head = self._head
             head.prepare(partial(self._tried, head))
 

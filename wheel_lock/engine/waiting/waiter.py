@@ -184,8 +184,10 @@ class Waiter(WheelEntry):
 
     def try_once(self, tried: Callable[[], object], *, waiting: bool) -> None:
         """Send one acquire, ``waiting`` with a registration if the lock type has them; call ``tried()`` when it is done."""
-        request, self._prepared = self._prepared, None
-        if request is None or not (self.table.router.stable or self._fits(request)):
+        request = self._prepared
+        if request is not None and request.waiting is waiting:
+            self._prepared = None
+        if request is None or request.waiting is not waiting or not (self.table.router.stable or self._fits(request)):
             request = self._new_try(tried, waiting)
         self._request = request
         request.caller_until = self.until
@@ -197,10 +199,12 @@ class Waiter(WheelEntry):
     def prepare(self, tried: Callable[[], object]) -> None:
         """Make the next try, with its token, while there is time: so a wake-up is followed sooner. Nothing is sent.
 
-        The next call of ``try_once`` sends it; ``tried`` and ``waiting`` of that call must mean the same as here.
+        The next call of ``try_once`` that is not ``waiting`` (where waiters are registered: the next one) sends it; its
+        ``tried`` must mean the same as here.
         """
         if self._prepared is None:
-            self._prepared = self._new_try(tried, waiting=True)
+            self._prepared = request = self._new_try(tried, waiting=self.lock_type.registers_waiters)
+            request.prepare()
 
     def _fits(self, prepared: Acquire) -> bool:
         """Return whether a prepared try is still for the node on which its name lives."""
