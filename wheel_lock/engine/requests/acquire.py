@@ -38,7 +38,6 @@ class Acquire(CallerRequest):
         "_hurried",
         "_lock_type",
         "_options",
-        "_prepared",
         "_waiter_ttl_ms",
         "caller_until",
         "cut_short",
@@ -70,7 +69,6 @@ class Acquire(CallerRequest):
         self.cut_short = False
         self._hurried = False  # the caller's time limit comes before that of requests
         self.on_found: Callable[[str], object] | None = None
-        self._prepared: Command | None = None  # the command of the first execution
         self._counted = False  # its leases are counted in LeaseTable.acquiring
         self.suspicion_s = min(self.suspicion_s, options.timeout_s / 6)
 
@@ -100,13 +98,8 @@ class Acquire(CallerRequest):
         """True if the try registers its waiter, or asks for the holder's remaining time."""
         return self._waiter_ttl_ms > 0
 
-    def prepare(self) -> None:
-        """Make the command ahead of time."""
-        self._prepared = self._call(again=False)
-
     def call(self) -> Command:
-        again = self.executions > 0
-        return self._prepared if self._prepared is not None and not again else self._call(again=again)
+        return self._call(again=self.executions > 0)
 
     def _call(self, *, again: bool) -> Command:
         ttl_ms = group_of(self.leases[0]).timeout_ms
@@ -261,3 +254,32 @@ class Acquire(CallerRequest):
             kept = [lease for lease in self.leases if lease.state <= State.EXTENDING]
             if kept:
                 release_many(self.table, kept, Future(noop))
+
+
+class PreparedAcquire(Acquire):
+    """A try whose command is made together with it, some time before it is sent."""
+
+    __slots__ = ("_first_call",)
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        leases: Sequence[Lease],
+        options: LockOptions,
+        future: Future[bool],
+        *,
+        waiter_ttl_ms: int = 0,
+    ) -> None:
+        super().__init__(table, leases, options, future, waiter_ttl_ms=waiter_ttl_ms)
+        self._first_call = self._call(again=False)
+
+    def call(self) -> Command:
+        return super().call() if self.executions > 0 else self._first_call
+
+    def encode(self, capability: int) -> bytes:
+        if self.attempts == 0 and self._first_call.script is None:
+            self.sent_at = self.timer.now
+            self.declared = True
+            self.attempts = 1
+            return self._first_call.body
+        return super().encode(capability)

@@ -11,7 +11,7 @@ from typing import Protocol
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.acquire import Acquire
+from wheel_lock.engine.requests.acquire import Acquire, PreparedAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, acquiring_node_of, least_s, no_answer
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.state import EngineState
@@ -154,6 +154,10 @@ class Waiter(WheelEntry):
         waiter_ttl_s = max(min(self.table.state.options.fallback_s, self.options.timeout_s), _LEAST_WAITER_TTL_S)
         return max(waiter_ttl_s, 2 * (self.options.retry_every_s or 0.0))
 
+    @property
+    def _waiter_ttl_ms(self) -> int:
+        return round(self.waiter_ttl_s * 1000)
+
     def begin(self) -> None:
         """Begin to wait; a failure of the library's own code ends waits and nothing else."""
         guarded(self, self._begin)
@@ -188,7 +192,9 @@ class Waiter(WheelEntry):
         if request is not None and request.waiting is waiting:
             self._prepared = None
         if request is None or request.waiting is not waiting or not (self.table.router.stable or self._fits(request)):
-            request = self._new_try(tried, waiting)
+            future: Future[bool] = Future(partial(guarded, self, tried))
+            leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
+            request = self._new_request(leases, future, self._waiter_ttl_ms if waiting else 0)
         self._request = request
         request.caller_until = self.until
         if self._blocking:
@@ -203,18 +209,15 @@ class Waiter(WheelEntry):
         ``tried`` must mean the same as here.
         """
         if self._prepared is None:
-            self._prepared = request = self._new_try(tried, waiting=self.lock_type.registers_waiters)
-            request.prepare()
+            future: Future[bool] = Future(partial(guarded, self, tried))
+            leases = [self._another(lease) for lease in self._template]
+            waiter_ttl_ms = self._waiter_ttl_ms if self.lock_type.registers_waiters else 0
+            self._prepared = PreparedAcquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
 
     def _fits(self, prepared: Acquire) -> bool:
         """Return whether a prepared try is still for the node on which its name lives."""
         group = group_of(prepared.lease)
         return self.table.router.group_of(group, self.key) is group
-
-    def _new_try(self, tried: Callable[[], object], waiting: bool) -> Acquire:
-        future: Future[bool] = Future(partial(guarded, self, tried))
-        leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
-        return self._new_request(leases, future, round(self.waiter_ttl_s * 1000) if waiting else 0)
 
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
         return Acquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
