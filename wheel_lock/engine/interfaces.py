@@ -197,7 +197,8 @@ class LockEngine(Protocol):
     def new_wait(
         self,
         options: LockOptions,
-        leases: Sequence[Lease],
+        lease: Lease,
+        key: bytes,
         token_given: bool,
         blocking: bool,
         until: float | None,

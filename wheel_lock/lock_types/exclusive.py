@@ -30,13 +30,19 @@ class Exclusive(LockType):
     release_one = scripts.RELEASE
     release_batch = scripts.RELEASE_MANY
 
+    def queue_key(self, key: bytes) -> bytes:
+        return key  # whoever acquires it by any of these types; those of all other types begin with wheel_lock:
+
+    def plain_try(self, lease: Lease, ttl: bytes) -> bytes | None:
+        return set_if_free(lease.lease_args, ttl)
+
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """Return a plain SET, or a script that returns the holder's remaining time, or recognises its own token."""
         if waiter_ttl_ms:
             return Command(scripts.ACQUIRE, 1, 3, lease.lease_args + int_arg(ttl_ms))
         if again:
             return Command(scripts.ACQUIRE_MANY, 0, 3, int_arg(ttl_ms) + lease.lease_args)
-        return Command(None, 0, 0, set_if_free(lease.lease_args, ttl_ms))
+        return Command(None, 0, 0, set_if_free(lease.lease_args, int_arg(ttl_ms)))
 
     def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """Parse OK or nil from SET, a list of exceptions or the holder's remaining time from the scripts."""
@@ -90,6 +96,7 @@ class Fenced(Exclusive):
 
     name = "fenced"
     fenced = True
+    plain_try = LockType.plain_try
     parse_acquire = LockType.parse_acquire
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
@@ -103,6 +110,7 @@ class Everlasting(Exclusive):
     """An exclusive lock without an expiry: held until it is released, also by a holder that crashed. For redis_lock."""
 
     name = "everlasting"
+    plain_try = LockType.plain_try
     parse_acquire = LockType.parse_acquire
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:

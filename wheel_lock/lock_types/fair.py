@@ -25,6 +25,8 @@ class Fair(Exclusive):
     name = "fair"
     contention = Contention.SERVER_QUEUE
     registers_waiters = True
+    queue_key = LockType.queue_key
+    plain_try = LockType.plain_try
     parse_acquire = LockType.parse_acquire
     release = LockType.release
     parse_release = LockType.parse_release

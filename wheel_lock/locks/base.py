@@ -105,8 +105,9 @@ class BaseLock(Side):
         options, engine = self._options, self._engine
         blocking, until = time_limit(engine, options, blocking, limit)
         self._check_not_held()
-        lease = self._new_lease(lock_name(self.name), token)
-        return engine.new_wait(options, (lease,), token is not None, blocking, until, future)
+        key = lock_name(self.name)
+        lease = self._new_lease(key, token)
+        return engine.new_wait(options, lease, key, token is not None, blocking, until, future)
 
     def _check_not_held(self) -> None:
         """Raise LockAlreadyHeld if the caller holds the lock."""

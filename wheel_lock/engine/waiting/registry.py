@@ -7,7 +7,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.fair_queue import FairWaitQueue
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue, WaitQueue
-from wheel_lock.engine.waiting.waiter import Waiter
+from wheel_lock.engine.waiting.waiter import FirstWaiter, Waiter
 from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError, copied, internal_error
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention
@@ -36,7 +36,7 @@ class WaitQueueRegistry:
     def after_fork_in_child(self) -> None:
         """Drop all waiters without completing them, in a forked child."""
         self._queues: dict[bytes, BaseWaitQueue] = {}
-        self.in_flight: dict[bytes, Waiter] = {}
+        self.in_flight: dict[bytes, FirstWaiter] = {}
         self.pollers: set[Waiter] = set()
         self.waiting = 0
 
@@ -117,7 +117,7 @@ class WaitQueueRegistry:
         wheel = self.table.timer.wheel
         for queue in self._queues.values():
             waiters.extend(queue.drain())
-        for first in list(self.in_flight.values()):
+        for first in [first.as_waiter() for first in list(self.in_flight.values())]:
             waiters.append(first)
             waiters.extend(first.take_followers())
         self.pollers.clear()
