@@ -63,15 +63,18 @@ class LeaseTable(HeldLeases):
         Returns:
             False if the leases, or their hold limit, have run out before the reply was read.
         """
-        state, timer = self.state, self.timer
-        latest = latest_grant(sent_at, options.timeout_s, options.max_hold_s, timer.scale.tick_s)
-        if state.closed or timer.clock.now() >= latest:
+        state, timer, timeout_s = self.state, self.timer, options.timeout_s
+        if state.closed:
             return False
-        limits = None
+        now, limits = timer.clock.now(), None
+        # Within half of its time a lease without a hold limit was never granted too late.
+        maybe_late = now >= sent_at + timeout_s / 2 or options.max_hold_s is not None
+        if maybe_late and now >= latest_grant(sent_at, timeout_s, options.max_hold_s, timer.scale.tick_s):
+            return False
         if options.renew_every_s is None or options.max_renewals is not None or options.max_hold_s is not None:
             hold_until = float("inf") if options.max_hold_s is None else sent_at + options.max_hold_s
             limits = Limits(0 if options.renew_every_s is None else options.max_renewals, hold_until)
-        if not grant_all(leases, sent_at, options.timeout_s, limits):
+        if not grant_all(leases, sent_at, timeout_s, limits):
             self.mark_lost(leases, LossReason.INTERNAL_ERROR)
             return False
         if len(leases) == 1:

@@ -14,7 +14,17 @@ from wheel_lock.lock_types.base import FENCE_TTL_MS, Contention, LockType
 from wheel_lock.lock_types.replies import NO_FENCE, REFUSED, Refusal
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key
-from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, bulk_string, command, exceptions, int_arg, set_if_free
+from wheel_lock.protocol.resp import (
+    GONE,
+    MalformedReply,
+    Reply,
+    bulk_string,
+    command,
+    exceptions,
+    int_arg,
+    name_in,
+    set_if_free,
+)
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
@@ -62,7 +72,9 @@ class Exclusive(LockType):
         raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
 
     def release(self, lease: Lease) -> Command:
-        return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))
+        wire = lease.lease_args
+        channel = self.wake_channel(name_in(wire))
+        return Command(self.release_one, 1, 3, b"%b$%d\r\n%b\r\n" % (wire, len(channel), channel))
 
     def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         return replies.released(reply)
