@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import LockEngine, group_of
+from wheel_lock.engine.interfaces import LeaseGroup, LockEngine
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
@@ -74,8 +74,8 @@ class Engine(EngineState):
         future: Future[Sequence[Lease] | None],
     ) -> FirstTry | Waiter:
         """Return a caller's wait for the lock with this key, ready to begin; see :class:`Waiter`. From any thread."""
-        queues = self.wait_queues
-        queued = group_of(lease).lock_type.contention is Contention.SERVER_QUEUE
+        group: LeaseGroup = lease.group  # type: ignore[assignment]
+        queues, queued = self.wait_queues, group.lock_type.contention is Contention.SERVER_QUEUE
         if queued or self.options.min_replicas or options.retry_every_s is not None:
             return Waiter(queues, options, (lease,), token_given, blocking, until, future)
         return FirstTry(queues, options, lease, key, token_given, blocking, until, future)

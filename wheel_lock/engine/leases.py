@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of
+from wheel_lock.engine.interfaces import LeaseGroup, LeaseListener, PendingSwap, Router, group_of
 from wheel_lock.engine.loss_events import log_illegal
 from wheel_lock.engine.state import EngineState, HeldLeases
 from wheel_lock.errors import LossReason, WheelLockError
@@ -82,7 +82,8 @@ class LeaseTable(HeldLeases):
         else:
             self.held.update(dict.fromkeys(leases))
         state.counters.acquired += len(leases)
-        renewer = group_of(leases[0]).renewer
+        group: LeaseGroup = leases[0].group  # type: ignore[assignment]
+        renewer = group.renewer
         renewer.begin(leases, sent_at)
         renewer.server_is_well()
         self.router.watch_master()
@@ -113,7 +114,8 @@ class LeaseTable(HeldLeases):
         """End the renewal of a held lease that its holder releases or exports; return why that is impossible, or None."""
         error = self.check_owned(lease)
         if error is None:
-            group_of(lease).renewer.untrack(lease)
+            group: LeaseGroup = lease.group  # type: ignore[assignment]
+            group.renewer.untrack(lease)
             lease.transition(event)
             self.held.pop(lease, None)
         return error

@@ -55,7 +55,7 @@ class HeldLeases:
     def check_owned(self, lease: Lease) -> WheelLockError | None:
         """Return why ``lease`` cannot be released or extended, or None if it can. A lapsed lease is marked lost."""
         if lease.state <= EXTENDING and lease.is_valid(self.timer.clock.now()):
-            return None
+            return None  # first: each release passes here
         if not lease.group.alive:
             return LockLost(lease.name, lease.loss or LossReason.FORKED)
         if lease.state <= EXTENDING:

@@ -434,7 +434,7 @@ class LeaseRequest(CallerRequest):
     __slots__ = ("_future", "lease")
 
     def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
-        group: LeaseGroup = lease.group  # type: ignore[assignment]  # as group_of() says, for one call less
+        group: LeaseGroup = lease.group  # type: ignore[assignment]
         CallerRequest.__init__(self, table, group.renewer.node, lease.name)
         self._future = future
         self.lease = lease

@@ -28,10 +28,16 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
 class Release(LeaseRequest):
     """The release of one lease. Its future receives None when the key is gone, or LockLost if it was another owner's."""
 
-    __slots__ = ()
+    __slots__ = ("_lock_type",)
+
+    may_wait = False
+
+    def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
+        super().__init__(table, lease, future)
+        self._lock_type = group_of(lease).lock_type
 
     def call(self) -> Command:
-        return group_of(self.lease).lock_type.release(self.lease)
+        return self._lock_type.release(self.lease)
 
     @property
     def awaited(self) -> bool:
@@ -40,10 +46,10 @@ class Release(LeaseRequest):
     @property
     def repeatable(self) -> bool:
         # Another owner may have set the same caller token by the next try.
-        return group_of(self.lease).lock_type.unique_tokens
+        return self._lock_type.unique_tokens
 
     def value_reply(self, reply: Reply) -> None:
-        outcome = group_of(self.lease).lock_type.parse_release(reply)
+        outcome = self._lock_type.parse_release(reply)
         if self.finished:
             return
         if isinstance(outcome, ServerError):

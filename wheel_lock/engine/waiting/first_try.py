@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
@@ -44,7 +44,7 @@ class FirstTry(Acquire):
         future: Future[Sequence[Lease] | None],
     ) -> None:
         # Not through super(): most acquires make one of these, and no other request.
-        group = group_of(lease)
+        group: LeaseGroup = lease.group  # type: ignore[assignment]
         self._registry = queues
         self.table = table = queues.table
         self.timer = timer = table.timer
@@ -111,7 +111,7 @@ class FirstTry(Acquire):
     def encode(self, capability: int) -> bytes:
         if self.attempts == 0:
             lease = self.leases[0]
-            data = self._lock_type.plain_try(lease, group_of(lease).ttl)
+            data = self._lock_type.plain_try(lease, lease.group.ttl)  # type: ignore[attr-defined]
             if data is not None:
                 self.sent_at = self.timer.now
                 self.declared = True
@@ -143,7 +143,7 @@ class FirstTry(Acquire):
         in_flight = self._registry.in_flight
         if in_flight.get(self.queue_key) is self:
             del in_flight[self.queue_key]
-        super().finish()
+        Acquire.finish(self)
 
     def give_up(self) -> None:
         """End the wait of a caller that does not wait any more: undo what was granted, or may have been."""
