@@ -102,6 +102,10 @@ class LockType(Protocol):
         """Return the command that releases."""
         return self.release_many([lease])
 
+    def keyed_release(self, lease: Lease, capability: int) -> bytes | None:
+        """Return :meth:`release`, encoded for a server's capability, if it always declares its keys; else None."""
+        return None
+
     def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         """Return the number of subscribers that were woken, why there was nothing to release, or the server's error."""
         return replies.released_in_bulk(reply)

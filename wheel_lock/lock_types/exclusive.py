@@ -22,7 +22,6 @@ from wheel_lock.protocol.resp import (
     command,
     exceptions,
     int_arg,
-    name_in,
     set_if_free,
 )
 from wheel_lock.protocol.scripts import Command
@@ -72,9 +71,13 @@ class Exclusive(LockType):
         raise MalformedReply(f"{reply!r:.40} is no reply to an acquire")
 
     def release(self, lease: Lease) -> Command:
-        wire = lease.lease_args
-        channel = self.wake_channel(name_in(wire))
-        return Command(self.release_one, 1, 3, b"%b$%d\r\n%b\r\n" % (wire, len(channel), channel))
+        return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))
+
+    def keyed_release(self, lease: Lease, capability: int) -> bytes | None:
+        channel = self.wake_channel(lease.key)
+        return self.release_one.form(capability).call(
+            1, 3, b"%b$%d\r\n%b\r\n" % (lease.lease_args, len(channel), channel)
+        )
 
     def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         return replies.released(reply)

@@ -29,6 +29,7 @@ class Fair(Exclusive):
     plain_try = LockType.plain_try
     parse_acquire = LockType.parse_acquire
     release = LockType.release
+    keyed_release = LockType.keyed_release
     parse_release = LockType.parse_release
 
     def token(self) -> bytes:

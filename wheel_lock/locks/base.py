@@ -61,6 +61,7 @@ class BaseLock(Side):
         "_adopted",
         "_engine",
         "_group",
+        "_key",
         "_lease",
         "_lock_type",
         "_on_lost",
@@ -76,6 +77,7 @@ class BaseLock(Side):
         self._others: dict[Owner, Lease] | None = None
         self._adopted: Lease | None = None
         self._group: Group | None = None
+        self._key: bytes | None = None
         self._engine = engine
         self._lock_type = lock_type
         self._options = options
@@ -110,7 +112,9 @@ class BaseLock(Side):
         latest = self._lease
         if latest is not None and (latest.state <= EXTENDING or self._others is not None):
             self._check_not_held()
-        key = lock_name(self.name)
+        key = self._key
+        if key is None:
+            self._key = key = lock_name(self.name)
         lease = self._new_lease(key, token)
         return engine.new_wait(options, lease, key, token is not None, blocking, until, future)
 

@@ -52,7 +52,6 @@ def begin_acquire(
     """
     granted: CallerFuture[Sequence[Lease] | None] = lock._new_future()
     wait = lock._new_waiter(blocking, limit, token, granted)
-    granted.if_undeliverable(wait.give_up)
     try:
         lock._engine.submit(wait.begin)
         return granted, wait
@@ -78,6 +77,7 @@ def acquire(
     granted, wait = begun
     leases = None
     try:
+        granted.if_undeliverable(wait.give_up)  # early enough: an event loop is not closed while it runs this
         yield from granted.wait()
         leases = granted.result()
         if leases is not None:

@@ -56,7 +56,7 @@ def wake_channel(name: bytes, group: bytes = b"") -> bytes:
         group: The group of waiters, if the lock has several.
     """
     if name and b"{" not in name and b"}" not in name:  # as companion() does: each release passes here
-        return b"%b%b{%b}" % (_WAKE, group, name)
+        return _WAKE + group + b"{" + name + b"}"
     return companion(_WAKE + group, name)
 
 

@@ -67,7 +67,7 @@ def name_in(data: bytes) -> bytes:
 
 def set_if_free(lease_args: bytes, ttl: bytes) -> bytes:
     """Encode ``SET name token NX PX ttl``, the latter encoded: the same bytes that redis-py's Lock sends."""
-    return b"*6\r\n$3\r\nSET\r\n%b$2\r\nNX\r\n$2\r\nPX\r\n%b" % (lease_args, ttl)
+    return b"*6\r\n$3\r\nSET\r\n" + lease_args + b"$2\r\nNX\r\n$2\r\nPX\r\n" + ttl  # faster than formatting
 
 
 LONG_TEXT = 1000

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import LeaseGroup, Shard, group_of
+from wheel_lock.engine.interfaces import Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import Lease
@@ -434,8 +434,7 @@ class LeaseRequest(CallerRequest):
     __slots__ = ("_future", "lease")
 
     def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
-        group: LeaseGroup = lease.group  # type: ignore[assignment]
-        CallerRequest.__init__(self, table, group.renewer.node, lease.name)
+        super().__init__(table, node_of(lease), lease.name)
         self._future = future
         self.lease = lease
 

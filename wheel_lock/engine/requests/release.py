@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import LeaseRequest
+from wheel_lock.engine.requests.base import CallerRequest, LeaseRequest
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.protocol.resp import Reply
@@ -33,8 +33,22 @@ class Release(LeaseRequest):
     may_wait = False
 
     def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
-        super().__init__(table, lease, future)
-        self._lock_type = group_of(lease).lock_type
+        # Not through super(), as in CallerRequest.
+        group: LeaseGroup = lease.group  # type: ignore[assignment]
+        CallerRequest.__init__(self, table, group.renewer.node, lease.name)
+        self._future = future
+        self.lease = lease
+        self._lock_type = group.lock_type
+
+    def encode(self, capability: int) -> bytes:
+        if self.attempts == 0:
+            data = self._lock_type.keyed_release(self.lease, capability)
+            if data is not None:
+                self.sent_at = self.timer.now
+                self.declared = True
+                self.attempts = 1
+                return data
+        return super().encode(capability)
 
     def call(self) -> Command:
         return self._lock_type.release(self.lease)
