@@ -165,8 +165,7 @@ class TaskSide(Side):
 
     __slots__ = ()
 
-    def _new_future(self) -> CallerFuture[Any]:
-        return AsyncFuture(self._engine)
+    _future_class = AsyncFuture
 
 
 @uninterrupted_start

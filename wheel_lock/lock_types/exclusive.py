@@ -16,6 +16,8 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key
 from wheel_lock.protocol.resp import (
     GONE,
+    IF_FREE,
+    SET,
     MalformedReply,
     Reply,
     bulk_string,
@@ -43,7 +45,7 @@ class Exclusive(LockType):
         return key  # whoever acquires it by any of these types; those of all other types begin with wheel_lock:
 
     def plain_try(self, lease: Lease, ttl: bytes) -> bytes | None:
-        return set_if_free(lease.lease_args, ttl)
+        return SET + lease.lease_args + IF_FREE + ttl  # as set_if_free()
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """Return a plain SET, or a script that returns the holder's remaining time, or recognises its own token."""

@@ -180,8 +180,9 @@ class BaseLock(Side):
     def _take(self, lease: Lease) -> None:
         """Keep a new lease. The leases of other owners are kept, too, so that each owner sees the loss of its own."""
         with _taking:
-            if self._lease is None:
-                self._lease = lease
+            old, owner = self._lease, lease.owner
+            if old is None or (old.owner is owner and owner is not NOBODY):
+                self._lease = lease  # as _keep() does
             else:
                 self._keep(lease)
 

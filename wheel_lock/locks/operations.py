@@ -50,7 +50,7 @@ def begin_acquire(
 
     Nothing that can be interrupted may lie between the return and the ``try`` in which the future is awaited.
     """
-    granted: CallerFuture[Sequence[Lease] | None] = lock._new_future()
+    granted: CallerFuture[Sequence[Lease] | None] = lock._future_class(lock._engine)
     wait = lock._new_waiter(blocking, limit, token, granted)
     try:
         lock._engine.submit(wait.begin)
@@ -99,7 +99,7 @@ def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = Fa
         lease = lock._changeable(lease, "release") if left else lock._to_release()
         if lease is None:
             return None
-        released: CallerFuture[None] = lock._new_future()
+        released: CallerFuture[None] = lock._future_class(lock._engine)
         lock._engine.submit(partial(lock._engine.release, lease, released))
         lock._count_off(lease)
         return released

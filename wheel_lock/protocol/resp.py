@@ -65,9 +65,13 @@ def name_in(data: bytes) -> bytes:
     return data[end + 2 : end + 2 + int(data[1:end])]
 
 
+SET = b"*6\r\n$3\r\nSET\r\n"
+IF_FREE = b"$2\r\nNX\r\n$2\r\nPX\r\n"
+
+
 def set_if_free(lease_args: bytes, ttl: bytes) -> bytes:
     """Encode ``SET name token NX PX ttl``, the latter encoded: the same bytes that redis-py's Lock sends."""
-    return b"*6\r\n$3\r\nSET\r\n" + lease_args + b"$2\r\nNX\r\n$2\r\nPX\r\n" + ttl  # faster than formatting
+    return SET + lease_args + IF_FREE + ttl  # faster than formatting
 
 
 LONG_TEXT = 1000
