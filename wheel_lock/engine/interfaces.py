@@ -75,7 +75,7 @@ def shard_at(node: Node) -> Shard:
 
 
 def group_of(lease: Lease) -> LeaseGroup:
-    """Return the group of a lease that an engine has made."""
+    """Return the group of a lease that an engine has made. (Each acquire and release does without this call.)"""
     return lease.group  # type: ignore[return-value]
 
 
@@ -198,7 +198,8 @@ class LockEngine(Protocol):
     def new_wait(
         self,
         options: LockOptions,
-        leases: Sequence[Lease],
+        lease: Lease,
+        key: bytes,
         token_given: bool,
         blocking: bool,
         until: float | None,

@@ -88,8 +88,7 @@ class ThreadSide(Side):
 
     __slots__ = ()
 
-    def _new_future(self) -> CallerFuture[Any]:
-        return SyncFuture(self._engine)
+    _future_class = SyncFuture
 
 
 @uninterrupted_start

@@ -21,7 +21,7 @@ CHANNEL = "wheel_lock:wake:{a}"
 
 def test_a_free_lock_is_simply_set_and_nobody_listens(rig: WaitingRig) -> None:
     wait = rig.wait("a")
-    assert rig.server.one("SET").pairs == [(b"a", wait.acquisition.request.lease.token)]
+    assert rig.server.one("SET").pairs == [(b"a", wait.request.lease.token)]
     rig.say(OK)
     assert wait.granted
     assert rig.connector.listeners.servers == []
@@ -475,7 +475,7 @@ def test_what_comes_due_in_the_same_step_does_not_close_a_line_twice(rig: Waitin
 def test_a_grant_that_nobody_can_be_told_of_is_released_and_the_next_gets_his_turn(rig: WaitingRig) -> None:
     first = rig.waiter("a")
     future: Future[object] = Future(lambda: rig.lines and first.acquisition.give_up())
-    first.acquisition.future = future  # type: ignore[assignment]  # as asyncio's, whose event loop is closed
+    first.acquisition._caller = future  # type: ignore[union-attr]  # as asyncio's, whose event loop is closed
     rig.post(first.acquisition.begin)
     second = rig.wait("a")
     rig.refuse()

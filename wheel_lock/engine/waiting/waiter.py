@@ -42,12 +42,18 @@ class QueueOfWaiters(Protocol):
     def granted_to(self, lease: Lease) -> None: ...
 
 
+class FirstWaiter(Protocol):
+    """What makes the first try of a name: a ``Waiter``, or a ``FirstTry`` that nothing unusual has happened to."""
+
+    def as_waiter(self) -> Waiter: ...
+
+
 class Registry(Protocol):
     """The wait queues of one engine, as waiters and queues see them; implemented by ``WaitQueueRegistry``."""
 
     table: LeaseTable
     pubsub: PubSub
-    in_flight: dict[bytes, Waiter]
+    in_flight: dict[bytes, FirstWaiter]
     pollers: set[Waiter]
     waiting: int
 
@@ -176,15 +182,28 @@ class Waiter(WheelEntry):
         if wait_queues.find(self.queue_key) is not None:
             self._join_queue()
             return
-        ahead = self if contention is Contention.SHARED else wait_queues.in_flight.setdefault(self.queue_key, self)
-        if ahead is self:
+        first = self if contention is Contention.SHARED else wait_queues.in_flight.setdefault(self.queue_key, self)
+        if first is self:
             self.try_once(self._answered, waiting=False)
             return
+        ahead = first.as_waiter()
         if ahead._followers is None:
             ahead._followers = Parking(IS_OVER)
         ahead._followers.append(self)
         if self.until is not None:
             self.wait_until(max(self.until, self.began_at + least_s(self.node)))
+
+    def as_waiter(self) -> Waiter:
+        return self
+
+    def take_over(self, first: Acquire, began_at: float) -> None:
+        """Go on with a first try that was begun without this waiter, at ``began_at``."""
+        self._request = first
+        self._attempts = 1
+        self.began_at = began_at
+        first.future = Future(partial(guarded, self, self._answered))
+        if self._blocking:
+            first.on_found = self._warn_of_other_type
 
     def try_once(self, tried: Callable[[], object], *, waiting: bool) -> None:
         """Send one acquire, ``waiting`` with a registration if the lock type has them; call ``tried()`` when it is done."""
@@ -402,7 +421,7 @@ class Waiter(WheelEntry):
             self._clean_up_registration()
             request.future = Future(noop)
             in_flight = not request.finished
-            request.give_up()
+            request.abandon()
             if in_flight and not request.attempts:
                 self._clean_up_registration()  # of earlier tries: this one was never sent, and so undoes nothing
             self._request = None
