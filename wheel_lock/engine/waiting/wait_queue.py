@@ -275,10 +275,8 @@ class WaitQueue(BaseWaitQueue):
             return
         if self._trying is not None:
             self._called = True
-        elif self._pace.allows(self.timer.now):
-            self._try(woken=not self._pace.doubtful)
         else:
-            self._schedule(self, 0.0)  # no later: another process's queue may leave the lock free for one tick only
+            self._follow_wakeup(self, self._pace, self._try_woken)
 
     def granted_to(self, lease: Lease) -> None:
         if not self._shared:
@@ -355,6 +353,9 @@ class WaitQueue(BaseWaitQueue):
 
     # -- trying ------------------------------------------------------------------------------------------------------
 
+    def _try_woken(self) -> None:
+        self._try(woken=not self._pace.doubtful)
+
     def _try(self, *, woken: bool = False) -> None:
         """Have the head try; ``woken`` if the lock has probably been released.
 
@@ -367,7 +368,7 @@ class WaitQueue(BaseWaitQueue):
             return
         self._again = self._called = self._yielding = False
         self._pace.tried(self.timer.now)
-        head = self._head
+        head = next(iter(self._waiters))
         head.try_once(partial(self._tried, head), waiting=not woken or head.lock_type.registers_waiters)
         if head.queue is self and not (request := head.request).future.done:
             self._trying = request
@@ -400,7 +401,7 @@ class WaitQueue(BaseWaitQueue):
         self._pace.granted()
         if not self._shared:
             leases = request.leases
-            self.holder = leases[0] if len(leases) == 1 else next((_ for _ in leases if _.key == self._key), None)
+            self.holder = leases[0] if len(leases) == 1 else next(lease for lease in leases if lease.key == self._key)
         del self._waiters[waiter]
         self._registry.waiting -= 1
         waiter.succeed(request.leases)  # the rest is done while its thread wakes up
@@ -425,13 +426,14 @@ class WaitQueue(BaseWaitQueue):
         if self._again:
             self._try()
         elif self._called and self._waiters:
-            self._follow_wakeup(self, self._pace, self._try)
+            self._follow_wakeup(self, self._pace, self._try_woken)
         elif self._waiters:
+            head = self._head
             if request.retry_ms is None and not request.waiting:
-                self._schedule(self, _FIRST_LOOK_S)  # the next wake-up may come sooner than what a look would find out
+                # A look would find out for how long, but the next wake-up may come sooner.
+                self._schedule(self, min(head.options.fallback_s or _FIRST_LOOK_S, _FIRST_LOOK_S))
             else:
                 self._look_later(request.retry_ms)
-            head = self._head
             head.prepare(partial(self._tried, head))
 
     def _look_later(self, retry_ms: int | None = None) -> None:

@@ -210,7 +210,11 @@ class Waiter(WheelEntry):
         request = self._prepared
         if request is not None and request.waiting is waiting:
             self._prepared = None
-        if request is None or request.waiting is not waiting or not (self.table.router.stable or self._fits(request)):
+            if not (self.table.router.stable or self._fits(request)):
+                request = None
+        else:
+            request = None
+        if request is None:
             future: Future[bool] = Future(partial(guarded, self, tried))
             leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
             request = self._new_request(leases, future, self._waiter_ttl_ms if waiting else 0)
