@@ -223,7 +223,8 @@ class Lease(WheelEntry):
     @property
     def key(self) -> bytes:
         """The lock's name as the server stores it."""
-        return name_in(self.lease_args)
+        name = self.name
+        return name.encode() if type(name) is str else name_in(self.lease_args)
 
     @property
     def token(self) -> bytes:
@@ -306,15 +307,16 @@ def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits:
     deadline = local_deadline(sent_at, timeout_s)
     if limits is not None:
         deadline = min(deadline, limits.hold_until)
-    granted, pending, all_pending = Event.GRANTED, State.PENDING, True
+    pending, held, all_pending = State.PENDING, HELD, True
     for lease in leases:
         if lease.state is pending:
             # Before the state: another thread must not see it held with a deadline that has passed.
             lease.acquired_at = sent_at
             lease.limits = limits
             lease.deadline = deadline
-        if not lease.transition(granted):
-            all_pending = False
+            lease.state = held  # faster than a table lookup per lease
+        else:
+            all_pending = lease.transition(Event.GRANTED)  # illegal in any other state
     return all_pending
 
 

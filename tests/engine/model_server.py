@@ -156,8 +156,12 @@ class ModelServer:
         value = self.value(name)
         if value == token:
             self._delete("release", name, token)
-            return integer(1 + self.publish(command.arguments[2]))
+            channel = command.arguments[2]
+            return integer(1 + (self.publish(channel) if channel else 0))
         return integer(0 if value is None else -1)
+
+    def _publish(self, command: Command) -> bytes:
+        return integer(self.publish(command.arguments[0]))
 
     def _release_many(self, command: Command) -> bytes:
         odd: list[int | str] = []

@@ -219,7 +219,7 @@ def test_what_an_earlier_try_has_left_there_is_taken_back_though_the_latest_is_n
         ask(rig, FEW)
         rig.server.take()
         rig.go_on(0.2)  # it is to be heard of again, and there is no room
-        assert not wait.acquisition.request.attempts
+        assert not wait.request.attempts
         rig.give_up(wait)
         assert rig.server.one("release_fair").names == ["order"]
 
@@ -241,7 +241,7 @@ def test_behind_one_who_asks_for_the_first_time_those_who_left_are_forgotten() -
         first = rig.wait("a")
         for _ in range(3000):
             rig.give_up(rig.wait("a"))
-        behind = first.acquisition._followers
+        behind = first.acquisition.as_waiter()._followers
         assert behind is not None
         assert len(behind) < 600
 

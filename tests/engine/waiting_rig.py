@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from tests.engine.model_server import Subscriptions, message
 from tests.engine.rig import NIL, TAKEN, Command, Rig, ScriptedServer, agreement, array, integer
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.acquire import Acquire
+from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue
 from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.lease import NOBODY, Lease, Owner
@@ -22,13 +24,34 @@ class Wait(NamedTuple):
     """A caller's wait for one lock."""
 
     name: str
-    acquisition: Waiter
+    acquisition: FirstTry | Waiter
     future: Future[Sequence[Lease] | None]
 
     @property
     def goes_on(self) -> bool:
         """Whether its caller waits still."""
-        return not self.future.done and not self.acquisition.over
+        return not self.future.done and not self.over
+
+    @property
+    def waiter(self) -> Waiter | None:
+        """What goes on with the wait, or None as long as it is its first try."""
+        return self.acquisition._waiter if isinstance(self.acquisition, FirstTry) else self.acquisition
+
+    @property
+    def over(self) -> bool:
+        """Whether it is over for the engine."""
+        if self.waiter is None:
+            assert isinstance(self.acquisition, FirstTry)
+            return self.acquisition.finished
+        return self.waiter.over
+
+    @property
+    def request(self) -> Acquire:
+        """Its latest try."""
+        if self.waiter is None:
+            assert isinstance(self.acquisition, FirstTry)
+            return self.acquisition
+        return self.waiter.request
 
     @property
     def error(self) -> Exception | None:
@@ -89,7 +112,7 @@ class WaitingRig(Rig):
         until = None if blocking_timeout is None else self.now + blocking_timeout
         future: Future[Sequence[Lease] | None] = Future(told)
         given, blocking = token is not None, options.blocking
-        acquisition = Waiter(self.engine.wait_queues, options, (lease,), given, blocking, until, future)
+        acquisition = self.engine.new_wait(options, lease, lease.key, given, blocking, until, future)
         wait = Wait(name, acquisition, future)
         lease.on_lost = lambda event: self._note(wait.lease, event)
         return wait
@@ -107,7 +130,7 @@ class WaitingRig(Rig):
         self.listen()
         self.refuse()
         assert self.server.take() == []
-        assert self.first(name) is wait.acquisition
+        assert self.first(name) is wait.waiter
         return wait
 
     def hold_first(self, name: str, timeout: float = 3.0, **terms: Any) -> Wait:
@@ -119,8 +142,9 @@ class WaitingRig(Rig):
 
     def grant(self, wait: Wait) -> None:
         """Grant the try of a waiter, which is under way and all there is."""
-        self.server.one("acquire")
-        self.say(integer(0))
+        [command] = self.server.take()
+        assert command.what in ("SET", "acquire")
+        self.say(agreement(command))
         assert wait.granted
 
     def let_go(self, wait: Wait, listeners: int = 1) -> list[str]:

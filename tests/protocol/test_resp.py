@@ -67,7 +67,7 @@ def test_a_fragment_is_two_arguments_and_splits_back(name: bytes, token: bytes) 
 @settings(deadline=None)
 def test_an_acquire_is_the_set_that_redis_py_sends(name: bytes, token: bytes, ttl_ms: int) -> None:
     ttl = str(ttl_ms).encode()
-    assert set_if_free(lease_args(name, token), ttl_ms) == command(b"SET", name, token, b"NX", b"PX", ttl)
+    assert set_if_free(lease_args(name, token), bulk_string(ttl)) == command(b"SET", name, token, b"NX", b"PX", ttl)
 
 
 # The reply of a batched script

@@ -80,8 +80,7 @@ class LoopBridge:
 
     def check_later(self) -> None:
         """Schedule a check of the expected futures: the timer's thread may end without completing them."""
-        if self._check is None:
-            self._check = self.loop.call_later(_CHECK_EVERY_S, self._check_expected)
+        self._check = self.loop.call_later(_CHECK_EVERY_S, self._check_expected)
 
     @uninterrupted_start
     def _check_expected(self) -> None:
@@ -159,7 +158,8 @@ class AsyncFuture(CallerFuture[T]):
     def wait(self) -> Generator[Any, None, None]:
         bridge = self._bridge
         bridge.expected.add(self)
-        bridge.check_later()
+        if bridge._check is None:
+            bridge.check_later()
         try:
             yield from self._future
         except BaseException:
@@ -184,8 +184,7 @@ class TaskSide(Side):
 
     __slots__ = ()
 
-    def _new_future(self) -> CallerFuture[Any]:
-        return AsyncFuture(self._engine)
+    _future_class = AsyncFuture
 
 
 @uninterrupted_start

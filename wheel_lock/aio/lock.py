@@ -14,7 +14,7 @@ from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, run
 from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
 from wheel_lock.engine.loss_events import LoopCallback
 from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
-from wheel_lock.lease import EXTENDING, Lease, Owner
+from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost, checked_callback
 from wheel_lock.observe.events import LostEvent
@@ -39,14 +39,13 @@ class Lock(TaskSide, BaseLock):
         self._cancel_on_lost = cancel_on_lost
         self._blocks: list[EnteredBlock] | None = None  # made late: most locks in bulk never enter a block
 
-    def _caller(self) -> Owner:
-        return current_owner()
+    _caller = staticmethod(current_owner)
 
     def _new_owner(self) -> Owner:
-        task = asyncio.current_task()
-        if self._cancel_on_lost and task is not None and not self._options.thread_local:
-            return TaskOwner(task, outlived=True)
-        return super()._new_owner()
+        if self._options.thread_local:
+            return self._caller()
+        task = asyncio.current_task() if self._cancel_on_lost else None
+        return NOBODY if task is None else TaskOwner(task, outlived=True)
 
     def _loss_callback(self) -> OnLost | None:
         if self._on_lost is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.engine.interfaces import LeaseGroup, LockEngine
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
@@ -17,11 +17,12 @@ from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Shutdown
 from wheel_lock.engine.state import EngineState, Launch
 from wheel_lock.engine.topology import AnyConnector, router_for
+from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
-from wheel_lock.lock_types.base import LockType
+from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -65,14 +66,19 @@ class Engine(EngineState):
     def new_wait(
         self,
         options: LockOptions,
-        leases: Sequence[Lease],
+        lease: Lease,
+        key: bytes,
         token_given: bool,
         blocking: bool,
         until: float | None,
         future: Future[Sequence[Lease] | None],
-    ) -> Waiter:
-        """Return a caller's wait for a lock, ready to begin; see :class:`Waiter`. From any thread."""
-        return Waiter(self.wait_queues, options, leases, token_given, blocking, until, future)
+    ) -> FirstTry | Waiter:
+        """Return a caller's wait for the lock with this key, ready to begin; see :class:`Waiter`. From any thread."""
+        group: LeaseGroup = lease.group  # type: ignore[assignment]
+        queues, queued = self.wait_queues, group.lock_type.contention is Contention.SERVER_QUEUE
+        if queued or self.options.min_replicas or options.retry_every_s is not None:
+            return Waiter(queues, options, (lease,), token_given, blocking, until, future)
+        return FirstTry(queues, options, lease, key, token_given, blocking, until, future)
 
     @property
     def busy(self) -> bool:

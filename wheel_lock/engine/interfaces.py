@@ -75,7 +75,7 @@ def shard_at(node: Node) -> Shard:
 
 
 def group_of(lease: Lease) -> LeaseGroup:
-    """Return the group of a lease that an engine has made."""
+    """Return the group of a lease that an engine has made. (Each acquire and release does without this call.)"""
     return lease.group  # type: ignore[return-value]
 
 
@@ -150,6 +150,7 @@ class LeaseListener(Protocol):
     """The wait queues as the lease table sees them; implemented by ``WaitQueueRegistry``."""
 
     def __len__(self) -> int: ...
+    def follows(self, lease: Lease) -> bool: ...  # True if ``ended`` will send an acquire behind its release
     def ended(self, lease: Lease) -> None: ...  # a release has been sent, if there is one
     def listened(self, lease: Lease, woken: int) -> None: ...  # the number of subscribers that a release has woken
 
@@ -197,7 +198,8 @@ class LockEngine(Protocol):
     def new_wait(
         self,
         options: LockOptions,
-        leases: Sequence[Lease],
+        lease: Lease,
+        key: bytes,
         token_given: bool,
         blocking: bool,
         until: float | None,

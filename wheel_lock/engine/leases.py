@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from wheel_lock.engine.interfaces import LeaseListener, PendingSwap, Router, group_of
+from wheel_lock.engine.interfaces import LeaseGroup, LeaseListener, PendingSwap, Router, group_of
 from wheel_lock.engine.loss_events import log_illegal
 from wheel_lock.engine.state import EngineState, HeldLeases
 from wheel_lock.errors import LossReason, WheelLockError
@@ -63,15 +63,18 @@ class LeaseTable(HeldLeases):
         Returns:
             False if the leases, or their hold limit, have run out before the reply was read.
         """
-        state, timer = self.state, self.timer
-        latest = latest_grant(sent_at, options.timeout_s, options.max_hold_s, timer.scale.tick_s)
-        if state.closed or timer.clock.now() >= latest:
+        state, timer, timeout_s = self.state, self.timer, options.timeout_s
+        if state.closed:
             return False
-        limits = None
+        now, limits = timer.clock.now(), None
+        # Within half of its time a lease without a hold limit was never granted too late.
+        maybe_late = now >= sent_at + timeout_s / 2 or options.max_hold_s is not None
+        if maybe_late and now >= latest_grant(sent_at, timeout_s, options.max_hold_s, timer.scale.tick_s):
+            return False
         if options.renew_every_s is None or options.max_renewals is not None or options.max_hold_s is not None:
             hold_until = float("inf") if options.max_hold_s is None else sent_at + options.max_hold_s
             limits = Limits(0 if options.renew_every_s is None else options.max_renewals, hold_until)
-        if not grant_all(leases, sent_at, options.timeout_s, limits):
+        if not grant_all(leases, sent_at, timeout_s, limits):
             self.mark_lost(leases, LossReason.INTERNAL_ERROR)
             return False
         if len(leases) == 1:
@@ -79,7 +82,8 @@ class LeaseTable(HeldLeases):
         else:
             self.held.update(dict.fromkeys(leases))
         state.counters.acquired += len(leases)
-        renewer = group_of(leases[0]).renewer
+        group: LeaseGroup = leases[0].group  # type: ignore[assignment]
+        renewer = group.renewer
         renewer.begin(leases, sent_at)
         renewer.server_is_well()
         self.router.watch_master()
@@ -110,7 +114,8 @@ class LeaseTable(HeldLeases):
         """End the renewal of a held lease that its holder releases or exports; return why that is impossible, or None."""
         error = self.check_owned(lease)
         if error is None:
-            group_of(lease).renewer.untrack(lease)
+            group: LeaseGroup = lease.group  # type: ignore[assignment]
+            group.renewer.untrack(lease)
             lease.transition(event)
             self.held.pop(lease, None)
         return error

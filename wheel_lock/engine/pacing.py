@@ -1,12 +1,15 @@
 """The pace at which wake-ups are followed by tries.
 
-Any user who may publish can wake waiters, and each try costs the server a script. The first wake-ups are followed at once,
+Any user who may publish can wake waiters, and each try costs the server a command. The first wake-ups are followed at once,
 and so are those of a lock that changes hands. Wake-ups in vain, after which the tries find nothing changed, cause one try
 per tick. (The announcements of Sentinels are followed at such a pace, too.)
 """
 
 from __future__ import annotations
 
+import math
+
+_UNSEEN = 4  # wake-ups in vain, after which tries are to ask for the holder's expiry
 _IN_VAIN = 8  # tries in a row that found nothing changed, after which wake-ups are followed once per tick
 
 
@@ -26,8 +29,13 @@ class Pace:
         self._tick_s = tick_s
         self._in_vain = 0
         self._tried_at = 0.0
-        self._expiry = 0.0
+        self._expiry: float | None = -math.inf  # of the holder's lease; None since a grant here
         self.paused = False
+
+    @property
+    def doubtful(self) -> bool:
+        """True if so many wake-ups were in vain that a try should find out whether the holder has changed."""
+        return self._in_vain > _UNSEEN
 
     def allows(self, now: float) -> bool:
         """Count a wake-up; return True if it is followed by a try at once, else begin a pause."""
@@ -43,12 +51,14 @@ class Pace:
     def granted(self) -> None:
         """Note a grant: wake-ups are followed at once again."""
         self._in_vain = 0
-        self._expiry = 0.0
+        self._expiry = None
 
     def refused(self, now: float, retry_ms: int | None) -> None:
         """Note a refusal. Another expiry than before means that the holder, or its lease, has changed."""
         if retry_ms is not None:
-            expiry = now + retry_ms / 1000
-            if abs(expiry - self._expiry) > self._tick_s:
+            before, expiry = self._expiry, now + retry_ms / 1000
+            if before is None:
+                self._expiry = expiry  # of the first holder since, so nothing has changed
+            elif abs(expiry - before) > self._tick_s:
                 self._expiry = expiry
                 self._in_vain = 0

@@ -56,7 +56,9 @@ class HeldLeases:
         """Return why ``lease`` cannot be released or extended, or None if it can. A lapsed lease is marked lost."""
         if not lease.group.alive:
             return LockLost(lease.name, lease.loss or LossReason.FORKED)
-        if lease.state <= EXTENDING and not lease.is_valid(self.timer.clock.now()):
+        if lease.state <= EXTENDING:
+            if lease.loss is None and self.timer.clock.now() < lease.deadline:  # as is_valid()
+                return None
             self.mark_lapsed(lease)
         if lease.state is State.LOST or lease.loss is not None:
             return LockLost(lease.name, lease.loss or LossReason.NOT_CONFIRMED)

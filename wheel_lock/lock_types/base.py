@@ -73,6 +73,15 @@ class LockType(Protocol):
         """Return the key of the wait queue, unique to the lock in this process."""
         return self.wake_channel(key)
 
+    def plain_try(self, lease: Lease, ttl: bytes) -> bytes | None:
+        """Return the first try to acquire, encoded, if that is a plain command; None if it is the call of a script.
+
+        Args:
+            lease: The lease to grant.
+            ttl: Its time-to-live in milliseconds, as an encoded argument.
+        """
+        return None
+
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """Return the command that acquires.
 
@@ -92,6 +101,17 @@ class LockType(Protocol):
     def release(self, lease: Lease) -> Command:
         """Return the command that releases."""
         return self.release_many([lease])
+
+    def keyed_release(self, lease: Lease, capability: int) -> bytes | None:
+        """Return :meth:`release`, encoded for a server's capability, if it always declares its keys; else None."""
+        return None
+
+    def release_quietly(self, lease: Lease) -> Command:
+        """Return the command that releases and, if the lock type can do without, wakes no waiters.
+
+        For a release that is followed in the same write by the next acquire: what it woke elsewhere would be too late.
+        """
+        return self.release(lease)
 
     def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         """Return the number of subscribers that were woken, why there was nothing to release, or the server's error."""

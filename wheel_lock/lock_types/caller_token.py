@@ -15,7 +15,7 @@ from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.exclusive import EXCLUSIVE, FENCED, Exclusive, Fenced
 from wheel_lock.lock_types.replies import NO_FENCE, REFUSED, Refusal
-from wheel_lock.protocol.resp import MalformedReply, Reply, command, set_if_free
+from wheel_lock.protocol.resp import MalformedReply, Reply, command, int_arg, set_if_free
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
@@ -40,7 +40,7 @@ class CallerToken(_WithCallerToken):
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """Return a plain SET, also for another try."""
-        return Command(None, 0, 0, set_if_free(lease.lease_args, ttl_ms))
+        return Command(None, 0, 0, set_if_free(lease.lease_args, int_arg(ttl_ms)))
 
     def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """Parse OK or nil."""
@@ -59,6 +59,7 @@ class EverlastingCallerToken(CallerToken):
     """A lock with a caller token and without an expiry."""
 
     name = "everlasting"
+    plain_try = LockType.plain_try
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """Return a plain SET. The time-to-live that the engine keeps for the lease is not sent."""

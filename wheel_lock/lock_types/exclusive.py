@@ -14,7 +14,18 @@ from wheel_lock.lock_types.base import FENCE_TTL_MS, Contention, LockType
 from wheel_lock.lock_types.replies import NO_FENCE, REFUSED, Refusal
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key
-from wheel_lock.protocol.resp import GONE, MalformedReply, Reply, bulk_string, command, exceptions, int_arg, set_if_free
+from wheel_lock.protocol.resp import (
+    GONE,
+    IF_FREE,
+    SET,
+    MalformedReply,
+    Reply,
+    bulk_string,
+    command,
+    exceptions,
+    int_arg,
+    set_if_free,
+)
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
@@ -30,13 +41,19 @@ class Exclusive(LockType):
     release_one = scripts.RELEASE
     release_batch = scripts.RELEASE_MANY
 
+    def queue_key(self, key: bytes) -> bytes:
+        return key  # whoever acquires it by any of these types; those of all other types begin with wheel_lock:
+
+    def plain_try(self, lease: Lease, ttl: bytes) -> bytes | None:
+        return SET + lease.lease_args + IF_FREE + ttl  # as set_if_free()
+
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """Return a plain SET, or a script that returns the holder's remaining time, or recognises its own token."""
         if waiter_ttl_ms:
             return Command(scripts.ACQUIRE, 1, 3, lease.lease_args + int_arg(ttl_ms))
         if again:
             return Command(scripts.ACQUIRE_MANY, 0, 3, int_arg(ttl_ms) + lease.lease_args)
-        return Command(None, 0, 0, set_if_free(lease.lease_args, ttl_ms))
+        return Command(None, 0, 0, set_if_free(lease.lease_args, int_arg(ttl_ms)))
 
     def parse_acquire(self, reply: Reply, *, again: bool, waiting: bool) -> int | Refusal | ServerError:
         """Parse OK or nil from SET, a list of exceptions or the holder's remaining time from the scripts."""
@@ -57,6 +74,15 @@ class Exclusive(LockType):
 
     def release(self, lease: Lease) -> Command:
         return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))
+
+    def keyed_release(self, lease: Lease, capability: int) -> bytes | None:
+        channel = self.wake_channel(lease.key)
+        return self.release_one.form(capability).call(
+            1, 3, b"%b$%d\r\n%b\r\n" % (lease.lease_args, len(channel), channel)
+        )
+
+    def release_quietly(self, lease: Lease) -> Command:
+        return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(b""))
 
     def parse_release(self, reply: Reply) -> int | LossReason | ServerError:
         return replies.released(reply)
@@ -90,6 +116,7 @@ class Fenced(Exclusive):
 
     name = "fenced"
     fenced = True
+    plain_try = LockType.plain_try
     parse_acquire = LockType.parse_acquire
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
@@ -103,6 +130,7 @@ class Everlasting(Exclusive):
     """An exclusive lock without an expiry: held until it is released, also by a holder that crashed. For redis_lock."""
 
     name = "everlasting"
+    plain_try = LockType.plain_try
     parse_acquire = LockType.parse_acquire
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:

@@ -25,8 +25,12 @@ class Fair(Exclusive):
     name = "fair"
     contention = Contention.SERVER_QUEUE
     registers_waiters = True
+    queue_key = LockType.queue_key
+    plain_try = LockType.plain_try
     parse_acquire = LockType.parse_acquire
     release = LockType.release
+    keyed_release = LockType.keyed_release
+    release_quietly = LockType.release_quietly
     parse_release = LockType.parse_release
 
     def token(self) -> bytes:

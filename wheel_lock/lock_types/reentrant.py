@@ -29,6 +29,7 @@ class Reentrant(Exclusive):
     change_ttl = scripts.EXTEND_REENTRANT
     release_one = scripts.RELEASE_REENTRANT
     release_batch = scripts.RELEASE_REENTRANT_MANY
+    plain_try = LockType.plain_try
     parse_acquire = LockType.parse_acquire
 
     def next_token(self, first: bytes) -> bytes:
@@ -38,7 +39,7 @@ class Reentrant(Exclusive):
         return redisson_channel(key)
 
     def queue_key(self, key: bytes) -> bytes:
-        return b"reentrant:" + key  # not the channel: by Redisson's rule the locks a and {a} share one
+        return b"wheel_lock:reentrant:" + key  # not the channel: by Redisson's rule the locks a and {a} share one
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         return Command(scripts.ACQUIRE_REENTRANT, 1, 3, lease.lease_args + int_arg(ttl_ms))

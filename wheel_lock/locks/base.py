@@ -61,6 +61,7 @@ class BaseLock(Side):
         "_adopted",
         "_engine",
         "_group",
+        "_key",
         "_lease",
         "_lock_type",
         "_on_lost",
@@ -76,6 +77,7 @@ class BaseLock(Side):
         self._others: dict[Owner, Lease] | None = None
         self._adopted: Lease | None = None
         self._group: Group | None = None
+        self._key: bytes | None = None
         self._engine = engine
         self._lock_type = lock_type
         self._options = options
@@ -103,10 +105,18 @@ class BaseLock(Side):
     ) -> Wait:
         """Return a waiter for this lock, ready to begin. Invalid parameters raise here, before any I/O."""
         options, engine = self._options, self._engine
-        blocking, until = time_limit(engine, options, blocking, limit)
-        self._check_not_held()
-        lease = self._new_lease(lock_name(self.name), token)
-        return engine.new_wait(options, (lease,), token is not None, blocking, until, future)
+        if blocking is None and limit is None and options.blocking_timeout_s is None:
+            blocking, until = options.blocking, None
+        else:
+            blocking, until = time_limit(engine, options, blocking, limit)
+        latest = self._lease
+        if latest is not None and (latest.state <= EXTENDING or self._others is not None):
+            self._check_not_held()
+        key = self._key
+        if key is None:
+            self._key = key = lock_name(self.name)
+        lease = self._new_lease(key, token)
+        return engine.new_wait(options, lease, key, token is not None, blocking, until, future)
 
     def _check_not_held(self) -> None:
         """Raise LockAlreadyHeld if the caller holds the lock."""
@@ -125,8 +135,9 @@ class BaseLock(Side):
             if token is None:
                 self._group = group
         wire = lease_args(key, self._new_token() if token is None else lock_token(token))
+        on_lost = None if self._on_lost is None else self._loss_callback()
         place = call_site() if engine.options.track_acquisitions else None
-        return Lease(self.name, wire, group, self._new_owner(), self._loss_callback(), place)
+        return Lease(self.name, wire, group, self._new_owner(), on_lost, place)
 
     def _new_token(self) -> bytes:
         return self._lock_type.token()
@@ -169,7 +180,11 @@ class BaseLock(Side):
     def _take(self, lease: Lease) -> None:
         """Keep a new lease. The leases of other owners are kept, too, so that each owner sees the loss of its own."""
         with _taking:
-            self._keep(lease)
+            old, owner = self._lease, lease.owner
+            if old is None or (old.owner is owner and owner is not NOBODY):
+                self._lease = lease  # as _keep() does
+            else:
+                self._keep(lease)
 
     def _disown(self, leases: Sequence[Lease] | None) -> None:
         """Forget ``leases``, which an interrupted caller may have kept already and which are released."""
@@ -264,7 +279,12 @@ class BaseLock(Side):
 
     def _to_release(self) -> Lease | None:
         """Return the lease to release, or None if the caller still holds it after this release. Raises before any I/O."""
-        return self._to_change("release")
+        lease = self._lease
+        if lease is None or self._others is not None or lease.state > EXTENDING or not lease.group.alive:
+            return self._to_change("release")
+        # As _to_change() says: usually the lease is the caller's, or anyone may release it.
+        anyone = self._wrong_owner is None or not self._options.thread_local
+        return lease if anyone or lease.owner is self._caller() else self._to_change("release")
 
     def _count_off(self, lease: Lease) -> bool:
         """Count one release of ``lease``, where acquires are counted; return True if it was the last one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
@@ -43,6 +43,8 @@ class Side:
     __slots__ = ()
 
     _engine: LockEngine
+    _future_class: ClassVar[Any]
+    """The class of the futures that the caller can wait for; its argument is the engine."""
 
     @property
     def _server(self) -> Engine:
@@ -52,4 +54,5 @@ class Side:
 
     def _new_future(self) -> CallerFuture[Any]:
         """Return a future that the caller can wait for."""
-        raise NotImplementedError
+        future: CallerFuture[Any] = self._future_class(self._engine)
+        return future

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import Wait
 from wheel_lock.engine.requests.adopt import Adopt
 from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Lease
@@ -42,26 +43,41 @@ def ask(side: Side, work: Callable[[Future[T]], object]) -> Steps[T]:
     return future.result()
 
 
+def begin_acquire(
+    lock: BaseLock | BaseMultiLock[Any], blocking: bool | None, limit: float | None, token: str | bytes | None = None
+) -> tuple[CallerFuture[Sequence[Lease] | None], Wait]:
+    """Begin to acquire a lock, or several as one; return the future to wait for, and the wait to give up if that fails.
+
+    Nothing that can be interrupted may lie between the return and the ``try`` in which the future is awaited.
+    """
+    granted: CallerFuture[Sequence[Lease] | None] = lock._future_class(lock._engine)
+    wait = lock._new_waiter(blocking, limit, token, granted)
+    try:
+        lock._engine.submit(wait.begin)
+        return granted, wait
+    except BaseException:
+        lock._give_up(wait, None)
+        raise
+
+
 def acquire(
     lock: BaseLock | BaseMultiLock[Any], blocking: bool | None, limit: float | None, token: str | bytes | None = None
 ) -> Steps[bool]:
     """Acquire a lock, or several as one; return True if that was granted."""
-    engine = lock._engine
-    granted: CallerFuture[Sequence[Lease] | None] = lock._new_future()
-    waiter = None
+    engine, begun = lock._engine, None
     try:
-        waiter = lock._new_waiter(blocking, limit, token, granted)
+        begun = begin_acquire(lock, blocking, limit, token)
     except LockAlreadyHeld:
         if not engine.interrupted:
             raise
-    if waiter is None:
+    if begun is None:
         # The lock seems held until the timer's thread has received the release of an interrupted caller, if there is one.
         yield from ask(lock, engine.come_by)
-        waiter = lock._new_waiter(blocking, limit, token, granted)
-    granted.if_undeliverable(waiter.give_up)
+        begun = begin_acquire(lock, blocking, limit, token)
+    granted, wait = begun
     leases = None
     try:
-        engine.submit(waiter.begin)
+        granted.if_undeliverable(wait.give_up)  # early enough: an event loop is not closed while it runs this
         yield from granted.wait()
         leases = granted.result()
         if leases is not None:
@@ -69,7 +85,7 @@ def acquire(
         return leases is not None
     except BaseException:
         # An interruption (KeyboardInterrupt, say) must not leave a grant behind. Harmless if there is none.
-        lock._give_up(waiter, leases)
+        lock._give_up(wait, leases)
         raise
 
 
@@ -83,7 +99,7 @@ def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = Fa
         lease = lock._changeable(lease, "release") if left else lock._to_release()
         if lease is None:
             return None
-        released: CallerFuture[None] = lock._new_future()
+        released: CallerFuture[None] = lock._future_class(lock._engine)
         lock._engine.submit(partial(lock._engine.release, lease, released))
         lock._count_off(lease)
         return released

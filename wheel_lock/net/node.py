@@ -232,7 +232,7 @@ class Node:
             self._waiting.append(request)
             pipeline.when_room = self._send_waiting_later
         else:
-            self._put(pipeline, request)
+            pipeline.send(request.ahead(self.missing_rights) if self.missing_rights else request)  # as _put()
 
     @property
     def clogged(self) -> bool:
@@ -273,9 +273,10 @@ class Node:
 
     def expect(self, request: TimedRequest) -> None:
         """Call ``request.look_later()`` in 20 to 40 ms if it is not finished by then. Most are, and never use the wheel."""
-        if self._look is None or self._look not in self._timer.wheel:
+        expected = self._expected
+        if not expected and (self._look is None or self._look not in self._timer.wheel):
             self._look = self._timer.call_at(self._timer.now + _SOON_S, self._look_at_expected, self._domain)
-        self._expected.append(request)
+        expected.append(request)
 
     def _look_at_expected(self, now: float) -> None:
         expected, self._expected = self._expected, []

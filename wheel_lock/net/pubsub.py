@@ -27,6 +27,7 @@ logger = logging.getLogger("wheel_lock")
 _PING_EVERY_S = 2.0  # a half-open connection is noticed after two of these
 _CHANNELS_A_COMMAND = 500
 _MAX_REPEATED = 16  # UNSUBSCRIBE commands between two PINGs
+_MESSAGES = (b"message", b"smessage")
 _MAX_CHANNEL_BYTES = 1024  # more than any channel that is subscribed to has
 
 
@@ -184,6 +185,12 @@ class PubSub(NodeObserver):
 
     def _on_push(self, reply: Reply) -> None:
         self._silent = False
+        if type(reply) is list and len(reply) == 3 and reply[0] in _MESSAGES and type(reply[2]) is bytes:
+            # First, because a waiter's wake-up takes this way.
+            listeners = self._listeners.get(reply[1]) if type(reply[1]) is bytes else None
+            if listeners is not None and len(listeners) == 1:
+                guarded(listeners[0], listeners[0].on_message, reply[2])
+                return
         if isinstance(reply, ServerError):
             # The error does not name a channel. Channels that are confirmed after all are removed again.
             self._refused |= self._requested
@@ -218,7 +225,7 @@ class PubSub(NodeObserver):
             for listener in listeners:
                 guarded(listener, listener.on_subscribed, False)
             self._on_moved()
-        elif what in (b"message", b"smessage"):
+        elif what in _MESSAGES:
             if len(reply) != 3 or not isinstance(reply[2], bytes):
                 raise MalformedReply(f"{reply!r:.40} is no message")
             for listener in listeners:

@@ -55,6 +55,8 @@ def wake_channel(name: bytes, group: bytes = b"") -> bytes:
         name: The lock's name.
         group: The group of waiters, if the lock has several.
     """
+    if name and b"{" not in name and b"}" not in name:  # as companion() does: each release passes here
+        return _WAKE + group + b"{" + name + b"}"
     return companion(_WAKE + group, name)
 
 

@@ -65,9 +65,13 @@ def name_in(data: bytes) -> bytes:
     return data[end + 2 : end + 2 + int(data[1:end])]
 
 
-def set_if_free(lease_args: bytes, ttl_ms: int) -> bytes:
-    """Encode ``SET name token NX PX ttl``: the same bytes that redis-py's Lock sends."""
-    return b"*6\r\n$3\r\nSET\r\n%b$2\r\nNX\r\n$2\r\nPX\r\n%b" % (lease_args, int_arg(ttl_ms))
+SET = b"*6\r\n$3\r\nSET\r\n"
+IF_FREE = b"$2\r\nNX\r\n$2\r\nPX\r\n"
+
+
+def set_if_free(lease_args: bytes, ttl: bytes) -> bytes:
+    """Encode ``SET name token NX PX ttl``, the latter encoded: the same bytes that redis-py's Lock sends."""
+    return SET + lease_args + IF_FREE + ttl  # faster than formatting
 
 
 LONG_TEXT = 1000

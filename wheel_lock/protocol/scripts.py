@@ -34,12 +34,15 @@ class ScriptForm:
         sha1: Its SHA-1 in hexadecimal, the argument of EVALSHA.
     """
 
-    __slots__ = ("_by_sha1", "_by_source", "sha1", "source")
+    __slots__ = ("_by_sha1", "_by_source", "_heads", "sha1", "source")
 
     def __init__(self, source: bytes) -> None:
         self.source = source
         self.sha1 = hashlib.sha1(source, usedforsecurity=False).hexdigest()
         self._by_sha1 = b"$7\r\nEVALSHA\r\n" + bulk_string(self.sha1.encode())
+        self._heads: dict[
+            tuple[int, int], bytes
+        ] = {}  # of calls with declared keys, whose numbers of arguments are few
         self._by_source = b"$4\r\nEVAL\r\n" + bulk_string(source)
 
     def call(self, keys: int, arguments: int, body: bytes, *, use_eval: bool = False) -> bytes:
@@ -51,8 +54,13 @@ class ScriptForm:
             body: The encoded arguments.
             use_eval: Send the text (EVAL, which also loads it into the server's cache) instead of its SHA-1.
         """
-        head = self._by_source if use_eval else self._by_sha1
-        return b"*%d\r\n%b$%d\r\n%d\r\n%b" % (arguments + 3, head, len(str(keys)), keys, body)
+        head = None if use_eval or not keys else self._heads.get((keys, arguments))
+        if head is None:
+            command = self._by_source if use_eval else self._by_sha1
+            head = b"*%d\r\n%b$%d\r\n%d\r\n" % (arguments + 3, command, len(str(keys)), keys)
+            if keys and not use_eval:
+                self._heads[keys, arguments] = head
+        return head + body
 
 
 class DeclaredKeysForm(NamedTuple):

@@ -99,13 +99,13 @@ class QuorumEngine(EngineState):
     def new_wait(
         self,
         options: LockOptions,
-        leases: Sequence[Lease],
+        lease: Lease,
+        key: bytes,
         token_given: bool,
         blocking: bool,
         until: float | None,
         future: Future[Sequence[Lease] | None],
     ) -> QuorumWaiter:
-        (lease,) = leases
         assert isinstance(lease, QuorumLease)
         return QuorumWaiter(self, lease, blocking, until, future)
 

@@ -91,8 +91,7 @@ class ThreadSide(Side):
 
     __slots__ = ()
 
-    def _new_future(self) -> CallerFuture[Any]:
-        return SyncFuture(self._engine)
+    _future_class = SyncFuture
 
 
 @uninterrupted_start

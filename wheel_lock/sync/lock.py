@@ -9,8 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import ClassVar, Self
 
-from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
-from wheel_lock.lease import Owner
+from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, WheelLockError, quoted
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost
 from wheel_lock.runtime.interruptions import uninterrupted_start
@@ -30,8 +29,7 @@ class Lock(ThreadSide, BaseLock):
 
     _wrong_owner: ClassVar[str | None] = "another thread holds it (see thread_local)"
 
-    def _caller(self) -> Owner:
-        return current_owner()
+    _caller = staticmethod(current_owner)
 
     def acquire(
         self, blocking: bool | None = None, blocking_timeout: float | None = None, token: str | bytes | None = None
@@ -55,7 +53,23 @@ class Lock(ThreadSide, BaseLock):
             LockServerError: The server refused the command itself.
             ValueError: A value is out of range.
         """
-        return run(operations.acquire(self, blocking, blocking_timeout, token))
+        try:
+            granted, wait = operations.begin_acquire(self, blocking, blocking_timeout, token)
+        except LockAlreadyHeld:
+            if not self._engine.interrupted:
+                raise
+            return run(operations.acquire(self, blocking, blocking_timeout, token))
+        # Not ``operations.acquire``, of which this is the rest: a generator costs this hot path 2 us.
+        leases = None
+        try:
+            granted.wait()
+            leases = granted.result()
+            if leases is not None:
+                self._take(leases[0])
+            return leases is not None
+        except BaseException:
+            self._give_up(wait, leases)
+            raise
 
     @uninterrupted_start
     def release(self) -> bool:
@@ -73,7 +87,7 @@ class Lock(ThreadSide, BaseLock):
             LockUnavailable, LockTimeout, LockServerError: The server could not be reached, did not answer, or refused.
                 The lock is not renewed any more and expires within its timeout.
         """
-        released = operations.begin_release(self)  # not ``operations.release``: a generator costs this hot path 2 us
+        released = operations.begin_release(self)  # not ``operations.release``, for the same reason
         if released is None:
             return False
         released.wait()
@@ -125,7 +139,7 @@ class Lock(ThreadSide, BaseLock):
         return run(operations.owned(self))
 
     def __enter__(self) -> Self:
-        if not (self._enters_adopted() or self.acquire()):
+        if not ((self._adopted is not None and self._enters_adopted()) or self.acquire()):
             raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
         return self
 

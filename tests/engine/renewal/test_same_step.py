@@ -63,7 +63,7 @@ def test_a_cancelled_alarm_does_not_ring_though_it_has_come_due_in_the_same_step
 
 def wait_together(rig: WaitingRig, *names: str) -> Wait:
     """Begin to wait for several locks at once."""
-    alone = [rig.waiter(name).acquisition for name in names]
+    alone = [rig.waiter(name).acquisition.as_waiter() for name in names]
     future: Future[Sequence[Lease] | None] = Future(lambda: None)
     leases = [lease for each in alone for lease in each._template]
     together = MultiLockWaiter(rig.engine.wait_queues, alone[0].options, leases, False, True, None, future)

@@ -112,13 +112,13 @@ def lose_the_connections(rig: WaitingRig) -> list[Wait]:
 def all_told_or_served(rig: WaitingRig, waits: list[Wait]) -> bool:
     """Whether each wait that has not been given up ends when the lock is free, or has been told by the count of deaths."""
     for _ in waits:
-        if rig.engine.deaths == 1 or all(wait.future.done or wait.acquisition.over for wait in waits):
+        if rig.engine.deaths == 1 or all(wait.future.done or wait.over for wait in waits):
             return True
         for wait in waits:
             if wait.granted and wait.lease.state <= EXTENDING:
                 rig.release(wait.lease)
         rig.go_on(LONGEST_LOOK_S, rig.agree)
-    return all(wait.future.done or wait.acquisition.over for wait in waits)
+    return all(wait.future.done or wait.over for wait in waits)
 
 
 @pytest.mark.parametrize("scene", [come_and_ask, be_woken_and_hand_on, give_up, lose_the_connections])

@@ -29,7 +29,7 @@ def test_given_up_while_it_waits_for_a_connection_it_is_never_sent(rig: WaitingR
     first, second = rig.wait("a"), rig.wait("a")
     rig.give_up(first)
     rig.connect()
-    assert rig.server.one("SET").pairs == [(b"a", second.acquisition.request.lease.token)]
+    assert rig.server.one("SET").pairs == [(b"a", second.request.lease.token)]
     rig.say(OK)
     assert second.granted
 
@@ -56,9 +56,9 @@ def test_given_up_behind_others_it_is_simply_gone(rig: WaitingRig) -> None:
     rig.wake("a")
     rig.grant(first)
     rig.let_go(first)
-    rig.say(integer(0))
+    rig.say(OK)
     rig.let_go(waits[0])
-    rig.say(integer(0))
+    rig.say(OK)
     assert waits[2].granted
 
 
@@ -77,10 +77,10 @@ def test_given_up_with_a_try_under_way_it_is_undone_before_the_next_asks(rig: Wa
     rig.wake("a")
     rig.give_up(first)
     acquire, release, *more = rig.server.take()
-    assert (acquire.what, release.what) == ("acquire", "release_many")
+    assert (acquire.what, release.what) == ("SET", "release_many")
     assert release.pairs == acquire.pairs
     assert [again.what for again in more if again.pairs != acquire.pairs] == ["acquire"] * followed
-    rig.say(integer(0), FINE, *[integer(0)] * followed)
+    rig.say(OK, FINE, *[integer(0)] * followed)
     if second is not None:
         assert list(rig.held) == [second.lease]
     else:
@@ -107,8 +107,8 @@ def test_given_up_with_a_token_that_others_may_have_it_is_undone_when_its_answer
 def test_given_up_in_the_turn_in_which_the_grant_arrives_it_is_released(rig: WaitingRig) -> None:
     first, second = rig.wait_first("a"), rig.wait("a")
     rig.wake("a")
-    rig.server.one("acquire")
-    rig.server.say(integer(0))
+    rig.server.one("SET")
+    rig.server.say(OK)
     rig.give_up(first)
     assert rig.whats() == ["release_many"]
     rig.say(FINE)
@@ -135,9 +135,7 @@ def test_given_up_after_it_is_over_nothing_is_sent(rig: WaitingRig, ending: str)
         rig.go_on(61.0, rig.be_taken())
     else:
         rig.wake("a")
-        rig.reply("acquire", BUSY if ending == "failed" else integer(0))
-    if ending == "failed":
-        rig.reply("release_many", FINE)
+        rig.reply("SET", BUSY if ending == "failed" else OK)
     if ending == "released":
         rig.let_go(wait)
     rig.give_up(wait)
@@ -150,7 +148,7 @@ def test_given_up_while_the_connection_is_away_it_is_undone_on_the_next(rig: Wai
     first, second = rig.wait_first("a"), rig.wait("a")
     rig.wake("a")
     if executed:
-        rig.server.one("acquire")
+        rig.server.one("SET")
     rig.be_away()
     rig.give_up(first)
     rig.connector.refusal = None
@@ -179,9 +177,9 @@ def test_a_try_that_is_under_way_when_its_time_is_up_is_the_last(rig: WaitingRig
     wait = rig.wait_first("a", blocking_timeout=0.05)
     rig.wake("a")
     rig.go_on(0.1)
-    rig.server.one("acquire")
+    rig.server.one("SET")
     assert not wait.future.done
-    rig.say(array(1))
+    rig.say(NIL)
     assert wait.refused
     rig.go_on(1.0, rig.agree)
     rig.assert_clean()
@@ -364,7 +362,7 @@ def test_the_end_of_the_context_is_everybodys_and_a_try_under_way_is_undone(rig:
     closing: Future[None] = rig.close_engine(1.0)
     assert each_its_own(waits) == [ContextClosed] * 5
     assert rig.whats()[-1] == "release_many"
-    rig.say(OK if stage is who_asks else integer(0), FINE)
+    rig.say(OK, FINE)
     rig.turn()
     assert closing.done
     assert not rig.held
@@ -392,7 +390,7 @@ def test_after_a_failure_nobody_asks_for_those_who_are_gone(rig: WaitingRig) -> 
     first = rig.wait_first("a")
     second = rig.wait("a")
     rig.wake("a")
-    rig.server.one("acquire")
+    rig.server.one("SET")
     rig.timer.post(first.acquisition.give_up, rig.engine)
     rig.post(lambda: rig.engine.crashed(BUG))
     assert isinstance(second.error, LockUnavailable)
@@ -428,11 +426,11 @@ def test_a_forked_child_has_no_lines(rig: WaitingRig, stage: Stage) -> None:
 def test_a_grant_whose_reply_was_lost_is_recognised_by_the_same_token(rig: WaitingRig) -> None:
     wait = rig.wait_first("a")
     rig.wake("a")
-    before = rig.server.one("acquire")
+    before = rig.server.one("SET")
     rig.reconnect(0.1, rig.listen)
-    again = rig.server.one("acquire")
+    again = rig.server.one("acquire_many")
     assert again.pairs == before.pairs
-    rig.say(integer(0))
+    rig.say(FINE)
     assert wait.granted
 
 
@@ -466,13 +464,13 @@ def test_a_grant_that_comes_too_late_is_undone_and_the_next_try_is_clean(rig: Wa
     wait = rig.wait_first("a", 0.5)
     rig.launch.slow = True
     rig.wake("a")
-    rig.server.one("acquire")
+    rig.server.one("SET")
     rig.go_on(0.6)
-    rig.say(integer(0))
+    rig.say(OK)
     assert wait.goes_on
     assert rig.whats() == ["release_many"]
     rig.say(FINE)
-    rig.go_on(0.8)
+    rig.go_on(0.15)
     rig.grant(wait)
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.engine.model_server import message
-from tests.engine.rig import START, array, integer
+from tests.engine.rig import NIL, OK, START, array
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.pacing import Pace
 
@@ -25,7 +25,8 @@ def flood(rig: WaitingRig, expires_at: float, wake_ups: int = 100) -> int:
         rig.wake("a")
         while commands := rig.server.take():
             tries += len(commands)
-            rig.say(*[array(round((expires_at - rig.now) * 1000)) for _ in commands])
+            left = array(round((expires_at - rig.now) * 1000))
+            rig.say(*[NIL if command.what == "SET" else left for command in commands])
     return tries
 
 
@@ -69,9 +70,9 @@ def test_a_grant_begins_anew(rig: WaitingRig) -> None:
     rig.wake("a")
     rig.go_on(2 * TICK_S)
     rig.grant(wait)
-    assert rig.let_go(wait) == ["release", "acquire"]
+    assert rig.let_go(wait) == ["release", "SET"]
     expires_at = rig.now + 20.0
-    rig.say(array(20_000))
+    rig.say(NIL)
     assert flood(rig, expires_at) == AT_ONCE
     rig.give_up(after)
 
@@ -89,7 +90,7 @@ def test_a_release_of_its_own_process_is_followed_at_once_all_the_same(rig: Wait
     rig.wake("a")
     stray = rig.lease("a")
     rig.post(lambda: rig.lines.ended(stray))
-    rig.reply("acquire", integer(0))
+    rig.reply("SET", OK)
 
 
 def test_each_name_has_a_pace_of_its_own(rig: WaitingRig) -> None:

@@ -21,7 +21,7 @@ CHANNEL = "wheel_lock:wake:{a}"
 
 def test_a_free_lock_is_simply_set_and_nobody_listens(rig: WaitingRig) -> None:
     wait = rig.wait("a")
-    assert rig.server.one("SET").pairs == [(b"a", wait.acquisition.request.lease.token)]
+    assert rig.server.one("SET").pairs == [(b"a", wait.request.lease.token)]
     rig.say(OK)
     assert wait.granted
     assert rig.connector.listeners.servers == []
@@ -42,7 +42,7 @@ def test_one_that_is_refused_subscribes_and_asks_once_more_when_that_holds(rig: 
     assert wait.lease.token == command.pairs[0][1]
 
 
-@pytest.mark.parametrize(("kind", "yes"), [(EXCLUSIVE, integer(0)), (FENCED, integer(7))])
+@pytest.mark.parametrize(("kind", "yes"), [(EXCLUSIVE, OK), (FENCED, integer(7))])
 def test_who_waits_is_woken_by_a_release(rig: WaitingRig, kind: Exclusive, yes: bytes) -> None:
     wait = rig.wait("a", kind=kind)
     rig.say(NIL if kind is EXCLUSIVE else array(30_000))
@@ -72,7 +72,7 @@ def test_those_behind_the_first_send_nothing(rig: WaitingRig) -> None:
     assert rig.listen() == []
     assert rig.waiting == 51
     rig.wake("a")
-    assert runs(rig.server.take()) == [("acquire", 1)]
+    assert runs(rig.server.take()) == [("SET", 1)]
 
 
 def test_those_who_came_while_the_first_asked_and_got_it_line_up_without_asking(rig: WaitingRig) -> None:
@@ -81,8 +81,8 @@ def test_those_who_came_while_the_first_asked_and_got_it_line_up_without_asking(
     assert first.granted
     assert rig.listen() == [("SUBSCRIBE", CHANNEL)]
     assert rig.server.take() == [], "they know that it is held"
-    assert rig.let_go(first) == ["release", "acquire"]
-    rig.say(integer(0))
+    assert rig.let_go(first) == ["release", "SET"]
+    rig.say(OK)
     assert second.granted
     assert not third.future.done
 
@@ -92,8 +92,8 @@ def test_those_who_come_while_it_is_held_by_one_who_had_waited_send_nothing(rig:
     second = rig.wait("a")
     rig.go_on(0.5, rig.agree)
     assert not {"SET", "acquire"} & {command.what for command in rig.commands}
-    assert rig.let_go(first) == ["release", "acquire"]
-    rig.say(integer(0))
+    assert rig.let_go(first) == ["release", "SET"]
+    rig.say(OK)
     assert second.granted
 
 
@@ -139,8 +139,8 @@ def test_they_get_it_in_the_order_in_which_they_came(rig: WaitingRig) -> None:
         rig.post(wait.acquisition.begin)
     rig.grant(waits[0])
     for wait, following in itertools.pairwise(waits):
-        assert rig.let_go(wait) == ["release", "acquire"]
-        rig.say(integer(0))
+        assert rig.let_go(wait) == ["release", "SET"]
+        rig.say(OK)
         assert following.granted
     assert order == list(range(20))
 
@@ -170,9 +170,9 @@ def test_a_thousand_waiters_cost_two_commands_per_grant(rig: WaitingRig) -> None
 def test_the_message_of_the_processes_own_release_brings_no_second_try(rig: WaitingRig) -> None:
     first, second = rig.hold_first("a"), rig.wait("a")
     rig.wait("a")
-    assert rig.let_go(first) == ["release", "acquire"]
+    assert rig.let_go(first) == ["release", "SET"]
     rig.wake("a")  # before the reply
-    rig.say(integer(0))
+    rig.say(OK)
     assert second.granted
     rig.wake("a")  # and once more behind it
     assert rig.server.take() == []
@@ -199,8 +199,8 @@ def test_an_exported_lock_is_not_held_here_any_more(rig: WaitingRig) -> None:
     rig.ask(lambda future: rig.engine.export(first.lease, future))
     adopted = rig.hold("a")  # stands for the one who adopts it
     rig.release(adopted)
-    assert rig.whats() == ["release", "acquire"]
-    rig.say(integer(1), integer(0))
+    assert rig.whats() == ["release", "SET"]
+    rig.say(integer(1), OK)
     assert second.granted
 
 
@@ -210,10 +210,10 @@ def test_an_exported_lock_is_not_held_here_any_more(rig: WaitingRig) -> None:
 def test_a_message_that_comes_while_a_try_is_under_way_is_remembered(rig: WaitingRig) -> None:
     wait = rig.wait_first("a")
     rig.wake("a")
-    rig.server.one("acquire")
+    rig.server.one("SET")
     rig.wake("a")
     assert rig.server.take() == []
-    rig.say(array(30_000))  # the server looked just before that release
+    rig.say(NIL)  # the server looked just before that release
     rig.grant(wait)
 
 
@@ -300,7 +300,7 @@ def hand_on(rig: WaitingRig, first: Wait, waits: list[Wait], rivals: int) -> Wai
     for wait in waits:
         if rig.let_go(first, listeners=1 + rivals) == ["release"]:
             return first
-        rig.say(integer(0))
+        rig.say(OK)
         assert wait.granted
         first = wait
     raise AssertionError("it does not yield")
@@ -342,10 +342,10 @@ def test_a_rival_who_gets_it_in_between_ends_the_row(rig: WaitingRig) -> None:
     first, waits = crowd(rig)
     for wait in waits[:10]:
         rig.let_go(first, listeners=2)
-        rig.say(integer(0))
+        rig.say(OK)
         first = wait
     rig.let_go(first, listeners=2)
-    rig.say(array(3_000))
+    rig.say(NIL)
     rig.wake("a")
     rig.grant(waits[10])
     assert hand_on(rig, waits[10], waits[11:], rivals=1) is waits[25]
@@ -400,17 +400,17 @@ def test_a_release_elsewhere_while_a_try_is_under_way_does_not_begin_to_yield(ri
     first, waits = crowd(rig, 20, timeout=30.0, fallback=100.0)
     for wait in waits[:14]:
         rig.let_go(first, listeners=2)
-        rig.say(integer(0))
+        rig.say(OK)
         first = wait
     assert waits[13].granted
     rig.let_go(waits[13], listeners=2)  # the fifteenth; the next try is refused: a stranger was quicker
-    rig.say(array(30_000))
+    rig.say(NIL)
     rig.wake("a")
-    rig.server.one("acquire")
+    rig.server.one("SET")
     stray = rig.lease("a")
     for _ in range(20):
         rig.post(lambda: rig.lines.ended(stray))  # leases of this process that came by other ways
-    rig.say(array(30_000))
+    rig.say(NIL)
     rig.reply("acquire", array(30_000))
     rig.wake("a")
     rig.grant(waits[14])
@@ -467,7 +467,7 @@ def test_what_comes_due_in_the_same_step_does_not_close_a_line_twice(rig: Waitin
     rig.go_on(2 * LINGER_S, rig.be_taken())
     assert rig.line("a") is line
     rig.let_go(first)
-    rig.say(integer(0))
+    rig.say(OK)
     assert third.granted
     assert rig.told == []
 
@@ -475,7 +475,7 @@ def test_what_comes_due_in_the_same_step_does_not_close_a_line_twice(rig: Waitin
 def test_a_grant_that_nobody_can_be_told_of_is_released_and_the_next_gets_his_turn(rig: WaitingRig) -> None:
     first = rig.waiter("a")
     future: Future[object] = Future(lambda: rig.lines and first.acquisition.give_up())
-    first.acquisition.future = future  # type: ignore[assignment]  # as asyncio's, whose event loop is closed
+    first.acquisition._caller = future  # type: ignore[union-attr]  # as asyncio's, whose event loop is closed
     rig.post(first.acquisition.begin)
     second = rig.wait("a")
     rig.refuse()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.engine.model_server import message
-from tests.engine.rig import BUG, REFUSED, START, array, error, integer, names
+from tests.engine.rig import BUG, NIL, OK, REFUSED, START, array, error, names
 from tests.engine.waiting_rig import LINGER_S, WaitingRig
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.keys import wake_channel
@@ -50,8 +50,8 @@ def test_two_thousand_names_are_one_connection_and_one_subscription_each(rig: Wa
     assert rig.waiting == 2_000
     rig.commands.clear()
     rig.wake("lock:1000")
-    assert rig.server.one("acquire").names == ["lock:1000"]
-    rig.say(integer(0))
+    assert rig.server.one("SET").names == ["lock:1000"]
+    rig.say(OK)
     assert waits[1000].granted
 
     # When the connection breaks they are subscribed to again, many per command, and everybody looks once.
@@ -326,7 +326,7 @@ def test_a_thousand_messages_at_once_are_one_try(rig: WaitingRig) -> None:
     wait = rig.wait_first("a")
     rig.listener.say(message(CHANNEL.encode()) * 1000)
     rig.turn()
-    rig.reply("acquire", array(30_000))
+    rig.reply("SET", NIL)
     rig.grant(wait)
     rig.listener.say(message(CHANNEL.encode()) * 1000)
     rig.turn()

@@ -93,6 +93,11 @@ class Acquire(CallerRequest):
         """True if the try keeps a place in a queue at the server. Hardly any of many such tries is granted."""
         return self._waiter_ttl_ms > 0 and self._lock_type.contention is Contention.SERVER_QUEUE
 
+    @property
+    def waiting(self) -> bool:
+        """True if the try registers its waiter, or asks for the holder's remaining time."""
+        return self._waiter_ttl_ms > 0
+
     def call(self) -> Command:
         return self._call(again=self.executions > 0)
 
@@ -112,7 +117,6 @@ class Acquire(CallerRequest):
         if isinstance(status, ServerError):
             self.error_reply(status)
             return
-        replicas = shard_at(self.node).replication
         if isinstance(status, Refusal):
             if status.is_data:
                 self.error_reply(self._no_lock(status))
@@ -123,7 +127,7 @@ class Acquire(CallerRequest):
             self.retry_ms = status.retry_ms
             # An earlier try for several leases, whose reply was lost, may have been granted those that are free.
             self._reject(self.executions > 1 and len(self.leases) > 1)
-        elif replicas is None:
+        elif (replicas := shard_at(self.node).replication) is None:
             self.finish()
             self.take(status)
         else:
@@ -156,7 +160,9 @@ class Acquire(CallerRequest):
 
     def take(self, fence: int) -> None:
         """Make the leases held that the server has granted, or release them if the grant came too late."""
-        refusal = self.table.admission_error(self.name, len(self.leases)) if self._queues else None
+        refusal = None
+        if self._waiter_ttl_ms and self._queues:
+            refusal = self.table.admission_error(self.name, len(self.leases))
         if refusal is not None:
             self._undo(True)
             self.future.set_exception(refusal)
@@ -164,8 +170,11 @@ class Acquire(CallerRequest):
         if self.table.grant(self.leases, self._options, self.sent_at):
             self.leases[0].fence = fence or None
             self.future.set_result(True)
-            return
-        # The reply took longer than the lease lasts, or than it may be held.
+        else:
+            self.taken_late(fence)
+
+    def taken_late(self, fence: int) -> None:
+        """Release what the server has granted: the reply took longer than the lease lasts, or than it may be held."""
         if not self._lock_type.unique_tokens:
             self._too_late(fence)
         self.table.reject(self.leases, self._lock_type.unique_tokens, self.node)
@@ -203,15 +212,14 @@ class Acquire(CallerRequest):
         self._undo(self.executions > nothing_done)
         self.future.set_exception(error)
 
-    def start(self) -> None:
-        super().start()
-        if self.caller_until is not None:
-            begun_at = self.until - self.limit_s
-            left_s = max(self.caller_until - begun_at, least_s(self.node))
-            if left_s < self.limit_s:
-                self._hurried = True
-                self.limit_s = left_s
-                self.until = begun_at + left_s + self.timer.scale.tick_s  # because due ticks are rounded down
+    def _hurry(self, caller_until: float) -> None:
+        """Lower the time limit to that of the caller."""
+        begun_at = self.until - self.limit_s
+        left_s = max(caller_until - begun_at, least_s(self.node))
+        if left_s < self.limit_s:
+            self._hurried = True
+            self.limit_s = left_s
+            self.until = begun_at + left_s + self.timer.scale.tick_s  # because due ticks are rounded down
 
     def on_timeout(self, now: float) -> None:
         self.cut_short = self._hurried and self.timer.scale.floor(self.until) <= self.timer.wheel.now
@@ -221,15 +229,22 @@ class Acquire(CallerRequest):
         """Send the try unless the context is closed or full."""
         refusal = self.table.admission_error(self.name, len(self.leases))
         if refusal is None:
-            if not self._queues:
-                self._counted = True
-                self.table.acquiring += len(self.leases)
-            self.table.router.watch_master()
-            self.start()
+            self.begin_admitted()
         else:
             self.finished = True
             self.table.reject(self.leases, False)
             self.future.set_exception(refusal)
+
+    def begin_admitted(self) -> None:
+        """Send the try, which the lease table has admitted."""
+        table = self.table
+        if not (self._waiter_ttl_ms and self._queues):
+            self._counted = True
+            table.acquiring += len(self.leases)
+        table.router.watch_master()
+        self.start()
+        if self.caller_until is not None:
+            self._hurry(self.caller_until)
 
     def finish(self) -> None:
         self.finished = True
@@ -241,6 +256,10 @@ class Acquire(CallerRequest):
 
     def give_up(self) -> None:
         """Undo what was granted, or may have been: the caller has stopped waiting."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End the try, and undo what was granted, or may have been."""
         if not self.finished:
             self.withdraw()
             self.finish()
@@ -249,3 +268,32 @@ class Acquire(CallerRequest):
             kept = [lease for lease in self.leases if lease.state <= State.EXTENDING]
             if kept:
                 release_many(self.table, kept, Future(noop))
+
+
+class PreparedAcquire(Acquire):
+    """A try whose command is made together with it, some time before it is sent."""
+
+    __slots__ = ("_first_call",)
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        leases: Sequence[Lease],
+        options: LockOptions,
+        future: Future[bool],
+        *,
+        waiter_ttl_ms: int = 0,
+    ) -> None:
+        super().__init__(table, leases, options, future, waiter_ttl_ms=waiter_ttl_ms)
+        self._first_call = self._call(again=False)
+
+    def call(self) -> Command:
+        return super().call() if self.executions > 0 else self._first_call
+
+    def encode(self, capability: int) -> bytes:
+        if self.attempts == 0 and self._first_call.script is None:
+            self.sent_at = self.timer.now
+            self.declared = True
+            self.attempts = 1
+            return self._first_call.body
+        return super().encode(capability)

@@ -62,13 +62,13 @@ class AcquireAll(Acquire):
         else:
             self.future.set_result(sequential.future.result())
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         if self._sequential is None:
-            super().give_up()
+            super().abandon()
         else:
             self.finished = True
             self._sequential.future = Future(noop)
-            self._sequential.give_up()
+            self._sequential.abandon()
 
     def _call(self, *, again: bool) -> Command:
         params = group_of(self.lease)
@@ -170,8 +170,8 @@ class AcquireAllSequential(AcquireAll):
             # A node that does not answer must not use more time than the caller has left.
             self.timer.call_at(max(self.caller_until, self.timer.now), lambda now: then(), self)
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         if self._part is not None:
             self._part.future = Future(noop)
-            self._part.give_up()
+            self._part.abandon()
         self._undo_all(noop)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import group_of
+from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import LeaseRequest
+from wheel_lock.engine.requests.base import CallerRequest, LeaseRequest
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.protocol.resp import Reply
@@ -17,8 +17,14 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
     """Release one lease. Nothing more is sent for it once ``future`` is completed."""
     error = table.begin_release(lease)
     if error is None:
-        Release(table, lease, future).start()
-        table.listener.ended(lease)  # a waiter of this process tries in the same write, behind the release
+        request = Release(table, lease, future)
+        listener = table.listener
+        if not listener:  # there are no waiters
+            request.start()
+            return
+        request.quiet = listener.follows(lease)
+        request.start()
+        listener.ended(lease)  # a waiter of this process tries in the same write, behind the release
     elif lease in table.swaps:
         table.swaps[lease].release(future)
     else:
@@ -26,12 +32,43 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
 
 
 class Release(LeaseRequest):
-    """The release of one lease. Its future receives None when the key is gone, or LockLost if it was another owner's."""
+    """The release of one lease. Its future receives None when the key is gone, or LockLost if it was another owner's.
 
-    __slots__ = ()
+    Attributes:
+        quiet: True if its first try need not wake waiters, because an acquire follows it in the same write.
+    """
+
+    __slots__ = ("_counts", "_lock_type", "quiet")
+
+    may_wait = False
+
+    def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
+        # Not through super(), as in CallerRequest.
+        group: LeaseGroup = lease.group  # type: ignore[assignment]
+        CallerRequest.__init__(self, table, group.renewer.node, lease.name)
+        self._future = future
+        self.lease = lease
+        self._lock_type = group.lock_type
+        self.quiet = False
+        self._counts = True  # the reply to the latest try counts listeners
+
+    def encode(self, capability: int) -> bytes:
+        if self.attempts == 0 and not self.quiet:
+            data = self._lock_type.keyed_release(self.lease, capability)
+            if data is not None:
+                self._counts = True
+                self.sent_at = self.timer.now
+                self.declared = True
+                self.attempts = 1
+                return data
+        return super().encode(capability)
 
     def call(self) -> Command:
-        return group_of(self.lease).lock_type.release(self.lease)
+        self._counts = not self.quiet
+        if self.quiet:
+            self.quiet = False
+            return self._lock_type.release_quietly(self.lease)
+        return self._lock_type.release(self.lease)
 
     @property
     def awaited(self) -> bool:
@@ -40,10 +77,10 @@ class Release(LeaseRequest):
     @property
     def repeatable(self) -> bool:
         # Another owner may have set the same caller token by the next try.
-        return group_of(self.lease).lock_type.unique_tokens
+        return self._lock_type.unique_tokens
 
     def value_reply(self, reply: Reply) -> None:
-        outcome = group_of(self.lease).lock_type.parse_release(reply)
+        outcome = self._lock_type.parse_release(reply)
         if self.finished:
             return
         if isinstance(outcome, ServerError):
@@ -51,7 +88,8 @@ class Release(LeaseRequest):
             return
         self.finish()
         if not isinstance(outcome, LossReason):
-            self.table.listener.listened(self.lease, outcome)
+            if self._counts:
+                self.table.listener.listened(self.lease, outcome)
         elif self.executions <= 1:  # else "gone" and "taken" are the success of an earlier try, whose reply was lost
             self.table.mark_lost([self.lease], outcome)
             self._future.set_exception(LockLost(self.lease.name, outcome))

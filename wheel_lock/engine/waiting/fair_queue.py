@@ -132,3 +132,4 @@ class FairWaitQueue(BaseWaitQueue):
                 self._call(slot)
             else:
                 self._schedule(slot, waiter.waiter_ttl_s / 3, request.retry_ms)
+                waiter.prepare(partial(self._tried, slot))

@@ -6,7 +6,7 @@ each other in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from wheel_lock.engine.future import Future
@@ -39,6 +39,9 @@ class MultiLockWaiter(Waiter):
         if not self.over:
             self.began_at = self.table.timer.now
             self.try_once(self._tried, waiting=False)
+
+    def prepare(self, tried: Callable[[], object]) -> None:
+        """Nothing: which names it waits for, and in how many calls it tries, may change before the next try."""
 
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
         if len(leases) > 1 and (len(set(map(node_of, leases))) > 1 or node_of(leases[0]).single_key_mode):

@@ -7,7 +7,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.fair_queue import FairWaitQueue
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue, WaitQueue
-from wheel_lock.engine.waiting.waiter import Waiter
+from wheel_lock.engine.waiting.waiter import FirstWaiter, Waiter
 from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError, copied, internal_error
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention
@@ -36,7 +36,7 @@ class WaitQueueRegistry:
     def after_fork_in_child(self) -> None:
         """Drop all waiters without completing them, in a forked child."""
         self._queues: dict[bytes, BaseWaitQueue] = {}
-        self.in_flight: dict[bytes, Waiter] = {}
+        self.in_flight: dict[bytes, FirstWaiter] = {}
         self.pollers: set[Waiter] = set()
         self.waiting = 0
 
@@ -69,7 +69,7 @@ class WaitQueueRegistry:
             self.pubsub.ignore(channel, queue)
 
     def _queue_of(self, lease: Lease) -> BaseWaitQueue | None:
-        return self._queues.get(group_of(lease).lock_type.queue_key(lease.key)) if self._queues else None
+        return self._queues.get(group_of(lease).lock_type.queue_key(lease.key))
 
     def admission_error(self, name: str | bytes) -> WheelLockError | None:
         """Return why one more caller may not wait, or None if it may."""
@@ -80,6 +80,10 @@ class WaitQueueRegistry:
             return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context", name)
         return None
 
+    def follows(self, lease: Lease) -> bool:
+        queue = self._queue_of(lease)
+        return queue is not None and queue.follows(lease)
+
     def ended(self, lease: Lease) -> None:
         if self._queues:
             guarded(self, self._ended, lease)
@@ -89,7 +93,7 @@ class WaitQueueRegistry:
             queue.ended(lease)
 
     def listened(self, lease: Lease, woken: int) -> None:
-        if (queue := self._queue_of(lease)) is not None:
+        if self._queues and (queue := self._queue_of(lease)) is not None:
             guarded(self, queue.listened, woken)
 
     @property
@@ -117,7 +121,7 @@ class WaitQueueRegistry:
         wheel = self.table.timer.wheel
         for queue in self._queues.values():
             waiters.extend(queue.drain())
-        for first in list(self.in_flight.values()):
+        for first in [first.as_waiter() for first in list(self.in_flight.values())]:
             waiters.append(first)
             waiters.extend(first.take_followers())
         self.pollers.clear()

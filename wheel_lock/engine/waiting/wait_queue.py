@@ -16,12 +16,14 @@ from functools import partial
 
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, least_s
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, least_s, node_of
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.waiter import IS_OVER, Registry, Waiter
 from wheel_lock.errors import TooManyLocks, copied
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types.base import Contention
+from wheel_lock.net.capabilities import SHARDED
+from wheel_lock.net.connection import BareCommand
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.wheel import WheelEntry
 
@@ -116,6 +118,13 @@ class BaseWaitQueue(WheelEntry):
     def on_message(self, message: bytes) -> None:
         raise NotImplementedError
 
+    def follows(self, lease: Lease) -> bool:
+        """Return whether :meth:`ended` will send an acquire behind the release of ``lease``, in the same write.
+
+        That release may wake no other waiters then. If the acquire does not come to be sent, :meth:`_wake_others` is owed.
+        """
+        return False
+
     def ended(self, lease: Lease) -> None:
         """Called when a lease of this process has ended; if it was released, the release has just been sent."""
 
@@ -162,6 +171,7 @@ class WaitQueue(BaseWaitQueue):
         "_heard_at",
         "_in_a_row",
         "_leaving",
+        "_owing",
         "_pace",
         "_rivals",
         "_shared",
@@ -179,7 +189,8 @@ class WaitQueue(BaseWaitQueue):
         self._called = False  # woken meanwhile
         self._pace = Pace(self.timer.scale.tick_s)
         self._yielding = False
-        self._rivals = 0  # other processes that listened at the last release
+        self._owing = False  # the last release woke no waiters, because a try was to follow it
+        self._rivals = 0  # other processes that listened at the last release that woke waiters
         self._in_a_row = 0
         self._heard_at = self.timer.now  # of the server's last answer; the first is the reason for this queue
         # Waiters behind the head whose time is up, and which wait for one more answer.
@@ -218,6 +229,7 @@ class WaitQueue(BaseWaitQueue):
         super().close_later()
 
     def drain(self) -> list[Waiter]:
+        self._wake_others()
         self._trying = None
         self._leaving.clear()
         return super().drain()
@@ -250,21 +262,48 @@ class WaitQueue(BaseWaitQueue):
     def on_subscribed(self, holds: bool) -> None:
         """Try once more when a subscription is confirmed: earlier messages had no listener."""
         super().on_subscribed(holds)
-        if holds:
-            self.on_message(b"")
-
-    def on_message(self, message: bytes) -> None:
-        """Have the head try: a message says that the lock is free. Any user who may publish can have sent it."""
-        if not self._waiters or self._yielding or self._pace.paused or self.held_here:
+        if not holds or not self._waiters or self._yielding or self._pace.paused or self.held_here:
             return
         if self._trying is not None:
             self._called = True
         else:
             self._follow_wakeup(self, self._pace, self._try)
 
+    def on_message(self, message: bytes) -> None:
+        """Have the head try: a message says that the lock is free. Any user who may publish can have sent it."""
+        if not self._waiters or self._yielding or self._pace.paused or (self.holder is not None and self.held_here):
+            return
+        if self._trying is not None:
+            self._called = True
+        else:
+            self._follow_wakeup(self, self._pace, self._try_woken)
+
     def granted_to(self, lease: Lease) -> None:
         if not self._shared:
             self.holder = lease
+
+    def follows(self, lease: Lease) -> bool:
+        """Return whether the release of ``lease`` need not wake others; see the base class.
+
+        The first release of a row wakes them, because that counts the rivals, and so does the last one, for their sake.
+        """
+        if (
+            self._shared
+            or not self._waiters
+            or self._trying is not None
+            or self._yielding
+            or self._in_a_row == 0
+            or (self._rivals > 0 and self._in_a_row >= _IN_A_ROW - 1)
+            or (self.holder is not lease and self.held_here)
+        ):
+            return False
+        head, node = self._head, node_of(lease)
+        # A waiter for several names may be refused because of another one. On another connection, or without room on this
+        # one, the acquire would not be behind the release.
+        self._owing = (
+            head.concerns_others and head.node is node and node.connected and not (node.clogged or node.crowded)
+        )
+        return self._owing
 
     def ended(self, lease: Lease) -> None:
         """Have the head try, or, after many grants in a row within this process, let other processes try for one tick."""
@@ -276,12 +315,23 @@ class WaitQueue(BaseWaitQueue):
         self._in_a_row += 1
         if self._trying is not None:
             self._again = True
-        elif self._rivals > 0 and self._in_a_row >= _IN_A_ROW:
+            return
+        if self._in_a_row >= _IN_A_ROW:
             self._in_a_row = 0
-            self._yielding = True
-            self._schedule(self, self.timer.scale.tick_s)
-        else:
-            self._try()
+            if self._rivals > 0:
+                self._yielding = True
+                self._schedule(self, self.timer.scale.tick_s)
+                return
+        self._try(woken=True)
+
+    def _wake_others(self) -> None:
+        """Wake the waiters of other processes now if the last release did not, and no try has followed it."""
+        if self._owing:
+            self._owing = False
+            node = self._registry.table.router.shard_of(self._key).node
+            if node.connected:
+                publish = b"SPUBLISH" if node.capability == SHARDED else b"PUBLISH"
+                node.send(BareCommand(publish, self.channel, b"0"))
 
     def on_timeout(self, now: float) -> None:
         """Have the head try: there was no wake-up for a while."""
@@ -303,16 +353,25 @@ class WaitQueue(BaseWaitQueue):
 
     # -- trying ------------------------------------------------------------------------------------------------------
 
-    def _try(self) -> None:
-        if self._trying is not None or not self._waiters:
+    def _try_woken(self) -> None:
+        self._try(woken=not self._pace.doubtful)
+
+    def _try(self, *, woken: bool = False) -> None:
+        """Have the head try; ``woken`` if the lock has probably been released.
+
+        Such a try is a plain SET where the lock type has one: cheaper, but its refusal does not say how long to wait.
+        """
+        if self._trying is not None:
+            return
+        if not self._waiters:
+            self._wake_others()
             return
         self._again = self._called = self._yielding = False
         self._pace.tried(self.timer.now)
-        self.timer.wheel.cancel(self)
-        head = self._head
-        head.try_once(partial(self._tried, head), waiting=True)
-        if head.queue is self and not head.request.future.done:
-            self._trying = head.request
+        head = next(iter(self._waiters))
+        head.try_once(partial(self._tried, head), waiting=not woken or head.lock_type.registers_waiters)
+        if head.queue is self and not (request := head.request).future.done:
+            self._trying = request
 
     def _tried(self, waiter: Waiter) -> None:
         if waiter.over:
@@ -322,11 +381,14 @@ class WaitQueue(BaseWaitQueue):
         error = request.future.error
         if error is None:
             self._heard_at = self.timer.now
-            for other in self._leaving.take_all():
-                if other.queue is self and other is not waiter:
-                    self.remove(other).refuse()
+            self._owing = False  # granted here, or held by another, whose release wakes others
+            if len(self._leaving):
+                for other in self._leaving.take_all():
+                    if other.queue is self and other is not waiter:
+                        self.remove(other).refuse()
         if error is not None and waiter.concerns_others and not (request.cut_short or isinstance(error, TooManyLocks)):
             self.fail(error)
+            self._wake_others()
         elif error is not None:
             self.remove(waiter).fail(error)
             self.timer.post(self._try, self)  # there may be very many, and each of them may fail at once
@@ -337,15 +399,18 @@ class WaitQueue(BaseWaitQueue):
 
     def _granted(self, waiter: Waiter, request: Acquire) -> None:
         self._pace.granted()
-        for lease in request.leases:
-            if lease.key == self._key:
-                self.granted_to(lease)
-        self.remove(waiter).succeed(request.leases)
-        if self._waiters:
-            if self._shared:
-                self._try()  # there may be room for more
-            else:
-                self._look_later()
+        if not self._shared:
+            leases = request.leases
+            self.holder = leases[0] if len(leases) == 1 else next(lease for lease in leases if lease.key == self._key)
+        del self._waiters[waiter]
+        self._registry.waiting -= 1
+        waiter.succeed(request.leases)  # the rest is done while its thread wakes up
+        if not self._waiters:
+            self.close_later()
+        elif self._shared:
+            self._try()  # there may be room for more
+        else:
+            self._look_later()
 
     def _refused(self, waiter: Waiter, request: Acquire) -> None:
         self._pace.refused(self.timer.now, request.retry_ms)
@@ -361,9 +426,15 @@ class WaitQueue(BaseWaitQueue):
         if self._again:
             self._try()
         elif self._called and self._waiters:
-            self._follow_wakeup(self, self._pace, self._try)
+            self._follow_wakeup(self, self._pace, self._try_woken)
         elif self._waiters:
-            self._look_later(request.retry_ms)
+            head = self._head
+            if request.retry_ms is None and not request.waiting:
+                # A look would find out for how long, but the next wake-up may come sooner.
+                self._schedule(self, min(head.options.fallback_s or _FIRST_LOOK_S, _FIRST_LOOK_S))
+            else:
+                self._look_later(request.retry_ms)
+            head.prepare(partial(self._tried, head))
 
     def _look_later(self, retry_ms: int | None = None) -> None:
         """Schedule a try for when the holder's lease would end, or earlier: its release may go unheard or unpublished.

@@ -11,7 +11,7 @@ from typing import Protocol
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.acquire import Acquire
+from wheel_lock.engine.requests.acquire import Acquire, PreparedAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, acquiring_node_of, least_s, no_answer
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.state import EngineState
@@ -42,12 +42,18 @@ class QueueOfWaiters(Protocol):
     def granted_to(self, lease: Lease) -> None: ...
 
 
+class FirstWaiter(Protocol):
+    """What makes the first try of a name: a ``Waiter``, or a ``FirstTry`` that nothing unusual has happened to."""
+
+    def as_waiter(self) -> Waiter: ...
+
+
 class Registry(Protocol):
     """The wait queues of one engine, as waiters and queues see them; implemented by ``WaitQueueRegistry``."""
 
     table: LeaseTable
     pubsub: PubSub
-    in_flight: dict[bytes, Waiter]
+    in_flight: dict[bytes, FirstWaiter]
     pollers: set[Waiter]
     waiting: int
 
@@ -83,6 +89,7 @@ class Waiter(WheelEntry):
         "_attempts",
         "_blocking",
         "_followers",
+        "_prepared",
         "_queues",
         "_request",
         "_template",
@@ -123,6 +130,7 @@ class Waiter(WheelEntry):
         self._token_given = token_given
         self._blocking = blocking
         self._request: Acquire | None = None
+        self._prepared: Acquire | None = None  # the next try
         self._followers: Parking[Waiter] | None = None  # waiters that came during its first try
         self._attempts = 0
         self._warned = False
@@ -152,6 +160,10 @@ class Waiter(WheelEntry):
         waiter_ttl_s = max(min(self.table.state.options.fallback_s, self.options.timeout_s), _LEAST_WAITER_TTL_S)
         return max(waiter_ttl_s, 2 * (self.options.retry_every_s or 0.0))
 
+    @property
+    def _waiter_ttl_ms(self) -> int:
+        return round(self.waiter_ttl_s * 1000)
+
     def begin(self) -> None:
         """Begin to wait; a failure of the library's own code ends waits and nothing else."""
         guarded(self, self._begin)
@@ -170,26 +182,65 @@ class Waiter(WheelEntry):
         if wait_queues.find(self.queue_key) is not None:
             self._join_queue()
             return
-        ahead = self if contention is Contention.SHARED else wait_queues.in_flight.setdefault(self.queue_key, self)
-        if ahead is self:
+        first = self if contention is Contention.SHARED else wait_queues.in_flight.setdefault(self.queue_key, self)
+        if first is self:
             self.try_once(self._answered, waiting=False)
             return
+        ahead = first.as_waiter()
         if ahead._followers is None:
             ahead._followers = Parking(IS_OVER)
         ahead._followers.append(self)
         if self.until is not None:
             self.wait_until(max(self.until, self.began_at + least_s(self.node)))
 
+    def as_waiter(self) -> Waiter:
+        return self
+
+    def take_over(self, first: Acquire, began_at: float) -> None:
+        """Go on with a first try that was begun without this waiter, at ``began_at``."""
+        self._request = first
+        self._attempts = 1
+        self.began_at = began_at
+        first.future = Future(partial(guarded, self, self._answered))
+        if self._blocking:
+            first.on_found = self._warn_of_other_type
+
     def try_once(self, tried: Callable[[], object], *, waiting: bool) -> None:
         """Send one acquire, ``waiting`` with a registration if the lock type has them; call ``tried()`` when it is done."""
-        future: Future[bool] = Future(partial(guarded, self, tried))
-        leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
-        self._request = request = self._new_request(leases, future, round(self.waiter_ttl_s * 1000) if waiting else 0)
+        request = self._prepared
+        if request is not None and request.waiting is waiting:
+            self._prepared = None
+            if not (self.table.router.stable or self._fits(request)):
+                request = None
+        else:
+            request = None
+        if request is None:
+            future: Future[bool] = Future(partial(guarded, self, tried))
+            leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
+            request = self._new_request(leases, future, self._waiter_ttl_ms if waiting else 0)
+        self._request = request
         request.caller_until = self.until
         if self._blocking:
             request.on_found = self._warn_of_other_type
         self._attempts += 1
         request.begin()
+
+    def prepare(self, tried: Callable[[], object]) -> None:
+        """Make the next try, with its token, while there is time: so a wake-up is followed sooner. Nothing is sent.
+
+        The next call of ``try_once`` that is not ``waiting`` (where waiters are registered: the next one) sends it; its
+        ``tried`` must mean the same as here.
+        """
+        if self._prepared is None:
+            future: Future[bool] = Future(partial(guarded, self, tried))
+            leases = [self._another(lease) for lease in self._template]
+            waiter_ttl_ms = self._waiter_ttl_ms if self.lock_type.registers_waiters else 0
+            self._prepared = PreparedAcquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
+
+    def _fits(self, prepared: Acquire) -> bool:
+        """Return whether a prepared try is still for the node on which its name lives."""
+        group = group_of(prepared.lease)
+        return self.table.router.group_of(group, self.key) is group
 
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
         return Acquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
@@ -309,7 +360,7 @@ class Waiter(WheelEntry):
 
     def _end(self) -> None:
         self.over = True
-        self.queue = None
+        self.queue = self._prepared = None
         if self.tick >= 0:
             self.table.timer.wheel.cancel(self)
             self._queues.pollers.discard(self)
@@ -374,7 +425,7 @@ class Waiter(WheelEntry):
             self._clean_up_registration()
             request.future = Future(noop)
             in_flight = not request.finished
-            request.give_up()
+            request.abandon()
             if in_flight and not request.attempts:
                 self._clean_up_registration()  # of earlier tries: this one was never sent, and so undoes nothing
             self._request = None

@@ -1,0 +1,128 @@
+"""The first try of a wait: as long as it is granted, it is all there is; whatever else happens, a waiter takes over."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from tests.engine.rig import NIL, OK, array, breaking, integer
+from tests.engine.waiting_rig import WaitingRig
+from wheel_lock.engine.waiting.first_try import FirstTry
+from wheel_lock.errors import LockServerError, TooManyLocks, WheelLockError
+from wheel_lock.lock_types import EXCLUSIVE, FENCED, REENTRANT, Exclusive
+
+kinds = pytest.mark.parametrize("kind", [EXCLUSIVE, FENCED, REENTRANT], ids=lambda kind: kind.name)
+
+
+@kinds
+def test_a_grant_needs_no_waiter(rig: WaitingRig, kind: Exclusive) -> None:
+    wait = rig.wait("a", kind=kind)
+    assert len(rig.server.take()) == 1
+    rig.say(OK if kind is EXCLUSIVE else integer(int(kind.fenced) * 7))
+    assert wait.granted
+    assert wait.waiter is None
+    assert wait.lease.fence == (7 if kind.fenced else None)
+    assert rig.engine.leases.acquiring == 0
+    assert rig.lines.in_flight == {}
+
+
+def test_nothing_of_a_grant_and_a_release_is_left_to_the_garbage_collector(rig: WaitingRig) -> None:
+    rig.wait("warm")
+    rig.say(OK)
+    rig.server.take()
+    gc.collect()
+    gc.disable()
+    try:
+        wait = rig.wait("a")
+        rig.say(OK)
+        rig.let_go(wait)
+        del wait
+        rig.go_on(0.1)  # requests are remembered for a while, because their replies may be late
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        assert [garbage for garbage in gc.garbage if type(garbage).__module__.startswith("wheel_lock")] == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+def test_a_refusal_is_the_waiters_own_and_nothing_is_set_twice(rig: WaitingRig) -> None:
+    wait = rig.wait("a")
+    first = wait.acquisition
+    assert isinstance(first, FirstTry)
+    assert [command.what for command in rig.refuse()] == ["SET"]
+    assert wait.waiter is rig.first("a")
+    rig.listen()
+    assert [command.what for command in rig.refuse()] == ["acquire"]
+    assert wait.request is not first
+    rig.give_up(wait)
+    assert rig.waiting == 0
+
+
+def test_a_refusal_ends_the_wait_of_one_who_does_not_wait(rig: WaitingRig) -> None:
+    wait = rig.wait("a", blocking=False)
+    rig.say(NIL)
+    assert wait.refused
+    assert len(rig.lines) == 0
+
+
+def test_those_who_come_meanwhile_share_the_answer(rig: WaitingRig) -> None:
+    first = rig.wait("a")
+    second = rig.wait("a")
+    assert [command.what for command in rig.server.take()] == ["SET"]
+    assert rig.lines.in_flight == {b"a": first.waiter}
+    rig.say(OK)
+    assert first.granted
+    assert not second.future.done
+    assert rig.line("a") is not None
+    assert rig.line("a").held_here  # type: ignore[union-attr]
+    assert rig.server.take() == []
+
+
+def test_one_given_up_in_flight_is_cleaned_up_behind_its_try(rig: WaitingRig) -> None:
+    wait = rig.wait("a")
+    rig.give_up(wait)
+    assert [command.what for command in rig.server.take()] == ["SET", "release_many"]
+    assert wait.waiter is None
+    assert rig.lines.in_flight == {}
+    rig.say(OK, array())
+    assert not wait.future.done
+    assert rig.engine.leases.held == {}
+
+
+def test_one_given_up_after_its_grant_is_released(rig: WaitingRig) -> None:
+    wait = rig.wait("a")
+    rig.say(OK)
+    rig.server.take()
+    rig.give_up(wait)
+    assert [command.what for command in rig.server.take()] == ["release_many"]
+
+
+@pytest.mark.parametrize("method", ["plain_try", "parse_acquire"])
+def test_a_failure_costs_the_caller_and_those_who_share_its_try(failing: WaitingRig, method: str) -> None:
+    with breaking(type(EXCLUSIVE), method):
+        waits = [failing.wait("a"), failing.wait("a")]
+        if method == "parse_acquire":
+            failing.say(OK)
+    assert all(isinstance(wait.error, WheelLockError) for wait in waits)
+    assert failing.lines.in_flight == {}
+    assert failing.engine.leases.acquiring == 0
+    failing.go_on(1.0, failing.agree)
+    assert failing.wait("a").error is None
+
+
+def test_an_error_reply_fails_the_caller_with_it(rig: WaitingRig) -> None:
+    wait = rig.wait("a")
+    rig.say(b"-OOM command not allowed\r\n")
+    assert isinstance(wait.error, LockServerError)
+    assert wait.error.code == "OOM"
+
+
+def test_the_limit_of_held_locks_is_that_of_tries_in_flight() -> None:
+    with WaitingRig(max_held=1) as rig:
+        first, second = rig.wait("a"), rig.wait("b")
+        assert isinstance(second.error, TooManyLocks)
+        rig.say(OK)
+        assert first.granted

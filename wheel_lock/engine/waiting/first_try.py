@@ -1,0 +1,153 @@
+"""A wait that is one try: the request and the caller's wait in one object, as long as nothing unusual happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.interfaces import LeaseGroup
+from wheel_lock.engine.requests.acquire import Acquire
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
+from wheel_lock.engine.waiting.waiter import Registry, Waiter
+from wheel_lock.errors import WheelLockError
+from wheel_lock.lease import Lease
+from wheel_lock.lock_types.base import Contention, LockType
+from wheel_lock.options import LockOptions
+from wheel_lock.protocol.resp import Reply
+from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.runtime.failures import contain
+
+
+class FirstTry(Acquire):
+    """One caller's wait for one lock, and its first try, which is usually granted: it completes the caller's future itself.
+
+    On everything else a ``Waiter`` takes over: a queue for the name or another first try of it, a limit of the context, a
+    refusal, an error, a grant that comes too late, another waiter that wants to share the answer. Before the try was sent
+    the waiter begins anew; later this try is the waiter's first, exactly as if the waiter had begun it. All that is said of
+    ``Waiter`` holds for this class, too, and so its arguments are those of ``Waiter``.
+
+    Attributes:
+        queue_key: The key of the wait queue that the waiter would join.
+    """
+
+    __slots__ = ("_blocking", "_caller", "_registry", "_token_given", "_waiter", "began_at", "queue_key")
+
+    def __init__(
+        self,
+        queues: Registry,
+        options: LockOptions,
+        lease: Lease,
+        key: bytes,
+        token_given: bool,
+        blocking: bool,
+        until: float | None,
+        future: Future[Sequence[Lease] | None],
+    ) -> None:
+        # Not through super(): most acquires make one of these, and no other request.
+        group: LeaseGroup = lease.group  # type: ignore[assignment]
+        self._registry = queues
+        self.table = table = queues.table
+        self.timer = timer = table.timer
+        self.tick = -1
+        self.group = REQUEST_TIMEOUTS
+        self.node = group.renewer.acquiring_node
+        self.sent_asking = self.declared = self.finished = self.use_eval = False
+        self.attempts = 0
+        self.sent_at = timer.now
+        self.name = lease.name
+        self.limit_s = limit_s = table.state.options.response_timeout_s
+        self.suspicion_s = min(limit_s / 5, options.timeout_s / 6)
+        self.until = 0.0
+        self.leases = (lease,)
+        self._lock_type: LockType = group.lock_type
+        self._options = options
+        self._waiter_ttl_ms = 0
+        self.retry_ms = None
+        self.caller_until = until
+        self.cut_short = self._hurried = self._counted = False
+        self.on_found = None
+        self._token_given = token_given
+        self._blocking = blocking
+        self._caller = future
+        self._waiter: Waiter | None = None
+        self.began_at: float | None = None
+        self.queue_key = group.lock_type.queue_key(key)
+
+    def begin(self) -> None:
+        """Send the try if nothing stands against it; otherwise have a waiter begin."""
+        if self.finished:
+            return
+        try:
+            queues = self._registry
+            if self.table.admission_error(self.name, 1) is not None:
+                self.as_waiter().begin()
+                return
+            if self._blocking:
+                if self.queue_key in queues.in_flight or queues.find(self.queue_key) is not None:
+                    self.as_waiter().begin()
+                    return
+                if self._lock_type.contention is not Contention.SHARED:
+                    queues.in_flight[self.queue_key] = self
+            self.began_at = self.timer.now
+            self.begin_admitted()
+        except Exception as error:
+            contain(self.as_waiter(), self.begin, error)
+
+    def as_waiter(self) -> Waiter:
+        """Return the waiter that takes over; from now on this is the first of its tries."""
+        waiter = self._waiter
+        if waiter is None:
+            registry, until = self._registry, self.caller_until
+            waiter = Waiter(
+                registry, self._options, self.leases, self._token_given, self._blocking, until, self._caller
+            )
+            if self.began_at is not None:
+                waiter.take_over(self, self.began_at)
+            if registry.in_flight.get(self.queue_key) is self:
+                registry.in_flight[self.queue_key] = waiter
+            self._waiter = waiter  # last: after a failure in here the next caller begins anew
+        return waiter
+
+    def encode(self, capability: int) -> bytes:
+        if self.attempts == 0:
+            lease = self.leases[0]
+            data = self._lock_type.plain_try(lease, lease.group.ttl)  # type: ignore[attr-defined]
+            if data is not None:
+                self.sent_at = self.timer.now
+                self.declared = True
+                self.attempts = 1
+                return data
+        return super().encode(capability)
+
+    def on_reply(self, reply: Reply) -> None:
+        if self._waiter is None and self.attempts == 1 and not self.finished and not isinstance(reply, ServerError):
+            fence = self._lock_type.parse_acquire(reply, again=False, waiting=False)
+            if isinstance(fence, int):
+                self.finish()
+                if self.table.grant(self.leases, self._options, self.sent_at):
+                    self.leases[0].fence = fence or None
+                    self._caller.set_result(self.leases)
+                else:
+                    self.as_waiter()
+                    self.taken_late(fence)
+                return
+        if not self.finished:
+            self.as_waiter()
+        super().on_reply(reply)
+
+    def failed(self, error: WheelLockError) -> None:
+        self.as_waiter()
+        super().failed(error)
+
+    def finish(self) -> None:
+        in_flight = self._registry.in_flight
+        if in_flight.get(self.queue_key) is self:
+            del in_flight[self.queue_key]
+        Acquire.finish(self)
+
+    def give_up(self) -> None:
+        """End the wait of a caller that does not wait any more: undo what was granted, or may have been."""
+        if self._waiter is None:
+            self.abandon()
+        else:
+            self._waiter.give_up()
