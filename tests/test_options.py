@@ -78,6 +78,7 @@ CONTEXT_COUNTS = ["batch_size", "max_calls_in_flight", "max_held"]
         *((make_context_options, parameter, [*NO_SECONDS, None, 0, 0.0]) for parameter in CONTEXT_SECONDS),
         *((make_context_options, parameter, [*NO_COUNTS, 0]) for parameter in CONTEXT_COUNTS),
         (make_context_options, "batch_size", [5001, 2**63]),
+        (make_context_options, "renewal_slack", [*NO_SECONDS, None, 0.51, 1, -0.01]),
     ],
 )
 def test_what_is_no_time_or_no_number_is_refused_by_name_and_shown(
@@ -94,6 +95,10 @@ def test_the_smallest_and_the_largest_that_are_allowed() -> None:
     assert lock_options(max_renewals=0).max_renewals == 0
     assert lock_options(blocking_timeout=0).blocking_timeout_s == 0
     assert ContextOptions(batch_size=5000).batch_size == 5000
+    assert ContextOptions(renewal_slack=0).renewal_slack == 0.0
+    assert ContextOptions(renewal_slack=0.5).renewal_slack == 0.5
+    text = "renewal_slack must be a number from 0 to 0.5, not 1"
+    assert text in refusal(make_context_options, renewal_slack=1)
 
 
 def test_a_timeout_too_short_to_be_renewed_is_refused() -> None:

@@ -58,6 +58,9 @@ class LockContext(ThreadLocks, ThreadContext):
             by those (some managed Redis offerings, Envoy, twemproxy). A service that refuses other calls is detected, and
             gets such calls in any case.
         track_acquisitions: True if the warning about an abandoned lock names the line that acquired it.
+        renewal_slack: The share of its interval, 0 to 0.5, by which a renewal may come early to join others that are due
+            at the same server: fewer calls, for more renewals by at most that share. With 0 none comes early; a lock that
+            is alone never is.
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
@@ -90,6 +93,7 @@ class LockContext(ThreadLocks, ThreadContext):
         replica_timeout: float = 1.0,
         declare_keys: bool = False,
         track_acquisitions: bool = False,
+        renewal_slack: float = 1 / 32,
     ) -> None:
         options = ContextOptions(
             batch_size=batch_size,
@@ -104,6 +108,7 @@ class LockContext(ThreadLocks, ThreadContext):
             replica_timeout_s=replica_timeout,
             declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
+            renewal_slack=renewal_slack,
         )
         self._connector = connector_for(client)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects

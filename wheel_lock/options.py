@@ -33,6 +33,7 @@ TICK_S = 0.01  # a timer's default
 # The least number of ticks from a renewal to the local deadline. A loss is reported in the last but one of them; a lease
 # that is due less than two ticks earlier would be due again as soon as it is scheduled, and be renewed continuously.
 LEFT_TICKS = 3
+MAX_SLACK = 0.5  # at most twice as many renewals
 _PLAIN = frozenset({int, float, bool, type(None)})  # types whose hash and comparison no user can override
 
 
@@ -97,6 +98,14 @@ def count(what: str, value: object, *, least: int, most: int = MAX_COUNT) -> int
     if number > most:
         raise ValueError(f"{what} must be a whole number of at most {most}, not {_shown(value)}")
     return number
+
+
+def share(what: str, value: object, *, most: float) -> float:
+    """Return ``value`` as a float. Raises ValueError, naming it ``what``, unless it is a number from 0 to ``most``."""
+    try:
+        return seconds(what, value, most=most)
+    except ValueError:
+        raise ValueError(f"{what} must be a number from 0 to {most:g}, not {_shown(value)}") from None
 
 
 def milliseconds(time_s: float) -> int:
@@ -343,6 +352,7 @@ class ContextOptions:
         declare_keys: True for single-key mode on all nodes, for services that route calls by their keys. Nodes that refuse
             other calls are detected in any case.
         track_acquisitions: True to keep the call site of each acquisition for the warning about an abandoned lock.
+        renewal_slack: The share of its interval by which a renewal may come early to join others that are due.
     """
 
     batch_size: int = 500
@@ -360,6 +370,7 @@ class ContextOptions:
     replica_timeout_s: float = 1.0
     declare_keys: bool = False
     track_acquisitions: bool = False
+    renewal_slack: float = 1 / 32
 
     def __post_init__(self) -> None:
         # A script call blocks the server until it ends: 5,000 leases take about 5 ms.
@@ -379,6 +390,7 @@ class ContextOptions:
             "replica_timeout",
         ):
             self._take(f"{what}_s", seconds(what, getattr(self, f"{what}_s"), above=0.0))
+        self._take("renewal_slack", share("renewal_slack", self.renewal_slack, most=MAX_SLACK))
         if self.backoff_first_s > self.backoff_max_s:
             raise ValueError(
                 f"backoff_first must not exceed backoff_max of {self.backoff_max_s:g} s, not {self.backoff_first_s!r}"

@@ -330,6 +330,7 @@ def test_a_context_refuses_settings_that_cannot_work() -> None:
         "response_timeout": 0,
         "connect_timeout": math.nan,
         "close_timeout": -1,
+        "renewal_slack": 0.6,
     }
     for name, value in {**settings, "max_held": 0}.items():
         with pytest.raises(ValueError, match=name):

@@ -279,3 +279,14 @@ def test_a_wheel_says_what_it_is(wheel: Wheel[Timer]) -> None:
     wheel.advance(5)
     wheel.schedule_many(timers(3), 9)
     assert repr(wheel) == "<Wheel slots=8 now=5 entries=3>"
+
+
+@pytest.mark.parametrize("tick", [3, 3 * SLOTS])
+def test_the_entries_of_a_tick_are_those_that_are_still_due_then(wheel: Wheel[Timer], tick: int) -> None:
+    crowd = timers(4)
+    wheel.schedule_many(crowd, tick)
+    wheel.schedule(Timer("another"), tick + 1)
+    wheel.cancel(crowd[1])
+    assert wheel.at(tick) == [crowd[0], *crowd[2:]]
+    assert wheel.at(tick - 1) == wheel.at(tick + SLOTS) == []
+    assert wheel.rearm(wheel.advance(tick), 2) == [tick + 2]

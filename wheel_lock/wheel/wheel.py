@@ -155,11 +155,14 @@ class Wheel(Generic[E]):
         for entry in entries:
             entry.tick = tick
 
-    def rearm(self, entries: Sequence[E], after: int) -> None:
+    def rearm(self, entries: Sequence[E], after: int) -> list[int]:
         """Schedule each of ``entries``, which :meth:`advance` has returned, ``after`` ticks past its previous deadline.
 
         A deadline that has passed by then becomes the next tick. Adjacent entries of one tick are inserted together, so
         entries in the order of ``advance`` cost least. O(n).
+
+        Returns:
+            The new deadlines, one for each run of adjacent entries of one tick.
 
         Raises:
             ValueError: ``after`` is less than 1.
@@ -167,14 +170,18 @@ class Wheel(Generic[E]):
         if after < 1:
             raise ValueError(f"after must be at least 1 tick, not {after!r}")
         start, count, soonest = 0, len(entries), self._now + 1
+        ticks: list[int] = []
         while start < count:
             tick = entries[start].tick
             stop = start + 1
             while stop < count and entries[stop].tick == tick:
                 stop += 1
             run = entries if stop - start == count else entries[start:stop]
-            self._put_many(run, max(tick + after, soonest))
+            tick = tick + after if tick + after > soonest else soonest
+            self._put_many(run, tick)
+            ticks.append(tick)
             start = stop
+        return ticks
 
     # -- removing ---------------------------------------------------------------------------------------------------
 
@@ -317,6 +324,11 @@ class Wheel(Generic[E]):
             index = tick & self._mask
             return len(self._near[index]) - self._dead[index]
         return len(self._later.get(tick, ())) - self._later_dead.get(tick, 0)
+
+    def at(self, tick: int) -> list[E]:
+        """Return the entries due at ``tick``, which has not passed. O(entries of that slot)."""
+        slot = self._near[tick & self._mask] if tick <= self._horizon else self._later.get(tick, [])
+        return [entry for entry in slot if entry.tick == tick]
 
     def occupancy(self) -> list[int]:
         """Return the number of entries of each slot, those of later rotations included. O(slots)."""

@@ -114,6 +114,7 @@ def test_a_server_that_refuses_calls_gets_one_probe_at_a_time(rig: Rig) -> None:
     assert most == 1
 
 
+@pytest.mark.rig(renewal_slack=0)
 def test_a_new_due_lease_waits_while_the_server_refuses_calls(rig: Rig) -> None:
     rig.hold("a", 30.0, renew_every=1.0)
     rig.go_on(0.5)

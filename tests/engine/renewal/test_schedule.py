@@ -35,6 +35,7 @@ def test_a_lease_is_renewed_every_third_of_its_timeout_or_as_wished_and_never_la
 
 
 @pytest.mark.parametrize("together", [True, False])
+@pytest.mark.rig(renewal_slack=0)
 def test_first_renewals_of_leases_acquired_in_one_moment_are_spread(rig: Rig, together: bool) -> None:
     count = 10_000 if together else 1000
     if together:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from wheel_lock.engine.interfaces import LeaseGroup, Shard
 from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.requests.base import Request, batch_call
 from wheel_lock.lease import HELD, RENEWING, Event, Lease
@@ -25,10 +26,13 @@ class BatchOwner(Shard, Protocol):
 
     table: LeaseTable
     outage: Outage
+    joint: JointTicks
     verification: object  # the latest one; None if no lease was held at the last reconnection
 
     @property
     def takes_more(self) -> bool: ...
+    @property
+    def joint_size(self) -> int: ...
     def look_at(self, lease: Lease, then: Callback = ...) -> None: ...
     def partition_due(self, entries: Iterable[Lease], now: float) -> list[Lease]: ...
     def send(
@@ -46,18 +50,40 @@ class BatchOwner(Shard, Protocol):
 
 
 class RenewalGroup:
-    """Leases of one lock type, timeout and renewal interval on one node: they can share a script call."""
+    """Leases of one lock type, timeout and renewal interval on one node: they can share a script call.
 
-    __slots__ = ("_phase", "alive", "interval_ticks", "lock_type", "renewer", "timeout_ms", "timeout_s", "ttl")
+    Attributes:
+        interval_ticks: The ticks between renewals.
+        slack_ticks: By how many ticks a renewal may come early to join others that are due.
+    """
+
+    __slots__ = (
+        "_phase",
+        "alive",
+        "interval_ticks",
+        "lock_type",
+        "renewer",
+        "slack_ticks",
+        "timeout_ms",
+        "timeout_s",
+        "ttl",
+    )
 
     def __init__(
-        self, renewer: BatchOwner, lock_type: LockType, timeout_s: float, timeout_ms: int, interval_ticks: int
+        self,
+        renewer: BatchOwner,
+        lock_type: LockType,
+        timeout_s: float,
+        timeout_ms: int,
+        interval_ticks: int,
+        slack_ticks: int,
     ) -> None:
         self.renewer = renewer
         self.lock_type = lock_type
         self.timeout_s = timeout_s
         self.timeout_ms = timeout_ms
-        self.interval_ticks = interval_ticks  # ticks between renewals
+        self.interval_ticks = interval_ticks
+        self.slack_ticks = slack_ticks
         self.ttl = int_arg(timeout_ms)
         self.alive = True
         self._phase = 0
@@ -71,7 +97,26 @@ class RenewalGroup:
         return self._phase * (self.interval_ticks - self.interval_ticks // 8) >> 32
 
     def due(self, entries: list[Lease], now: float) -> None:
-        """Renew ``entries``; losses come first. Runs for every renewal, hence the plain loop."""
+        """Renew ``entries``, and leases that join them."""
+        live = self.live(entries)
+        if not live:
+            return
+        renewer = self.renewer
+        others: list[tuple[LeaseGroup, list[Lease]]] = []
+        if renewer.takes_more:
+            for group, leases in renewer.joint.take(live[-1].tick, renewer.joint_size - len(live)):
+                if group is self:
+                    # A loss among those that join may have ended another one.
+                    live = [lease for lease in live + self.live(leases) if lease.state is HELD]
+                else:
+                    others.append((group, leases))
+        renewer.renew(self, live)
+        for group, leases in others:
+            if joined := group.live(leases):
+                renewer.renew(group, joined)
+
+    def live(self, entries: list[Lease]) -> list[Lease]:
+        """Return those of the due ``entries`` to renew; losses come first. Runs for every renewal, hence the plain loop."""
         live: list[Lease] = []
         others: list[Lease] = []
         keep, held = live.append, HELD
@@ -85,8 +130,7 @@ class RenewalGroup:
         if others:
             live += self.renewer.partition_due(others, now)
             live = [lease for lease in live if lease.state is held]  # a loss may have ended another one, too
-        if live:
-            self.renewer.renew(self, live)
+        return live
 
     def illegal(self, lease: Lease, event: Event) -> None:
         self.renewer.table.mark_illegal(lease, event)

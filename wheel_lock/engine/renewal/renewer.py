@@ -85,7 +85,9 @@ class Renewer(RenewalRetries):
         key = (lock_type, timeout_ms, interval_ticks)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups.setdefault(key, RenewalGroup(self, lock_type, timeout_s, timeout_ms, interval_ticks))
+            slack_ticks = int(interval_ticks * self._options.renewal_slack + 1e-6)
+            new = RenewalGroup(self, lock_type, timeout_s, timeout_ms, interval_ticks, slack_ticks)
+            group = self._groups.setdefault(key, new)
         return group
 
     # -- onto the wheel ----------------------------------------------------------------------------------------------
@@ -106,6 +108,8 @@ class Renewer(RenewalRetries):
             tick = self._spread(group, tick)
         if max(tick, wheel.now + 1) < last:
             wheel.schedule(lease, tick)
+            if share == 1.0:
+                self.joint.note(group, lease.tick)
         else:
             self._hurry([lease])
 
@@ -124,10 +128,14 @@ class Renewer(RenewalRetries):
         start = max(CROWD - wheel.load(tick), 0)
         if len(leases) == 1:
             wheel.schedule(leases[0], tick if start else self._spread(group, tick))
+            self.joint.note(group, leases[0].tick)
             return
         wheel.schedule_many(leases[:start], tick)
+        self.joint.note(group, tick)
         for first in range(start, len(leases), _SAME_PHASE):
-            wheel.schedule_many(leases[first : first + _SAME_PHASE], self._spread(group, tick))
+            some = leases[first : first + _SAME_PHASE]
+            wheel.schedule_many(some, self._spread(group, tick))
+            self.joint.note(group, some[0].tick)
 
     def _hurry(self, leases: Sequence[Lease]) -> None:
         """Renew leases at once that have hardly any time left: the reply took nearly all of it, or it was shortened."""
@@ -146,7 +154,8 @@ class Renewer(RenewalRetries):
         verified = batch.verified is not None
         punctual = not verified and self.timer.wheel.now - kept[0].tick <= max(interval_ticks // 4, 1)
         if (punctual or verified) and kept[0].limits is None:
-            self.timer.wheel.rearm(kept, interval_ticks)
+            for tick in self.timer.wheel.rearm(kept, interval_ticks):
+                self.joint.note(batch.params, tick)
         else:
             seconds = self.timer.scale.seconds
             for lease in kept:

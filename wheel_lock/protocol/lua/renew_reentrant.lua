@@ -8,15 +8,18 @@ local pcall, argv = redis.pcall, ARGV
 local ttl = argv[1]
 local out, n = {}, 0
 for i = 2, #argv, 2 do
-  local mine = pcall('hexists', argv[i], argv[i + 1])
+  local name = argv[i]
+  local mine = pcall('hexists', name, argv[i + 1])
   local verdict = nil
   if mine == 1 then
-    local done = prolong(pcall, argv[i], ttl)
+    local done = nil
+    done = pcall('pexpire', name, ttl, 'GT')
+    if done ~= 1 then done = lengthen(pcall, name, ttl) end
     if type(done) == 'table' then verdict = done.err elseif done ~= 1 then verdict = 0 end
   elseif type(mine) == 'table' then
     verdict = mine.err
   else
-    verdict = pcall('exists', argv[i])
+    verdict = pcall('exists', name)
   end
   if verdict then
     out[n + 1] = i / 2
