@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from wheel_lock.engine.future import Future
@@ -11,7 +12,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
 from wheel_lock.engine.requests.base import Query
-from wheel_lock.engine.requests.bulk_operations import release_many
+from wheel_lock.engine.requests.bulk_operations import abandon_many, release_many
 from wheel_lock.engine.requests.extend import Extend
 from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Shutdown
@@ -113,9 +114,13 @@ class Engine(EngineState):
         if future.done and future.error is None and lease.state is State.EXPORTED:
             self.leases.clean_up([lease])
 
-    def release_many(self, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
+    def release_many(self, leases: Sequence[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
         """Release many; the result of ``future`` has the reasons of those that had been lost."""
         release_many(self.leases, leases, future)
+
+    def abandon_many(self, leases: Sequence[Lease]) -> None:
+        """Stop renewing leases whose holder, the result of a bulk acquire, has been collected."""
+        abandon_many(self.leases, leases)
 
     # -- other operations --------------------------------------------------------------------------------------------
 
@@ -132,6 +137,9 @@ class Engine(EngineState):
     def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Send ``call``; the result of ``future`` is ``read(reply)``."""
         Query(self.leases, name, call, read, future).start()
+
+    def come_by(self, future: Future[None]) -> None:
+        self.leases.bulk_turns.do(0, partial(super().come_by, future))
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""

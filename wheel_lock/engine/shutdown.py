@@ -41,17 +41,20 @@ class Shutdown:
         self._router.begin_anew(lambda wakeups: wakeups.close(closed))
         until = timer.now + timeout_s
         hang_up = Future[None](lambda: timer.post(lambda: self._hang_up(until, future), state))
-        sweep = Sweep(self._leases, self._leases.held, hang_up)
+        sweep = Sweep(self._leases, list(self._leases.held), hang_up)
         # Without a connection nothing is released: making one could take longer than ``timeout_s``.
         if state.options.release_on_close and any(node.connected for node in self._router.nodes):
             timer.call_at(until, lambda now: sweep.stop(), state)
-            sweep.pump()
+            sweep.begin()
         else:
             sweep.stop()
 
     def _hang_up(self, until: float, future: Future[None]) -> None:
         """Close the connections as soon as all replies have been read, or the time is up."""
         if future.done:
+            return
+        if self._leases.bulk_turns.busy:  # a grant that has been read, and is to be released
+            self._leases.bulk_turns.do(0, lambda: self._hang_up(until, future))
             return
         timer, nodes = self._timer, self._router.nodes
         waited_for = next((node for node in nodes if node.awaits_replies), None)

@@ -16,7 +16,7 @@ from wheel_lock.engine.requests.base import (
     no_answer,
     refused_by_server,
 )
-from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
+from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation, steps_of
 from wheel_lock.errors import ContextClosed, LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
 from wheel_lock.net.node import Node
@@ -39,8 +39,7 @@ class AcquireMany(BulkOperation):
     def __init__(
         self, table: LeaseTable, options: LockOptions, future: Future[None], all_or_nothing: bool = False
     ) -> None:
-        super().__init__(table, (), future)
-        self._sealed = False
+        super().__init__(table, future)
         self._all_or_nothing = all_or_nothing
         self._places = 0  # the number of leases that LeaseTable.acquiring still counts
         self._options = options
@@ -105,8 +104,10 @@ class AcquireMany(BulkOperation):
         self._stopped = True
         self._error = self._error or error
 
+    def drop(self, leases: Sequence[Lease]) -> None:
+        self.table.reject(leases, False)
+
     def finished(self) -> None:
-        self.table.reject(self.take_remaining(), False)
         self._give_places_back(self._places)
         if self._error is not None:
             self._undo()
@@ -161,7 +162,7 @@ class AcquireMany(BulkOperation):
             batch.finish()
             self.miss(batch, error)
         self._stop(error)
-        self.finished()
+        self.end()
 
     def seal(self) -> None:
         """Declare that all leases have been added."""
@@ -175,13 +176,12 @@ class AcquireMany(BulkOperation):
             batch.finish()
             self.miss(batch, WheelLockError("given up"))
         self._in_flight.clear()
-        self.finished()
+        self.end()
         self._undo()
 
     def _undo(self, then: Callable[[], object] = noop) -> None:
-        granted = [lease for lease in self._granted if lease.state <= State.EXTENDING]
-        self._granted.clear()
-        release_many(self.table, granted, Future(then))
+        granted, self._granted = self._granted, []
+        release_many(self.table, granted, Future(then))  # but for those that have ended since
 
 
 class ReleaseMany(BulkOperation):
@@ -189,12 +189,27 @@ class ReleaseMany(BulkOperation):
 
     releases = True
 
-    def __init__(
-        self, table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]
-    ) -> None:
-        super().__init__(table, leases, future)
+    def __init__(self, table: LeaseTable, future: Future[dict[str | bytes, LossReason]]) -> None:
+        super().__init__(table, future)
         self.losses: dict[str | bytes, LossReason] = {}
         self._error: WheelLockError | None = None
+
+    def begin(self, leases: Sequence[Lease]) -> None:
+        """End the renewal of some leases, and send as many batches as may be in flight."""
+        begun: list[Lease] = []
+        for lease in leases:
+            error = self.table.begin_release(lease)
+            if error is None:
+                begun.append(lease)
+            elif isinstance(error, LockLost):
+                self.losses[lease.name] = error.reason
+        self.put(begun)
+        self.pump()
+
+    def seal(self) -> None:
+        """Declare that the renewal of all leases has ended."""
+        self._sealed = True
+        self.pump()
 
     def call(self, leases: Sequence[Lease]) -> Command:
         return group_of(leases[0]).lock_type.release_many(leases)
@@ -228,24 +243,45 @@ class ReleaseMany(BulkOperation):
         if not isinstance(error, LockServerError):
             batch.backlog.stopped = True  # a server that does not answer gets no more batches
 
+    def drop(self, leases: Sequence[Lease]) -> None:
+        self.table.release_unknown(leases)
+
     def finished(self) -> None:
-        self.table.release_unknown(self.take_remaining())
         if self._error is not None:
             self._future.set_exception(self._error)
         else:
             self._future.set_result(self.losses)
 
 
-def release_many(table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
+def release_many(table: LeaseTable, leases: Sequence[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
     """Release many leases; ``future`` receives the loss reasons of those that were not held any more."""
-    ends = [(lease, table.begin_release(lease)) for lease in leases]
-    bulk = ReleaseMany(table, [lease for lease, error in ends if error is None], future)
-    bulk.losses = {lease.name: error.reason for lease, error in ends if isinstance(error, LockLost)}
-    bulk.pump()
+    bulk = ReleaseMany(table, future)
+    table.bulk_turns.do_all(leases, bulk.begin)
+    table.bulk_turns.do(0, bulk.seal)
+
+
+def abandon_many(table: LeaseTable, leases: Sequence[Lease]) -> None:
+    """Stop renewing held leases whose holder has been collected."""
+
+    def abandon(some: Sequence[Lease]) -> None:
+        table.mark_lost([lease for lease in some if lease.state <= State.EXTENDING], LossReason.ABANDONED)
+
+    table.bulk_turns.do_all(leases, abandon)
 
 
 class Sweep(BulkOperation):
     """End all leases when a context is closed: batch by batch they are marked lost, and released at the server."""
+
+    def __init__(self, table: LeaseTable, leases: Sequence[Lease], future: Future[None]) -> None:
+        super().__init__(table, future)
+        self._leases = leases
+
+    def begin(self) -> None:
+        """Send as many batches as may be in flight."""
+        leases, self._leases = self._leases, ()
+        self._sealed = True
+        self.put(leases)
+        self.pump()
 
     def call(self, leases: Sequence[Lease]) -> Command:
         return group_of(leases[0]).lock_type.release_many(leases)
@@ -266,8 +302,12 @@ class Sweep(BulkOperation):
     def stop(self) -> None:
         """Send no more batches: the time limit has passed."""
         self._stopped = True
-        self.finished()
+        self._early.extend(steps_of(self._leases))
+        self._leases = ()
+        self.end()
+
+    def drop(self, leases: Sequence[Lease]) -> None:
+        self._lose(leases)
 
     def finished(self) -> None:
-        self._lose(self.take_remaining())
         self._future.set_result(None)
