@@ -22,6 +22,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from threading import main_thread
 from types import FrameType
 from typing import Any
 
@@ -33,7 +34,8 @@ from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.testing import settle
 
-LONG_S = 40.0  # only a deadlock, or a lock that is left behind, takes longer
+LONG_S = 15.0  # only a deadlock, or a lock that is left behind, takes longer
+NAMES_PER_S = 80
 HARDLY_EVER = 0.1  # how often a thread is struck that waits for an answer: most of their time they do
 SWITCH_S = 0.00002  # so that threads are struck at more places than those where they wait
 PLACES = 90  # about as many as an acquire and a release come by
@@ -78,8 +80,8 @@ class Notes:
         place = next((frame for frame in reversed(frames) if frame.f_code.co_filename.startswith(LIBRARY)), frames[-1])
         self.places[f"{place.f_code.co_qualname}:{place.f_lineno}"] += 1
 
-    def as_json(self) -> str:
-        return json.dumps({**vars(self), "struck": dict(self.struck), "places": dict(self.places)})
+    def write(self, path: str) -> None:
+        Path(path).write_text(json.dumps(vars(self)))
 
 
 class Worker:
@@ -96,7 +98,8 @@ class Worker:
 
     def lock(self, makes: Any) -> Any:
         """A new lock object for one of the names, or one that it has used before."""
-        name = self.random.choice(self._names)
+        # All move on together: where nobody waits there are first tries, and followers.
+        name = self._names[int(now() * NAMES_PER_S + self.random.random()) % len(self._names)]
         if self.random.random() < 0.5:
             return makes.lock(name, retry_every=self.random.choice([None, None, 0.005]), **self._options)
         if name not in self._kept:
@@ -204,6 +207,9 @@ class TaskWorker(Worker):
 
     async def _round(self) -> None:
         lock = self.lock(self.context.asyncio)
+        task = asyncio.current_task()
+        if task is not None and self.random.random() < 0.3:
+            asyncio.get_running_loop().call_soon(task.cancel)  # while its first try is in flight
         try:
             if self.random.random() < 0.5:
                 async with lock:
@@ -302,14 +308,11 @@ def look_for_what_is_left(contexts: list[LockContext], names: list[str], before:
     for context in contexts:
         for name in names:
             try:
-                lock = context.lock(name, timeout=LONG_S)
-                if lock.acquire(blocking_timeout=LONG_S / 4):
-                    lock.release()
-                else:
-                    notes.left.append(f"{name} cannot be acquired")
-                del lock
+                with context.lock(name, blocking_timeout=LONG_S):
+                    pass
             except LockError as error:
                 notes.left.append(f"{name} cannot be acquired: {error}")
+                return
     for number, context in enumerate(contexts):
         settle(context._engine.timer)
         try:
@@ -342,16 +345,23 @@ def contend(contexts: list[LockContext], settings: dict[str, Any], notes: Notes)
     loop.start()
     main_worker = MainWorker(*arguments[0], f"{seed}:main")
 
+    main_ended = threading.Event()
+
     def strike() -> None:
         Striker(threads, notes, seed).strike(
             settings["enough"], now() + settings["duration"], now() + settings["limit"]
         )
         main_worker.over = True
+        if not main_ended.wait(LONG_S):
+            notes.left.append(f"the main thread is stuck in {sys._current_frames()[main_thread().ident or 0]}")
+            notes.write(settings["path"])
+            os._exit(0)
 
     striking = threading.Thread(target=strike)
     striking.start()
     if sys.version_info < (3, 13):  # see Interruption
         main_worker.work()
+    main_ended.set()
     striking.join()
     over.set()
     for worker in threads:
@@ -362,6 +372,7 @@ def contend(contexts: list[LockContext], settings: dict[str, Any], notes: Notes)
         if worker.thread.is_alive():
             frame = sys._current_frames().get(worker.thread.ident or 0)
             notes.left.append(f"a thread is stuck in {frame}")
+            return
     loop.join(max(until - now(), 0.0))
     if loop.is_alive():
         notes.left.append("the tasks are stuck")
@@ -373,7 +384,7 @@ def main(text: str) -> None:
     gc.disable()  # an exception that strikes a finaliser is swallowed
     sys.setswitchinterval(SWITCH_S)
     contexts = [
-        LockContext.from_url(settings["url"], timer=HashedWheelTimer(), response_timeout=LONG_S) for _ in range(2)
+        LockContext.from_url(settings["url"], timer=HashedWheelTimer(), response_timeout=2 * LONG_S) for _ in range(2)
     ]
     for context in contexts:
         with context.lock("warm-up"):
@@ -381,6 +392,9 @@ def main(text: str) -> None:
     before = census()
     contend(contexts, settings, notes)
     look_for_what_is_left(contexts, settings["names"], before, notes)
-    for context in contexts:
-        context.close(2.0)
-    Path(settings["path"]).write_text(notes.as_json())
+    if not notes.left:
+        for context in contexts:
+            context.close(LONG_S)
+    notes.write(settings["path"])
+    if notes.left:
+        os._exit(0)  # what is stuck would be waited for
