@@ -24,6 +24,7 @@ from tests.support.redis_server import RedisServer
 PROCESSES, THREADS, TASKS = 2, 4, 3  # threads and tasks of each of two contexts
 DURATION_S, LIMIT_S = 2.0, 30.0
 STUCK_S = 120.0  # a process that takes longer is beyond telling what it is stuck in
+SLACK_S = 0.02  # some servers read their clock once for several commands
 ENOUGH = 10  # strikes in each phase and process
 TIMEOUT_S = 120.0  # no lock that is left behind expires while the test runs
 NAMES = [f"struck:{number}" for number in range(8)]
@@ -62,7 +63,7 @@ def test_struck_callers_break_no_rule_and_leave_nothing(fresh_redis: RedisServer
     beliefs = [Belief(*belief) for part in parts for belief in part["beliefs"]]
     released = [Released(*released) for part in parts for released in part["released"]]
 
-    violations = [*check(History(beliefs, log.tenures)), *log.violations, *log.named_after(released)]
+    violations = [*check(History(beliefs, log.tenures), slack_s=SLACK_S), *log.violations, *log.named_after(released)]
     assert violations == [], f"seed {seed}"
     assert log.left == [], f"seed {seed}"
     assert [part["troubles"] for part in parts] == [[]] * PROCESSES, f"seed {seed}"
