@@ -13,10 +13,12 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 from tests.faults.checker import Tenure
+from tests.faults.server_log import Called
 from tests.support.redis_server import RedisServer
 from wheel_lock.protocol.keys import fence_key
 
@@ -55,9 +57,17 @@ class Monitor:
                 if self._end in line:
                     return
 
+    def calls(self) -> Iterator[Called]:
+        """All commands in order, on CLOCK_MONOTONIC. Their words must be plain text."""
+        shift = time.monotonic() - time.time()
+        for line in self._lines:
+            match = _LINE.match(line)
+            if match is not None:
+                stamp, client, rest = match.groups()
+                yield Called(float(stamp) + shift, client == b"lua", tuple(_WORD.findall(rest)))
+
     def tenures(self, names: list[str]) -> list[Tenure]:
         """All tenures of these fenced locks, on CLOCK_MONOTONIC. Their names must be plain text."""
-        shift = time.monotonic() - time.time()
         fences = {fence_key(name.encode()): name for name in names}
         ended: list[Tenure] = []
         # A tenure for each fence that was drawn under the holder's token: where the connection of an acquire was replaced,
@@ -65,14 +75,9 @@ class Monitor:
         current: dict[str, list[Tenure]] = {}
         drawn: dict[str, str] = {}
         called_at = 0.0
-        for line in self._lines:
-            match = _LINE.match(line)
-            if match is None:
-                continue
-            stamp, client, rest = match.groups()
-            words = _WORD.findall(rest)
-            if client != b"lua":
-                called_at = float(stamp) + shift  # an expiry counts from the beginning of the script
+        for at, of_script, words in self.calls():
+            if not of_script:
+                called_at = at  # an expiry counts from the beginning of the script
                 continue
             verb = words[0].lower()
             name = words[1].decode() if len(words) > 1 else ""
@@ -89,5 +94,5 @@ class Monitor:
                     current[name].append(Tenure(name, drawn.pop(name), called_at, until))
                 current[name] = [tenure._replace(until=until) for tenure in current[name]]
             elif verb == b"del" and name in current:
-                ended += [tenure._replace(until=float(stamp) + shift) for tenure in current.pop(name)]
+                ended += [tenure._replace(until=at) for tenure in current.pop(name)]
         return [*ended, *itertools.chain.from_iterable(current.values())]

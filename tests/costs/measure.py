@@ -1,0 +1,325 @@
+"""The measurements: how many calls, system calls, wake-ups and bytes a renewal, an acquire and a release take.
+
+Time is a clock's that is moved by hand, so nothing happens but what is measured, and a minute takes a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from tests.support.counting import Counting, Counts, ServerCounts
+from tests.support.waiting import eventually
+from wheel_lock import HashedWheelTimer, LockContext
+from wheel_lock.testing import ManualClock
+
+TIMEOUT_S, INTERVAL_S, TICK_S = 30.0, 10.0, 0.01
+PAIRS, WARM_UP = 100, 20
+SOON_S = 0.1  # a request that is answered sooner never uses the wheel
+
+
+@dataclass
+class RenewalCosts:
+    """What happened in one interval in which a number of locks were held. `counts` are of the timer's thread."""
+
+    held: int
+    renewals: int
+    turns: int
+    commands: Counter[str]
+    bytes_in: int
+    bytes_out: int
+    counts: Counts
+    batches: int
+
+    @property
+    def script_calls(self) -> int:
+        return self.commands["evalsha"] + self.commands["eval"]
+
+    def per_renewal(self) -> dict[str, float]:
+        """The figures, per renewal; the first is how many renewals there are per lock and interval."""
+        of_all = {
+            "wake-ups": self.turns,
+            "system calls": self.counts.system.total(),
+            "script calls": self.script_calls,
+            "bytes sent": self.bytes_in,
+            "bytes received": self.bytes_out,
+            "Python calls": self.counts.python.total(),
+            "C calls": self.counts.c.total(),
+        }
+        return {
+            "renewals per lock": self.renewals / self.held,
+            **{what: count / self.renewals for what, count in of_all.items()},
+        }
+
+
+class Driver:
+    """A timer whose thread is the one that calls it, and another thread that makes blocking calls meanwhile."""
+
+    def __init__(self, port: int, counting: Counting) -> None:
+        self.counting = counting
+        self.clock = ManualClock()
+        self.timer = HashedWheelTimer(clock=self.clock, threaded=False)
+        self.context = LockContext(redis.Redis(port=port), timer=self.timer)
+
+    def call(self, call: Callable[[], object]) -> None:
+        """Have something called by another thread, and turn until it has returned."""
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                call()
+            finally:
+                done.set()
+                self.timer.wake()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        while not done.is_set() or self.timer.busy:
+            self.timer.turn(block=True)
+        thread.join()
+
+    def go_to(self, moment: float) -> None:
+        """Move the clock, stop wherever something is due, and wait for replies there."""
+        while self._due_by(moment):
+            self.timer.turn(block=True)
+            while self._busy:
+                self.timer.turn(block=True)
+        self.clock.jump(max(moment - self.clock.now(), 0.0))
+
+    def _due_by(self, moment: float) -> bool:
+        """Move the clock to when something is due; return False if that is later than `moment`."""
+        with self.counting.muted():
+            due = self.timer.next_due_at()
+            if due is None or due > moment:
+                return False
+            self.clock.jump(max(due - self.clock.now(), 0.0))
+            return True
+
+    @property
+    def _busy(self) -> bool:
+        with self.counting.muted():
+            return self.timer.busy
+
+    def close(self) -> None:
+        self.call(self.context.close)
+        self.timer.stop()
+
+
+@contextmanager
+def driver(port: int, counting: Counting) -> Iterator[Driver]:
+    made = Driver(port, counting)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def hold(driver: Driver, count: int) -> list[Any]:
+    """Acquire locks that are spread evenly over the interval, as those of a service are that has run for a while."""
+    locks: list[Any] = []
+    steps = round(INTERVAL_S / TICK_S)
+    began = driver.clock.now()
+    each = max(count // steps, 1)
+    for step in range(0, steps, max(steps * each // count, 1)):
+        driver.go_to(began + step * TICK_S)
+        names = [f"cost:{step}:{number}" for number in range(each)]
+        driver.call(lambda names=names: locks.extend(driver.context.acquire_many(names, TIMEOUT_S).values()))  # type: ignore[misc]
+    assert len(locks) == count
+    assert all(locks)
+    return locks
+
+
+def renewals(port: int, count: int) -> RenewalCosts:
+    """What one interval costs in which `count` locks are renewed; the one before it has them settle down."""
+    with Counting() as counting, ServerCounts(port) as server, driver(port, counting) as made:
+        locks = hold(made, count)
+        start = made.clock.now() + INTERVAL_S
+        made.go_to(start)
+        turns, renewed, batches = made.timer.turns, made.context.stats().renewed, made.context.stats().batches
+        server.look()
+        with counting.counted():
+            made.go_to(start + INTERVAL_S)
+        server.look()
+        assert all(lock.is_held for lock in locks)
+        return RenewalCosts(
+            count,
+            made.context.stats().renewed - renewed,
+            made.timer.turns - turns,
+            server.commands,
+            server.bytes_in,
+            server.bytes_out,
+            counting.of(),
+            made.context.stats().batches - batches,
+        )
+
+
+@dataclass
+class PairCosts:
+    """What acquires, or releases, have taken: the caller's part, the timer's, and what is left."""
+
+    count: int
+    caller: Counts
+    engine: Counts
+    commands: Counter[str]
+    turns: int
+    bytes_in: int
+    bytes_out: int
+    objects: int  # that the collector looks at, and that live on
+
+    def each(self) -> dict[str, float]:
+        """The figures, per acquire or release."""
+        of_all = {
+            "Python calls of the caller": self.caller.python.total(),
+            "Python calls of the engine": self.engine.python.total(),
+            "C calls of both": self.caller.c.total() + self.engine.c.total(),
+            "system calls of the engine": self.engine.system.total(),
+            "random numbers drawn": self.caller.system["getrandom"],
+            "turns": self.turns,
+            "commands": sum(self.commands[name] for name in ("set", "evalsha", "eval")),
+            "bytes sent": self.bytes_in,
+            "bytes received": self.bytes_out,
+            "objects that live on": self.objects,
+        }
+        return {what: count / self.count for what, count in of_all.items()}
+
+
+@dataclass
+class Pairs:
+    """Acquires, releases, and how many objects of all of them only the collector has found."""
+
+    acquires: PairCosts
+    releases: PairCosts
+    in_cycles: int
+    left: int  # objects more than before, when all is released and dropped
+
+
+class PairRig:
+    """Measures calls one by one: each begins when the timer's thread sleeps, and counts until it sleeps again."""
+
+    def __init__(self, port: int, counting: Counting) -> None:
+        self.port = port
+        self.counting = counting
+        self.clock = ManualClock()
+        self.timer = HashedWheelTimer(clock=self.clock)
+        self.context = LockContext(redis.Redis(port=port), timer=self.timer)
+
+    def asleep(self) -> None:
+        """Return when the timer's thread has nothing to do."""
+        with self.counting.muted():
+            self._asleep()
+
+    def _asleep(self) -> None:
+        eventually(lambda: self.timer._sleeping and not self.timer.busy and not self.timer._woken, interval_s=0.0002)
+        while True:  # until it has slept for a while
+            turns = self.timer.turns
+            time.sleep(0.0003)
+            if turns == self.timer.turns and self.timer._sleeping:
+                return
+
+    def result(self, server: ServerCounts, turns: int, before: int) -> PairCosts:
+        turns = self.timer.turns - turns
+        server.look()
+        me = threading.get_ident()
+        return PairCosts(
+            PAIRS,
+            self.counting.of(lambda ident: ident == me),
+            self.counting.of(lambda ident: ident != me),
+            server.commands,
+            turns,
+            server.bytes_in,
+            server.bytes_out,
+            self.objects() - before,
+        )
+
+    def objects(self) -> int:
+        """How many objects there are that the collector looks at, when no request is expected to be answered soon."""
+        self.clock.advance(SOON_S)
+        self.asleep()
+        return len(gc.get_objects())
+
+    def close(self) -> None:
+        self.context.close()
+        self.timer.stop()
+
+
+@contextmanager
+def pair_rig(port: int, counting: Counting) -> Iterator[PairRig]:
+    rig = PairRig(port, counting)
+    gc.collect()
+    gc.disable()
+    try:
+        yield rig
+    finally:
+        gc.enable()
+        rig.close()
+
+
+async def _measure(rig: PairRig, new_lock: Callable[[str], Any], drive: Callable[[Any], Awaitable[object]]) -> Pairs:
+    """Acquire and release `PAIRS` locks; `drive` awaits what a task's methods return, and returns what a thread's have."""
+    with ServerCounts(rig.port) as server:
+        for number in range(WARM_UP):
+            lock = new_lock(f"warm:{number}")
+            await drive(lock.acquire)
+            await drive(lock.release)
+        del lock
+        names = [f"pair:{number}" for number in range(PAIRS)]
+        locks: list[Any] = [None] * PAIRS
+        costs = []
+        rig.asleep()
+        gc.collect()
+        at_first = rig.objects()
+        for acquires in (True, False):
+            before = rig.objects()
+            server.look()
+            turns = rig.timer.turns
+            rig.counting.begin()
+            for place in range(PAIRS):
+                if acquires:
+                    locks[place] = new_lock(names[place])
+                    await drive(locks[place].acquire)
+                else:
+                    await drive(locks[place].release)
+                rig.asleep()
+            rig.counting.end()
+            costs.append(rig.result(server, turns, before))
+        locks.clear()
+        await asyncio.sleep(0)
+        left = rig.objects() - at_first
+        return Pairs(costs[0], costs[1], gc.collect(), left)
+
+
+def of_a_thread(port: int) -> Pairs:
+    """What acquires and releases of free locks cost a thread."""
+
+    async def call(method: Callable[[], object]) -> object:
+        return method()
+
+    with Counting() as counting, pair_rig(port, counting) as rig:
+        steps = _measure(rig, lambda name: rig.context.lock(name, TIMEOUT_S), call)
+        return asyncio.run(steps)
+
+
+def of_a_task(port: int) -> Pairs:
+    """What acquires and releases of free locks cost a task."""
+
+    async def call(method: Callable[[], Awaitable[object]]) -> object:
+        return await method()
+
+    with Counting() as counting, pair_rig(port, counting) as rig:
+        steps = _measure(rig, lambda name: rig.context.asyncio.lock(name, TIMEOUT_S), call)
+        return asyncio.run(steps)
+
+
+def rows(title: str, figures: dict[str, float]) -> Iterable[str]:
+    yield title
+    for what, figure in figures.items():
+        yield f"    {what:32}{figure:12.3f}"

@@ -1,0 +1,75 @@
+"""What renewals, acquires and releases cost, in counts that are the same on every machine. See limits.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.costs import limits, measure
+from tests.support.counting import Counting, Counts, ServerCounts
+from tests.support.redis_server import RedisServer
+
+pytestmark = pytest.mark.slow
+
+_ROUNDING = 0.03  # on a busy machine a waiting caller looks, once a second, whether the timer's thread is alive
+OF_RENEWALS = {"evalsha", "eval", "get", "mget", "pexpire"}
+
+
+def check(figures: dict[str, float], most: limits.Figures, units: int, **counts: Counts) -> None:
+    """Compare figures with their limits. What is counted by function is printed, and shown if that fails."""
+    for whose, calls in counts.items():
+        print(whose, calls.table(units), sep="\n")
+    print(*measure.rows("measured", figures), sep="\n")
+    grown = {what: (figures[what], limit) for what, limit in most.items() if figures[what] > limit + _ROUNDING * limit}
+    assert grown == {}, "what it costs, and what it may"
+
+
+@pytest.mark.parametrize("held", limits.RENEWALS)
+def test_renewals(fresh_redis: RedisServer, held: int) -> None:
+    costs = measure.renewals(fresh_redis.port, held)
+    assert costs.renewals >= held
+    assert costs.script_calls == costs.batches
+    check(costs.per_renewal(), limits.RENEWALS[held], costs.renewals, engine=costs.counts)
+
+
+@pytest.mark.parametrize("caller", limits.PAIRS)
+def test_pairs(fresh_redis: RedisServer, caller: str) -> None:
+    pairs = {"thread": measure.of_a_thread, "task": measure.of_a_task}[caller](fresh_redis.port)
+    for costs, most in zip((pairs.acquires, pairs.releases), limits.PAIRS[caller], strict=True):
+        check(costs.each(), most, costs.count, caller=costs.caller, engine=costs.engine)
+    assert pairs.in_cycles == 0, "objects that only the collector finds: each is looked at several times until then"
+    assert pairs.left < pairs.acquires.count, "something of each pair stays"
+
+
+def test_idle_with_locks_held_there_are_renewals_and_nothing_else(fresh_redis: RedisServer) -> None:
+    costs = measure.renewals(fresh_redis.port, 100)
+    assert costs.renewals >= 100
+    assert set(costs.commands) <= OF_RENEWALS
+    assert costs.turns <= 2 * costs.script_calls, "the thread wakes for what is due and for replies"
+
+
+def test_with_nothing_held_nothing_happens(fresh_redis: RedisServer) -> None:
+    with Counting() as counting, measure.driver(fresh_redis.port, counting) as driver:
+        locks = measure.hold(driver, 10)
+        driver.call(lambda: driver.context.release_many(locks))
+        driver.go_to(driver.clock.now() + 60.0)  # what looks after requests, and empty queues, ends soon
+        with ServerCounts(fresh_redis.port) as server:
+            turns = driver.timer.turns
+            driver.go_to(driver.clock.now() + 3600.0)
+            server.look()
+        assert driver.timer.turns == turns
+        assert driver.timer.next_due_at() is None
+        assert not server.commands
+
+
+def test_the_counts_are_of_what_is_counted(fresh_redis: RedisServer) -> None:
+    client = fresh_redis.client()
+    with ServerCounts(fresh_redis.port) as server:
+        client.ping()
+        server.look()
+        before = server.bytes_in
+        client.set("a", "b")
+        client.set("a", "b")
+        server.look()
+        assert server.commands == {"set": 2}
+        assert (server.bytes_in, server.bytes_out) == (2 * len(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\nb\r\n"), 10)
+        assert before > 0
