@@ -1,0 +1,45 @@
+"""A worker that holds many locks and acquires many more in bulk, and answers how late the renewals became meanwhile.
+
+python -m bench.bulk PORT HELD ACQUIRED
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import redis
+
+from bench.workers import serve
+from wheel_lock import LockContext
+from wheel_lock.observe.stats import Histogram
+
+TIMEOUT_S = 30.0
+SETTLE_S = 3.0  # the first locks were acquired in bulk, too
+
+
+def main(port: int, held: int, acquired: int) -> None:
+    context = LockContext(redis.Redis(port=port, socket_timeout=60.0), release_on_close=False)
+    kept = [context.acquire_many([f"held:{number}" for number in range(held)], timeout=TIMEOUT_S)]
+    time.sleep(SETTLE_S)
+
+    def acquire(_: str) -> dict[str, float]:
+        # The statistics begin with the context; those of the bulk are wanted.
+        lag = context._engine.counters.lag = Histogram()
+        names, began = [f"bulk:{number}" for number in range(acquired)], time.monotonic()
+        kept.append(context.acquire_many(names, timeout=TIMEOUT_S))
+        took_s, stats = time.monotonic() - began, context.stats()
+        assert (stats.lost, stats.held) == (0, held + acquired), stats
+        return {
+            "lag p50 ms": lag.quantile(0.5) * 1000,
+            "lag p99 ms": lag.quantile(0.99) * 1000,
+            "lag max ms": lag.most * 1000,
+            "renewals": lag.total,
+            "locks/s": acquired / took_s,
+        }
+
+    serve(acquire)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
