@@ -132,7 +132,8 @@ def hand_overs(scale: Scale) -> Generator[Round, None, None]:
 def bulk_lag(scale: Scale) -> Generator[Round, None, None]:
     """No rival: redis-py holds nothing while it sends a pipeline."""
     while True:
-        with RedisServer() as server, Worker("bench.bulk", server.port, scale.bulk_held, scale.bulk) as worker:
+        arguments = scale.bulk_held, scale.bulk, scale.timeout_s
+        with RedisServer() as server, Worker("bench.bulk", server.port, *arguments) as worker:
             worker.answer()
             yield {"ours": worker.ask()}
 
@@ -207,7 +208,7 @@ def lines_of(row: Row, records: Sequence[dict[str, Any]]) -> list[tuple[str, ...
     """Return the lines of a row: medians over the rounds, then the median and the extremes of the ratios of one round."""
     mine = [record for record in records if record["row"] == row.name]
     if failed := [record for record in mine if record["side"] == "failed"]:
-        return [(row.what.rstrip(":"), "failed", "", str(failed[0]["values"]["error"])[:36], "")]
+        return [(row.name, "failed", "", "", str(failed[0]["values"]["error"]))]
     return [_line(row, figure, mine) for figure in row.figures] if mine else []
 
 
@@ -258,6 +259,8 @@ def run(row: Row, scale: Scale) -> list[dict[str, Any]]:
 
 def show(line: Sequence[str]) -> None:
     what, ours, rival, ratio, target = line
+    if ours == "failed":
+        ratio, target = target, ""
     print(f"{what:53}{ours:>9}{rival:>9}  {ratio:20} {target}"[:110].rstrip(), flush=True)
 
 

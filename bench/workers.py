@@ -26,6 +26,7 @@ class Worker:
     """
 
     def __init__(self, module: str, *arguments: object, patience_s: float = 300.0) -> None:
+        self._module = module
         self._patience_s = patience_s
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
         self._process = subprocess.Popen(
@@ -55,6 +56,7 @@ class Worker:
         """Return the next answer. Raises RuntimeError with what the worker has printed last if it ends without one."""
         assert self._process.stdout is not None
         patience = threading.Timer(self._patience_s, self._process.kill)
+        until = time.monotonic() + self._patience_s
         patience.start()
         try:
             line = self._process.stdout.readline()
@@ -62,11 +64,12 @@ class Worker:
             patience.cancel()
         if line:
             return json.loads(line)
-        self._process.kill()
+        if time.monotonic() >= until:
+            raise RuntimeError(f"{self._module}: no answer in {self._patience_s:g} s")
         self._process.wait()
         self._errors.seek(0)
-        said = self._errors.read().strip().splitlines() or [f"no answer in {self._patience_s:.0f} s"]
-        raise RuntimeError(f"{' '.join(self._process.args[2:])}: {said[-1]}")  # type: ignore[index,arg-type]
+        said = self._errors.read().strip().splitlines() or [f"ended with {self._process.returncode}"]
+        raise RuntimeError(f"{self._module}: {said[-1]}")
 
     def ask(self, line: str = "") -> Any:
         """Send a line and return the answer."""

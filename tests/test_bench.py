@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Generator
 from functools import partial
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from bench import page, parts, table
 from bench.table import Figure, Round, Row, Scale
+from bench.workers import Worker
 from tests.support.redis_server import require_redis_server
 
 TINY = Scale(
@@ -93,15 +96,14 @@ def test_a_row_that_fails_says_so(capsys: pytest.CaptureFixture[str]) -> None:
         raise RuntimeError("the server has ended")
 
     failing = Row("it", "it:", (Figure("rate", "pairs/s", None),), fail)
-    assert shown(failing, 2) == [("it", "failed", "", "RuntimeError: the server has ended", "")]
+    assert shown(failing, 2) == [("it", "failed", "", "", "RuntimeError: the server has ended")]
     assert "the server has ended" in capsys.readouterr().err
 
 
 def test_a_worker_that_fails_is_quoted() -> None:
     failing = ROWS["timer-due"]._replace(measure=partial(table.timers, "calls", False))
     records = table.run(failing, Scale(rounds=1, timers=0))
-    assert "bench.timers ours 0" in str(records[0]["values"]["error"])
-    assert "ZeroDivisionError" in str(records[0]["values"]["error"])
+    assert "bench.timers: ZeroDivisionError" in str(records[0]["values"]["error"])
 
 
 def test_a_line_fits(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,3 +124,17 @@ def test_a_page_keeps_what_is_around_the_table(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="no place for parts"):
         page.write(path, "parts", "")
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_or_silent_is_reported() -> None:
+    with Worker("bench.timers", "rival", 10, 60) as worker:
+        worker.answer()
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match=r"bench\.timers: ended with -9"):
+            worker.ask("calls")
+    with (
+        Worker("bench.timers", "rival", 10, 60, patience_s=0.0) as worker,
+        pytest.raises(RuntimeError, match=r"bench\.timers: no answer in 0 s"),
+    ):
+        worker.answer()
