@@ -99,7 +99,7 @@ def main(mode: str, port: int, seconds: float) -> None:
             "ours": lambda name: context.lock(name, timeout=TIMEOUT_S),
             "rival": lambda name: client.lock(name, timeout=TIMEOUT_S),
         }
-        if mode == "main":
+        if mode in ("main", "spinning"):
             work = {side: partial(pairs, make, "pair:main", number) for side, make in makes.items()}
         else:
             work = {side: partial(on_threads, make, together, number) for side, make in makes.items()}
