@@ -36,8 +36,8 @@ audit: setup-dev ## check the pinned packages for known vulnerabilities
 lock: setup-dev ## renew requirements/*.txt: the newest versions, with their sha256
 	$(BIN)/python scripts/lock.py $(ARGS)
 
-bench: setup-dev setup-redis ## run the benchmarks
-	$(BIN)/python -m pytest bench --benchmark-only $(ARGS)
+bench: setup-dev setup-redis ## measure all of docs/performance.md beside its rivals; ARGS="--short" is quick
+	$(BIN)/python -m bench.table $(ARGS)
 
 clean: ## remove everything that the other targets made, .venv included
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -1,0 +1,140 @@
+"""The programs of bench/ run, with tiny numbers, and print what they promise to; what they find is not looked at."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bench import page, parts, table
+from bench.table import Figure, Round, Row, Scale
+from bench.workers import Worker
+from tests.support.redis_server import require_redis_server
+
+TINY = Scale(
+    rounds=1,
+    timeout_s=6.0,
+    held=(20, 50, 100),
+    most_held=200,
+    most_held_by_rival=100,
+    window_s=2.5,
+    pairs_s=0.05,
+    hand_overs=6,
+    bulk_held=100,
+    bulk=500,
+    timers=100,
+    due_s=0.2,
+)
+ROWS = {row.name: row for row in table.rows(TINY)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in ("renew-10k", "renew-100k", "pair-worker")])
+def test_a_row_is_measured(name: str) -> None:
+    require_redis_server()
+    records = table.run(ROWS[name], TINY)
+    assert "failed" not in {record["side"] for record in records}, records
+    lines = table.lines_of(ROWS[name], records)
+    assert [line[0] for line in lines] == [f"{ROWS[name].what} {figure.what}" for figure in ROWS[name].figures]
+    assert all(line[1] for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["1", "threads", "tasks"])
+def test_the_parts_of_a_pair(kind: str) -> None:
+    require_redis_server()
+    found = parts.look(kind, 500)
+    assert found.cpu_us.keys() == {"callers", "timer", "server"}
+    assert found.calls["timer"][0] > 1
+    assert found.bytes_sent > 100
+
+
+def in_two_rounds(*rounds: Round) -> Generator[Round, None, None]:
+    yield from rounds
+
+
+def row(*rounds: Round, figure: Figure) -> Row:
+    return Row("it", "it:", (figure,), lambda scale: in_two_rounds(*rounds))
+
+
+def shown(row: Row, rounds: int) -> list[tuple[str, ...]]:
+    return table.lines_of(row, table.run(row, Scale(rounds=rounds)))
+
+
+def test_a_ratio_is_the_median_of_those_of_single_rounds() -> None:
+    rounds: list[Round] = [
+        {"ours": {"cost": 1.0}, "rival": {"cost": 10.0}},
+        {"ours": {"cost": 6.0}, "rival": {"cost": 30.0}},
+        {"ours": {"cost": 2.0}, "rival": {"cost": 4.0}},
+    ]
+    assert shown(row(*rounds, figure=Figure("cost", "us", 0.25)), 3) == [
+        ("it: us", "2.00", "10.0", "0.20 (0.10 - 0.50)", "<= 0.25")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("figure", "target"),
+    [
+        (Figure("rate", "", 2.0, at_least=True), ">= 2"),
+        (Figure("rate", "", 4.0, at_least=True), ">= 4 missed"),
+        (Figure("rate", "", 2.0), "<= 2 missed"),
+        (Figure("rate", "", 400.0, absolute=True), "<= 400"),
+        (Figure("rate", "", None), ""),
+    ],
+)
+def test_a_target_that_is_missed_is_marked(figure: Figure, target: str) -> None:
+    assert shown(row({"ours": {"rate": 300.0}, "rival": {"rate": 100.0}}, figure=figure), 1)[0][-1] == target
+
+
+def test_a_row_that_fails_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(scale: Scale) -> Generator[Round, None, None]:
+        yield {"ours": {"rate": 1.0}}
+        raise RuntimeError("the server has ended")
+
+    failing = Row("it", "it:", (Figure("rate", "pairs/s", None),), fail)
+    assert shown(failing, 2) == [("it", "failed", "", "", "RuntimeError: the server has ended")]
+    assert "the server has ended" in capsys.readouterr().err
+
+
+def test_a_worker_that_fails_is_quoted() -> None:
+    failing = ROWS["timer-due"]._replace(measure=partial(table.timers, "calls", False))
+    records = table.run(failing, Scale(rounds=1, timers=0))
+    assert "bench.timers: ZeroDivisionError" in str(records[0]["values"]["error"])
+
+
+def test_a_line_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    for one in table.rows(table.FULL):
+        for figure in one.figures:
+            table.show((f"{one.what} {figure.what}", "1,000,000", "1,000,000", "0.12 (0.11 - 0.13)", ">= 0.15 missed"))
+    for line in capsys.readouterr().out.splitlines():
+        assert line.endswith("missed")
+        assert len(line) <= 110
+
+
+def test_a_page_keeps_what_is_around_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("before\n<!-- table begins -->\nold\n<!-- table ends -->\nafter\n")
+    page.write(path, "table", page.markdown(("a", "b"), [("1", "2")]))
+    assert path.read_text() == (
+        "before\n<!-- table begins -->\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\n<!-- table ends -->\nafter\n"
+    )
+    with pytest.raises(ValueError, match="no place for parts"):
+        page.write(path, "parts", "")
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_or_silent_is_reported() -> None:
+    with Worker("bench.timers", "rival", 10, 60) as worker:
+        worker.answer()
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match=r"bench\.timers: ended with -9"):
+            worker.ask("calls")
+    with (
+        Worker("bench.timers", "rival", 10, 60, patience_s=0.0) as worker,
+        pytest.raises(RuntimeError, match=r"bench\.timers: no answer in 0 s"),
+    ):
+        worker.answer()
