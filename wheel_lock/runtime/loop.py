@@ -47,11 +47,13 @@ class _Asleep(NamedTuple):
         selector: The loop's selector.
         waker: Ends the sleep.
         inbox: The loop's messages: one that refers to the loop keeps it alive until it has been read.
+        changed: So does a changed timeout.
     """
 
     selector: selectors.BaseSelector
     waker: EventWaker | SocketWaker
     inbox: deque[Any]
+    changed: deque[Any]
 
 
 class Loop:
@@ -82,6 +84,7 @@ class Loop:
         self._selector: selectors.BaseSelector | None = None
         self._waker = new_waker()
         self._inbox: deque[tuple[Callable[[], object], FailureDomain | None]] = deque()
+        self._changed: deque[Any] = deque()  # what _take_changed has to take; any thread may append
         self._reset()
         clock.attach(self)
         LOOPS.add(self)
@@ -109,7 +112,11 @@ class Loop:
     @property
     def busy(self) -> bool:
         """True if the inbox holds a message, or a member waits for a reply. From any thread; a snapshot, for tests."""
-        return bool(self._inbox) or any(member.busy for member in self._members)
+        return self._unread or any(member.busy for member in self._members)
+
+    @property
+    def _unread(self) -> bool:
+        return bool(self._inbox or self._changed)
 
     def next_due_at(self) -> float | None:
         """Return when the next entry is due, in seconds of the clock. From any thread; a snapshot, for tests."""
@@ -132,6 +139,10 @@ class Loop:
         """
         message = (call, domain)  # before the inbox is looked up: an allocation may run a finaliser, which posts
         self._inbox.append(message)
+        self.rouse()
+
+    def rouse(self) -> None:
+        """Start the thread, or wake it if it sleeps and nobody has woken it yet, so that it turns once more."""
         if self._thread is None and self._threaded:
             self._start()
         if self._sleeping and not self._woken:
@@ -213,13 +224,14 @@ class Loop:
             if sleep_s != 0.0:
                 self._woken = False
                 self._sleeping = True
-                if self._inbox or self._stopped:  # posted before _sleeping was visible to other threads
+                if self._unread or self._stopped:  # posted before _sleeping was visible to other threads
                     sleep_s = 0.0
         events = selector.select(sleep_s)
         self._sleeping = False
         self.turns += 1
         self.now = now = self.clock.now()
         self._handle(events)
+        self._take_changed()
         if now >= self._next_tick_at:
             # A stopped process wakes after its time limits have passed: replies that arrived by `now` are read before `now`
             # is compared with the limits.
@@ -241,6 +253,9 @@ class Loop:
             flushers, self._flushers = self._flushers, []
             for flusher in flushers:
                 guarded(flusher, flusher.flush)
+
+    def _take_changed(self) -> None:
+        """Take what other threads have appended to ``_changed``."""
 
     def _handle(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
         watched = self._open().get_map() if len(events) > 1 else None
@@ -340,8 +355,8 @@ class Loop:
                 if self._idle:
                     self._woken = False
                     self._sleeping = True
-                    if not self._inbox and not self._stopped:
-                        return _Asleep(self._open(), self._waker, self._inbox)
+                    if not self._unread and not self._stopped:
+                        return _Asleep(self._open(), self._waker, self._inbox, self._changed)
                 self.turn(block=True)
             self.turn()
             self._close()
@@ -379,7 +394,7 @@ class Loop:
                     NOTIFIER.post(log_failure, call, another)
         finally:
             self._thread = None  # not earlier: until here no other thread may be started
-            if self._inbox:
+            if self._unread:
                 self._start()
 
     def _forked(self) -> None:
@@ -390,6 +405,7 @@ class Loop:
         self._thread = None
         self._lock = native.RLock()
         self._inbox = deque()
+        self._changed = deque()
         self._reset()
         for member in self._members:
             member.after_fork_in_child()
