@@ -19,6 +19,7 @@ from wheel_lock.errors import TimerStopped, TooManyTimeouts
 from wheel_lock.options import count, seconds
 from wheel_lock.runtime.clock import Clock, SystemClock
 from wheel_lock.runtime.failures import FailureDomain
+from wheel_lock.runtime.interruptions import insist
 from wheel_lock.runtime.loop import LOOPS, Loop
 from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.notifier import NOTIFIER, Task
@@ -206,7 +207,7 @@ class HashedWheelTimer(Loop):
             if due_at < self._sleeps_until and not self._woken:
                 self.rouse()
         except BaseException:
-            timeout.cancel()  # the caller will not have it
+            insist(Timeout.cancel, timeout)  # the caller will not have it
             raise
         return timeout
 
