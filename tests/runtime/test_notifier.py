@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import multiprocessing
+import os
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +30,7 @@ from tests.support.timers import (
 )
 from tests.support.waiting import eventually
 from wheel_lock.runtime import native
-from wheel_lock.runtime.notifier import NOTIFIER, Notifier
+from wheel_lock.runtime.notifier import NOTIFIER, Notifier, Task
 
 NewLinger = Callable[[float], None]
 
@@ -327,6 +330,108 @@ def test_a_post_from_a_finaliser_in_the_middle_of_a_post_is_run_like_any_other()
         assert seen.count("call") == seen.count("finaliser") == ALLOCATIONS
 
     in_a_fork(check)
+
+
+# Tasks that are handed over as one
+
+
+class Job:
+    """A task with a number, which it appends to a list."""
+
+    def __init__(self, number: int, seen: list[int]) -> None:
+        self.number = number
+        self.seen = seen
+
+    def task(self, job: Job) -> None:
+        assert job is self
+        self.seen.append(self.number)
+
+
+class FailingJob(Job):
+    """One that raises."""
+
+    def task(self, job: Job) -> None:
+        super().task(job)
+        raise SystemExit(f"job {self.number}")
+
+
+def test_tasks_that_are_posted_together_run_in_order_between_what_was_posted_before_and_after() -> None:
+    notifier, seen = Notifier(), list[int]()
+    notifier.post(seen.append, -1)
+    for first in (0, 500):
+        jobs = deque[Task](Job(first + number, seen) for number in range(500))
+        notifier.post_each(jobs)
+    notifier.post(seen.append, 1000)
+    assert notifier.drain(PATIENCE_S)
+    assert seen == [-1, *range(1001)]
+    assert not notifier.busy
+
+
+def test_a_task_that_fails_is_logged_and_those_posted_with_it_run(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+    NOTIFIER.post_each(deque[Task]([Job(1, seen), FailingJob(2, seen), Job(3, seen)]))
+    (message,) = messages(caplog, logging.ERROR)
+    assert "FailingJob.task" in message
+    assert seen == [1, 2, 3]
+
+
+def test_a_task_may_post_and_what_was_posted_with_it_runs_first() -> None:
+    notifier, seen = Notifier(), list[int]()
+
+    class Posting(Job):
+        def task(self, job: Job) -> None:
+            notifier.post(seen.append, 9)
+
+    notifier.post_each(deque[Task]([Posting(1, seen), Job(2, seen)]))
+    assert notifier.drain(PATIENCE_S)
+    assert notifier.drain(PATIENCE_S)
+    assert seen == [2, 9]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_tasks_that_a_killed_thread_has_left_are_run_by_the_next_before_anything_else() -> None:
+    notifier, seen = Notifier(), list[int]()
+    killed: list[int] = []
+
+    class Killing(Job):
+        """Has the thread killed right behind the call of the task, where no task is to blame."""
+
+        @property
+        def task(self) -> Any:
+            self.seen.append(self.number)
+            if not killed:
+                killed.append(threading.get_ident())
+                raise SystemExit
+            return lambda job: None
+
+    notifier.post(lambda: None)
+    notifier.post_each(deque[Task]([Job(1, seen), Killing(2, seen), Job(3, seen), Job(4, seen)]))
+    notifier.post(seen.append, 5)
+    eventually(lambda: len(seen) == 5)
+    assert seen == [1, 2, 3, 4, 5]
+
+
+def test_a_child_that_a_task_forks_does_not_run_the_tasks_behind_it() -> None:
+    notifier, seen = Notifier(), list[int]()
+    wrong = multiprocessing.get_context("fork").Event()
+
+    class Forking(Job):
+        def task(self, job: Job) -> None:
+            if os.fork() == 0:
+                self.seen.append(0)  # which the jobs behind it see in the child only
+                threading.Timer(0.5, os._exit, [0]).start()  # the thread that has forked returns into the notifier
+            else:
+                os.wait()
+
+    class Telling(Job):
+        def task(self, job: Job) -> None:
+            if self.seen:
+                wrong.set()
+
+    notifier.post_each(deque[Task]([Forking(1, seen), Telling(2, seen)]))
+    notifier.post(Telling(3, seen).task, None)
+    assert notifier.drain(PATIENCE_S)
+    assert not wrong.is_set()
 
 
 class Marker:

@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -16,6 +17,7 @@ from wheel_lock.runtime import slow_calls
 from wheel_lock.runtime.notifier import NOTIFIER, Notifier
 from wheel_lock.runtime.slow_calls import SlowCalls
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+from wheel_lock.testing import ManualClock, settle
 
 SLOW_S = 0.4
 
@@ -111,3 +113,37 @@ def test_a_slow_task_of_a_timer_is_named_while_it_holds_up_the_log(
         assert not NOTIFIER.drain(0.0)
     finally:
         slow.go_on.set()
+
+
+def test_one_of_several_tasks_that_are_due_together_is_named_and_not_the_others(
+    timer: HashedWheelTimer, clock: ManualClock, slow: SlowTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    def quick(timeout: Timeout) -> None:
+        pass
+
+    for task in (quick, slow.work, quick):
+        timer.new_timeout(task, 1.0)
+    settle(timer)
+    clock.advance(1.0)
+    assert slow.began.wait(PATIENCE_S)
+    try:
+        for _ in range(3):
+            time.sleep(SLOW_S)
+            clock.advance(SLOW_S + 0.02)
+        eventually(lambda: complaints(caplog))
+        (complaint,) = complaints(caplog)
+        assert "SlowTask.work(<Timeout expired" in complaint
+    finally:
+        slow.go_on.set()
+
+
+def test_nothing_of_a_slow_callback_is_kept_when_it_is_over(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    timer, notifier, calls = watched
+    slow = SlowTask()
+    gone = weakref.ref(slow)
+    notifier.post(slow.work)
+    timer.post(calls.look_later)
+    eventually(lambda: complaints(caplog))
+    slow.go_on.set()
+    del slow
+    eventually(lambda: gone() is None)

@@ -48,11 +48,13 @@ class _Asleep(NamedTuple):
         poller: The loop's poller.
         waker: Ends the sleep.
         inbox: The loop's messages: one that refers to the loop keeps it alive until it has been read.
+        changed: So does a changed timeout.
     """
 
     poller: Poller
     waker: EventWaker | SocketWaker
     inbox: deque[Any]
+    changed: deque[Any]
 
 
 class Loop:
@@ -88,6 +90,7 @@ class Loop:
         self._poller: Poller | None = None
         self._waker = new_waker()
         self._inbox: deque[tuple[Callable[[], object], FailureDomain | None]] = deque()
+        self._changed: deque[Any] = deque()  # what _take_changed has to take; any thread may append
         self._reset()
         clock.attach(self)
         LOOPS.add(self)
@@ -97,6 +100,7 @@ class Loop:
         self.wheel: Wheel[Any] = Wheel(self._slots, now=self.scale.floor(self.clock.now()))
         self._flushers: list[Flusher] = []
         self._next_tick_at = float("-inf")
+        self._lingers = False  # the last turn has taken something from _changed
         self._sleeping = False
         self._woken = False
         self._wake = self._waker.wake
@@ -117,7 +121,11 @@ class Loop:
     @property
     def busy(self) -> bool:
         """True if the inbox holds a message, or a member waits for a reply. From any thread; a snapshot, for tests."""
-        return bool(self._inbox) or any(member.busy for member in self._members)
+        return self._unread or any(member.busy for member in self._members)
+
+    @property
+    def _unread(self) -> bool:
+        return bool(self._inbox or self._changed)
 
     def next_due_at(self) -> float | None:
         """Return when the next entry is due, in seconds of the clock. From any thread; a snapshot, for tests."""
@@ -140,6 +148,10 @@ class Loop:
         """
         message = (call, domain)  # before the inbox is looked up: an allocation may run a finaliser, which posts
         self._inbox.append(message)
+        self.rouse()
+
+    def rouse(self) -> None:
+        """Start the thread, or wake it if it sleeps and nobody has woken it yet, so that it turns once more."""
         if self._thread is None and self._threaded:
             self._start()
         if self._sleeping and not self._woken:
@@ -221,7 +233,7 @@ class Loop:
         if sleep_s != 0.0:
             self._woken = False
             self._sleeping = True
-            if inbox or self._stopped:  # posted before _sleeping was visible to other threads
+            if inbox or self._changed or self._stopped:  # posted before _sleeping was visible to other threads
                 sleep_s = 0.0
         events = poller.poll(sleep_s)
         self._sleeping = False
@@ -230,6 +242,8 @@ class Loop:
         self.complete = self._completed.append
         if events:
             self._handle(poller, events)
+        if self._changed or self._lingers:
+            self._take_changed()
         ticks = now >= self._next_tick_at
         if self._completed and (ticks or inbox):
             self._tell_completed()  # what follows may take a while
@@ -247,6 +261,9 @@ class Loop:
         self.complete = _at_once
         if self._completed and not block:
             self._tell_completed()
+
+    def _take_changed(self) -> None:
+        """Take what other threads have appended to ``_changed``."""
 
     def _handle(self, poller: Poller, events: list[tuple[int, int]]) -> None:
         watched, meanings = poller.watched, poller.meanings
@@ -381,13 +398,12 @@ class Loop:
         try:
             self.turn()  # handles what arrived while it slept
             while not self._stopped:
-                if not self._open().watched and self.wheel.next_due_tick() is None:
-                    # Nothing is scheduled and no socket is watched, so that only a message ends the sleep.
+                if self._idle:
                     self._tell_completed()
                     self._woken = False
                     self._sleeping = True
-                    if not self._inbox and not self._stopped:
-                        return _Asleep(self._open(), self._waker, self._inbox)
+                    if not self._unread and not self._stopped:
+                        return _Asleep(self._open(), self._waker, self._inbox, self._changed)
                 self.turn(block=True)
             self.turn()
             self._close()
@@ -395,6 +411,11 @@ class Loop:
         except BaseException as error:
             self._died(error)
         return None
+
+    @property
+    def _idle(self) -> bool:
+        """True if nothing is scheduled and no socket is watched, so that only a message ends the sleep."""
+        return not self._open().watched and self.wheel.next_due_tick() is None
 
     def _died(self, error: BaseException) -> None:
         """Log the death of the thread, reset all but unread messages, and notify the members."""
@@ -421,7 +442,7 @@ class Loop:
                     NOTIFIER.post(log_failure, call, another)
         finally:
             self._thread = None  # not earlier: until here no other thread may be started
-            if self._inbox:
+            if self._unread:
                 self._start()
 
     def _forked(self) -> None:
@@ -432,6 +453,7 @@ class Loop:
         self._thread = None
         self._lock = native.RLock()
         self._inbox = deque()
+        self._changed = deque()
         self._reset()
         for member in self._members:
             member.after_fork_in_child()

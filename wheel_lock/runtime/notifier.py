@@ -13,8 +13,10 @@ import logging
 import os
 import queue
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Any, Protocol
 
 from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import SystemThread, new_gate, new_thread, run_among_greenlets
@@ -29,25 +31,19 @@ RUNS, GIVEN_UP = "runs", "given up"  # the two claims to a thread that is being 
 # handler raises may be subclasses of these.
 _NO_THREAD = (RuntimeError, MemoryError, getattr(builtins, "PythonFinalizationError", RuntimeError))
 _LINGER_S = 1.0  # the time for which an idle thread is kept: losses come in bursts
+_AT_ONCE_S = 0.01  # the time after which tasks of one flood that wait let other greenlets run
+
+Running = tuple[Callable[..., object], tuple[object, ...], float]
+"""A call that is running on a notifier's thread: the callback, its arguments, and ``time.monotonic`` when it began."""
+
+_Call = tuple[Callable[..., object], tuple[object, ...]]
 
 
-class Running:
-    """A call that is running on a notifier's thread.
+class Task(Protocol):
+    """An object with a callback whose argument is the object itself."""
 
-    Attributes:
-        call: The callback.
-        arguments: Its arguments.
-        since: When it began, in seconds of ``time.monotonic``.
-        reported: True if it has been logged as slow.
-    """
-
-    __slots__ = ("arguments", "call", "reported", "since")
-
-    def __init__(self, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
-        self.call = call
-        self.arguments = arguments
-        self.since = time.monotonic()
-        self.reported = False
+    @property
+    def task(self) -> Callable[[Any], object]: ...
 
 
 def _log_failure(call: object) -> None:
@@ -62,18 +58,24 @@ class Notifier:
 
     Attributes:
         running: The call that is running, or None. May be read from any thread.
+        reported: The last call that has been logged as slow, or None.
     """
 
     def __init__(self) -> None:
+        self._tasks: deque[Task] = deque()
         self._reset()
         NOTIFIERS.add(self)
 
     def _reset(self) -> None:
         # SimpleQueue.put is reentrant, so a post from a finaliser that interrupts another post cannot deadlock.
-        self._calls: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]] = native.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Call | deque[Task]] = native.SimpleQueue()
         self._threads: dict[None, SystemThread] = {}  # at most one: a dict, whose setdefault is atomic
         self._refused: str | None = None  # why the last attempt to start a thread failed
+        # What is left of the flood of tasks that the thread is at. Emptied, not replaced: in the child, a task that has
+        # forked returns into the loop over it.
+        self._tasks.clear()
         self.running: Running | None = None
+        self.reported: Running | None = None
 
     @property
     def _thread(self) -> SystemThread | None:
@@ -82,7 +84,11 @@ class Notifier:
     @property
     def busy(self) -> bool:
         """True if a call is running or queued. May be read from any thread."""
-        return self.running is not None or not self._calls.empty()
+        return self.running is not None or self._waiting
+
+    @property
+    def _waiting(self) -> bool:
+        return bool(self._tasks) or not self._calls.empty()
 
     @uninterrupted_start
     def post(self, call: Callable[..., object], *arguments: object) -> None:
@@ -94,13 +100,26 @@ class Notifier:
             insist(Notifier.ensure_started, self)
             raise
 
+    @uninterrupted_start
+    def post_each(self, tasks: deque[Task]) -> None:
+        """Call ``task.task(task)`` soon for each of ``tasks``, which the notifier empties; else as :meth:`post`.
+
+        However many they are, they are one entry of the queue. Between two of them no other call runs.
+        """
+        try:
+            self._calls.put(tasks)
+            self.ensure_started()
+        except BaseException:
+            insist(Notifier.ensure_started, self)
+            raise
+
     def ensure_started(self) -> None:
         """Start the thread if calls are queued and an earlier start failed."""
         if self._thread is None:
             self._start()
 
     def _start(self) -> None:
-        if self._thread is not None or self._calls.empty():
+        if self._thread is not None or not self._waiting:
             return
         thread, fate = None, dict[None, str]()
         try:
@@ -135,14 +154,22 @@ class Notifier:
         me = self._thread  # set before it was started
         try:
             while self._thread is me:  # False in a child that a callback has forked
+                if self._tasks:  # also those that a thread which was killed has left
+                    run_among_greenlets(self._run_tasks)
+                    self._log_refusal()
+                    continue
                 try:
-                    call, arguments = self._calls.get(timeout=_LINGER_S)
+                    item = self._calls.get(timeout=_LINGER_S)
                 except queue.Empty:
                     return
+                if isinstance(item, deque):
+                    self._tasks = item
+                    continue
+                call, arguments = item
                 run_among_greenlets(partial(self.run, call, *arguments))
                 self._log_refusal()
                 # Deleted before the next, possibly long wait: a callback may hold the last reference to a lock.
-                del call, arguments
+                del item, call, arguments
         finally:
             if self._thread is me:
                 # From here on a post starts the next thread; for calls that were queued before it is started here.
@@ -155,9 +182,26 @@ class Notifier:
         if why is not None:
             run_among_greenlets(partial(self.run, logger.debug, "notifications had to wait for a thread: %s", why))
 
+    def _run_tasks(self) -> None:
+        """Run tasks, one after the other, for a while, and log their exceptions. On the notifier's thread."""
+        tasks, now = self._tasks, time.monotonic()
+        until = now + _AT_ONCE_S
+        try:
+            while tasks and now < until:
+                task = tasks.popleft()
+                call = task.task
+                self.running = (call, (task,), now)
+                try:
+                    call(task)
+                except BaseException:
+                    _log_failure(call)
+                now = time.monotonic()
+        finally:
+            self.running = None
+
     def run(self, call: Callable[..., object], *arguments: object) -> None:
         """Call ``call(*arguments)``, and log an exception. On the notifier's thread."""
-        before, self.running = self.running, Running(call, arguments)
+        before, self.running = self.running, (call, arguments, time.monotonic())
         try:
             call(*arguments)
         except BaseException:
@@ -178,7 +222,7 @@ class Notifier:
         thread = self._thread
         if thread is not None and thread.ident == native.get_ident():
             return False
-        if thread is None and self._calls.empty():
+        if thread is None and not self._waiting:
             return True
         done = new_gate()
         self.post(done.release)

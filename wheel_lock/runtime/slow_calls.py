@@ -35,16 +35,19 @@ class SlowCalls:
             self._alarm = self._loop.call_at(self._loop.now + SLOW_S, self._look)
 
     def _look(self, now: float) -> None:
+        next_s, running = SLOW_S, self._notifier.running
+        if running is None or running is not self._notifier.reported:
+            self._notifier.reported = None  # a call that is over is not kept
         if not self._notifier.busy:
             return
-        next_s, running = SLOW_S, self._notifier.running
         if running is None:
             self._notifier.ensure_started()
-        if running is not None and not running.reported:
-            took_s = time.monotonic() - running.since  # real time, whatever the timer's clock
+        elif running is not self._notifier.reported:
+            call, arguments, since = running
+            took_s = time.monotonic() - since  # real time, whatever the timer's clock
             if took_s >= SLOW_S:
-                running.reported = True
-                _REPORTS.post(_report, running.call, running.arguments, took_s)
+                self._notifier.reported = running
+                _REPORTS.post(_report, call, arguments, took_s)
             else:
                 next_s -= took_s
         # A tick later, because an alarm may ring up to a tick early.

@@ -10,22 +10,30 @@ import enum
 import logging
 import math
 import os
+import time
+from collections import deque
 from collections.abc import Callable
-from functools import partial
+from operator import attrgetter
 
 from wheel_lock.errors import TimerStopped, TooManyTimeouts
 from wheel_lock.options import count, seconds
 from wheel_lock.runtime.clock import Clock, SystemClock
 from wheel_lock.runtime.failures import FailureDomain
+from wheel_lock.runtime.interruptions import insist
 from wheel_lock.runtime.loop import LOOPS, Loop
 from wheel_lock.runtime.native import RLock
-from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.runtime.notifier import NOTIFIER, Task
 from wheel_lock.runtime.slow_calls import SlowCalls
 from wheel_lock.wheel import WheelEntry
 
 logger = logging.getLogger("wheel_lock")
 
 _LONGEST_DELAY_S = 1e10
+_LONGEST_TAKING_S = 0.005
+_TAKING_STEP = 64  # timeouts between two readings of the clock
+_LINGER_S = 0.02  # how long cancelled timeouts are kept, and the thread does not sleep longer while others change them
+_AWAKE, _LONG = -math.inf, math.inf
+_STOPPED = "the timer has been stopped and takes no new timeouts"
 MANY_TIMERS = 64  # as in Netty: one timer serves a process, so this many are a leak
 
 
@@ -35,6 +43,10 @@ class TimeoutState(enum.Enum):
     PENDING = "pending"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
+
+
+_PENDING, _CANCELLED, _EXPIRED = TimeoutState
+_due_at = attrgetter("due_at")
 
 
 class Timeout(WheelEntry):
@@ -48,13 +60,12 @@ class Timeout(WheelEntry):
 
     __slots__ = ("due_at", "group", "state", "task", "timer")
 
-    def __init__(self, timer: HashedWheelTimer, task: Callable[[Timeout], object], due_at: float) -> None:
-        self.tick = -1
-        self.timer = timer
-        self.task = task
-        self.due_at = due_at
-        self.group = timer.timeouts
-        self.state = TimeoutState.PENDING
+    # Set by new_timeout, because a call of __init__ takes longer than all of this.
+    timer: HashedWheelTimer
+    task: Callable[[Timeout], object]
+    due_at: float
+    group: TimeoutGroup
+    state: TimeoutState
 
     def cancel(self) -> bool:
         """Cancel the timeout, from any thread. O(1).
@@ -62,7 +73,16 @@ class Timeout(WheelEntry):
         Returns:
             True if it was pending, so that its task will not run; False if it had expired or been cancelled.
         """
-        return self.timer.cancel_timeout(self)
+        timer = self.timer
+        try:
+            del timer._pending[self]
+        except KeyError:
+            return False
+        self.state = _CANCELLED
+        timer._changed.append(self)
+        if timer._sleeps_until == _LONG and not timer._woken:
+            timer.rouse()
+        return True
 
     @property
     def cancelled(self) -> bool:
@@ -87,9 +107,18 @@ class TimeoutGroup:
 
     def due(self, entries: list[Timeout], now: float) -> None:
         """Expire ``entries``, except those that have been cancelled meanwhile."""
-        for timeout in entries:
-            if self._timer.settle(timeout, TimeoutState.EXPIRED):
-                NOTIFIER.post(timeout.task, timeout)
+        pending, expired = self._timer._pending, deque[Task]()
+        try:
+            for timeout in entries:
+                try:
+                    del pending[timeout]
+                except KeyError:
+                    continue
+                timeout.state = _EXPIRED
+                expired.append(timeout)
+        finally:  # what has expired is run, also if the thread is killed here
+            if expired:
+                NOTIFIER.post_each(expired)
         self._slow_calls.look_later()
 
     def domains(self, entries: list[Timeout]) -> tuple[FailureDomain, ...]:
@@ -125,7 +154,10 @@ class HashedWheelTimer(Loop):
     ) -> None:
         self.max_pending = None if max_pending is None else count("max_pending", max_pending, least=1)
         self.timeouts = TimeoutGroup(self)
-        self._pending: set[Timeout] = set()
+        # Whoever removes a timeout from it decides what becomes of that: one atomic operation, not a lock, because a
+        # signal's handler that interrupts the holder of a lock may wait for this thread. Removing is one instruction, so
+        # no handler runs between that and the next statement.
+        self._pending: dict[Timeout, None] = {}
         slots = max(2, 1 << (count("slots", slots, least=1) - 1).bit_length())
         super().__init__(tick_ms, slots, clock if clock is not None else SystemClock(), threaded)
         if len(LOOPS) >= MANY_TIMERS and sum(not loop.stopped for loop in LOOPS) == MANY_TIMERS:
@@ -149,18 +181,41 @@ class HashedWheelTimer(Loop):
             TimerStopped: The timer has been stopped.
             TooManyTimeouts: ``max_pending`` timeouts are pending.
         """
-        delay_s = seconds("delay", delay, least=-math.inf, most=_LONGEST_DELAY_S)
+        kind = type(delay)
+        if (kind is not float and kind is not int) or not 0 <= delay <= _LONGEST_DELAY_S:
+            delay = max(seconds("delay", delay, least=-math.inf, most=_LONGEST_DELAY_S), 0.0)
         if not callable(task):
             raise ValueError(f"task must be callable, not {task!r}")
-        timeout = Timeout(self, task, self.clock.now() + max(delay_s, 0.0))
-        with self._lock:
-            if self._stopped:
-                raise TimerStopped("the timer has been stopped and takes no new timeouts")
-            if self.max_pending is not None and len(self._pending) >= self.max_pending:
-                raise TooManyTimeouts(f"{len(self._pending)} timeouts are pending, the limit is {self.max_pending}")
-            self._pending.add(timeout)
-        self.post(lambda: self._schedule_timeout(timeout))
+        timeout = Timeout()
+        timeout.tick = -1
+        timeout.timer = self
+        timeout.task = task
+        timeout.due_at = due_at = self.clock.now() + delay
+        timeout.group = self.timeouts
+        timeout.state = _PENDING
+        if self._stopped:
+            raise TimerStopped(_STOPPED)
+        try:
+            if self.max_pending is None:
+                self._pending[timeout] = None
+            else:
+                self._admit(timeout, self.max_pending)
+            # Once more, now that it is pending: a stop() that comes later finds it there, and returns it.
+            if self._stopped and timeout.cancel():
+                raise TimerStopped(_STOPPED)
+            self._changed.append(timeout)
+            if due_at < self._sleeps_until and not self._woken:
+                self.rouse()
+        except BaseException:
+            insist(Timeout.cancel, timeout)  # the caller will not have it
+            raise
         return timeout
+
+    def _admit(self, timeout: Timeout, most: int) -> None:
+        with self._lock:
+            if len(self._pending) >= most:
+                raise TooManyTimeouts(f"{len(self._pending)} timeouts are pending, the limit is {most}")
+            self._pending[timeout] = None
 
     @property
     def pending(self) -> int:
@@ -186,12 +241,13 @@ class HashedWheelTimer(Loop):
         unprocessed: set[Timeout] = set()
         while self._pending:
             try:
-                unprocessed.add(self._pending.pop())
+                unprocessed.add(self._pending.popitem()[0])
             except KeyError:
                 break  # another thread has just settled the last one
         if thread is not None and thread.is_alive():
             self.wake()
             thread.join(timeout=5.0)
+        self._changed.clear()
         return unprocessed
 
     @classmethod
@@ -214,45 +270,61 @@ class HashedWheelTimer(Loop):
             raise TypeError(f"timer must be a HashedWheelTimer, not {type(timer).__name__}")
         return cls.shared() if timer is None else timer
 
-    def settle(self, timeout: Timeout, state: TimeoutState) -> bool:
-        """Set the state of a pending timeout; return False if it was not pending. The one place that decides races.
+    # -- the thread --------------------------------------------------------------------------------------------------
 
-        One atomic operation of a set decides, not a lock: a signal's handler that interrupts the holder of a lock may
-        wait for this thread.
+    def _take_changed(self) -> None:
+        """Bring the wheel up to date: schedule new timeouts, and remove cancelled ones."""
+        self._sleeps_until = _AWAKE
+        changed = self._changed
+        self._lingers = bool(changed)
+        if not changed:
+            return
+        schedule, cancel, ceil = self.wheel.schedule, self.wheel.cancel, self.scale.ceil
+        until = time.monotonic() + _LONGEST_TAKING_S
+        for number in range(1, len(changed) + 1):
+            timeout = changed.popleft()
+            if timeout.state is not _PENDING:
+                cancel(timeout)  # one that was cancelled before it came here has never been on the wheel
+            elif timeout.tick < 0:  # else it is here twice: the thread has died
+                schedule(timeout, ceil(timeout.due_at))
+            # Renewals do not wait for a flood. The thread does not sleep before the rest has been taken.
+            if number % _TAKING_STEP == 0 and time.monotonic() > until:
+                break
+
+    def _sleep_s(self) -> float | None:
+        """Return how long to sleep, and publish it to callers that change timeouts.
+
+        No wake-up is lost. A caller appends to ``_changed``, then reads ``_sleeps_until``, ``_woken``, ``_sleeping``. The
+        thread writes these, then looks whether anything has been appended, before it sleeps. So if the thread does not see
+        what was appended, the caller sees all that the thread has written, and wakes it.
         """
-        try:
-            self._pending.remove(timeout)
-        except KeyError:
-            return False
-        timeout.state = state
-        return True
+        sleep_s = super()._sleep_s()
+        if self._lingers:
+            sleep_s = _LINGER_S if sleep_s is None else min(sleep_s, _LINGER_S)
+        self._sleeps_until = _LONG if sleep_s is None or sleep_s > _LINGER_S else self.clock.now() + sleep_s
+        return sleep_s
 
-    def cancel_timeout(self, timeout: Timeout) -> bool:
-        """Cancel ``timeout``; see :meth:`Timeout.cancel`."""
-        if not self.settle(timeout, TimeoutState.CANCELLED):
+    @property
+    def _idle(self) -> bool:
+        if self._lingers or not super()._idle:
             return False
-        self.post(lambda: self.wheel.cancel(timeout))
+        self._sleeps_until = _LONG  # as in _sleep_s
         return True
-
-    def _schedule_timeout(self, timeout: Timeout) -> None:
-        if timeout.state is TimeoutState.PENDING:
-            self.wheel.schedule(timeout, self.scale.ceil(timeout.due_at))
 
     def _died(self, error: BaseException) -> None:
         # Users' timeouts outlive the thread: they leave its wheel and go into that of the next.
-        pending = self._pending.copy()
+        pending = sorted(self._pending.copy(), key=_due_at)
         for timeout in pending:
             timeout.tick = -1
+        self._changed.extend(pending)
         super()._died(error)
-        for timeout in pending:
-            self.post(partial(self._reschedule, timeout))
 
-    def _reschedule(self, timeout: Timeout) -> None:
-        if timeout not in self.wheel:
-            self._schedule_timeout(timeout)
+    def _reset(self) -> None:
+        super()._reset()
+        self._sleeps_until = _LONG
 
     def _forked(self) -> None:
-        self._pending = set()
+        self._pending = {}
         super()._forked()
 
 

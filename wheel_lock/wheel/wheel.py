@@ -5,8 +5,9 @@ that is due within one rotation is in slot ``tick mod slots``, so all entries of
 as a whole. Entries beyond that are kept by tick until the tick is within one rotation, and then move into the slot as a
 whole, too. (Netty keeps them in the slot and counts their rounds down, one entry at a time.)
 
-A cancelled entry is not searched for. Its ``tick`` no longer is the slot's, which marks it as dead; the slot counts its
-dead entries, and removes them when they are seven in eight. So a cancel is a few additions, whatever the size of the wheel.
+A cancelled entry is not searched for. Its ``tick`` no longer is the slot's, which marks it as dead; the slot removes its
+dead entries when they are seven in eight. It counts down to that, so a cancel is a subtraction, whatever the size of the
+wheel.
 """
 
 from __future__ import annotations
@@ -56,12 +57,13 @@ class Wheel(Generic[E]):
     """
 
     __slots__ = (
+        "_bearable",
         "_bits",
-        "_dead",
         "_horizon",
         "_later",
         "_later_dead",
         "_later_ticks",
+        "_left",
         "_mask",
         "_near",
         "_now",
@@ -79,7 +81,10 @@ class Wheel(Generic[E]):
 
     def _reset(self) -> None:
         self._near: list[list[E]] = [[] for _ in range(self._slots)]
-        self._dead = [0] * self._slots
+        # Of each slot: how many dead entries it may have before it is looked at, and how many of these are left. The
+        # difference is the number of its dead entries. A slot without any has 0 and 0.
+        self._bearable = [0] * self._slots
+        self._left = [0] * self._slots
         self._bits = 0  # a bit for each slot that is not empty; written only when that changes
         self._later: dict[int, list[E]] = {}  # beyond the horizon, by tick
         self._later_dead: dict[int, int] = {}
@@ -193,25 +198,37 @@ class Wheel(Generic[E]):
         entry.tick = _CANCELLED
         if tick <= self._horizon:
             index = tick & self._mask
-            dead = self._dead[index] + 1
-            self._dead[index] = dead
-            size = len(self._near[index])
-            if dead >= size - (size >> 3):
-                self._bury(index, tick, dead)
+            left = self._left[index] - 1
+            self._left[index] = left
+            if left < 0:
+                self._bury(index, tick, self._bearable[index] - left)
         else:
             self._bury_later(tick)
         return True
 
     def _bury(self, index: int, tick: int, dead: int) -> None:
-        """Remove the dead entries of a slot if no other is in it, or they are too many."""
+        """Remove the dead entries of a slot if no other is in it, or they are too many; else say when to look again."""
         slot = self._near[index]
-        if dead == len(slot):
+        size = len(slot)
+        if dead == size:
             self._near[index] = []
-            self._dead[index] = 0
             self._bits ^= 1 << index
-        elif dead > _FEW:
+            self._bearable[index] = self._left[index] = 0
+            return
+        many = size - (size >> 3)
+        if dead >= many and dead > _FEW:
             self._near[index] = _living(slot, tick, dead)
-            self._dead[index] = 0
+            self._bear(index, 0, 0)
+        else:
+            # Entries may come until then, which makes this too early, but none leave.
+            self._bear(index, (many if dead < many else min(size, _FEW + 1)) - 1, dead)
+
+    def _dead(self, index: int) -> int:
+        return self._bearable[index] - self._left[index]
+
+    def _bear(self, index: int, bearable: int, dead: int) -> None:
+        self._bearable[index] = bearable
+        self._left[index] = bearable - dead
 
     def _bury_later(self, tick: int) -> None:
         slot = self._later[tick]
@@ -269,10 +286,9 @@ class Wheel(Generic[E]):
             index = tick & self._mask
             slot, self._near[index] = self._near[index], []
             self._bits ^= 1 << index
-            dead = self._dead[index]
-            if dead:
-                self._dead[index] = 0
-                slot = _living(slot, tick, dead)
+            if self._bearable[index]:
+                slot = _living(slot, tick, self._dead(index))
+                self._bear(index, 0, 0)
             if due:
                 due += slot
             else:
@@ -292,7 +308,7 @@ class Wheel(Generic[E]):
             else:
                 index = tick & self._mask
                 self._near[index] = slot
-                self._dead[index] = dead
+                self._bear(index, dead, dead)
                 self._bits |= 1 << index
         self._drop_gone_ticks()
 
@@ -322,7 +338,7 @@ class Wheel(Generic[E]):
         tick = max(tick, self._now + 1)
         if tick <= self._horizon:
             index = tick & self._mask
-            return len(self._near[index]) - self._dead[index]
+            return len(self._near[index]) - self._dead(index)
         return len(self._later.get(tick, ())) - self._later_dead.get(tick, 0)
 
     def at(self, tick: int) -> list[E]:
@@ -332,7 +348,7 @@ class Wheel(Generic[E]):
 
     def occupancy(self) -> list[int]:
         """Return the number of entries of each slot, those of later rotations included. O(slots)."""
-        counts = [len(slot) - dead for slot, dead in zip(self._near, self._dead, strict=True)]
+        counts = [len(slot) - self._dead(index) for index, slot in enumerate(self._near)]
         for tick, slot in self._later.items():
             counts[tick & self._mask] += len(slot) - self._later_dead.get(tick, 0)
         return counts
@@ -352,7 +368,7 @@ class Wheel(Generic[E]):
         """Return every slot that is not empty, with its tick and the number of its dead entries, in order of ticks."""
         first = self._now + 1
         near = [(tick, tick & self._mask) for tick in range(first, first + self._slots)]
-        slots = [(self._near[index], tick, self._dead[index]) for tick, index in near if self._near[index]]
+        slots = [(self._near[index], tick, self._dead(index)) for tick, index in near if self._near[index]]
         return slots + [(self._later[tick], tick, self._later_dead.get(tick, 0)) for tick in sorted(self._later)]
 
     def check(self) -> None:
@@ -364,8 +380,10 @@ class Wheel(Generic[E]):
         for index, slot in enumerate(self._near):
             if bool(slot) != bool(self._bits >> index & 1):
                 raise AssertionError(f"the bit of slot {index} is wrong: {len(slot)} entries")
-            if not slot and self._dead[index]:
-                raise AssertionError(f"{self._dead[index]} dead in slot {index}, which is empty")
+            if not slot and self._dead(index):
+                raise AssertionError(f"{self._dead(index)} dead in slot {index}, which is empty")
+            if bool(self._dead(index)) != bool(self._bearable[index]) or self._left[index] < 0:
+                raise AssertionError(f"slot {index} bears {self._bearable[index]} dead, {self._left[index]} more")
         ticks = []
         for slot, tick, dead in self._all():
             alive = {id(entry) for entry in slot if entry.tick == tick}

@@ -1,0 +1,267 @@
+"""New and cancelled timeouts on their way to the thread: no wake-up is lost, none is for nothing, and nothing is kept."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+import threading
+import weakref
+
+import pytest
+
+from tests.support.background import PATIENCE_S, Background, in_a_fork
+from tests.support.interruptions import Interruption, Struck, at_every_place
+from tests.support.timers import Garbage, NewTimer, ask, drain, fall_asleep, nothing, with_garbage_at_every_allocation
+from tests.support.waiting import eventually
+from wheel_lock.errors import TimerStopped, TooManyTimeouts
+from wheel_lock.runtime import timer as timer_module
+from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+from wheel_lock.testing import ManualClock, settle
+
+FAR_S = 3600.0
+
+
+@pytest.fixture
+def never_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sleep counts as long, so only what is due before its end wakes the thread."""
+    monkeypatch.setattr(timer_module, "_LINGER_S", 10 * FAR_S)
+
+
+# Waking
+
+
+@pytest.mark.usefixtures("never_long")
+def test_what_is_due_after_the_end_of_its_sleep_does_not_wake_the_thread(new_timer: NewTimer) -> None:
+    timer = new_timer()
+    timer.new_timeout(nothing, FAR_S)
+    ask(timer)
+    turns = fall_asleep(timer)
+    timeouts = [timer.new_timeout(nothing, FAR_S + 1.0) for _ in range(5000)]
+    assert all(timeout.cancel() for timeout in timeouts[::2])
+    assert fall_asleep(timer) == turns
+    assert timer.pending == 2501
+
+
+@pytest.mark.usefixtures("never_long")
+def test_what_is_due_before_the_end_of_its_sleep_wakes_the_thread(new_timer: NewTimer) -> None:
+    timer = new_timer()
+    timer.new_timeout(nothing, FAR_S)
+    for _ in range(20):
+        fall_asleep(timer)
+        ran = threading.Event()
+        timer.new_timeout(lambda timeout, ran=ran: ran.set(), 0.0)  # type: ignore[misc]
+        assert ran.wait(PATIENCE_S)
+
+
+def test_many_threads_that_change_timeouts_lose_no_wake_up(new_timer: NewTimer) -> None:
+    # Each waits for its task before it goes on, so one wake-up that is lost is a test that hangs. What is far away, and
+    # what is cancelled, has the thread linger, sleep for long, and be woken, in turns.
+    timer = new_timer(tick_ms=1)
+    together = threading.Barrier(8)
+
+    def change(seed: int) -> None:
+        chance = random.Random(seed)
+        together.wait(PATIENCE_S)
+        for _ in range(60):
+            far = [timer.new_timeout(nothing, FAR_S) for _ in range(chance.randrange(5))]
+            ran = threading.Event()
+            timer.new_timeout(lambda timeout, ran=ran: ran.set(), chance.choice([0.0, 0.001, 0.004, 0.03]))  # type: ignore[misc]
+            for timeout in far:
+                assert timeout.cancel()
+            assert ran.wait(PATIENCE_S)
+
+    for caller in [Background(lambda seed=seed: change(seed)) for seed in range(8)]:  # type: ignore[misc]
+        caller.result(120.0)
+    assert timer.pending == 0
+
+
+def test_of_many_threads_no_timeout_is_run_twice_or_not_at_all(new_timer: NewTimer) -> None:
+    timer = new_timer(tick_ms=1)
+    ran: list[Timeout] = []
+    together = threading.Barrier(6)
+
+    def set_and_cancel(seed: int) -> tuple[list[Timeout], list[Timeout]]:
+        chance = random.Random(seed)
+        mine: list[Timeout] = []
+        cancelled: list[Timeout] = []
+        together.wait(PATIENCE_S)
+        for _ in range(2000):
+            mine.append(timer.new_timeout(ran.append, chance.uniform(0.0, 0.05)))
+            timeout = chance.choice(mine)
+            if chance.random() < 0.3 and timeout.cancel():
+                cancelled.append(timeout)
+        return mine, cancelled
+
+    results = [caller.result(120.0) for caller in [Background(lambda s=s: set_and_cancel(s)) for s in range(6)]]  # type: ignore[misc]
+    eventually(lambda: timer.pending == 0, PATIENCE_S)
+    drain()
+    made = list(itertools.chain.from_iterable(mine for mine, _ in results))
+    cancelled = set(itertools.chain.from_iterable(gone for _, gone in results))
+    assert len(ran) == len(set(ran))
+    assert set(ran) == set(made) - cancelled
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["", "while another is pending"])
+def test_the_thread_sleeps_for_good_once_the_last_change_is_over(new_timer: NewTimer, far: bool) -> None:
+    timer = new_timer()
+    if far:
+        timer.new_timeout(nothing, FAR_S)
+    for _ in range(100):
+        timer.new_timeout(nothing, FAR_S).cancel()
+    turns = fall_asleep(timer)
+    assert fall_asleep(timer) == turns
+
+
+# A flood
+
+
+def test_a_flood_of_new_timeouts_is_taken_in_portions(
+    by_hand: HashedWheelTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timer_module, "_LONGEST_TAKING_S", -1.0)
+    timeouts = [by_hand.new_timeout(nothing, 1.0) for _ in range(1000)]
+    sizes = []
+    while by_hand.busy:
+        by_hand.turn()
+        sizes.append(len(by_hand.wheel))
+    assert len(sizes) > 10
+    assert sizes == sorted(set(sizes))
+    assert all(timeout in by_hand.wheel for timeout in timeouts)
+
+
+def test_the_thread_does_not_sleep_before_the_last_portion(
+    new_timer: NewTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timer_module, "_LONGEST_TAKING_S", -1.0)
+    timer = new_timer()
+    timeouts = [timer.new_timeout(nothing, 0.0) for _ in range(1000)]
+    eventually(lambda: all(timeout.expired for timeout in timeouts), PATIENCE_S)
+
+
+# Nothing is kept
+
+
+class Job:
+    """Whatever a task belongs to."""
+
+    def do(self, timeout: Timeout) -> None: ...
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["", "while another is pending"])
+def test_the_task_of_a_cancelled_timeout_is_dropped_soon(new_timer: NewTimer, far: bool) -> None:
+    timer = new_timer()
+    if far:
+        timer.new_timeout(nothing, FAR_S / 2)
+    for pause in (False, True):
+        job = Job()
+        gone = weakref.ref(job)
+        timeout = timer.new_timeout(job.do, FAR_S)
+        if pause:
+            fall_asleep(timer)
+        assert timeout.cancel()
+        del job, timeout
+        eventually(lambda gone=gone: gone() is None)  # type: ignore[misc]
+
+
+def test_what_is_refused_by_a_stopped_timer_is_not_kept(new_timer: NewTimer) -> None:
+    timer = new_timer()
+    timer.new_timeout(nothing, FAR_S)
+    timer.stop()
+    for _ in range(10):
+        with pytest.raises(TimerStopped):
+            timer.new_timeout(nothing, FAR_S)
+    gc.collect()
+    assert not [item for item in gc.get_objects() if issubclass(type(item), Timeout) and item.timer is timer]
+
+
+# The limit
+
+
+def test_many_threads_together_do_not_exceed_max_pending(new_timer: NewTimer) -> None:
+    timer = new_timer(max_pending=1000)
+    together = threading.Barrier(6)
+
+    def set_many() -> int:
+        together.wait(PATIENCE_S)
+        taken = 0
+        for _ in range(500):
+            try:
+                timer.new_timeout(nothing, FAR_S)
+                taken += 1
+            except TooManyTimeouts:
+                pass
+        return taken
+
+    assert sum(caller.result() for caller in [Background(set_many) for _ in range(6)]) == 1000
+    assert timer.pending == 1000
+
+
+# Interruptions
+
+
+@pytest.mark.parametrize("again_after", [None, 0, 1, 2, 3, 5, 8], ids=lambda places: f"again after {places}")
+@pytest.mark.parametrize("max_pending", [None, 5])
+def test_an_interrupted_new_timeout_leaves_nothing_pending(
+    new_timer: NewTimer, max_pending: int | None, again_after: int | None
+) -> None:
+    timer = new_timer(clock=ManualClock(), max_pending=max_pending)
+    settle(timer)
+    ran: list[Timeout] = []
+
+    def scene(interruption: Interruption) -> None:
+        timeout: Timeout | None = None
+        try:
+            interruption.begin()
+            timeout = timer.new_timeout(ran.append, 1.0)
+        finally:
+            interruption.end()
+            assert timer.pending == (timeout is not None)
+            if timeout is not None:
+                assert timeout.cancel()
+
+    for _ in at_every_place(scene, again_after=again_after):
+        pass
+    settle(timer)
+    assert timer.next_due_at() is None
+    assert ran == []
+
+
+def test_an_interrupted_cancel_has_cancelled_or_not(new_timer: NewTimer) -> None:
+    timer = new_timer(clock=ManualClock())
+
+    def scene(interruption: Interruption) -> None:
+        timeout = timer.new_timeout(nothing, 1.0)
+        try:
+            interruption.begin()
+            timeout.cancel()
+        except Struck:
+            pass
+        finally:
+            interruption.end()
+            assert timeout.cancelled == (timer.pending == 0)
+            timeout.cancel()
+
+    for _ in at_every_place(scene):
+        pass
+    settle(timer)
+    assert timer.next_due_at() is None
+
+
+def test_a_finaliser_may_set_and_cancel_timeouts_wherever_it_runs() -> None:
+    def check() -> None:
+        timer = HashedWheelTimer()
+        seen: list[str] = []
+        ask(timer)
+
+        def set_two(who: str) -> None:
+            timer.new_timeout(lambda timeout: seen.append(who), 0.0)
+            assert timer.new_timeout(nothing, FAR_S).cancel()
+
+        with_garbage_at_every_allocation(lambda: set_two("call"), lambda: Garbage(lambda: set_two("finaliser")))
+        gc.collect()
+        eventually(lambda: timer.pending == 0, PATIENCE_S)
+        drain()
+        assert seen.count("finaliser") == seen.count("call") > 0
+
+    in_a_fork(check)
