@@ -242,7 +242,7 @@ class LockContext(ThreadLocks, ThreadContext):
             timeout, renew, renew_every, max_renewals, max_hold, on_lost: As for :meth:`lock`.
 
         Returns:
-            The held lock of each name, or None if another owner holds it; with ``all_or_nothing`` all locks or only None. Each
+            The held lock of each name, or None if another owner holds it; with ``all_or_nothing`` all locks or only None.
             lock object is made when it is read, and is the same from then on.
 
         Raises:

@@ -167,8 +167,8 @@ def test_a_held_lock_ends_with_its_loop(real: Backend, context: LockContext, sto
     lock = context.asyncio.lock(NAME, timeout=1.0, renew_every=0.1, on_lost=losses)
     stopped.start(lock.acquire())
     stopped.turn_until(lambda: lock.is_held)
-    stopped.close()
     with recorded_warnings() as texts:
+        stopped.close()
         eventually(lambda: texts)
     assert lock.lost is LossReason.ABANDONED
     eventually(lambda: is_free(real), LONG_S)
@@ -184,8 +184,8 @@ def test_other_kinds_end_with_their_loop(real: Backend, context: LockContext, st
     stopped.start(hold(lock))
     eventually(lambda: not is_free(real), LONG_S)
     stopped.turn_until(lambda: lock.is_held)
-    stopped.close()
     with recorded_warnings():
+        stopped.close()
         eventually(lambda: context.stats().held == 0, LONG_S)
     eventually(lambda: is_free(real), LONG_S)
 
