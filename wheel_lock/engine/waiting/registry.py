@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.state import EngineState
@@ -80,9 +82,17 @@ class WaitQueueRegistry:
             return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context", name)
         return None
 
-    def follows(self, lease: Lease) -> bool:
+    def release(self, lease: Lease, send: Callable[[bool], object]) -> None:
+        """Send a release by ``send(quiet)``, and behind it, in the same write, the try of a waiter of this process.
+
+        ``quiet`` is True if there is such a try, so that waiters of other processes need not be woken.
+        """
         queue = self._queue_of(lease)
-        return queue is not None and queue.follows(lease)
+        if queue is None:
+            send(False)
+        else:
+            send(queue.follows(lease))
+            guarded(self, queue.ended, lease)
 
     def ended(self, lease: Lease) -> None:
         if self._queues:

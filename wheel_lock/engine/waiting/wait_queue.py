@@ -409,8 +409,8 @@ class WaitQueue(BaseWaitQueue):
             self.close_later()
         elif self._shared:
             self._try()  # there may be room for more
-        else:
-            self._look_later()
+        elif self.tick <= self.timer.wheel.now or next(iter(self._waiters)).options.fallback_s is not None:
+            self._look_later()  # else it looks some time, which is enough while it is held here
 
     def _refused(self, waiter: Waiter, request: Acquire) -> None:
         self._pace.refused(self.timer.now, request.retry_ms)
