@@ -223,8 +223,7 @@ class Lease(WheelEntry):
     @property
     def key(self) -> bytes:
         """The lock's name as the server stores it."""
-        name = self.name
-        return name.encode() if type(name) is str else name_in(self.lease_args)
+        return name_in(self.lease_args)
 
     @property
     def token(self) -> bytes:

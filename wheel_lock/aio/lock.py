@@ -165,6 +165,8 @@ class Lock(TaskSide, BaseLock):
 
 def task_callback(on_lost: OnLost | None) -> OnLost | None:
     """Return ``on_lost``. Raises ValueError if it is not callable, or a coroutine function."""
+    if on_lost is None:
+        return None
     if inspect.iscoroutinefunction(on_lost):
         raise ValueError(f"on_lost must be a plain function, not {on_lost!r}: nobody would await what it returns")
     return checked_callback(on_lost)

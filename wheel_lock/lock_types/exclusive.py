@@ -24,6 +24,7 @@ from wheel_lock.protocol.resp import (
     command,
     exceptions,
     int_arg,
+    name_in,
     set_if_free,
 )
 from wheel_lock.protocol.scripts import Command
@@ -76,7 +77,7 @@ class Exclusive(LockType):
         return Command(self.release_one, 1, 3, lease.lease_args + bulk_string(self.wake_channel(lease.key)))
 
     def keyed_release(self, lease: Lease, capability: int) -> bytes | None:
-        channel = self.wake_channel(lease.key)
+        channel = self.wake_channel(name_in(lease.lease_args))
         return self.release_one.form(capability).call(
             1, 3, b"%b$%d\r\n%b\r\n" % (lease.lease_args, len(channel), channel)
         )

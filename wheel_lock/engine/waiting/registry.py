@@ -71,7 +71,7 @@ class WaitQueueRegistry:
             self.pubsub.ignore(channel, queue)
 
     def _queue_of(self, lease: Lease) -> BaseWaitQueue | None:
-        return self._queues.get(group_of(lease).lock_type.queue_key(lease.key))
+        return self._queues.get(group_of(lease).lock_type.queue_key(lease.key)) if self._queues else None
 
     def admission_error(self, name: str | bytes) -> WheelLockError | None:
         """Return why one more caller may not wait, or None if it may."""
