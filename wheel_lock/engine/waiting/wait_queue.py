@@ -404,7 +404,7 @@ class WaitQueue(BaseWaitQueue):
             self.holder = leases[0] if len(leases) == 1 else next(lease for lease in leases if lease.key == self._key)
         del self._waiters[waiter]
         self._registry.waiting -= 1
-        waiter.succeed(request.leases)  # the rest is done while its thread wakes up
+        waiter.succeed(request.leases)
         if not self._waiters:
             self.close_later()
         elif self._shared:
