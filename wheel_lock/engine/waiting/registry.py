@@ -14,7 +14,7 @@ from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError, copie
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention
 from wheel_lock.net.pubsub import Listener, PubSub
-from wheel_lock.runtime.failures import guarded
+from wheel_lock.runtime.failures import contain, guarded
 
 
 class WaitQueueRegistry:
@@ -90,9 +90,14 @@ class WaitQueueRegistry:
         queue = self._queue_of(lease)
         if queue is None:
             send(False)
-        else:
-            send(queue.follows(lease))
-            guarded(self, queue.ended, lease)
+            return
+        try:
+            quiet = queue.follows(lease)
+        except Exception as error:
+            contain(self, queue.follows, error)
+            quiet = False
+        send(quiet)
+        guarded(self, queue.ended, lease)
 
     def ended(self, lease: Lease) -> None:
         if self._queues:
