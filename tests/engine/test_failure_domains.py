@@ -7,9 +7,11 @@ import logging
 import pytest
 
 from tests.engine.rig import BUG, FINE, OK, TICK_S, Rig, breaking
+from tests.engine.waiting_rig import WaitingRig
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.renewal.batch import Batch, RenewalGroup
 from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.waiting.wait_queue import WaitQueue
 from wheel_lock.errors import LockUnavailable, LossReason, WheelLockError
 from wheel_lock.lease import Event, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
@@ -140,16 +142,16 @@ def test_work_of_an_engine_that_fails_costs_that_engine(failing: Rig, stranger: 
     assert failing.believes(again)
 
 
+@pytest.mark.parametrize("method", ["follows", "ended"])
 def test_a_waiter_that_fails_costs_the_waits_and_no_lease(
-    failing: Rig, stranger: Engine, monkeypatch: pytest.MonkeyPatch
+    failing: WaitingRig, stranger: Engine, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    lease = failing.hold("a")
-    monkeypatch.setattr(failing.lines, "_ended", fail)
-    monkeypatch.setattr(failing.lines, "_queues", {b"somebody": object()})
-    monkeypatch.setattr(failing.lines, "_drain", list)
-    release = failing.release(lease)
+    holder, waits = failing.hold_first("a"), failing.wait("a")
+    monkeypatch.setattr(WaitQueue, method, fail)
+    release = failing.release(holder.lease)
     failing.agree()
     assert release.result() is None
+    assert isinstance(waits.error, WheelLockError)
     assert believes(stranger)
 
 

@@ -153,7 +153,7 @@ class LeaseListener(Protocol):
     """The wait queues as the lease table sees them; implemented by ``WaitQueueRegistry``."""
 
     def __len__(self) -> int: ...
-    def follows(self, lease: Lease) -> bool: ...  # True if ``ended`` will send an acquire behind its release
+    def release(self, lease: Lease, send: Callable[[bool], object]) -> None: ...  # call ``send(quiet)``, then ``ended``
     def ended(self, lease: Lease) -> None: ...  # a release has been sent, if there is one
     def listened(self, lease: Lease, woken: int) -> None: ...  # the number of subscribers that a release has woken
 

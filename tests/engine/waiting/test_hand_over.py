@@ -90,7 +90,7 @@ def test_from_a_wake_up_to_the_try_there_are_few_calls(rig: WaitingRig) -> None:
     finally:
         sys.setprofile(None)
     assert rig.server.one("SET")
-    assert len(calls) <= 75, calls
+    assert len(calls) <= 55, calls
 
 
 def test_a_prepared_try_of_one_who_gives_up_is_never_sent(rig: WaitingRig) -> None:

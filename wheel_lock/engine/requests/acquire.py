@@ -271,9 +271,9 @@ class Acquire(CallerRequest):
 
 
 class PreparedAcquire(Acquire):
-    """A try whose command is made together with it, some time before it is sent."""
+    """A try for one lock whose bytes, if it is a plain command, are made together with it: some time before it is sent."""
 
-    __slots__ = ("_first_call",)
+    __slots__ = ("_first",)
 
     def __init__(
         self,
@@ -285,15 +285,12 @@ class PreparedAcquire(Acquire):
         waiter_ttl_ms: int = 0,
     ) -> None:
         super().__init__(table, leases, options, future, waiter_ttl_ms=waiter_ttl_ms)
-        self._first_call = self._call(again=False)
-
-    def call(self) -> Command:
-        return super().call() if self.executions > 0 else self._first_call
+        self._first = None if waiter_ttl_ms else self._lock_type.plain_try(leases[0], group_of(leases[0]).ttl)
 
     def encode(self, capability: int) -> bytes:
-        if self.attempts == 0 and self._first_call.script is None:
+        if self.attempts == 0 and self._first is not None:
             self.sent_at = self.timer.now
             self.declared = True
             self.attempts = 1
-            return self._first_call.body
+            return self._first
         return super().encode(capability)

@@ -18,13 +18,10 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
     error = table.begin_release(lease)
     if error is None:
         request = Release(table, lease, future)
-        listener = table.listener
-        if not listener:  # there are no waiters
-            request.start()
-            return
-        request.quiet = listener.follows(lease)
-        request.start()
-        listener.ended(lease)  # a waiter of this process tries in the same write, behind the release
+        if table.listener:
+            table.listener.release(lease, request.begin)
+        else:
+            request.start()  # there are no waiters
     elif lease in table.swaps:
         table.swaps[lease].release(future)
     else:
@@ -51,6 +48,11 @@ class Release(LeaseRequest):
         self._lock_type = group.lock_type
         self.quiet = False
         self._counts = True  # the reply to the latest try counts listeners
+
+    def begin(self, quiet: bool) -> None:
+        """Send the release; it wakes no waiters if it is ``quiet``."""
+        self.quiet = quiet
+        self.start()
 
     def encode(self, capability: int) -> bytes:
         if self.attempts == 0 and not self.quiet:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.state import EngineState
@@ -12,7 +14,7 @@ from wheel_lock.errors import ContextClosed, TooManyLocks, WheelLockError, copie
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention
 from wheel_lock.net.pubsub import Listener, PubSub
-from wheel_lock.runtime.failures import guarded
+from wheel_lock.runtime.failures import contain, guarded
 
 
 class WaitQueueRegistry:
@@ -80,9 +82,22 @@ class WaitQueueRegistry:
             return TooManyLocks(f"{most} callers wait for locks already, which is the limit of this context", name)
         return None
 
-    def follows(self, lease: Lease) -> bool:
+    def release(self, lease: Lease, send: Callable[[bool], object]) -> None:
+        """Send a release by ``send(quiet)``, and behind it, in the same write, the try of a waiter of this process.
+
+        ``quiet`` is True if there is such a try, so that waiters of other processes need not be woken.
+        """
         queue = self._queue_of(lease)
-        return queue is not None and queue.follows(lease)
+        if queue is None:
+            send(False)
+            return
+        try:
+            quiet = queue.follows(lease)
+        except Exception as error:
+            contain(self, queue.follows, error)
+            quiet = False
+        send(quiet)
+        guarded(self, queue.ended, lease)
 
     def ended(self, lease: Lease) -> None:
         if self._queues:

@@ -404,13 +404,13 @@ class WaitQueue(BaseWaitQueue):
             self.holder = leases[0] if len(leases) == 1 else next(lease for lease in leases if lease.key == self._key)
         del self._waiters[waiter]
         self._registry.waiting -= 1
-        waiter.succeed(request.leases)  # the rest is done while its thread wakes up
+        waiter.succeed(request.leases)
         if not self._waiters:
             self.close_later()
         elif self._shared:
             self._try()  # there may be room for more
-        else:
-            self._look_later()
+        elif self.tick <= self.timer.wheel.now or next(iter(self._waiters)).options.fallback_s is not None:
+            self._look_later()  # else it looks some time, which is enough while it is held here
 
     def _refused(self, waiter: Waiter, request: Acquire) -> None:
         self._pace.refused(self.timer.now, request.retry_ms)

@@ -235,7 +235,7 @@ class Waiter(WheelEntry):
             future: Future[bool] = Future(partial(guarded, self, tried))
             leases = [self._another(lease) for lease in self._template]
             waiter_ttl_ms = self._waiter_ttl_ms if self.lock_type.registers_waiters else 0
-            self._prepared = PreparedAcquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
+            self._prepared = self._new_request(leases, future, waiter_ttl_ms)
 
     def _fits(self, prepared: Acquire) -> bool:
         """Return whether a prepared try is still for the node on which its name lives."""
@@ -243,7 +243,7 @@ class Waiter(WheelEntry):
         return self.table.router.group_of(group, self.key) is group
 
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
-        return Acquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
+        return PreparedAcquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
 
     def _another(self, first: Lease) -> Lease:
         wire = first.lease_args
