@@ -169,18 +169,17 @@ class Wheel(Generic[E]):
         """
         if after < 1:
             raise ValueError(f"after must be at least 1 tick, not {after!r}")
-        start, count, soonest = 0, len(entries), self._now + 1
         ticks: list[int] = []
-        while start < count:
-            tick = entries[start].tick
-            stop = start + 1
-            while stop < count and entries[stop].tick == tick:
-                stop += 1
-            run = entries if stop - start == count else entries[start:stop]
-            tick = tick + after if tick + after > soonest else soonest
-            self._put_many(run, tick)
-            ticks.append(tick)
-            start = stop
+        if not entries:
+            return ticks
+        start, tick, soonest = 0, entries[0].tick, self._now + 1
+        for number, entry in enumerate(entries):
+            if entry.tick != tick:
+                ticks.append(max(tick + after, soonest))
+                self._put_many(entries[start:number], ticks[-1])
+                start, tick = number, entry.tick
+        ticks.append(max(tick + after, soonest))
+        self._put_many(entries[start:] if start else entries, ticks[-1])
         return ticks
 
     # -- removing ---------------------------------------------------------------------------------------------------
