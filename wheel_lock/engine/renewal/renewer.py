@@ -27,9 +27,7 @@ from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
-_JOINT_BATCHES = (
-    2  # that leases which join others may fill at one tick: a millisecond of work here, and one or two there
-)
+_JOINT_BATCHES = 2  # of a tick that others join: a millisecond of work here, and one or two at the server
 _SAME_PHASE = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
 
 
@@ -111,8 +109,8 @@ class Renewer(RenewalRetries):
             tick = self._spread(group, tick)
         if max(tick, wheel.now + 1) < last:
             wheel.schedule(lease, tick)
-            if share == 1.0:
-                self._joint.note(group, lease.tick)
+            if share > 1 - 1e-9:
+                self._joint.note(group, lease.tick, 1)
         else:
             self._hurry([lease])
 
@@ -131,14 +129,14 @@ class Renewer(RenewalRetries):
         start = max(CROWD - wheel.load(tick), 0)
         if len(leases) == 1:
             wheel.schedule(leases[0], tick if start else self._spread(group, tick))
-            self._joint.note(group, leases[0].tick)
+            self._joint.note(group, leases[0].tick, 1)
             return
         wheel.schedule_many(leases[:start], tick)
-        self._joint.note(group, tick)
+        self._joint.note(group, tick, min(start, len(leases)))
         for first in range(start, len(leases), _SAME_PHASE):
             some = leases[first : first + _SAME_PHASE]
             wheel.schedule_many(some, self._spread(group, tick))
-            self._joint.note(group, some[0].tick)
+            self._joint.note(group, some[0].tick, len(some))
 
     def _hurry(self, leases: Sequence[Lease]) -> None:
         """Renew leases at once that have hardly any time left: the reply took nearly all of it, or it was shortened."""
@@ -157,8 +155,8 @@ class Renewer(RenewalRetries):
         verified = batch.verified is not None
         punctual = not verified and self.timer.wheel.now - kept[0].tick <= max(interval_ticks // 4, 1)
         if (punctual or verified) and kept[0].limits is None:
-            for tick in self.timer.wheel.rearm(kept, interval_ticks):
-                self._joint.note(batch.params, tick)
+            for tick, number in self.timer.wheel.rearm(kept, interval_ticks):
+                self._joint.note(batch.params, tick, number)
         else:
             seconds = self.timer.scale.seconds
             for lease in kept:
@@ -192,8 +190,8 @@ class Renewer(RenewalRetries):
         joining: Sequence[tuple[LeaseGroup, list[Lease]]] = ()
         if self.node.ready and not self._server_rejecting and group.lock_type.renew not in self._refused:
             calls = self._options.max_calls_in_flight - self._in_flight
-            room = _JOINT_BATCHES * self._options.batch_size - len(leases)
-            if calls > 0 and room > 0:
+            room = min(_JOINT_BATCHES * self._options.batch_size, calls * self.node.batch_size) - len(leases)
+            if room > 0:
                 joining = self._joint.take(leases[-1].tick, room)
                 if joining and any(other is group for other, _ in joining):
                     own = [lease for other, some in joining if other is group for lease in some]
