@@ -371,11 +371,18 @@ def grant_all(leases: Iterable[Lease], sent_at: float, timeout_s: float, limits:
     return all_pending
 
 
-def mark_sent(leases: Iterable[Lease]) -> None:
-    """Set all of ``leases``, which must be HELD or OVERDUE, to RENEWING: faster than a table lookup per lease."""
-    renewing = RENEWING
+def mark_sent(leases: Iterable[Lease]) -> float:
+    """Set all of ``leases``, which must be HELD or OVERDUE, to RENEWING: faster than a table lookup per lease.
+
+    Returns:
+        The nearest local deadline.
+    """
+    renewing, nearest = RENEWING, math.inf
     for lease in leases:
         lease.state = renewing
+        if lease.deadline < nearest:
+            nearest = lease.deadline
+    return nearest
 
 
 class Confirmation:

@@ -190,8 +190,8 @@ def test_users_timeouts_outlive_a_failure(failing: Rig) -> None:
 def test_one_batch_that_fails_among_several_costs_each_lease_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with Rig(batch_size=2) as rig:
         leases = rig.hold_many([f"lock:{number}" for number in range(6)], 3.0)
-        call, calls = Batch.call, iter([fail])
-        monkeypatch.setattr(Batch, "call", lambda batch: next(calls, call)(batch))
+        encode, calls = Batch.encode, iter([fail])
+        monkeypatch.setattr(Batch, "encode", lambda batch, capability: next(calls, encode)(batch, capability))
         rig.go_on(1.5)
         rig.go_on(1.0, rig.agree)
         assert [lease.state for lease in leases] == [State.LOST] * 6

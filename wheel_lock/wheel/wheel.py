@@ -160,33 +160,32 @@ class Wheel(Generic[E]):
         for entry in entries:
             entry.tick = tick
 
-    def rearm(self, entries: Sequence[E], after: int) -> list[int]:
+    def rearm(self, entries: Sequence[E], after: int) -> list[tuple[int, int]]:
         """Schedule each of ``entries``, which :meth:`advance` has returned, ``after`` ticks past its previous deadline.
 
         A deadline that has passed by then becomes the next tick. Adjacent entries of one tick are inserted together, so
         entries in the order of ``advance`` cost least. O(n).
 
         Returns:
-            The new deadlines, one for each run of adjacent entries of one tick.
+            The new deadline of each run of adjacent entries of one tick, and their number.
 
         Raises:
             ValueError: ``after`` is less than 1.
         """
         if after < 1:
             raise ValueError(f"after must be at least 1 tick, not {after!r}")
-        start, count, soonest = 0, len(entries), self._now + 1
-        ticks: list[int] = []
-        while start < count:
-            tick = entries[start].tick
-            stop = start + 1
-            while stop < count and entries[stop].tick == tick:
-                stop += 1
-            run = entries if stop - start == count else entries[start:stop]
-            tick = tick + after if tick + after > soonest else soonest
-            self._put_many(run, tick)
-            ticks.append(tick)
-            start = stop
-        return ticks
+        runs: list[tuple[int, int]] = []
+        if not entries:
+            return runs
+        start, tick, soonest = 0, entries[0].tick, self._now + 1
+        for number, entry in enumerate(entries):
+            if entry.tick != tick:
+                runs.append((max(tick + after, soonest), number - start))
+                self._put_many(entries[start:number], runs[-1][0])
+                start, tick = number, entry.tick
+        runs.append((max(tick + after, soonest), len(entries) - start))
+        self._put_many(entries[start:] if start else entries, runs[-1][0])
+        return runs
 
     # -- removing ---------------------------------------------------------------------------------------------------
 

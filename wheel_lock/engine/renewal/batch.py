@@ -7,9 +7,8 @@ from typing import Protocol
 
 from wheel_lock.engine.interfaces import LeaseGroup, Shard
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
-from wheel_lock.engine.requests.base import Request, batch_call
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, Request, batch_call
 from wheel_lock.lease import HELD, RENEWING, Event, Lease
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.protocol.resp import Reply, exceptions, int_arg
@@ -26,13 +25,10 @@ class BatchOwner(Shard, Protocol):
 
     table: LeaseTable
     outage: Outage
-    joint: JointTicks
     verification: object  # the latest one; None if no lease was held at the last reconnection
 
     @property
     def takes_more(self) -> bool: ...
-    @property
-    def joint_size(self) -> int: ...
     def look_at(self, lease: Lease, then: Callback = ...) -> None: ...
     def partition_due(self, entries: Iterable[Lease], now: float) -> list[Lease]: ...
     def send(
@@ -98,39 +94,26 @@ class RenewalGroup:
 
     def due(self, entries: list[Lease], now: float) -> None:
         """Renew ``entries``, and leases that join them."""
-        live = self.live(entries)
-        if not live:
-            return
-        renewer = self.renewer
-        others: list[tuple[LeaseGroup, list[Lease]]] = []
-        if renewer.takes_more:
-            for group, leases in renewer.joint.take(live[-1].tick, renewer.joint_size - len(live)):
-                if group is self:
-                    # A loss among those that join may have ended another one.
-                    live = [lease for lease in live + self.live(leases) if lease.state is HELD]
-                else:
-                    others.append((group, leases))
-        renewer.renew(self, live)
-        for group, leases in others:
-            if joined := group.live(leases):
-                renewer.renew(group, joined)
+        if live := self.live(entries):
+            self.renewer.renew(self, live)
 
     def live(self, entries: list[Lease]) -> list[Lease]:
         """Return those of the due ``entries`` to renew; losses come first. Runs for every renewal, hence the plain loop."""
-        live: list[Lease] = []
-        others: list[Lease] = []
-        keep, held = live.append, HELD
+        held = HELD
         now = self.renewer.table.timer.clock.now()  # the calls before this one in the turn may have taken long
         for lease in entries:
             # A call before this one in the same turn may have released, moved or lost a lease.
-            if lease.state is held and lease.deadline > now and lease.limits is None and not lease.owner.ended:
-                keep(lease)
-            else:
-                others.append(lease)
-        if others:
-            live += self.renewer.partition_due(others, now)
-            live = [lease for lease in live if lease.state is held]  # a loss may have ended another one, too
-        return live
+            if lease.state is not held or lease.deadline <= now or lease.limits is not None or lease.owner.ended:
+                break
+        else:
+            return entries
+        live: list[Lease] = []
+        others: list[Lease] = []
+        for lease in entries:
+            plain = lease.state is held and lease.deadline > now and lease.limits is None and not lease.owner.ended
+            (live if plain else others).append(lease)
+        live += self.renewer.partition_due(others, now)
+        return [lease for lease in live if lease.state is held]  # a loss may have ended another one, too
 
     def illegal(self, lease: Lease, event: Event) -> None:
         self.renewer.table.mark_illegal(lease, event)
@@ -153,6 +136,7 @@ class Batch(Request):
     __slots__ = ("_renewer", "drained", "leases", "overdue", "params", "silent", "verified")
 
     leases: Sequence[Lease]
+    may_wait = False
 
     def __init__(
         self,
@@ -162,7 +146,18 @@ class Batch(Request):
         drained: bool,
         verified: Callback | None,
     ) -> None:
-        super().__init__(renewer.table, renewer.node)
+        # Not through super(): with few leases in a batch, calls are what it costs.
+        self.tick = -1
+        self.group = REQUEST_TIMEOUTS
+        self.table = renewer.table
+        self.timer = timer = renewer.table.timer
+        self.node = renewer.node
+        self.sent_asking = False
+        self.declared = False
+        self.finished = False
+        self.use_eval = False
+        self.attempts = 0
+        self.sent_at = timer.now
         self._renewer = renewer
         self.params = params
         self.leases = leases
@@ -183,6 +178,16 @@ class Batch(Request):
     def call(self) -> Command:
         return batch_call(self.params.lock_type.renew, self.params.lock_type, self.leases, self.params.ttl)
 
+    def encode(self, capability: int) -> bytes:
+        if self.node.declares:
+            return super().encode(capability)
+        self.sent_at = self.timer.now
+        self.attempts += 1
+        leases, params = self.leases, self.params
+        body = b"".join([params.ttl, *[lease.lease_args for lease in leases]])
+        form = params.lock_type.renew.form(capability)
+        return form.call(0, 1 + params.lock_type.args_per_lease * len(leases), body, use_eval=self.use_eval)
+
     @property
     def wanted(self) -> bool:
         return any(lease.state is RENEWING for lease in self.leases)
@@ -200,8 +205,9 @@ class Batch(Request):
             self._renewer.batch_emptied(self)
 
     def value_reply(self, reply: Reply) -> None:
-        failed = exceptions(reply, len(self.leases))
-        self._renewer.note_answer(not_now=False)
+        failed = () if reply == [] else exceptions(reply, len(self.leases))
+        if self.node.single_key_mode:
+            self._renewer.note_answer(not_now=False)
         self._renewer.confirmed(self, failed)
 
     def error_reply(self, error: ServerError) -> None:

@@ -34,23 +34,29 @@ class JointTicks:
         timer: The timer on whose wheel the leases are.
     """
 
-    __slots__ = ("_groups", "_keys", "_timer")
+    __slots__ = ("_groups", "_keys", "_numbers", "_timer")
 
     def __init__(self, timer: HashedWheelTimer) -> None:
         self._timer = timer
         self._keys: list[_Key] = []  # a heap
-        self._groups: dict[_Key, LeaseGroup] = {}
+        self._numbers: dict[_Key, int] = {}  # of leases, those that have ended meanwhile included
+        self._groups: dict[int, LeaseGroup] = {}
 
-    def note(self, group: LeaseGroup, tick: int) -> None:
-        """Note that leases of ``group`` have been scheduled for ``tick``. O(log n) in the number of ticks."""
+    def note(self, group: LeaseGroup, tick: int, number: int) -> None:
+        """Note that ``number`` leases of ``group`` have been scheduled for ``tick``. O(log n) in the number of ticks."""
         slack = group.slack_ticks
+        if not slack:
+            return
         key = (tick - slack, tick, id(group))
-        if slack and key not in self._groups:
+        noted = self._numbers.get(key)
+        if noted is None:
+            noted = 0
             keys, now = self._keys, self._timer.wheel.now
             while keys and keys[0][1] <= now:
-                del self._groups[heappop(keys)]
-            self._groups[key] = group
+                del self._numbers[heappop(keys)]
             heappush(keys, key)
+            self._groups[key[2]] = group
+        self._numbers[key] = noted + number
 
     def take(self, due: int, room: int) -> Sequence[tuple[LeaseGroup, list[Lease]]]:
         """Take leases off the wheel that are to be renewed together with others.
@@ -65,16 +71,16 @@ class JointTicks:
         keys, wheel = self._keys, self._timer.wheel
         taken: list[tuple[LeaseGroup, list[Lease]]] = []
         while keys and keys[0][0] <= due:
-            tick = keys[0][1]
+            _, tick, group_id = keys[0]
             if tick > wheel.now:
-                group = self._groups[keys[0]]
+                if self._numbers[keys[0]] > room:
+                    break
+                group = self._groups[group_id]
                 leases = [lease for lease in wheel.at(tick) if lease.group is group and _may_join(lease)]
                 room -= len(leases)
-                if room < 0:
-                    break
                 for lease in leases:
                     wheel.cancel(lease)
                     lease.tick = due
                 taken.append((group, leases))
-            del self._groups[heappop(keys)]
+            del self._numbers[heappop(keys)]
         return taken

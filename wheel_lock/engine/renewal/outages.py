@@ -27,15 +27,18 @@ class Outage:
     """The outage of one node, if there is one. Timer's thread only, except for the log records.
 
     ``well`` returns whether the node answers, and has confirmed all renewals.
+
+    Attributes:
+        since: When it began, in seconds of the timer's clock; None while the node is well.
     """
 
-    __slots__ = ("_alarm", "_in_log", "_posted", "_refusal", "_shard", "_since", "_table", "_well")
+    __slots__ = ("_alarm", "_in_log", "_posted", "_refusal", "_shard", "_table", "_well", "since")
 
     def __init__(self, table: LeaseTable, shard: Shard, well: Callable[[], bool]) -> None:
         self._table = table
         self._shard = shard
         self._well = well
-        self._since: float | None = None  # None while the node is well
+        self.since: float | None = None
         self._refusal: ServerError | None = None  # the latest error reply to a renewal
         self._alarm: Alarm | None = None
         self._posted = False  # the warning has been posted to the notifier thread
@@ -46,8 +49,8 @@ class Outage:
         timer = self._table.timer
         if refusal is not None:
             self._refusal = refusal
-        if self._since is None:
-            self._since = timer.now
+        if self.since is None:
+            self.since = timer.now
         if self._alarm is None and not self._posted and self._shard.is_needed(self._shard.node):
             self._alarm = timer.call_at(timer.now + _LOGGED_AFTER_S + timer.scale.tick_s, self._warn, None)
 
@@ -55,14 +58,14 @@ class Outage:
         self._alarm = None
         self.look()
         node = self._shard.node
-        if self._since is None or not self._shard.is_needed(node):
+        if self.since is None or not self._shard.is_needed(node):
             return
         self._posted = True
         if node.ready and self._refusal is not None:
             what, cause = "refused to renew locks", error_text(self._refusal)
         else:
             what, cause = "been unreachable", error_text(node.last_error or "it does not answer", LONG_TEXT)
-        text = f"{node.connector.describe()} has {what} for {now - self._since:.1f} s"
+        text = f"{node.connector.describe()} has {what} for {now - self.since:.1f} s"
         NOTIFIER.post(self._log_warning, self._table.held.copy(), text, cause)
 
     def _log_warning(self, held: Iterable[Lease], text: str, cause: str) -> None:
@@ -76,9 +79,9 @@ class Outage:
 
     def look(self) -> None:
         """End the outage, if there is one, if the node is well."""
-        if self._since is None or not self._well():
+        if self.since is None or not self._well():
             return
-        since, self._since, self._refusal = self._since, None, None
+        since, self.since, self._refusal = self.since, None, None
         self._table.timer.cancel(self._alarm)
         self._alarm = None
         if self._posted:

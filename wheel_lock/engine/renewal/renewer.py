@@ -27,6 +27,7 @@ from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
+_JOINT_BATCHES = 2  # of a tick that others join: a millisecond of work here, and one or two at the server
 _SAME_PHASE = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
 
 
@@ -108,8 +109,8 @@ class Renewer(RenewalRetries):
             tick = self._spread(group, tick)
         if max(tick, wheel.now + 1) < last:
             wheel.schedule(lease, tick)
-            if share == 1.0:
-                self.joint.note(group, lease.tick)
+            if share > 1 - 1e-9:
+                self._joint.note(group, lease.tick, 1)
         else:
             self._hurry([lease])
 
@@ -128,14 +129,14 @@ class Renewer(RenewalRetries):
         start = max(CROWD - wheel.load(tick), 0)
         if len(leases) == 1:
             wheel.schedule(leases[0], tick if start else self._spread(group, tick))
-            self.joint.note(group, leases[0].tick)
+            self._joint.note(group, leases[0].tick, 1)
             return
         wheel.schedule_many(leases[:start], tick)
-        self.joint.note(group, tick)
+        self._joint.note(group, tick, min(start, len(leases)))
         for first in range(start, len(leases), _SAME_PHASE):
             some = leases[first : first + _SAME_PHASE]
             wheel.schedule_many(some, self._spread(group, tick))
-            self.joint.note(group, some[0].tick)
+            self._joint.note(group, some[0].tick, len(some))
 
     def _hurry(self, leases: Sequence[Lease]) -> None:
         """Renew leases at once that have hardly any time left: the reply took nearly all of it, or it was shortened."""
@@ -154,8 +155,8 @@ class Renewer(RenewalRetries):
         verified = batch.verified is not None
         punctual = not verified and self.timer.wheel.now - kept[0].tick <= max(interval_ticks // 4, 1)
         if (punctual or verified) and kept[0].limits is None:
-            for tick in self.timer.wheel.rearm(kept, interval_ticks):
-                self.joint.note(batch.params, tick)
+            for tick, number in self.timer.wheel.rearm(kept, interval_ticks):
+                self._joint.note(batch.params, tick, number)
         else:
             seconds = self.timer.scale.seconds
             for lease in kept:
@@ -182,18 +183,40 @@ class Renewer(RenewalRetries):
         return live
 
     def renew(self, group: LeaseGroup, leases: list[Lease]) -> None:
-        """Send renewals for HELD leases that are due, as far as the node can take them; the others become overdue."""
-        size = self.node.batch_size
+        """Send renewals for HELD leases that are due, and for those that join them, as far as the node can take them.
+
+        The others become overdue.
+        """
+        joining: Sequence[tuple[LeaseGroup, list[Lease]]] = ()
         if self.node.ready and not self._server_rejecting and group.lock_type.renew not in self._refused:
-            room = max(self._options.max_calls_in_flight - self._in_flight, 0) * size
-            now_sent, leases = leases[:room], leases[room:]
-            for start in range(0, len(now_sent), size):
-                self.send(group, now_sent[start : start + size])
+            calls = self._options.max_calls_in_flight - self._in_flight
+            room = min(_JOINT_BATCHES * self._options.batch_size, calls * self.node.batch_size) - len(leases)
+            if room > 0:
+                joining = self._joint.take(leases[-1].tick, room)
+                if joining and any(other is group for other, _ in joining):
+                    own = [lease for other, some in joining if other is group for lease in some]
+                    # A loss among those that join may have ended another one.
+                    leases = [lease for lease in leases + group.live(own) if lease.state is HELD]
+            leases = self._send_due(group, leases, calls)
         if leases:
             self.watch_overdue(leases)
             self.node.connect()
             self.drain()
             self.router.rehome(leases)
+        for other, some in joining:
+            if other is not group and (live := other.live(some)):
+                self.renew(other, live)
+
+    def _send_due(self, group: LeaseGroup, leases: list[Lease], calls: int) -> list[Lease]:
+        """Send renewals of ``leases`` in at most ``calls`` calls; return those that are left."""
+        size = self.node.batch_size
+        if calls > 0 and 0 < len(leases) <= size:
+            self.send(group, leases)
+            return []
+        room = max(calls, 0) * size
+        for start in range(0, min(room, len(leases)), size):
+            self.send(group, leases[start : min(start + size, room)])
+        return leases[room:]
 
     def send(
         self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, verified: Callback | None = None
@@ -201,16 +224,18 @@ class Renewer(RenewalRetries):
         """Send one batch about HELD or OVERDUE leases that are neither on the wheel nor in the overdue set."""
         if leases[0].state is not HELD and leases[0].state is not OVERDUE:
             return  # a failure in the call before this one has ended all leases of this node
-        nearest = min([lease.deadline for lease in leases])
-        mark_sent(leases)
+        nearest = mark_sent(leases)
         batch = Batch(self, group, leases, drained, verified)
         self._in_flight += 1
         self._drained_in_flight += drained
         self._counters.batches += 1
         # Silence is suspicious after a sixth of the timeout, or after half of the time left if that is less.
-        now, floor, wheel = self.timer.now, self.timer.scale.floor, self.timer.wheel
-        tick = max(floor(now + min(group.timeout_s / 6, (nearest - now) / 2)), wheel.now + 1)
-        wheel.schedule(batch, tick)
+        timer = self.timer
+        floor, left_s = timer.scale.floor, (nearest - timer.now) / 2
+        timer.wheel.schedule(
+            batch, floor(timer.now + (group.timeout_s / 6 if group.timeout_s / 6 < left_s else left_s))
+        )
+        tick = batch.tick
         if tick >= floor(nearest) - 2:
             batch.overdue = True  # too near for a second look: its deadlines are watched from the start
             self.watch_overdue(leases)
@@ -263,14 +288,19 @@ class Renewer(RenewalRetries):
             self.drain()
         else:
             self._backoff.reset()
-            self.outage.look()
-        self.go_on_verifying()
+            if self.outage.since is not None:
+                self.outage.look()
+        if self.verification is not None:
+            self.verification.go_on()
 
     def _take_confirmation(self, batch: Batch, leases: Sequence[Lease], now: float) -> None:
         result = confirm_all(leases, batch.sent_at, now, batch.params.timeout_s)
         counters, seconds = self._counters, self.timer.scale.seconds
-        counters.slack_min_s = min(counters.slack_min_s, result.slack_s)
-        for kept in filter(None, (result.kept, result.limited)):
+        if result.slack_s < counters.slack_min_s:
+            counters.slack_min_s = result.slack_s
+        for kept in (result.kept, result.limited):
+            if not kept:
+                continue
             counters.renewed += len(kept)
             if batch.verified is not None:
                 pass  # they were not due
@@ -281,7 +311,8 @@ class Renewer(RenewalRetries):
                     if tick >= 0:  # else it was taken off the wheel before it was due
                         counters.lag.add(now - seconds(tick), times)
             self._reschedule(kept, batch)
-        self._too_late(result.other)
+        if result.other:
+            self._too_late(result.other)
 
     def _too_late(self, leases: Sequence[Lease]) -> None:
         """End leases whose confirmation came after their deadline, and release them: their keys are alive."""

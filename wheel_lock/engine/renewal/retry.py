@@ -61,7 +61,7 @@ class RenewalRetries(BatchOwner):
         self.verification: Verification | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
         self.outage = Outage(self.table, self, lambda: self.well)
-        self.joint = JointTicks(self.timer)
+        self._joint = JointTicks(self.timer)
 
     @property
     def well(self) -> bool:
@@ -248,11 +248,6 @@ class RenewalRetries(BatchOwner):
     def takes_more(self) -> bool:
         """True if the node answers, does not refuse renewals, and has room for another call."""
         return self.node.ready and not self._server_rejecting and self._in_flight < self._options.max_calls_in_flight
-
-    @property
-    def joint_size(self) -> int:
-        """The number of leases beyond which no more join those that are due at a tick: as much work as one batch is."""
-        return self._options.batch_size
 
     def needs_none(self, lease: Lease) -> bool:
         """Return True if a renewal now is pointless: the lease is at its limit, or extended beyond one timeout."""
