@@ -87,7 +87,7 @@ def hold_in_context(client: redis.Redis, locks: int, timeout_s: float) -> None:
 
     def answer(_: str) -> dict[str, float]:
         cpu_s, stats = time.process_time(), context.stats()
-        assert (stats.lost, stats.held) == (0, locks), stats
+        assert (stats.lost, stats.held) == (0, locks), f"{stats.lost:,} lost, {stats.held:,} held"
         return {"renewed": stats.renewed, "cpu_s": cpu_s}
 
     serve(answer)
