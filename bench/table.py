@@ -260,8 +260,10 @@ def run(row: Row, scale: Scale) -> list[dict[str, Any]]:
 def show(line: Sequence[str]) -> None:
     what, ours, rival, ratio, target = line
     if ours == "failed":
-        ratio, target = target, ""
-    print(f"{what:53}{ours:>9}{rival:>9}  {ratio:20} {target}"[:110].rstrip(), flush=True)
+        text = f"{what}: failed: {target}"
+    else:
+        text = f"{what:53}{ours:>9}{rival:>9}  {ratio:20} {target}"
+    print(text[:110].rstrip(), flush=True)
 
 
 def main() -> int:

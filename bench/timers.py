@@ -22,7 +22,7 @@ from bench.workers import serve
 from wheel_lock import HashedWheelTimer
 
 FAR_S = 3600.0
-AHEAD_S = 1.0  # all timers have been started before the first is due
+AHEAD_S = 2.0  # all timers have been started before the first is due
 STARTED = 5  # one of so many is started and cancelled while the others are pending
 LAPS = STARTED + 1  # asyncio removes what was cancelled once that is more than half of its heap
 
