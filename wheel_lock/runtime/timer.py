@@ -247,7 +247,8 @@ class HashedWheelTimer(Loop):
         if thread is not None and thread.is_alive():
             self.wake()
             thread.join(timeout=5.0)
-        self._changed.clear()
+        if thread is None or not thread.is_alive():
+            self._changed.clear()
         return unprocessed
 
     @classmethod
