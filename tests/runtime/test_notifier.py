@@ -391,7 +391,7 @@ def test_a_task_may_post_and_what_was_posted_with_it_runs_first() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_tasks_that_a_killed_thread_has_left_are_run_by_the_next_before_anything_else() -> None:
     notifier, seen = Notifier(), list[int]()
-    killed: list[int] = []
+    killed: list[threading.Thread] = []
 
     class Killing(Job):
         """Has the thread killed right behind the call of the task, where no task is to blame."""
@@ -400,7 +400,7 @@ def test_tasks_that_a_killed_thread_has_left_are_run_by_the_next_before_anything
         def task(self) -> Any:
             self.seen.append(self.number)
             if not killed:
-                killed.append(threading.get_ident())
+                killed.append(threading.current_thread())
                 raise SystemExit
             return lambda job: None
 
@@ -409,6 +409,7 @@ def test_tasks_that_a_killed_thread_has_left_are_run_by_the_next_before_anything
     notifier.post(seen.append, 5)
     eventually(lambda: len(seen) == 5)
     assert seen == [1, 2, 3, 4, 5]
+    eventually(lambda: not killed[0].is_alive())  # until here its end is reported, which is an error elsewhere
 
 
 def test_a_child_that_a_task_forks_does_not_run_the_tasks_behind_it() -> None:

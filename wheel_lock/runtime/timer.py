@@ -31,8 +31,8 @@ logger = logging.getLogger("wheel_lock")
 _LONGEST_DELAY_S = 1e10
 _LONGEST_TAKING_S = 0.005
 _TAKING_STEP = 64  # timeouts between two readings of the clock
-_LINGER_S = 0.02  # how long cancelled timeouts are kept, and the thread does not sleep longer while others change them
-_AWAKE, _LONG = -math.inf, math.inf
+_LINGER_S = 0.02  # a longer sleep is ended by any change, and the thread sleeps no longer while there are changes
+_AWAKE, _LONG = -math.inf, math.inf  # in place of the time until which the thread sleeps
 _STOPPED = "the timer has been stopped and takes no new timeouts"
 MANY_TIMERS = 64  # as in Netty: one timer serves a process, so this many are a leak
 
@@ -247,7 +247,8 @@ class HashedWheelTimer(Loop):
         if thread is not None and thread.is_alive():
             self.wake()
             thread.join(timeout=5.0)
-        self._changed.clear()
+        if thread is None or not thread.is_alive():
+            self._changed.clear()
         return unprocessed
 
     @classmethod
