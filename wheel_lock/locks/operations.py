@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.interfaces import Wait
 from wheel_lock.engine.requests.adopt import Adopt
 from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Lease
@@ -44,41 +43,26 @@ def ask(side: Side, work: Callable[[Future[T]], object]) -> Steps[T]:
     return future.result()
 
 
-def begin_acquire(
-    lock: BaseLock | BaseMultiLock[Any], blocking: bool | None, limit: float | None, token: str | bytes | None = None
-) -> tuple[CallerFuture[Sequence[Lease] | None], Wait]:
-    """Begin to acquire a lock, or several as one; return the future to wait for, and the wait to give up if that fails.
-
-    Nothing that can be interrupted may lie between the return and the ``try`` in which the future is awaited.
-    """
-    granted: CallerFuture[Sequence[Lease] | None] = lock._future_class(lock._engine)
-    wait = lock._new_waiter(blocking, limit, token, granted)
-    try:
-        lock._engine.submit(wait.begin)
-        return granted, wait
-    except BaseException:
-        lock._give_up(wait, None)
-        raise
-
-
 def acquire(
     lock: BaseLock | BaseMultiLock[Any], blocking: bool | None, limit: float | None, token: str | bytes | None = None
 ) -> Steps[bool]:
     """Acquire a lock, or several as one; return True if that was granted."""
-    engine, begun = lock._engine, None
+    engine = lock._engine
+    granted: CallerFuture[Sequence[Lease] | None] = lock._new_future()
+    wait = None
     try:
-        begun = begin_acquire(lock, blocking, limit, token)
+        wait = lock._new_waiter(blocking, limit, token, granted)
     except LockAlreadyHeld:
         if not engine.interrupted:
             raise
-    if begun is None:
+    if wait is None:
         # The lock seems held until the timer's thread has received the release of an interrupted caller, if there is one.
         yield from ask(lock, engine.come_by)
-        begun = begin_acquire(lock, blocking, limit, token)
-    granted, wait = begun
+        wait = lock._new_waiter(blocking, limit, token, granted)
+    granted.if_undeliverable(wait.give_up)
     leases = None
     try:
-        granted.if_undeliverable(wait.give_up)  # early enough: an event loop is not closed while it runs this
+        engine.submit(wait.begin)
         yield from granted.wait()
         leases = granted.result()
         if leases is not None:

@@ -6,14 +6,16 @@ extend it, and its renewal ends with that thread. Any thread may read its proper
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import ClassVar, Self
 
 from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, WheelLockError, quoted
+from wheel_lock.lease import Lease
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost
 from wheel_lock.runtime.interruptions import uninterrupted_start
-from wheel_lock.sync.call import ThreadSide, current_owner, run
+from wheel_lock.sync.call import SyncFuture, ThreadSide, current_owner, run
 
 __all__ = ["Lock", "OnLost"]
 
@@ -53,15 +55,19 @@ class Lock(ThreadSide, BaseLock):
             LockServerError: The server refused the command itself.
             ValueError: A value is out of range.
         """
+        granted: SyncFuture[Sequence[Lease] | None] = SyncFuture(self._engine)
+        wait = None
         try:
-            granted, wait = operations.begin_acquire(self, blocking, blocking_timeout, token)
+            wait = self._new_waiter(blocking, blocking_timeout, token, granted)
         except LockAlreadyHeld:
             if not self._engine.interrupted:
                 raise
+        if wait is None:
             return run(operations.acquire(self, blocking, blocking_timeout, token))
-        # Not ``operations.acquire``, of which this is the rest: a generator costs this hot path 2 us.
+        # The rest is that of ``operations.acquire``, of which the generator costs this hot path 2 us.
         leases = None
         try:
+            self._engine.submit(wait.begin)
             granted.wait()
             leases = granted.result()
             if leases is not None:
