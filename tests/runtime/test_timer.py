@@ -581,4 +581,4 @@ def test_a_handler_that_waits_for_a_task_is_served_wherever_it_strikes(new_timer
 
     for where in at_every_place(interrupted, meanwhile=lambda: served.append(ran[-1].wait(PATIENCE_S)), raises=False):
         assert all(served), where
-    assert len(served) > {"new_timeout": 4, "cancel": 1}[what]  # a cancel has hardly any place for one
+    assert len(served) > {"new_timeout": 3, "cancel": 1}[what]  # neither has many places for one
