@@ -36,7 +36,7 @@ if sys.platform == "linux":
         _library = ctypes.PyDLL(None)
         _send, _recv, _eventfd_write = _library.send, _library.recv, _library.eventfd_write
         _ppoll = _library.ppoll
-    except (ImportError, OSError, AttributeError):  # built without ctypes, or linked without these names
+    except Exception:  # built without ctypes, or linked without these names, or an audit hook forbids it
         _send = None
     else:
         # No ``argtypes``, which would cost as much as the rest of the call: each argument has its C type already.
