@@ -37,6 +37,8 @@ class Piece(NotingRequest):
 class Turner:
     """What the channel needs of a timer: the test itself turns."""
 
+    now = 0.0
+
     def __init__(self) -> None:
         self.handler: Callable[[int], object] | None = None
         self.events = 0

@@ -20,6 +20,7 @@ from typing import Protocol
 
 import hiredis
 
+from wheel_lock.net.brief_wait import BriefWait
 from wheel_lock.net.connector import Connection
 from wheel_lock.protocol.reply_reader import NOTHING, TO_REQUESTS, ReplyReader, as_malformed
 from wheel_lock.protocol.resp import MalformedReply, Reply, command
@@ -135,6 +136,7 @@ class PipelinedConnection:
         # The selector does not see data that TLS has buffered. TLS takes one buffer per write, and must get the same buffer
         # again if it could not send all of it.
         self._secure = hasattr(self._sock, "pending")
+        self._brief = BriefWait(self._sock)
         self._send = sender(self._sock)
         self._receive = receiver(self._sock, _READ_BYTES)
         self._gathers = not self._secure and hasattr(self._sock, "sendmsg")
@@ -200,6 +202,9 @@ class PipelinedConnection:
         if self.when_room is not None and not unsent:
             callback, self.when_room = self.when_room, None
             callback()
+        if self._brief.possible and not unsent and self._brief.after_write(self.unanswered, self._timer.now):
+            self._timer.read_clock()
+            self._read()
 
     def _write(self) -> None:
         """Write once: the rest of a partly sent request, or else queued requests, with small ones joined."""
@@ -255,6 +260,8 @@ class PipelinedConnection:
         if self.open and events & selectors.EVENT_WRITE:
             self.flush()
         if self.open and events & selectors.EVENT_READ:
+            if self._brief.possible:
+                self._brief.before_read(self._timer.now)
             self._read()
 
     def _read(self) -> None:

@@ -211,6 +211,10 @@ class Loop:
         """Call ``flusher.flush()`` at the end of this turn. Timer's thread only."""
         self._flushers.append(flusher)
 
+    def read_clock(self) -> None:
+        """Set ``now`` anew, for what is read later in a turn. Timer's thread only."""
+        self.now = self.clock.now()
+
     def cpu_s(self) -> float:
         """Return the CPU seconds of the thread; 0 if it does not run, or the system does not report them."""
         thread = self._thread
@@ -315,7 +319,7 @@ class Loop:
             # is compared with the limits.
             done = {fd for fd, _ in handled}
             if late := [event for event in poller.poll(0.0) if event[0] not in done]:
-                self.now = self.clock.now()
+                self.read_clock()
                 self._handle(poller, late)
         due = self.wheel.advance(tick)
         if due:
