@@ -19,7 +19,6 @@ from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.errors import LockUnavailable
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.locks.callers import CallerFuture, Side
-from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
@@ -62,9 +61,12 @@ class LoopBridge:
         except RuntimeError:
             pass
         if self.loop.is_closed():  # an earlier call will never run, either
-            while self._arrived:
-                future = self._arrived.popleft()
-                guarded(None, future.undeliverable)
+            arrived = self._arrived
+            try:
+                while True:
+                    arrived.popleft().undeliverable()
+            except IndexError:
+                pass  # the thread of another timer may take some of them
 
     @uninterrupted_start
     def _complete(self) -> None:
@@ -149,11 +151,11 @@ class AsyncFuture(CallerFuture[T]):
             self._future.set_result(None)
 
     def undeliverable(self) -> None:
-        """Report the result, and give it up, because the event loop is closed. On the timer's thread."""
+        """Report the result, and have its engine give it up, because the event loop is closed. From any thread."""
         NOTIFIER.post(logger.info, "an event loop was closed before the result of its task arrived")
         give_up = self._give_up  # read once: the task may be forgetting it
         if give_up is not None:
-            give_up()
+            self.engine.post_if_open(give_up)
 
     def wait(self) -> Generator[Any, None, None]:
         bridge = self._bridge

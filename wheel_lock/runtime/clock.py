@@ -11,6 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+if hasattr(time, "CLOCK_BOOTTIME"):
+    _now: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)  # no frame, because it is read often
+
+else:  # pragma: no cover - Linux has it
+    _now = time.monotonic
+
 
 class Wakeable(Protocol):
     """The part of a loop that a clock which is moved by hand uses. All of it may be called from any thread."""
@@ -47,18 +53,10 @@ class Clock(Protocol):
 class SystemClock:
     """CLOCK_BOOTTIME if the system has it, else ``time.monotonic``."""
 
-    def __init__(self) -> None:
-        self.now: Callable[[], float] = _now
+    now = staticmethod(_now)
 
     def sleep_s(self, remaining_s: float) -> float | None:
         return remaining_s  # this clock counts real time
 
     def attach(self, loop: Wakeable) -> None:
         pass  # a system clock is never moved by hand
-
-
-if hasattr(time, "CLOCK_BOOTTIME"):
-    _now: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)  # no frame, because it is read often
-
-else:  # pragma: no cover - Linux has it
-    _now = time.monotonic
