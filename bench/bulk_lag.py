@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +32,8 @@ class Collections:
 
     def __init__(self) -> None:
         self.took_s: list[list[float]] = [[], [], []]
-        self.cpu_s = 0.0
+        self.full_cpu_s = 0.0
+        self.cpu_s: dict[int, float] = defaultdict(float)  # by thread
         self._began = self._cpu_began = 0.0
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
@@ -38,7 +41,9 @@ class Collections:
             self._began, self._cpu_began = time.perf_counter(), time.thread_time()
         else:
             self.took_s[info["generation"]].append(time.perf_counter() - self._began)
-            self.cpu_s += time.thread_time() - self._cpu_began
+            cpu_s = time.thread_time() - self._cpu_began
+            self.cpu_s[threading.get_ident()] += cpu_s
+            self.full_cpu_s += cpu_s if info["generation"] == 2 else 0.0
 
     @contextmanager
     def watched(self) -> Iterator[Collections]:
@@ -57,9 +62,10 @@ class Turns:
         turn = timer.turn
 
         def timed(*, block: bool = False) -> None:
-            collected, began = collections.cpu_s, time.thread_time()
+            here = threading.get_ident()
+            collected, began = collections.cpu_s[here], time.thread_time()
             turn(block=block)
-            took = time.thread_time() - began - (collections.cpu_s - collected)
+            took = time.thread_time() - began - (collections.cpu_s[here] - collected)
             self.longest_s = max(self.longest_s, took)
 
         timer.turn = timed  # type: ignore[method-assign]
@@ -84,6 +90,7 @@ def measured(context: LockContext, turns: Turns, what: str, operation: Callable[
         "longest_turn_cpu_ms": turns.longest_s * 1e3,
         "full_collections": len(full),
         "full_collections_ms": sum(full) * 1e3,
+        "full_collections_cpu_ms": collections.full_cpu_s * 1e3,
         "longest_full_collection_ms": max(full, default=0.0) * 1e3,
         "longest_young_collection_ms": max((*collections.took_s[0], *collections.took_s[1]), default=0.0) * 1e3,
     }

@@ -15,8 +15,8 @@ from wheel_lock.decorator import Locked
 from wheel_lock.engine.engine import ENGINES, Engine
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
-from wheel_lock.locks.base import OnLost, checked_callback
 from wheel_lock.locks.acquired import Name
+from wheel_lock.locks.base import OnLost, checked_callback
 from wheel_lock.net.clients import AnyClient, client_at, connector_for
 from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
 from wheel_lock.quorum.context import QuorumContext, QuorumOptions

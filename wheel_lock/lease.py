@@ -57,6 +57,7 @@ class Event(enum.IntEnum):
 
 HELD, RENEWING, OVERDUE, EXTENDING = State.HELD, State.RENEWING, State.OVERDUE, State.EXTENDING
 _VALID = (HELD, RENEWING, OVERDUE, EXTENDING)
+_NEVER = -math.inf  # one object for all leases: an expression would make one for each
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.PENDING, Event.GRANTED): HELD,
@@ -209,11 +210,11 @@ class Lease(WheelEntry):
         self.lease_args = lease_args
         self.group = group
         self.state: State = State.PENDING
-        self.deadline = -math.inf
+        self.deadline = _NEVER
         self.acquired_at = math.inf
         self.renewals = 0
         self.limits: Limits | None = None
-        self.max_expiry = -math.inf
+        self.max_expiry = _NEVER
         self.loss: LossReason | None = None
         self.owner = owner
         self.on_lost = on_lost
