@@ -12,10 +12,10 @@ from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.errors import LockLost, LocksLost, LossReason
-from wheel_lock.lease import NOBODY, Lease, Owner, State
+from wheel_lock.lease import NOBODY, Extras, Lease, Owner, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.acquired import AcquiredLocks, AcquiredValues, AnyLock, Name, releasable
-from wheel_lock.locks.base import BaseLock, OnLost, call_site
+from wheel_lock.locks.base import BaseLock, call_site
 from wheel_lock.options import LockOptions, lock_name, seconds
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.protocol.tokens import new_tokens
@@ -70,12 +70,13 @@ class BulkAcquire(Generic[Name, AnyLock]):
         group = engine.group(b"", EXCLUSIVE, options)
         engine.submit(partial(self._bulk.begin, len(locks), self._limit_s))
         tokens = new_tokens()
-        owner, on_lost = self._terms()
+        owner, extras = self._terms()
         leases: list[Lease] = []
         for name, key in locks.stored():
             if not stable:
                 group = engine.group(key, EXCLUSIVE, options)
-            lease = Lease(name, lease_args(key, next(tokens)), group, owner, on_lost, self._call_site)
+            lease = Lease(name, lease_args(key, next(tokens)), group, owner)
+            lease.extras = extras
             locks.put(name, lease)
             leases.append(lease)
             if len(leases) == _PART:
@@ -87,12 +88,13 @@ class BulkAcquire(Generic[Name, AnyLock]):
             yield
         engine.submit(self._bulk.seal)
 
-    def _terms(self) -> tuple[Owner, OnLost | None]:
-        """Return the owner of the leases, and what is called for each that is lost."""
+    def _terms(self) -> tuple[Owner, Extras]:
+        """Return the owner of the leases, and what they have in common besides."""
         for name in self._locks:
             lock = self._new_lock(name)
-            return lock._caller() if self._options.thread_local else NOBODY, lock._loss_callback()
-        return NOBODY, None
+            owner = lock._caller() if self._options.thread_local else NOBODY
+            return owner, Extras(lock._loss_callback(), self._call_site)
+        return NOBODY, Extras()
 
     def give_up(self) -> None:
         """Undo all of it, for a caller that waits no more. From any thread."""
