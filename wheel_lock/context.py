@@ -237,8 +237,8 @@ class LockContext(ThreadLocks, ThreadContext):
             timeout, renew, renew_every, max_renewals, max_hold, on_lost: As for :meth:`lock`.
 
         Returns:
-            The held lock of each name, or None if another owner holds it; with ``all_or_nothing`` all locks or only None. Each
-            lock object is made when it is read, and is the same from then on.
+            The held lock of each name, or None if another owner holds it; with ``all_or_nothing`` all locks or only None.
+            Each lock object is made when it is read, and is the same from then on.
 
         Raises:
             ValueError: A name or a value is out of range; before any I/O.
