@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -216,4 +217,25 @@ def test_objects_per_lock_that_are_left_to_the_collector(context: LockContext) -
     every = [lock for lock in locks.values() if lock is not None]
     assert len(every) == number
     assert tracked() - before <= 2.2 * number
+    context.release_many(locks.values())
+
+
+def test_bytes_per_lock_that_is_held_and_has_been_read(context: LockContext) -> None:
+    """Lease, lock object, and their places in the wheel, in what is held, and in the result; but not the caller's name."""
+    number = 10_000
+    names = [f"shard:{number}" for number in range(number)]
+    context.release_many(context.acquire_many(names[:10]).values())
+    settle(context.timer)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        locks = context.acquire_many(names, timeout=300.0)
+        assert all(lock is not None for lock in locks.values())
+        settle(context.timer)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / number <= 450
     context.release_many(locks.values())
