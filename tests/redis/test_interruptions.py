@@ -154,9 +154,8 @@ def released_in_bulk(context: LockContext, interruption: Interruption) -> None:
 
 def released_from_an_iterator(context: LockContext, interruption: Interruption) -> None:
     locks = context.acquire_many([f"{NAME}:{number}" for number in range(3)], TIMEOUT_S)
-    read = [*locks.values()]  # reading them from the result is the caller's own code
     interruption.begin()
-    context.release_many(lock for lock in read)
+    context.release_many(lock for lock in locks.values())
 
 
 def adopted(context: LockContext, interruption: Interruption) -> None:
@@ -303,9 +302,8 @@ async def in_bulk_in_a_task(context: LockContext, interruption: Interruption) ->
 async def released_from_an_iterator_in_a_task(context: LockContext, interruption: Interruption) -> None:
     tasks = context.asyncio
     locks = await tasks.acquire_many([f"{NAME}:{number}" for number in range(3)], TIMEOUT_S)
-    read = [*locks.values()]  # reading them from the result is the caller's own code
     interruption.begin()
-    await tasks.release_many(lock for lock in read)
+    await tasks.release_many(lock for lock in locks.values())
 
 
 @of_tasks

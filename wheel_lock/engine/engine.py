@@ -12,7 +12,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
 from wheel_lock.engine.requests.base import Query
-from wheel_lock.engine.requests.bulk_operations import abandon_many, release_many
+from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
 from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Shutdown
@@ -111,10 +111,6 @@ class Engine(EngineState):
     def release_many(self, leases: Sequence[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
         """Release many; the result of ``future`` has the reasons of those that had been lost."""
         release_many(self.leases, leases, future)
-
-    def abandon_many(self, leases: Sequence[Lease]) -> None:
-        """Stop renewing leases whose holder, the result of a bulk acquire, has been collected."""
-        abandon_many(self.leases, leases)
 
     # -- other operations --------------------------------------------------------------------------------------------
 

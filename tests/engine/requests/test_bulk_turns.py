@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tests.engine.rig import FINE, Command, Rig, array, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.turns import LEASES_A_STEP, LEASES_A_TURN
-from wheel_lock.errors import LockServerError, LossReason
+from wheel_lock.errors import LockServerError
 from wheel_lock.lease import Lease, State
 
 MANY = 3 * LEASES_A_TURN
@@ -95,20 +93,6 @@ def test_undoing_many_is_divided_too(rig: Rig) -> None:
     rig.agree()
     assert {lease.state for lease in attempt.leases} <= {State.RELEASED, State.REFUSED}
     assert rig.engine.leases.bulk_turns.most <= MOST
-
-
-def test_abandoned_ones_are_lost_step_by_step(rig: Rig) -> None:
-    leases = rig.hold_many(names(MANY), 30.0)
-    rig.server.take()
-    released = rig.release_many(leases[:1])
-    with pytest.warns(ResourceWarning, match="abandoned"):
-        rig.post(lambda: rig.engine.abandon_many(leases))
-        while rig.engine.leases.bulk_turns.busy:
-            rig.turn()
-        assert len(rig.reasons) == MANY - 1, "but not the one whose release was under way"
-    assert {reason for _, reason in rig.reasons} == {LossReason.ABANDONED}
-    rig.agree()
-    assert released.result() == {}
 
 
 def test_steps_are_dropped_in_a_forked_child(rig: Rig) -> None:
