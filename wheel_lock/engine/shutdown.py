@@ -53,7 +53,7 @@ class Shutdown:
         """Close the connections as soon as all replies have been read, or the time is up."""
         if future.done:
             return
-        if self._leases.bulk_turns.busy:  # a grant that has been read, and is to be released
+        if self._leases.bulk_turns.waiting:  # a grant that has been read, and is to be released
             self._leases.bulk_turns.do(0, lambda: self._hang_up(until, future))
             return
         timer, nodes = self._timer, self._router.nodes

@@ -48,9 +48,9 @@ class BulkTurns:
         self.most = 0
 
     @property
-    def busy(self) -> bool:
-        """True if steps are left for later turns."""
-        return bool(self._answers or self._others)
+    def waiting(self) -> int:
+        """The number of steps that are left for later turns."""
+        return len(self._answers) + len(self._others)
 
     def do(self, leases: int, step: Callable[[], object]) -> None:
         """Call ``step()``, which handles so many leases: at once if this turn has room, else in a later turn, in order.
@@ -71,7 +71,7 @@ class BulkTurns:
 
     def finish(self) -> None:
         """Do all that is left, because this turn is the last."""
-        while self.busy:
+        while self.waiting:
             self._do_next()
 
     def resume(self) -> None:
@@ -86,7 +86,7 @@ class BulkTurns:
         self._posted = False
 
     def _do(self, queue: deque[_Step], step: _Step) -> None:
-        if not self.busy and self._has_room():
+        if not self.waiting and self._has_room():
             self._count(step[0])
             step[1]()
         else:
@@ -94,7 +94,7 @@ class BulkTurns:
             self._post()
 
     def _post(self) -> None:
-        if self.busy and not self._posted:
+        if self.waiting and not self._posted:
             self._posted = True
             self._timer.post(self._go_on, self._domain)
 
@@ -119,6 +119,6 @@ class BulkTurns:
 
     def _go_on(self) -> None:
         self._posted = False
-        while self.busy and self._has_room():
+        while self.waiting and self._has_room():
             self._do_next()
         self._post()
