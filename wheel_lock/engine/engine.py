@@ -128,6 +128,10 @@ class Engine(EngineState):
         """Send ``call``; the result of ``future`` is ``read(reply)``."""
         Query(self.leases, name, call, read, future).start()
 
+    def abandon(self, lease: Lease) -> None:
+        # Behind the steps of bulk operations: one may be to release it, for a caller that does not wait.
+        self.leases.bulk_turns.do(0, partial(super().abandon, lease))
+
     def come_by(self, future: Future[None]) -> None:
         self.leases.bulk_turns.do(0, partial(super().come_by, future))
 

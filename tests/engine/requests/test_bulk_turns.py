@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -122,6 +123,18 @@ def test_what_is_asked_for_behind_a_release_finds_all_of_it_begun(rig: Rig) -> N
     assert not any(rig.believes(lease) for lease in leases)
 
 
+def test_a_lease_that_is_abandoned_behind_a_release_is_released(rig: Rig) -> None:
+    """As by a caller that is interrupted, and drops the locks that are being released for it."""
+    leases = rig.hold_many(names(MANY), 300.0)
+    released: Future[Any] = Future(lambda: None)
+    rig.timer.post(lambda: rig.engine.release_many(leases, released), rig.engine)
+    for lease in leases:
+        rig.timer.post(partial(rig.engine.abandon, lease), rig.engine)
+    turn_until(rig, lambda: released.done)
+    assert released.result() == {}
+    assert rig.reasons == []
+
+
 # Several operations
 
 
@@ -171,8 +184,8 @@ def test_batches_whose_step_waits_count_as_in_flight(rig: Rig) -> None:
     sent = most = 0
     for _ in range(200):
         sent += sum(len(command.names) for command in rig.server.agree() if command.names[0].startswith("other:"))
-        rig.timer.turn()
         most = max(most, sent - sum(lease.state is not State.PENDING for lease in attempt.leases))
+        rig.timer.turn()
         assert rig.engine.leases.bulk_turns.waiting <= MANY // LEASES_A_STEP + 2 * BATCHES_IN_FLIGHT + 2
         if attempt.future.done:
             break
