@@ -70,6 +70,7 @@ class Loop:
         complete: Makes a call that tells a caller of its result: at the end of this turn, or, if much remains to be done in
             it, after all replies; at once outside of a turn. So callers whose results arrive together are woken together.
             Timer's thread only.
+        stopped: True if :meth:`HashedWheelTimer.stop` has been called.
     """
 
     def __init__(self, tick_ms: int, slots: int, clock: Clock, threaded: bool) -> None:
@@ -86,7 +87,7 @@ class Loop:
         # Guards the start of the thread, which itself never waits for it. Reentrant, because a finaliser may run while its
         # own thread holds the lock, and post or cancel.
         self._lock: Any = native.RLock()
-        self._stopped = False
+        self.stopped = False
         self._poller: Poller | None = None
         self._waker = new_waker()
         self._inbox: deque[tuple[Callable[[], object], FailureDomain | None]] = deque()
@@ -131,11 +132,6 @@ class Loop:
         """Return when the next entry is due, in seconds of the clock. From any thread; a snapshot, for tests."""
         tick = self.wheel.next_due_tick()
         return None if tick is None else self.scale.seconds(tick)
-
-    @property
-    def stopped(self) -> bool:
-        """True if :meth:`stop` has been called."""
-        return self._stopped
 
     def post(self, call: Callable[[], object], domain: FailureDomain | None = None) -> None:
         """Call ``call()`` soon on the timer's thread, which is started if necessary. From any thread, at any time.
@@ -237,7 +233,7 @@ class Loop:
         if sleep_s != 0.0:
             self._woken = False
             self._sleeping = True
-            if inbox or self._changed or self._stopped:  # posted before _sleeping was visible to other threads
+            if inbox or self._changed or self.stopped:  # posted before _sleeping was visible to other threads
                 sleep_s = 0.0
         events = poller.poll(sleep_s)
         self._sleeping = False
@@ -295,7 +291,7 @@ class Loop:
                 call()
             except Exception as error:
                 contain(domain, call, error)
-            if number % _INBOX_STEP == 0 and not self._stopped and time.monotonic() > until:
+            if number % _INBOX_STEP == 0 and not self.stopped and time.monotonic() > until:
                 break
 
     def _tell_completed(self) -> None:
@@ -370,7 +366,7 @@ class Loop:
 
     def _start(self) -> None:
         with self._lock:
-            if self._stopped or self._thread is not None:
+            if self.stopped or self._thread is not None:
                 return
             fate: dict[None, str] = {}
             thread = new_thread(partial(_run, [self]), self.name)
@@ -401,12 +397,12 @@ class Loop:
         """Turn until the loop is idle; return the resources to sleep on, or None if the thread is to end."""
         try:
             self.turn()  # handles what arrived while it slept
-            while not self._stopped:
+            while not self.stopped:
                 if self._idle:
                     self._tell_completed()
                     self._woken = False
                     self._sleeping = True
-                    if not self._unread and not self._stopped:
+                    if not self._unread and not self.stopped:
                         return _Asleep(self._open(), self._waker, self._inbox, self._changed)
                 self.turn(block=True)
             self.turn()

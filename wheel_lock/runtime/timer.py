@@ -193,7 +193,7 @@ class HashedWheelTimer(Loop):
         timeout.due_at = due_at = self.clock.now() + delay
         timeout.group = self.timeouts
         timeout.state = _PENDING
-        if self._stopped:
+        if self.stopped:
             raise TimerStopped(_STOPPED)
         try:
             if self.max_pending is None:
@@ -201,7 +201,7 @@ class HashedWheelTimer(Loop):
             else:
                 self._admit(timeout, self.max_pending)
             # Once more, now that it is pending: a stop() that comes later finds it there, and returns it.
-            if self._stopped and timeout.cancel():
+            if self.stopped and timeout.cancel():
                 raise TimerStopped(_STOPPED)
             self._changed.append(timeout)
             if due_at < self._sleeps_until and not self._woken:
@@ -236,7 +236,7 @@ class HashedWheelTimer(Loop):
         for member in list(self._members):
             member.timer_stopped()
         with self._lock:
-            self._stopped = True
+            self.stopped = True
             thread = self._thread
         unprocessed: set[Timeout] = set()
         while self._pending:
@@ -256,7 +256,7 @@ class HashedWheelTimer(Loop):
         """Return the timer of this process, which all contexts use by default."""
         global _shared
         with _shared_lock:
-            if _shared is None or _shared._stopped:
+            if _shared is None or _shared.stopped:
                 _shared = cls()
             return _shared
 
