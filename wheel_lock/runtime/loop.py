@@ -39,6 +39,8 @@ _numbers = itertools.count(1)
 _LONGEST_INBOX_S = 0.01
 _INBOX_STEP = 16  # messages between two readings of the clock
 _LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
+_LINGER_S = 0.02  # a longer sleep is ended by any change, and the thread sleeps no longer while there are changes
+AWAKE, LONG = -math.inf, math.inf  # in place of the time until which the thread sleeps
 
 
 class _Asleep(NamedTuple):
@@ -102,6 +104,7 @@ class Loop:
         self._flushers: list[Flusher] = []
         self._next_tick_at = float("-inf")
         self._lingers = False  # the last turn has taken something from _changed
+        self._sleeps_until = LONG
         self._sleeping = False
         self._woken = False
         self._wake = self._waker.wake
@@ -322,11 +325,21 @@ class Loop:
             self._dispatch(due, now)
 
     def _sleep_s(self) -> float | None:
+        """Return how long to sleep, and publish it to callers that change timeouts.
+
+        No wake-up is lost. A caller appends to ``_changed``, then reads ``_sleeps_until``, ``_woken``, ``_sleeping``. The
+        thread writes these, then looks whether anything has been appended, before it sleeps. So if the thread does not see
+        what was appended, the caller sees all that the thread has written, and wakes it.
+        """
         tick = self.wheel.next_due_tick()
-        if tick is None:
-            return None
-        remaining_s = self.scale.seconds(tick) - self.clock.now()
-        return self.clock.sleep_s(min(max(remaining_s, 0.0), _LONGEST_SLEEP_S))
+        sleep_s = None
+        if tick is not None:
+            remaining_s = self.scale.seconds(tick) - self.clock.now()
+            sleep_s = self.clock.sleep_s(min(max(remaining_s, 0.0), _LONGEST_SLEEP_S))
+        if self._lingers:
+            sleep_s = _LINGER_S if sleep_s is None else min(sleep_s, _LINGER_S)
+        self._sleeps_until = LONG if sleep_s is None or sleep_s > _LINGER_S else self.clock.now() + sleep_s
+        return sleep_s
 
     def _dispatch(self, due: list[Any], now: float) -> None:
         groups: dict[Any, list[Any]] = {}
@@ -398,12 +411,15 @@ class Loop:
         try:
             self.turn()  # handles what arrived while it slept
             while not self.stopped:
-                if self._idle:
+                # Nothing is scheduled and no socket is watched, so only a message ends the sleep.
+                poller = self._poller or self._open()
+                if not (poller.watched or self._lingers) and self.wheel.next_due_tick() is None:
+                    self._sleeps_until = LONG  # as in _sleep_s
                     self._tell_completed()
                     self._woken = False
                     self._sleeping = True
                     if not self._unread and not self.stopped:
-                        return _Asleep(self._open(), self._waker, self._inbox, self._changed)
+                        return _Asleep(poller, self._waker, self._inbox, self._changed)
                 self.turn(block=True)
             self.turn()
             self._close()
@@ -411,11 +427,6 @@ class Loop:
         except BaseException as error:
             self._died(error)
         return None
-
-    @property
-    def _idle(self) -> bool:
-        """True if nothing is scheduled and no socket is watched, so that only a message ends the sleep."""
-        return not self._open().watched and self.wheel.next_due_tick() is None
 
     def _died(self, error: BaseException) -> None:
         """Log the death of the thread, reset all but unread messages, and notify the members."""
