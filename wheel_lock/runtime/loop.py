@@ -270,7 +270,9 @@ class Loop:
 
     def _handle(self, poller: Poller, events: list[tuple[int, int]]) -> None:
         watched, meanings = poller.watched, poller.meanings
-        for fd, watch, ready in [(fd, watched.get(fd), ready) for fd, ready in events]:
+        before = watched.copy()
+        for fd, ready in events:
+            watch = before.get(fd)
             # Not the waker, nor a socket that an earlier handler has unwatched, or replaced.
             if watch is not None and watched.get(fd) is watch:
                 handler, domain = watch
@@ -316,8 +318,11 @@ class Loop:
         if due_tick is not None and due_tick <= tick:
             # A stopped process wakes after its time limits have passed: replies that arrived by `now` are read before `now`
             # is compared with the limits.
-            done = {fd for fd, _ in handled}
-            if late := [event for event in poller.poll(0.0) if event[0] not in done]:
+            late = poller.poll(0.0)
+            if late and handled:
+                done = dict(handled)
+                late = [event for event in late if event[0] not in done]
+            if late:
                 self.read_clock()
                 self._handle(poller, late)
         due = self.wheel.advance(tick)
