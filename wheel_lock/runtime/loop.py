@@ -72,6 +72,7 @@ class Loop:
         complete: Makes a call that tells a caller of its result: at the end of this turn, or, if much remains to be done in
             it, after all replies; at once outside of a turn. So callers whose results arrive together are woken together.
             Timer's thread only.
+        flush_later: Has ``flush()`` of a flusher called at the end of this turn. Timer's thread only.
         stopped: True if :meth:`HashedWheelTimer.stop` has been called.
     """
 
@@ -101,7 +102,8 @@ class Loop:
     def _reset(self) -> None:
         """Discard everything but unread messages: at first, in a forked child, after the thread has died."""
         self.wheel: Wheel[Any] = Wheel(self._slots, now=self.scale.floor(self.clock.now()))
-        self._flushers: list[Flusher] = []
+        self._flushers: deque[Flusher] = deque()
+        self.flush_later: Callable[[Flusher], object] = self._flushers.append
         self._next_tick_at = float("-inf")
         self._lingers = False  # the last turn has taken something from _changed
         self._sleeps_until = LONG
@@ -206,10 +208,6 @@ class Loop:
         if self._poller is not None:
             self._poller.unwatch(sock)
 
-    def flush_later(self, flusher: Flusher) -> None:
-        """Call ``flusher.flush()`` at the end of this turn. Timer's thread only."""
-        self._flushers.append(flusher)
-
     def read_clock(self) -> None:
         """Set ``now`` anew, for what is read later in a turn. Timer's thread only."""
         self.now = self.clock.now()
@@ -254,13 +252,13 @@ class Loop:
             self._advance(poller, now, events)
         if inbox:
             self._read_inbox()
-        while self._flushers:
-            flushers, self._flushers = self._flushers, []
-            for flusher in flushers:
-                try:
-                    flusher.flush()
-                except Exception as error:
-                    contain(flusher, flusher.flush, error)
+        flushers = self._flushers
+        while flushers:
+            flusher = flushers.popleft()
+            try:
+                flusher.flush()
+            except Exception as error:
+                contain(flusher, flusher.flush, error)
         self.complete = _at_once
         if self._completed and not block:
             self._tell_completed()
