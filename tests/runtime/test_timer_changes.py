@@ -15,6 +15,7 @@ from tests.support.interruptions import Interruption, Struck, at_every_place
 from tests.support.timers import Garbage, NewTimer, ask, drain, fall_asleep, nothing, with_garbage_at_every_allocation
 from tests.support.waiting import eventually
 from wheel_lock.errors import TimerStopped, TooManyTimeouts
+from wheel_lock.runtime import loop as loop_module
 from wheel_lock.runtime import timer as timer_module
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 from wheel_lock.testing import ManualClock, settle
@@ -25,7 +26,7 @@ FAR_S = 3600.0
 @pytest.fixture
 def never_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """No sleep counts as long, so only what is due before its end wakes the thread."""
-    monkeypatch.setattr(timer_module, "_LINGER_S", 10 * FAR_S)
+    monkeypatch.setattr(loop_module, "_LINGER_S", 10 * FAR_S)
 
 
 # Waking

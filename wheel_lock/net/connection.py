@@ -299,12 +299,9 @@ class PipelinedConnection:
         if self._secure:
             self._read()
 
-    def _take(self, reply: Reply) -> None:
-        if not self._requests:
-            raise MalformedReply("a reply that nothing was asked for")
-        # Removed only after it has taken the reply: with a malformed reply the request counts as unanswered.
-        self._requests[0].on_reply(reply)
-        self._requests.popleft()
+    def _unasked(self, reply: Reply) -> None:
+        """Take a reply that comes while no request is on the wire."""
+        raise MalformedReply("a reply that nothing was asked for")
 
     def _answer(self, data: bytes) -> None:
         reader, gets = self._reader, self._reader.gets
@@ -325,7 +322,12 @@ class PipelinedConnection:
                 except Exception as error:
                     raise as_malformed(error) from error  # the server's bytes cause every exception of a parser
                 answered = fresh = True
-                self._take(reply)
+                if self._requests:
+                    # Removed only after it has taken the reply: with a malformed one the request counts as unanswered.
+                    self._requests[0].on_reply(reply)
+                    self._requests.popleft()
+                else:
+                    self._unasked(reply)
                 if not self.open:
                     return
             else:
@@ -338,7 +340,7 @@ class PipelinedConnection:
             # A bug in this library. Dropped, so that no reply goes to the wrong request; this request's state is unknown.
             request = self._requests.popleft() if self._requests else None
             self.drop(error)
-            contain(request or self._domain, self._take, error)
+            contain(request or self._domain, self._answer, error)
             return
         if self.open and answered:
             self._on_reply()
@@ -418,5 +420,5 @@ class PushConnection(PipelinedConnection):
         super().flush()
         self._requests.clear()
 
-    def _take(self, reply: Reply) -> None:
+    def _unasked(self, reply: Reply) -> None:
         self.on_push(reply)

@@ -98,6 +98,8 @@ class Node:
         observer, connector, expected_delay_s: The arguments of these names.
         single_key_mode: True if each script call is about one lease and declares its keys.
         declares: True if script calls about one lease declare their keys.
+        batch_size: The number of leases that one call may be about.
+        calls_for_a_batch: The number of calls for as many leases as usually share one.
         server: The server of the latest connection; None before the first.
         capability: The capability level of that server.
         missing_rights: The commands of scripts that the user may not call there.
@@ -152,16 +154,8 @@ class Node:
     def _set_mode(self, single_key: bool) -> None:
         self.single_key_mode = single_key
         self.declares = single_key or self.connector.in_cluster
-
-    @property
-    def batch_size(self) -> int:
-        """The number of leases that one call may be about."""
-        return 1 if self.single_key_mode else self._options.batch_size
-
-    @property
-    def calls_for_a_batch(self) -> int:
-        """The number of calls for as many leases as usually share one."""
-        return self._options.batch_size if self.single_key_mode else 1
+        most = self._options.batch_size
+        self.batch_size, self.calls_for_a_batch = (1, most) if single_key else (most, 1)
 
     def note_keys_required(self, error: ServerError, declared: bool) -> bool:
         """Switch to single-key mode if ``error`` says that keys must be declared.

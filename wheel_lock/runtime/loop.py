@@ -39,6 +39,8 @@ _numbers = itertools.count(1)
 _LONGEST_INBOX_S = 0.01
 _INBOX_STEP = 16  # messages between two readings of the clock
 _LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
+_LINGER_S = 0.02  # a longer sleep is ended by any change, and the thread sleeps no longer while there are changes
+AWAKE, LONG = -math.inf, math.inf  # in place of the time until which the thread sleeps
 
 
 class _Asleep(NamedTuple):
@@ -70,6 +72,8 @@ class Loop:
         complete: Makes a call that tells a caller of its result: at the end of this turn, or, if much remains to be done in
             it, after all replies; at once outside of a turn. So callers whose results arrive together are woken together.
             Timer's thread only.
+        flush_later: Has ``flush()`` of a flusher called at the end of this turn. Timer's thread only.
+        stopped: True if :meth:`HashedWheelTimer.stop` has been called.
     """
 
     def __init__(self, tick_ms: int, slots: int, clock: Clock, threaded: bool) -> None:
@@ -86,7 +90,7 @@ class Loop:
         # Guards the start of the thread, which itself never waits for it. Reentrant, because a finaliser may run while its
         # own thread holds the lock, and post or cancel.
         self._lock: Any = native.RLock()
-        self._stopped = False
+        self.stopped = False
         self._poller: Poller | None = None
         self._waker = new_waker()
         self._inbox: deque[tuple[Callable[[], object], FailureDomain | None]] = deque()
@@ -98,9 +102,11 @@ class Loop:
     def _reset(self) -> None:
         """Discard everything but unread messages: at first, in a forked child, after the thread has died."""
         self.wheel: Wheel[Any] = Wheel(self._slots, now=self.scale.floor(self.clock.now()))
-        self._flushers: list[Flusher] = []
+        self._flushers: deque[Flusher] = deque()
+        self.flush_later: Callable[[Flusher], object] = self._flushers.append
         self._next_tick_at = float("-inf")
         self._lingers = False  # the last turn has taken something from _changed
+        self._sleeps_until = LONG
         self._sleeping = False
         self._woken = False
         self._wake = self._waker.wake
@@ -131,11 +137,6 @@ class Loop:
         """Return when the next entry is due, in seconds of the clock. From any thread; a snapshot, for tests."""
         tick = self.wheel.next_due_tick()
         return None if tick is None else self.scale.seconds(tick)
-
-    @property
-    def stopped(self) -> bool:
-        """True if :meth:`stop` has been called."""
-        return self._stopped
 
     def post(self, call: Callable[[], object], domain: FailureDomain | None = None) -> None:
         """Call ``call()`` soon on the timer's thread, which is started if necessary. From any thread, at any time.
@@ -207,10 +208,6 @@ class Loop:
         if self._poller is not None:
             self._poller.unwatch(sock)
 
-    def flush_later(self, flusher: Flusher) -> None:
-        """Call ``flusher.flush()`` at the end of this turn. Timer's thread only."""
-        self._flushers.append(flusher)
-
     def read_clock(self) -> None:
         """Set ``now`` anew, for what is read later in a turn. Timer's thread only."""
         self.now = self.clock.now()
@@ -237,7 +234,7 @@ class Loop:
         if sleep_s != 0.0:
             self._woken = False
             self._sleeping = True
-            if inbox or self._changed or self._stopped:  # posted before _sleeping was visible to other threads
+            if inbox or self._changed or self.stopped:  # posted before _sleeping was visible to other threads
                 sleep_s = 0.0
         events = poller.poll(sleep_s)
         self._sleeping = False
@@ -255,13 +252,13 @@ class Loop:
             self._advance(poller, now, events)
         if inbox:
             self._read_inbox()
-        while self._flushers:
-            flushers, self._flushers = self._flushers, []
-            for flusher in flushers:
-                try:
-                    flusher.flush()
-                except Exception as error:
-                    contain(flusher, flusher.flush, error)
+        flushers = self._flushers
+        while flushers:
+            flusher = flushers.popleft()
+            try:
+                flusher.flush()
+            except Exception as error:
+                contain(flusher, flusher.flush, error)
         self.complete = _at_once
         if self._completed and not block:
             self._tell_completed()
@@ -271,7 +268,9 @@ class Loop:
 
     def _handle(self, poller: Poller, events: list[tuple[int, int]]) -> None:
         watched, meanings = poller.watched, poller.meanings
-        for fd, watch, ready in [(fd, watched.get(fd), ready) for fd, ready in events]:
+        before = watched.copy()
+        for fd, ready in events:
+            watch = before.get(fd)
             # Not the waker, nor a socket that an earlier handler has unwatched, or replaced.
             if watch is not None and watched.get(fd) is watch:
                 handler, domain = watch
@@ -295,7 +294,7 @@ class Loop:
                 call()
             except Exception as error:
                 contain(domain, call, error)
-            if number % _INBOX_STEP == 0 and not self._stopped and time.monotonic() > until:
+            if number % _INBOX_STEP == 0 and not self.stopped and time.monotonic() > until:
                 break
 
     def _tell_completed(self) -> None:
@@ -317,8 +316,11 @@ class Loop:
         if due_tick is not None and due_tick <= tick:
             # A stopped process wakes after its time limits have passed: replies that arrived by `now` are read before `now`
             # is compared with the limits.
-            done = {fd for fd, _ in handled}
-            if late := [event for event in poller.poll(0.0) if event[0] not in done]:
+            late = poller.poll(0.0)
+            if late and handled:
+                done = dict(handled)
+                late = [event for event in late if event[0] not in done]
+            if late:
                 self.read_clock()
                 self._handle(poller, late)
         due = self.wheel.advance(tick)
@@ -326,11 +328,21 @@ class Loop:
             self._dispatch(due, now)
 
     def _sleep_s(self) -> float | None:
+        """Return how long to sleep, and publish it to callers that change timeouts.
+
+        No wake-up is lost. A caller appends to ``_changed``, then reads ``_sleeps_until``, ``_woken``, ``_sleeping``. The
+        thread writes these, then looks whether anything has been appended, before it sleeps. So if the thread does not see
+        what was appended, the caller sees all that the thread has written, and wakes it.
+        """
         tick = self.wheel.next_due_tick()
-        if tick is None:
-            return None
-        remaining_s = self.scale.seconds(tick) - self.clock.now()
-        return self.clock.sleep_s(min(max(remaining_s, 0.0), _LONGEST_SLEEP_S))
+        sleep_s = None
+        if tick is not None:
+            remaining_s = self.scale.seconds(tick) - self.clock.now()
+            sleep_s = self.clock.sleep_s(min(max(remaining_s, 0.0), _LONGEST_SLEEP_S))
+        if self._lingers:
+            sleep_s = _LINGER_S if sleep_s is None else min(sleep_s, _LINGER_S)
+        self._sleeps_until = LONG if sleep_s is None or sleep_s > _LINGER_S else self.clock.now() + sleep_s
+        return sleep_s
 
     def _dispatch(self, due: list[Any], now: float) -> None:
         groups: dict[Any, list[Any]] = {}
@@ -370,7 +382,7 @@ class Loop:
 
     def _start(self) -> None:
         with self._lock:
-            if self._stopped or self._thread is not None:
+            if self.stopped or self._thread is not None:
                 return
             fate: dict[None, str] = {}
             thread = new_thread(partial(_run, [self]), self.name)
@@ -401,13 +413,16 @@ class Loop:
         """Turn until the loop is idle; return the resources to sleep on, or None if the thread is to end."""
         try:
             self.turn()  # handles what arrived while it slept
-            while not self._stopped:
-                if self._idle:
+            while not self.stopped:
+                # Nothing is scheduled and no socket is watched, so only a message ends the sleep.
+                poller = self._poller or self._open()
+                if not (poller.watched or self._lingers) and self.wheel.next_due_tick() is None:
+                    self._sleeps_until = LONG  # as in _sleep_s
                     self._tell_completed()
                     self._woken = False
                     self._sleeping = True
-                    if not self._unread and not self._stopped:
-                        return _Asleep(self._open(), self._waker, self._inbox, self._changed)
+                    if not self._unread and not self.stopped:
+                        return _Asleep(poller, self._waker, self._inbox, self._changed)
                 self.turn(block=True)
             self.turn()
             self._close()
@@ -415,11 +430,6 @@ class Loop:
         except BaseException as error:
             self._died(error)
         return None
-
-    @property
-    def _idle(self) -> bool:
-        """True if nothing is scheduled and no socket is watched, so that only a message ends the sleep."""
-        return not self._open().watched and self.wheel.next_due_tick() is None
 
     def _died(self, error: BaseException) -> None:
         """Log the death of the thread, reset all but unread messages, and notify the members."""

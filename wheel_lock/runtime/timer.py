@@ -20,7 +20,7 @@ from wheel_lock.options import count, seconds
 from wheel_lock.runtime.clock import Clock, SystemClock
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.interruptions import insist
-from wheel_lock.runtime.loop import LOOPS, Loop
+from wheel_lock.runtime.loop import AWAKE, LONG, LOOPS, Loop
 from wheel_lock.runtime.native import RLock
 from wheel_lock.runtime.notifier import NOTIFIER, Task
 from wheel_lock.runtime.slow_calls import SlowCalls
@@ -31,8 +31,6 @@ logger = logging.getLogger("wheel_lock")
 _LONGEST_DELAY_S = 1e10
 _LONGEST_TAKING_S = 0.005
 _TAKING_STEP = 64  # timeouts between two readings of the clock
-_LINGER_S = 0.02  # a longer sleep is ended by any change, and the thread sleeps no longer while there are changes
-_AWAKE, _LONG = -math.inf, math.inf  # in place of the time until which the thread sleeps
 _STOPPED = "the timer has been stopped and takes no new timeouts"
 MANY_TIMERS = 64  # as in Netty: one timer serves a process, so this many are a leak
 
@@ -80,7 +78,7 @@ class Timeout(WheelEntry):
             return False
         self.state = _CANCELLED
         timer._changed.append(self)
-        if timer._sleeps_until == _LONG and not timer._woken:
+        if timer._sleeps_until == LONG and not timer._woken:
             timer.rouse()
         return True
 
@@ -193,7 +191,7 @@ class HashedWheelTimer(Loop):
         timeout.due_at = due_at = self.clock.now() + delay
         timeout.group = self.timeouts
         timeout.state = _PENDING
-        if self._stopped:
+        if self.stopped:
             raise TimerStopped(_STOPPED)
         try:
             if self.max_pending is None:
@@ -201,7 +199,7 @@ class HashedWheelTimer(Loop):
             else:
                 self._admit(timeout, self.max_pending)
             # Once more, now that it is pending: a stop() that comes later finds it there, and returns it.
-            if self._stopped and timeout.cancel():
+            if self.stopped and timeout.cancel():
                 raise TimerStopped(_STOPPED)
             self._changed.append(timeout)
             if due_at < self._sleeps_until and not self._woken:
@@ -236,7 +234,7 @@ class HashedWheelTimer(Loop):
         for member in list(self._members):
             member.timer_stopped()
         with self._lock:
-            self._stopped = True
+            self.stopped = True
             thread = self._thread
         unprocessed: set[Timeout] = set()
         while self._pending:
@@ -256,7 +254,7 @@ class HashedWheelTimer(Loop):
         """Return the timer of this process, which all contexts use by default."""
         global _shared
         with _shared_lock:
-            if _shared is None or _shared._stopped:
+            if _shared is None or _shared.stopped:
                 _shared = cls()
             return _shared
 
@@ -275,7 +273,7 @@ class HashedWheelTimer(Loop):
 
     def _take_changed(self) -> None:
         """Bring the wheel up to date: schedule new timeouts, and remove cancelled ones."""
-        self._sleeps_until = _AWAKE
+        self._sleeps_until = AWAKE
         changed = self._changed
         self._lingers = bool(changed)
         if not changed:
@@ -292,26 +290,6 @@ class HashedWheelTimer(Loop):
             if number % _TAKING_STEP == 0 and time.monotonic() > until:
                 break
 
-    def _sleep_s(self) -> float | None:
-        """Return how long to sleep, and publish it to callers that change timeouts.
-
-        No wake-up is lost. A caller appends to ``_changed``, then reads ``_sleeps_until``, ``_woken``, ``_sleeping``. The
-        thread writes these, then looks whether anything has been appended, before it sleeps. So if the thread does not see
-        what was appended, the caller sees all that the thread has written, and wakes it.
-        """
-        sleep_s = super()._sleep_s()
-        if self._lingers:
-            sleep_s = _LINGER_S if sleep_s is None else min(sleep_s, _LINGER_S)
-        self._sleeps_until = _LONG if sleep_s is None or sleep_s > _LINGER_S else self.clock.now() + sleep_s
-        return sleep_s
-
-    @property
-    def _idle(self) -> bool:
-        if self._lingers or not super()._idle:
-            return False
-        self._sleeps_until = _LONG  # as in _sleep_s
-        return True
-
     def _died(self, error: BaseException) -> None:
         # Users' timeouts outlive the thread: they leave its wheel and go into that of the next.
         pending = sorted(self._pending.copy(), key=_due_at)
@@ -319,10 +297,6 @@ class HashedWheelTimer(Loop):
             timeout.tick = -1
         self._changed.extend(pending)
         super()._died(error)
-
-    def _reset(self) -> None:
-        super()._reset()
-        self._sleeps_until = _LONG
 
     def _forked(self) -> None:
         self._pending = {}

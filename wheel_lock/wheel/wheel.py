@@ -42,6 +42,9 @@ class Wheel(Generic[E]):
         slots: The number of slots, which is that of the ticks of a rotation: a power of two, at least 2.
         now: The tick at which the wheel begins.
 
+    Attributes:
+        now: The last tick that :meth:`advance` has reached.
+
     Raises:
         ValueError: ``slots`` is no power of two of at least 2.
 
@@ -66,8 +69,8 @@ class Wheel(Generic[E]):
         "_left",
         "_mask",
         "_near",
-        "_now",
         "_slots",
+        "now",
     )
 
     def __init__(self, slots: int = 1024, now: int = 0) -> None:
@@ -75,7 +78,7 @@ class Wheel(Generic[E]):
             raise ValueError(f"slots must be a power of two of at least 2, not {slots!r}")
         self._slots = slots
         self._mask = slots - 1
-        self._now = now
+        self.now = now
         self._horizon = now + slots  # the last tick that has a slot
         self._reset()
 
@@ -89,11 +92,6 @@ class Wheel(Generic[E]):
         self._later: dict[int, list[E]] = {}  # beyond the horizon, by tick
         self._later_dead: dict[int, int] = {}
         self._later_ticks: list[int] = []  # a heap of the keys of _later, and of some removed ones
-
-    @property
-    def now(self) -> int:
-        """The last tick that :meth:`advance` has reached."""
-        return self._now
 
     @property
     def slots(self) -> int:
@@ -112,7 +110,7 @@ class Wheel(Generic[E]):
         Raises:
             ValueError: The entry is in the wheel.
         """
-        now = self._now
+        now = self.now
         if entry.tick > now:
             raise ValueError(f"the entry is in the wheel already, due at tick {entry.tick}")
         if tick <= now:
@@ -142,7 +140,7 @@ class Wheel(Generic[E]):
         """
         if not entries:
             return
-        now = self._now
+        now = self.now
         for entry in entries:
             if entry.tick > now:
                 raise ValueError(f"an entry is in the wheel already, due at tick {entry.tick}")
@@ -177,7 +175,7 @@ class Wheel(Generic[E]):
         runs: list[tuple[int, int]] = []
         if not entries:
             return runs
-        start, tick, soonest = 0, entries[0].tick, self._now + 1
+        start, tick, soonest = 0, entries[0].tick, self.now + 1
         for number, entry in enumerate(entries):
             if entry.tick != tick:
                 runs.append((max(tick + after, soonest), number - start))
@@ -192,7 +190,7 @@ class Wheel(Generic[E]):
     def cancel(self, entry: E) -> bool:
         """Remove ``entry``; return False if it was not in the wheel. O(1), amortised."""
         tick = entry.tick
-        if tick <= self._now:
+        if tick <= self.now:
             return False
         entry.tick = _CANCELLED
         if tick <= self._horizon:
@@ -261,19 +259,19 @@ class Wheel(Generic[E]):
         Raises:
             ValueError: ``to_tick`` is in the past.
         """
-        if to_tick < self._now:
-            raise ValueError(f"the wheel is at tick {self._now} and cannot go back to {to_tick!r}")
+        if to_tick < self.now:
+            raise ValueError(f"the wheel is at tick {self.now} and cannot go back to {to_tick!r}")
         due: list[E] = []
         if self._bits:
             self._empty_slots(min(to_tick, self._horizon), due)
-        self._now = to_tick
+        self.now = to_tick
         self._horizon = to_tick + self._slots
         if self._later_ticks and self._later_ticks[0] <= self._horizon:
             self._bring_near(due)
         return due
 
     def _empty_slots(self, to_tick: int, due: list[E]) -> None:
-        first = self._now + 1
+        first = self.now + 1
         start = first & self._mask
         # Rotated so that the bit of the next tick is the lowest, and cut off after the last.
         ahead = (self._bits >> start) | (self._bits << (self._slots - start))
@@ -302,7 +300,7 @@ class Wheel(Generic[E]):
             if slot is None:
                 continue
             dead = self._later_dead.pop(tick, 0)
-            if tick <= self._now:
+            if tick <= self.now:
                 due += _living(slot, tick, dead) if dead else slot
             else:
                 index = tick & self._mask
@@ -325,16 +323,16 @@ class Wheel(Generic[E]):
         """Return the deadline of the next due entry, None if there is none. O(slots / word size)."""
         bits = self._bits
         if bits:
-            start = (self._now + 1) & self._mask
+            start = (self.now + 1) & self._mask
             ahead = bits >> start
             if ahead:
-                return self._now + (ahead & -ahead).bit_length()
-            return self._now + self._slots - start + (bits & -bits).bit_length()
+                return self.now + (ahead & -ahead).bit_length()
+            return self.now + self._slots - start + (bits & -bits).bit_length()
         return self._later_ticks[0] if self._later_ticks else None
 
     def load(self, tick: int) -> int:
         """Return the number of entries due at ``tick``. O(1)."""
-        tick = max(tick, self._now + 1)
+        tick = max(tick, self.now + 1)
         if tick <= self._horizon:
             index = tick & self._mask
             return len(self._near[index]) - self._dead(index)
@@ -358,14 +356,14 @@ class Wheel(Generic[E]):
 
     def __contains__(self, entry: object) -> bool:
         """Return whether ``entry`` is in the wheel. O(1)."""
-        return isinstance(entry, WheelEntry) and entry.tick > self._now
+        return isinstance(entry, WheelEntry) and entry.tick > self.now
 
     def __repr__(self) -> str:
-        return f"<Wheel slots={self._slots} now={self._now} entries={len(self)}>"
+        return f"<Wheel slots={self._slots} now={self.now} entries={len(self)}>"
 
     def _all(self) -> list[tuple[list[E], int, int]]:
         """Return every slot that is not empty, with its tick and the number of its dead entries, in order of ticks."""
-        first = self._now + 1
+        first = self.now + 1
         near = [(tick, tick & self._mask) for tick in range(first, first + self._slots)]
         slots = [(self._near[index], tick, self._dead(index)) for tick, index in near if self._near[index]]
         return slots + [(self._later[tick], tick, self._later_dead.get(tick, 0)) for tick in sorted(self._later)]

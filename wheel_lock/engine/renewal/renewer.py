@@ -120,7 +120,7 @@ class Renewer(RenewalRetries):
             for lease in leases:
                 self.schedule(lease, sent_at)
             return
-        group = group_of(leases[0])
+        group: LeaseGroup = leases[0].group  # type: ignore[assignment]
         wheel = self.timer.wheel
         tick = self.timer.scale.floor(sent_at) + group.interval_ticks
         if max(tick, wheel.now + 1) >= self.timer.scale.floor(leases[0].deadline) - 1:

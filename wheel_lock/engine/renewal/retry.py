@@ -282,4 +282,5 @@ class RenewalRetries(BatchOwner):
     def server_is_well(self) -> None:
         if self._server_rejecting:
             self.ready(self.node, new=False)
-        self.outage.look()
+        if self.outage.since is not None:
+            self.outage.look()
