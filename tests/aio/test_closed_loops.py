@@ -8,6 +8,7 @@ import math
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -184,10 +185,13 @@ def test_each_result_for_a_closed_loop_is_given_up_on_the_thread_of_its_own_engi
     given_up: list[list[bool]] = [[], []]
     completed, taken = threading.Event(), threading.Event()
 
+    def note(context: LockContext, places: list[bool]) -> None:
+        places.append(context.timer.in_thread)
+
     async def expect() -> None:
         for context, places in zip(contexts, given_up, strict=True):
             future = context.asyncio._new_future()
-            future.if_undeliverable(lambda its=context, places=places: places.append(its.timer.in_thread))
+            future.if_undeliverable(partial(note, context, places))
             futures.append(future)
 
     def complete_the_first() -> None:

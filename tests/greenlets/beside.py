@@ -21,6 +21,7 @@ _STRETCH_S = 0.39  # what a lock of 0.6 s has left when its renewal is due
 _NAP_S = 0.01
 _PATIENCE_S = 2.0
 RENEWS = 8  # naps in a stretch: a renewal takes the interpreter five or six times, as each nap does once
+ENDS = 20  # half as many as on a machine with nothing else to do
 RECONNECTS = 13  # making a connection takes it some twenty times more, and has a second
 
 
