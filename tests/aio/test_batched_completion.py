@@ -113,6 +113,33 @@ def test_each_loop_is_woken_once_a_turn(engine: Answering, two: list[Waiting]) -
     assert [waiting.results for waiting in two] == [list(range(MANY))] * 2
 
 
+def test_a_result_that_got_lost_on_its_way_is_found(two: list[Waiting]) -> None:
+    """As when the timer's thread is killed between a result and the call of the event loop."""
+    waiting, _ = two
+    for number, future in enumerate(waiting.futures):
+        future._value, future.done = number, True
+    waiting.loop.call_soon(waiting.bridge._check_expected)
+    assert waiting.results == list(range(MANY))
+
+
+def test_a_thread_that_is_killed_while_it_calls_the_loop_does_not_silence_it(two: list[Waiting]) -> None:
+    waiting, _ = two
+    killed: list[int] = []
+
+    def call_soon_threadsafe(callback: Callable[[], object]) -> object:
+        if not killed:
+            killed.append(1)
+            raise SystemExit
+        return waiting.loop.call_soon_threadsafe(callback)
+
+    waiting.counted.call_soon_threadsafe = call_soon_threadsafe  # type: ignore[method-assign]
+    with pytest.raises(SystemExit):
+        waiting.futures[0].set_result(0)
+    for number, future in enumerate(waiting.futures):
+        future.set_result(number)
+    assert waiting.results == list(range(MANY))
+
+
 def test_outside_of_a_turn_nothing_is_put_off(two: list[Waiting]) -> None:
     waiting, _ = two
     waiting.futures[0].set_result(0)

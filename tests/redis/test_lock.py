@@ -54,6 +54,16 @@ def test_a_lock_object_can_be_used_again_and_every_lease_is_new(backend: Backend
     assert all(len(token) >= 22 for token in tokens)  # 128 bits in base64
 
 
+def test_a_lock_that_is_renamed_is_the_lock_of_its_new_name(backend: Backend) -> None:
+    lock = backend.context().lock("order:42")
+    with lock:
+        pass
+    lock.name = "order:43"
+    with lock:
+        assert backend.view.get("order:43") == token_of(lock)
+        assert not backend.view.exists("order:42")
+
+
 def test_a_held_lock_is_not_reentrant(backend: Backend, me: Caller) -> None:
     with me.locks.lock("order:42") as lock:
         token = token_of(lock)

@@ -60,6 +60,9 @@ class LoopBridge:
                 return
         except RuntimeError:
             pass
+        except BaseException:
+            self._called = False  # the thread is killed here: the next one calls again
+            raise
         if self.loop.is_closed():  # an earlier call will never run, either
             arrived = self._arrived
             try:
@@ -90,7 +93,7 @@ class LoopBridge:
         try:
             expected = tuple(self.expected)
             for future in expected:
-                future.fail_if_thread_ended()
+                future.check()
             for timer in {future.engine.timer for future in expected}:
                 timer.wake()  # cheap, and an interrupted caller may have noted a wake-up that it did not send
         finally:
@@ -174,10 +177,14 @@ class AsyncFuture(CallerFuture[T]):
     def pause(self) -> Generator[Any, None, None]:
         yield  # as asyncio.sleep(0) does
 
-    def fail_if_thread_ended(self) -> None:
-        """Fail with LockUnavailable if the timer's thread has ended. On the event loop."""
-        ended = self.engine.deaths != self._deaths or self.engine.timer.stopped
-        if ended and not self.done and not self._future.done():
+    def check(self) -> None:
+        """Resume the task if its result is there, however it got lost on its way; fail it if the timer's thread has ended.
+
+        On the event loop.
+        """
+        if self.done:
+            self.resume()
+        elif (self.engine.deaths != self._deaths or self.engine.timer.stopped) and not self._future.done():
             self._future.set_exception(LockUnavailable("The thread that keeps the locks ended before it answered"))
 
 

@@ -59,6 +59,7 @@ class BaseLock(Side):
     __slots__ = (
         "__weakref__",
         "_adopted",
+        "_encoded_name",
         "_engine",
         "_group",
         "_key",
@@ -77,7 +78,8 @@ class BaseLock(Side):
         self._others: dict[Owner, Lease] | None = None
         self._adopted: Lease | None = None
         self._group: Group | None = None
-        self._key: bytes | None = None
+        self._key = b""
+        self._encoded_name: str | bytes | None = None  # the name that _key is made of
         self._engine = engine
         self._lock_type = lock_type
         self._options = options
@@ -112,9 +114,10 @@ class BaseLock(Side):
         latest = self._lease
         if latest is not None and (latest.state <= EXTENDING or self._others is not None):
             self._check_not_held()
+        if self._encoded_name is not self.name:
+            self._key = lock_name(self.name)
+            self._encoded_name = self.name
         key = self._key
-        if key is None:
-            self._key = key = lock_name(self.name)
         lease = self._new_lease(key, token)
         return engine.new_wait(options, lease, key, token is not None, blocking, until, future)
 
