@@ -1,6 +1,5 @@
 """How late renewals are confirmed while half a million locks are acquired in bulk, and released again.
 
-    python -m bench.bulk_lag [--held N] [--bulk N] [--timeout S] [--read]
 
 100,000 locks are held and renewed; then 500,000 more are acquired with one ``acquire_many``, and released with one
 ``release_many``. The lag of a renewal is the time from its tick to its confirmation, as in ``context.stats()``, counted for
@@ -104,7 +103,6 @@ def main() -> None:
     parser.add_argument("--held", type=int, default=100_000, help="locks that are held and renewed meanwhile")
     parser.add_argument("--bulk", type=int, default=500_000, help="locks that are acquired in bulk")
     parser.add_argument("--timeout", type=float, default=30.0, help="of all locks, in seconds")
-    parser.add_argument("--read", action="store_true", help="read every lock between the acquire and the release")
     arguments = parser.parse_args()
     require_redis_server()
     every = Collections()
@@ -118,9 +116,6 @@ def main() -> None:
         row: dict[str, Any] = {"row": "bulk lag", "held": arguments.held, "bulk": arguments.bulk}
         locks, figures = measured(context, turns, "acquire", lambda: context.acquire_many(names, arguments.timeout))
         row |= figures
-        if arguments.read:
-            _, figures = measured(context, turns, "read", lambda: sum(lock is None for lock in locks.values()))
-            row |= figures
         _, figures = measured(context, turns, "release", lambda: context.release_many(locks.values()))
         row |= figures
         stats = context.stats()

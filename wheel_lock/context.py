@@ -15,8 +15,8 @@ from wheel_lock.decorator import Locked
 from wheel_lock.engine.engine import ENGINES, Engine
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
-from wheel_lock.locks.acquired import Name
 from wheel_lock.locks.base import OnLost, checked_callback
+from wheel_lock.locks.bulk import Name
 from wheel_lock.net.clients import AnyClient, client_at, connector_for
 from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
 from wheel_lock.quorum.context import QuorumContext, QuorumOptions
@@ -243,7 +243,6 @@ class LockContext(ThreadLocks, ThreadContext):
 
         Returns:
             The held lock of each name, or None if another owner holds it; with ``all_or_nothing`` all locks or only None.
-            lock object is made when it is read, and is the same from then on.
 
         Raises:
             ValueError: A name or a value is out of range; before any I/O.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from tests.aio.lock_loser import LockLoser
 from tests.faults.support import recorded_warnings
-from tests.support.backend import LONG_S, Backend, Losses
+from tests.support.backend import LONG_S, Backend, Clock, Losses, connected
 from tests.support.event_loops import NewLoop, Run, settled, until
 from tests.support.lock_types import make
 from tests.support.logged import Log
@@ -21,6 +22,7 @@ from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
 from wheel_lock.asyncio import Lock
+from wheel_lock.locks.callers import CallerFuture
 from wheel_lock.runtime.notifier import NOTIFIER
 
 pytestmark = [
@@ -157,6 +159,51 @@ def test_a_reply_for_a_closed_loop_is_logged_by_the_notifier(
     assert all(name.startswith("wheel-lock-notifier") for name in log.threads)
     assert context.timer.deaths == 0
     assert not context.lock(NAME).locked()
+
+
+def test_a_grant_to_a_closed_loop_is_released_although_nothing_else_happens(
+    real: Backend, proxy: TcpProxy, stopped: Stopped
+) -> None:
+    """The clock stands still, so the reply is all that the timer's thread wakes up for."""
+    context = connected(real.context_through(proxy, timer=real.timer(Clock())))
+    proxy.to_client.delay_s = math.inf
+    stopped.start(context.asyncio.lock(NAME, timeout=100.0, thread_local=False).acquire())
+    eventually(lambda: not is_free(real))
+    stopped.close()
+    settled(context)
+    proxy.to_client.delay_s = 0.0
+    eventually(lambda: is_free(real), LONG_S)
+    eventually(lambda: context.stats().held == 0)
+
+
+def test_each_result_for_a_closed_loop_is_given_up_on_the_thread_of_its_own_engine(
+    real: Backend, stopped: Stopped
+) -> None:
+    contexts = [real.context(timer=real.timer()) for _ in range(2)]
+    futures: list[CallerFuture[Any]] = []
+    given_up: list[list[bool]] = [[], []]
+    completed, taken = threading.Event(), threading.Event()
+
+    async def expect() -> None:
+        for context, places in zip(contexts, given_up, strict=True):
+            future = context.asyncio._new_future()
+            future.if_undeliverable(lambda its=context, places=places: places.append(its.timer.in_thread))
+            futures.append(future)
+
+    def complete_the_first() -> None:
+        futures[0].set_result(None)
+        completed.set()
+        taken.wait(LONG_S)  # so the other thread finds the results of both
+
+    stopped.start(expect())
+    stopped.close()
+    contexts[0].timer.post(complete_the_first)
+    assert completed.wait(LONG_S)
+    contexts[1].timer.post(lambda: futures[1].set_result(None))
+    eventually(lambda: given_up[1])
+    taken.set()
+    eventually(lambda: given_up[0])
+    assert given_up == [[True], [True]]
 
 
 # While a lock is held

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.engine.rig import NotingRequest, PairConnection
 from wheel_lock.net import brief_wait
 from wheel_lock.net.brief_wait import BriefWait
 from wheel_lock.net.connection import PipelinedConnection
+from wheel_lock.protocol.resp import Reply
 from wheel_lock.runtime import held_calls
 from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.testing import ManualClock
@@ -42,7 +44,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 @pytest.fixture
 def brief(server: Server) -> Iterator[BriefWait]:
     with socket.socket() as sock:
-        yield BriefWait(sock)
+        yield BriefWait(sock, lambda: True)
 
 
 def ask(brief: BriefWait, delay_s: float, unanswered: int = 1) -> None:
@@ -116,10 +118,71 @@ def test_a_reply_that_is_there_is_read_in_the_turn_of_its_request() -> None:
     theirs.close()
 
 
+class Repeated(NotingRequest):
+    """A request whose reply has it sent again at once, so often."""
+
+    def __init__(self, channel: PipelinedConnection, times: int) -> None:
+        super().__init__(b"PING\r\n")
+        self._channel = channel
+        self._left = times
+
+    def on_reply(self, reply: Reply) -> None:
+        super().on_reply(reply)
+        if self._left:
+            self._left -= 1
+            self._channel.send(Repeated(self._channel, self._left))
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+def test_there_is_at_most_one_wait_in_a_turn(monkeypatch: pytest.MonkeyPatch, connections: int) -> None:
+    """However often the handler of a reply sends again, and on however many connections: what is due waits meanwhile."""
+    clock = ManualClock()
+    timer = HashedWheelTimer(clock=clock, threaded=False)
+    waited_in: list[int] = []
+    replies = 0
+
+    def waiter(sock: socket.socket) -> Callable[[], bool]:
+        def wait() -> bool:
+            waited_in.append(timer.turns)
+            answer(sock)
+            return True
+
+        return wait
+
+    def answer(sock: socket.socket) -> None:
+        nonlocal replies
+        replies += 1
+        ends[sock].send(b":1\r\n")
+
+    monkeypatch.setattr(brief_wait, "reply_waiter", waiter)
+    ends: dict[socket.socket, socket.socket] = {}
+    channels = []
+    for _ in range(connections):
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        ends[ours] = theirs
+        channels.append(PipelinedConnection(timer, PairConnection(ours), None, lambda: None, lambda *_: None))
+        channels[-1].send(Repeated(channels[-1], 20))
+    timer.turn()
+    clock.jump(LATE_S)
+    for ours in ends:
+        answer(ours)  # late: from here on there are waits
+    while replies < 20 * connections:
+        timer.turn()
+        for ours, channel in zip(ends, channels, strict=True):
+            if not select.select([ours], [], [], 0.0)[0] and channel.unanswered:
+                answer(ours)
+    assert len(waited_in) > 5
+    assert len(set(waited_in)) == len(waited_in)
+    for channel, theirs in zip(channels, ends.values(), strict=True):
+        channel.close()
+        theirs.close()
+
+
 def test_a_socket_that_others_read_is_not_waited_for() -> None:
     class Other(socket.socket):
         def recv(self, size: int, flags: int = 0, /) -> bytes:
             return super().recv(size, flags)
 
     with Other() as other:
-        assert not BriefWait(other).possible
+        assert not BriefWait(other, lambda: True).possible

@@ -28,6 +28,17 @@ def test_it_sleeps_in_real_time() -> None:
     assert [SystemClock().sleep_s(remaining) for remaining in (0.0, 0.5, 1e9)] == [0.0, 0.5, 1e9]
 
 
+def test_a_timer_lives_by_the_now_of_a_kind_of_it() -> None:
+    class Shifted(SystemClock):
+        @staticmethod
+        def now() -> float:
+            return 5000.0
+
+    timer = HashedWheelTimer(clock=Shifted(), threaded=False)
+    timer.turn()
+    assert timer.now == 5000.0
+
+
 def test_it_is_what_a_timer_lives_by_unless_told_otherwise() -> None:
     timer = HashedWheelTimer()
     assert isinstance(timer.clock, SystemClock)

@@ -17,8 +17,8 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
-from wheel_lock.locks.acquired import Name
 from wheel_lock.locks.base import OnLost
+from wheel_lock.locks.bulk import Name
 from wheel_lock.locks.context import BaseContext, close_later
 from wheel_lock.options import LockTerms, lock_name, lock_options
 from wheel_lock.runtime.interruptions import uninterrupted_start

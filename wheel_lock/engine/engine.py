@@ -12,7 +12,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
 from wheel_lock.engine.requests.base import Query
-from wheel_lock.engine.requests.bulk_operations import abandon_many, release_many
+from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
 from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Shutdown
@@ -118,10 +118,6 @@ class Engine(EngineState):
         """Release many; the result of ``future`` has the reasons of those that had been lost."""
         release_many(self.leases, leases, future)
 
-    def abandon_many(self, leases: Sequence[Lease]) -> None:
-        """Stop renewing leases whose holder, the result of a bulk acquire, has been collected."""
-        abandon_many(self.leases, leases)
-
     # -- other operations --------------------------------------------------------------------------------------------
 
     def extend(self, lease: Lease, time_ms: int, replace: bool, future: Future[None]) -> None:
@@ -137,6 +133,10 @@ class Engine(EngineState):
     def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Send ``call``; the result of ``future`` is ``read(reply)``."""
         Query(self.leases, name, call, read, future).start()
+
+    def abandon(self, lease: Lease) -> None:
+        # Behind the steps of bulk operations: one may be to release it, for a caller that does not wait.
+        self.leases.bulk_turns.do(0, partial(super().abandon, lease))
 
     def come_by(self, future: Future[None]) -> None:
         self.leases.bulk_turns.do(0, partial(super().come_by, future))

@@ -36,11 +36,6 @@ def _after_fork() -> None:
     _taking = RLock()
 
 
-def taking() -> RLock:
-    """Return the process's lock for the moment in which a lock object takes a lease."""
-    return _taking
-
-
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 

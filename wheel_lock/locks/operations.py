@@ -18,9 +18,8 @@ from wheel_lock.engine.requests.adopt import Adopt
 from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LossReason, WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.locks.acquired import AnyLock, Name
 from wheel_lock.locks.base import BaseLock, OnLost
-from wheel_lock.locks.bulk import BulkAcquire, GivenLocks, leases_to_release, let_go_of, raise_if_any
+from wheel_lock.locks.bulk import AnyLock, BulkAcquire, Name, leases_to_release, let_go_of, raise_if_any, read_all
 from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.locks.handoff import adopted_options, adopted_type
 from wheel_lock.locks.multi import BaseMultiLock
@@ -275,9 +274,9 @@ def release_all(
 @uninterrupted_start
 def release_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[None]:
     """Release ``locks``; all of them are read first."""
-    given: list[GivenLocks] = []
+    given: list[Any] = []
     return release_all(
         side,
-        lambda: leases_to_release(locks, given),
+        lambda: leases_to_release(read_all(locks, given)),
         lambda leases: let_go_of(side._server, locks, given, leases),
     )

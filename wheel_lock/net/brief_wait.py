@@ -3,13 +3,15 @@
 Beside threads that compute, a thread that waits for a reply loses the GIL, and then waits 5 to 15 ms for it although the
 reply came after 50 us. So after a reply that was late the next ones are waited for with the GIL held, 100 us at most each,
 while nothing else is unanswered on the connection. The thread sleeps meanwhile. A server that is slow or far away costs
-three of these waits per thousand replies.
+three of these waits per thousand replies. There is at most one in a turn, however many connections there are: the handlers
+of the reply may send again within the turn, and what is due waits for its end.
 """
 
 from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Callable
 
 from wheel_lock.runtime.held_calls import reply_waiter
 
@@ -26,14 +28,16 @@ class BriefWait:
 
     Args:
         sock: The connection's socket.
+        may_wait: Says whether there may be a wait in this turn; called only where one is to follow at once.
 
     Attributes:
         possible: False if this system, or this socket, does not allow such waits.
     """
 
-    __slots__ = ("_asked_at", "_left", "_missed", "_wait", "possible")
+    __slots__ = ("_asked_at", "_left", "_may_wait", "_missed", "_wait", "possible")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, may_wait: Callable[[], bool]) -> None:
+        self._may_wait = may_wait
         self._wait = reply_waiter(sock)
         self.possible = self._wait is not None
         self._asked_at = math.inf  # when the only unanswered request was written; infinite if there are several
@@ -46,7 +50,7 @@ class BriefWait:
             self._asked_at = math.inf
             return False
         self._asked_at = now
-        if self._left <= 0 or self._wait is None:
+        if self._left <= 0 or self._wait is None or not self._may_wait():
             return False
         self._left -= 1
         if self._wait():

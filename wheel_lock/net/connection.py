@@ -136,7 +136,7 @@ class PipelinedConnection:
         # The selector does not see data that TLS has buffered. TLS takes one buffer per write, and must get the same buffer
         # again if it could not send all of it.
         self._secure = hasattr(self._sock, "pending")
-        self._brief = BriefWait(self._sock)
+        self._brief = BriefWait(self._sock, timer.first_wait)
         self._send = sender(self._sock)
         self._receive = receiver(self._sock, _READ_BYTES)
         self._gathers = not self._secure and hasattr(self._sock, "sendmsg")

@@ -82,6 +82,7 @@ class Loop:
         self.scale = TickScale(tick_ms, self.now)
         self.name = f"wheel-lock-timer-{next(_numbers)}"
         self.turns = 0
+        self._waited_in = -1  # the turn of the last first_wait()
         self.deaths = 0
         self._slots = slots
         self._threaded = threaded
@@ -207,6 +208,12 @@ class Loop:
         """Stop watching ``sock``, if it is watched; to be called before it is closed. Timer's thread only."""
         if self._poller is not None:
             self._poller.unwatch(sock)
+
+    def first_wait(self) -> bool:
+        """Return whether this is the first such call in this turn. Timer's thread only."""
+        first = self._waited_in != self.turns
+        self._waited_in = self.turns
+        return first
 
     def read_clock(self) -> None:
         """Set ``now`` anew, for what is read later in a turn. Timer's thread only."""

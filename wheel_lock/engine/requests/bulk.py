@@ -40,7 +40,7 @@ class NodeBacklog:
     Attributes:
         leases: The leases, but for some that have been taken out.
         next: The number of leases in ``leases`` that have been taken out.
-        in_flight: The number of batches in flight.
+        in_flight: The number of batches that are not answered, or whose reply waits for its step.
         stopped: True if no more batches are to be taken out.
     """
 
@@ -111,8 +111,9 @@ class BulkBatch(CallerRequest):
         codes = ("READONLY", "CLUSTERDOWN") if self.repeatable else ("READONLY",)
         errors = [error for error in failed.values() if isinstance(error, ServerError) and error.code in codes]
         if not errors or not self.redirect(errors[0]):
-            self.finish()
-            self._bulk.table.bulk_turns.do(len(self.leases), partial(self._bulk.batch_answered, self, failed), self)
+            self.finish()  # its time limit ends now, and it counts as in flight until its step
+            turns = self._bulk.table.bulk_turns
+            turns.do_answer(len(self.leases), partial(self._bulk.batch_answered, self, failed), self)
 
     @property
     def may_wait(self) -> bool:
@@ -157,7 +158,10 @@ class BulkOperation:
         if router.stable:
             self._backlog_of(router.shards[0].node).leases.extend(leases)
             return
+        assigning = bool(self._early)
         self._early.extend(steps_of(leases))
+        if assigning:
+            return  # each step is followed by the next
         if router.known or self.table.state.closed:
             self._assign_early()
         else:

@@ -56,7 +56,10 @@ class AcquireMany(BulkOperation):
         if replicas is None or len(failed) == len(batch.leases):
             super().batch_done(batch, failed)
         else:
-            replicas.confirm(partial(self._replicated, batch, failed))
+            turns, size = self.table.bulk_turns, len(batch.leases)
+            replicas.confirm(
+                lambda error: turns.do_answer(size, partial(self._replicated, batch, failed, error), batch)
+            )
 
     def _replicated(self, batch: BulkBatch, failed: dict[int, int | ServerError], error: WheelLockError | None) -> None:
         if batch not in self._in_flight:
@@ -128,7 +131,9 @@ class AcquireMany(BulkOperation):
             timer = self.table.timer
             limit_s = max(limit_s, max(map(least_s, self.table.router.nodes)))
             until = timer.now + limit_s + timer.scale.tick_s
-            timer.call_at(until, lambda now: self._on_timeout(limit_s), self.table.state)
+            # Behind the replies that have been read by then, as if they had been handled at once.
+            turns, state = self.table.bulk_turns, self.table.state
+            timer.call_at(until, lambda now: turns.do_answer(0, partial(self._on_timeout, limit_s), state), state)
         refusal = self.table.admission_error(None, expected)
         if refusal is not None:
             self._stop(refusal)
@@ -258,15 +263,6 @@ def release_many(table: LeaseTable, leases: Sequence[Lease], future: Future[dict
     bulk = ReleaseMany(table, future)
     table.bulk_turns.do_all(leases, bulk.begin)
     table.bulk_turns.do(0, bulk.seal)
-
-
-def abandon_many(table: LeaseTable, leases: Sequence[Lease]) -> None:
-    """Stop renewing held leases whose holder has been collected."""
-
-    def abandon(some: Sequence[Lease]) -> None:
-        table.mark_lost([lease for lease in some if lease.state <= State.EXTENDING], LossReason.ABANDONED)
-
-    table.bulk_turns.do_all(leases, abandon)
 
 
 class Sweep(BulkOperation):

@@ -1,0 +1,51 @@
+"""What a lock of a bulk costs while it is held: objects for the garbage collector to walk, and bytes."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+
+from wheel_lock import LockContext
+from wheel_lock.testing import settle
+
+pytestmark = pytest.mark.servers("real")
+
+
+def test_objects_per_lock_that_are_left_to_the_collector(context: LockContext) -> None:
+    """Two, its lock object and its lease. What there is for each part of a bulk is shared by many."""
+    number = 3000
+    names = [f"shard:{number}" for number in range(number)]
+    context.release_many(context.acquire_many(names).values())  # what is made once is made
+
+    def tracked() -> int:
+        settle(context.timer)
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = tracked()
+    locks = context.acquire_many(names, timeout=300.0)
+    assert tracked() - before <= 2.2 * number  # and a list for each tick of the wheel
+    assert len(locks) == number
+    context.release_many(locks.values())
+
+
+def test_bytes_per_lock_that_is_held(context: LockContext) -> None:
+    """Lease, lock object, and their places in the wheel, in what is held, and in the result; but not the caller's name."""
+    number = 10_000
+    names = [f"shard:{number}" for number in range(number)]
+    context.release_many(context.acquire_many(names[:10]).values())
+    settle(context.timer)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        locks = context.acquire_many(names, timeout=300.0)
+        settle(context.timer)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / number <= 450
+    context.release_many(locks.values())
