@@ -13,33 +13,33 @@ from __future__ import annotations
 Figures = dict[str, float]
 
 RENEWALS: dict[int, Figures] = {
-    1_000: {  # one a tick
+    1_000: {  # 31 calls an interval, of 32 leases each: those due within the slack join
         "renewals per lock": 1.0,
-        "wake-ups": 2.0,  # for the tick, and for the reply
-        "system calls": 5.0,
-        "script calls": 1.0,
-        "bytes sent": 140.0,
-        "bytes received": 4.4,
-        "Python calls": 95.0,
-        "C calls": 74.0,
+        "wake-ups": 0.062,  # for the tick, and for the reply
+        "system calls": 0.155,
+        "script calls": 0.031,
+        "bytes sent": 53.0,
+        "bytes received": 0.136,
+        "Python calls": 2.36,  # 69 for each script call
+        "C calls": 4.6,  # two of them for each lease
     },
-    10_000: {  # ten a tick
+    10_000: {  # 31 calls an interval, of 320 leases each
         "renewals per lock": 1.0,
-        "wake-ups": 0.2,
-        "system calls": 0.5,
-        "script calls": 0.1,
-        "bytes sent": 60.0,
-        "bytes received": 0.44,
-        "Python calls": 9.5,
-        "C calls": 10.4,
+        "wake-ups": 0.0062,
+        "system calls": 0.0155,
+        "script calls": 0.0031,
+        "bytes sent": 51.0,
+        "bytes received": 0.0136,
+        "Python calls": 0.236,
+        "C calls": 2.44,
     },
 }
 """Of one renewal, by the number of locks that are held, with a timeout of 30 s."""
 
 _ACQUIRE: Figures = {
-    "Python calls of the engine": 122.0,
-    "system calls of the engine": 5.0,  # it wakes and reads the waker, sends, wakes again, receives
-    "random numbers drawn": 1.0,
+    "Python calls of the engine": 67.0,
+    "system calls of the engine": 4.0,  # it sleeps until it is woken, sends, sleeps again, receives
+    "random numbers drawn": 0.01,  # one draw serves 512 tokens
     "turns": 2.0,
     "commands": 1.0,
     "bytes sent": 90.0,
@@ -47,8 +47,8 @@ _ACQUIRE: Figures = {
     "objects that live on": 2.9,  # a lock object, its lease, and a few of the wheel's that many leases share
 }
 _RELEASE: Figures = {
-    "Python calls of the engine": 91.0,
-    "system calls of the engine": 5.0,
+    "Python calls of the engine": 67.0,
+    "system calls of the engine": 4.0,
     "random numbers drawn": 0.0,
     "turns": 2.0,
     "commands": 1.0,
@@ -58,23 +58,23 @@ _RELEASE: Figures = {
 }
 PAIRS: dict[str, tuple[Figures, Figures]] = {
     "thread": (
-        {**_ACQUIRE, "Python calls of the caller": 57.0, "C calls of both": 94.0},
-        {**_RELEASE, "Python calls of the caller": 19.0, "C calls of both": 54.0},
+        {**_ACQUIRE, "Python calls of the caller": 37.0, "C calls of both": 99.0},
+        {**_RELEASE, "Python calls of the caller": 13.0, "C calls of both": 61.0},
     ),
     "task": (  # the event loop is woken by a system call
         {
             **_ACQUIRE,
-            "Python calls of the caller": 72.0,
-            "Python calls of the engine": 123.0,
-            "C calls of both": 96.0,
-            "system calls of the engine": 6.0,
+            "Python calls of the caller": 55.0,
+            "Python calls of the engine": 69.0,
+            "C calls of both": 103.0,
+            "system calls of the engine": 5.0,
         },
         {
             **_RELEASE,
-            "Python calls of the caller": 25.0,
-            "Python calls of the engine": 92.0,
-            "C calls of both": 58.0,
-            "system calls of the engine": 6.0,
+            "Python calls of the caller": 21.0,
+            "Python calls of the engine": 69.0,
+            "C calls of both": 64.0,
+            "system calls of the engine": 5.0,
         },
     ),
 }

@@ -76,9 +76,11 @@ class Situation:
     def once_more(self) -> None:
         """The server does what it was asked for, the connection breaks, and the call is repeated."""
         self.no_reply()
+        connects = self.context.stats().connects
         self.proxy.cut()
         self.proxy.to_client.delay_s = 0.0
-        eventually(lambda: self.idle, RECONNECTED_S)
+        # Idle is the thread also before it has seen the connection break.
+        eventually(lambda: self.context.stats().connects > connects and self.idle, RECONNECTED_S)
 
     def the_end(self) -> None:
         """The context is closed."""
