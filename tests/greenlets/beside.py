@@ -49,7 +49,7 @@ class Beside:
     def _note(self) -> None:
         woken_at = self._woken_at
         woken_at.append(monotonic())
-        if len(woken_at) == woken_at.maxlen and woken_at[-1] - woken_at[0] > _STRETCH_S:
+        if woken_at[-1] - woken_at[0] > _STRETCH_S:  # so long for so many naps, or for fewer at the beginning
             self._starved = True
 
     @property
