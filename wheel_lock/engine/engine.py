@@ -136,10 +136,10 @@ class Engine(EngineState):
 
     def abandon(self, lease: Lease) -> None:
         # Behind the steps of bulk operations: one may be to release it, for a caller that does not wait.
-        self.leases.bulk_turns.do(0, partial(super().abandon, lease))
+        self.leases.bulk_turns.do_behind(partial(super().abandon, lease))
 
     def come_by(self, future: Future[None]) -> None:
-        self.leases.bulk_turns.do(0, partial(super().come_by, future))
+        self.leases.bulk_turns.do_behind(partial(super().come_by, future))
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""

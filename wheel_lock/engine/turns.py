@@ -59,6 +59,13 @@ class BulkTurns:
         """
         self._do(self._others, (leases, step, self._domain))
 
+    def do_behind(self, call: Callable[[], object]) -> None:
+        """Call ``call()`` behind all steps that wait, but for replies: at once if none does."""
+        if self.waiting:
+            self._others.append((0, call, self._domain))
+        else:
+            call()
+
     def do_answer(self, leases: int, step: Callable[[], object], domain: FailureDomain) -> None:
         """Like :meth:`do`, for a step that handles what has been read already, in the failure domain of the request."""
         self._do(self._answers, (leases, step, domain))
