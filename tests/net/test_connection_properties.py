@@ -53,6 +53,9 @@ class Turner:
     def flush_later(self, channel: PipelinedConnection) -> None:
         self.wanted = True
 
+    def first_wait(self) -> bool:
+        return True
+
 
 class SecureSocket:
     """Takes what it is given as a whole or not at all, and wants it again then, as TLS does; some of it may have gone."""
