@@ -289,4 +289,7 @@ def test_the_entries_of_a_tick_are_those_that_are_still_due_then(wheel: Wheel[Ti
     wheel.cancel(crowd[1])
     assert wheel.at(tick) == [crowd[0], *crowd[2:]]
     assert wheel.at(tick - 1) == wheel.at(tick + SLOTS) == []
+    wheel.cancel(crowd[0])
+    wheel.schedule(crowd[0], tick)
+    assert wheel.at(tick) == [*crowd[2:], crowd[0]], "each is there once, though its old place is not searched for"
     assert wheel.rearm(wheel.advance(tick), 2) == [(tick + 2, 3)]

@@ -339,9 +339,11 @@ class Wheel(Generic[E]):
         return len(self._later.get(tick, ())) - self._later_dead.get(tick, 0)
 
     def at(self, tick: int) -> list[E]:
-        """Return the entries due at ``tick``, which has not passed. O(entries of that slot)."""
-        slot = self._near[tick & self._mask] if tick <= self._horizon else self._later.get(tick, [])
-        return [entry for entry in slot if entry.tick == tick]
+        """Return the entries due at ``tick``, which has not passed, each once. O(entries of that slot)."""
+        if tick <= self._horizon:
+            index = tick & self._mask
+            return _living(self._near[index], tick, self._dead(index))
+        return _living(self._later.get(tick, []), tick, self._later_dead.get(tick, 0))
 
     def occupancy(self) -> list[int]:
         """Return the number of entries of each slot, those of later rotations included. O(slots)."""

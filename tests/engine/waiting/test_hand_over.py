@@ -9,7 +9,7 @@ from types import FrameType
 import pytest
 
 from tests.engine.model_server import message
-from tests.engine.rig import BUSY, NIL, NOSCRIPT, OK, Command, array, integer
+from tests.engine.rig import BUSY, NIL, NOSCRIPT, OK, Command, agreement, array, integer
 from tests.engine.waiting_rig import Wait, WaitingRig
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
@@ -220,6 +220,55 @@ def test_a_release_that_is_repeated_wakes_others(rig: WaitingRig) -> None:
     rig.server.one("SET")
     rig.say(integer(3), OK)
     assert waits[0].granted
+
+
+def test_a_quiet_release_of_which_only_the_repetition_is_answered_wakes_others(rig: WaitingRig) -> None:
+    holder, (behind, *others), _ = in_a_row(rig, 3, rivals=1)
+    for wait in others:
+        rig.give_up(wait)
+    assert not wakes(release(rig, holder)[0])
+    rig.give_up(behind)
+    rig.server.take()
+    rig.reconnect(0.1)
+    said = rig.server.take()
+    again = next(command for command in said if command.what == "release")
+    assert wakes(again)
+    rig.say(*[integer(0) if command is again else agreement(command) for command in said])
+    [woken] = [command for command in rig.server.take() if command.what == "PUBLISH"]
+    assert woken.arguments == (CHANNEL, b"0")
+
+
+def test_a_wake_up_that_is_owed_waits_for_a_connection_and_is_sent_until_it_is_answered(rig: WaitingRig) -> None:
+    holder, waits, _ = in_a_row(rig, 3, rivals=1)
+    let_go, acquire = release(rig, holder)
+    assert not wakes(let_go)
+    assert acquire.what == "SET"
+    rig.say(integer(1))
+    rig.be_away()
+    for wait in waits:
+        rig.give_up(wait)
+    rig.connector.refusal = None
+    for _ in range(2):
+        rig.go_on(1.0)
+        [woken] = [command for command in rig.server.take() if command.what == "PUBLISH"]
+        assert woken.arguments == (CHANNEL, b"0")
+        rig.hang_up()
+    rig.go_on(1.0, rig.agree)
+    rig.assert_clean()
+
+
+def test_a_wake_up_that_is_owed_to_a_server_that_stays_away_is_forgotten(rig: WaitingRig) -> None:
+    holder, waits, _ = in_a_row(rig, 3, rivals=1)
+    assert not wakes(release(rig, holder)[0])
+    rig.say(integer(1))
+    rig.be_away()
+    for wait in waits:
+        rig.give_up(wait)
+    rig.go_on(40.0)  # the clean-up of the try lasts as long as what it may have been granted
+    attempts = rig.connector.attempts
+    rig.go_on(15.0)
+    assert rig.connector.attempts == attempts, "nobody connects for its sake any more"
+    assert not rig.engine.router.renewer.node.busy
 
 
 def test_without_room_for_the_acquire_a_release_wakes_others(rig: WaitingRig) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from wheel_lock.engine.future import Future
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.base import CallerRequest, LeaseRequest
+from wheel_lock.engine.requests.base import CallerRequest, LeaseRequest, Query
 from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import Lease
-from wheel_lock.protocol.resp import Reply
+from wheel_lock.lock_types import replies
+from wheel_lock.net.capabilities import SHARDED
+from wheel_lock.protocol.resp import Reply, command
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
@@ -28,6 +30,15 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
         future.set_exception(error)
 
 
+def announce(table: LeaseTable, key: bytes, channel: bytes) -> None:
+    """Wake the waiters of other processes, because the lock with this key has been released quietly.
+
+    Like any request it waits for a connection, and is sent again if that breaks, until the time limit of requests.
+    """
+    publish = b"SPUBLISH" if table.router.shard_of(key).node.capability == SHARDED else b"PUBLISH"
+    Query(table, key, Command(None, 0, 0, command(publish, channel, b"0")), replies.count, Future(noop)).start()
+
+
 class Release(LeaseRequest):
     """The release of one lease. Its future receives None when the key is gone, or LockLost if it was another owner's.
 
@@ -35,7 +46,7 @@ class Release(LeaseRequest):
         quiet: True if its first try need not wake waiters, because an acquire follows it in the same write.
     """
 
-    __slots__ = ("_counts", "_lock_type", "quiet")
+    __slots__ = ("_counts", "_lock_type", "_unheard", "quiet")
 
     may_wait = False
 
@@ -48,6 +59,7 @@ class Release(LeaseRequest):
         self._lock_type = group.lock_type
         self.quiet = False
         self._counts = True  # the reply to the latest try counts listeners
+        self._unheard = False  # an earlier try was quiet
 
     def begin(self, quiet: bool) -> None:
         """Send the release; it wakes no waiters if it is ``quiet``."""
@@ -69,6 +81,7 @@ class Release(LeaseRequest):
         self._counts = not self.quiet
         if self.quiet:
             self.quiet = False
+            self._unheard = True
             return self._lock_type.release_quietly(self.lease)
         return self._lock_type.release(self.lease)
 
@@ -96,6 +109,8 @@ class Release(LeaseRequest):
             self.table.mark_lost([self.lease], outcome)
             self._future.set_exception(LockLost(self.lease.name, outcome))
             return
+        elif self._unheard and outcome is LossReason.KEY_GONE:
+            announce(self.table, self.lease.key, self._lock_type.wake_channel(self.lease.key))
         self.table.release_done([self.lease])
         self._future.set_result(None)
 

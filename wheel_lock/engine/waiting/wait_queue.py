@@ -17,13 +17,12 @@ from functools import partial
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, least_s, node_of
+from wheel_lock.engine.requests.release import announce
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.waiter import IS_OVER, Registry, Waiter
 from wheel_lock.errors import TooManyLocks, copied
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types.base import Contention
-from wheel_lock.net.capabilities import SHARDED
-from wheel_lock.net.connection import BareCommand
 from wheel_lock.net.request_queue import Parking
 from wheel_lock.wheel import WheelEntry
 
@@ -328,10 +327,7 @@ class WaitQueue(BaseWaitQueue):
         """Wake the waiters of other processes now if the last release did not, and no try has followed it."""
         if self._owing:
             self._owing = False
-            node = self._registry.table.router.shard_of(self._key).node
-            if node.connected:
-                publish = b"SPUBLISH" if node.capability == SHARDED else b"PUBLISH"
-                node.send(BareCommand(publish, self.channel, b"0"))
+            announce(self._registry.table, self._key, self.channel)
 
     def on_timeout(self, now: float) -> None:
         """Have the head try: there was no wake-up for a while."""
