@@ -120,7 +120,7 @@ class Limits:
 
 
 class Extras:
-    """What few leases have. Leases that have the same share one object, so it is never changed.
+    """The attributes that few leases have. Leases with equal ones share one object, so it is never changed.
 
     Attributes:
         on_lost: Called once, on the notifier thread, if the lease is lost.

@@ -13,7 +13,7 @@ import pytest
 from tests.support.waiting import eventually
 from wheel_lock.runtime import held_calls
 from wheel_lock.runtime.held_calls import receiver, sender
-from wheel_lock.runtime.waker import EventWaker
+from wheel_lock.runtime.poller import EventWaker
 
 MOST = 16_000
 

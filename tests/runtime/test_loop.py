@@ -20,8 +20,8 @@ import pytest
 from tests.support.background import PATIENCE_S, Background
 from tests.support.timers import Gate, Member, NewTimer, ask, fall_asleep, messages, timer_thread
 from tests.support.waiting import eventually
+from wheel_lock.runtime.poller import EventWaker, SocketWaker, new_waker
 from wheel_lock.runtime.timer import HashedWheelTimer
-from wheel_lock.runtime.waker import EventWaker, SocketWaker, new_waker
 from wheel_lock.testing import ManualClock, settle
 
 

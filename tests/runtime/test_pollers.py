@@ -12,8 +12,16 @@ import pytest
 from tests.support.timers import NewTimer, ask
 from tests.support.waiting import eventually
 from wheel_lock.runtime import loop, native
-from wheel_lock.runtime.poller import BOTH, EpollPoller, Poller, SelectorPoller, new_poller
-from wheel_lock.runtime.waker import EventWaker, SocketWaker, new_waker
+from wheel_lock.runtime.poller import (
+    BOTH,
+    EpollPoller,
+    EventWaker,
+    Poller,
+    SelectorPoller,
+    SocketWaker,
+    new_poller,
+    new_waker,
+)
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 Waker = EventWaker | SocketWaker

@@ -178,7 +178,7 @@ class AsyncFuture(CallerFuture[T]):
         yield  # as asyncio.sleep(0) does
 
     def check(self) -> None:
-        """Resume the task if its result is there, however it got lost on its way; fail it if the timer's thread has ended.
+        """Resume the task if the result is set but was not delivered; fail it if the timer's thread has ended.
 
         On the event loop.
         """

@@ -19,17 +19,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from wheel_lock.runtime import native
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.clock import Clock
 from wheel_lock.runtime.failures import FailureDomain, contain, contain_all, log_failure
 from wheel_lock.runtime.greenlets import SystemThread, new_thread
-from wheel_lock.runtime.members import Flusher, Member
 from wheel_lock.runtime.notifier import GIVEN_UP, NOTIFIER, RUNS
-from wheel_lock.runtime.poller import BOTH, Poller, new_poller
-from wheel_lock.runtime.waker import EventWaker, SocketWaker, new_waker
+from wheel_lock.runtime.poller import BOTH, EventWaker, Poller, SocketWaker, new_poller, new_waker
 from wheel_lock.runtime.weak_registry import WeakRegistry
 from wheel_lock.wheel import TickScale, Wheel
 
@@ -41,6 +39,35 @@ _INBOX_STEP = 16  # messages between two readings of the clock
 _LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
 _LINGER_S = 0.02  # a longer sleep is ended by any change, and the thread sleeps no longer while there are changes
 AWAKE, LONG = -math.inf, math.inf  # in place of the time until which the thread sleeps
+
+
+class Member(Protocol):
+    """A part that runs on a loop's thread and is called at the end of that thread."""
+
+    @property
+    def busy(self) -> bool:
+        """True if the part waits for a reply."""
+        ...
+
+    def thread_died(self) -> None:
+        """End everything: the thread has died, and all alarms are gone."""
+        ...
+
+    def after_fork_in_child(self) -> None:
+        """Drop everything in a forked child: it belongs to the parent."""
+        ...
+
+    def timer_stopped(self) -> None:
+        """End everything: the loop is about to stop for good."""
+        ...
+
+
+class Flusher(FailureDomain, Protocol):
+    """A part that has data to write at the end of a turn."""
+
+    def flush(self) -> None:
+        """Write the data."""
+        ...
 
 
 class _Asleep(NamedTuple):

@@ -1,4 +1,7 @@
-"""Pollers: which sockets are ready, and whether the waker was used. epoll directly where there is one, else a selector.
+"""Pollers: which sockets are ready, and wakers, by which any thread ends a poll.
+
+A poller is an epoll where there is one, else a selector. A waker is an eventfd, else a socket pair, which costs three times
+as much; each round trip of a caller uses it twice.
 
 The loop polls twice for each message and its reply. On an epoll a poll is one call and a dictionary; a selector makes
 lists of named tuples. Its events have no mode for a waker that is never read, which saves a system call for each wake-up.
@@ -6,13 +9,84 @@ lists of named tuples. Its events have no mode for a waker that is never read, w
 
 from __future__ import annotations
 
+import _socket
+import os
 import selectors
 import socket
 from collections.abc import Callable, Mapping
 
 from wheel_lock.runtime import native
 from wheel_lock.runtime.failures import FailureDomain
-from wheel_lock.runtime.waker import EventWaker, SocketWaker
+from wheel_lock.runtime.held_calls import event_writer
+
+
+class SocketWaker:
+    """A waker for systems without eventfd; see :class:`EventWaker`."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = _socket.socketpair()  # below what gevent patches
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def wake(self) -> None:
+        try:
+            self._writer.send(b"\0")
+        except OSError:
+            pass
+
+    def clear(self) -> None:
+        try:
+            self._reader.recv(4096)
+        except OSError:
+            pass
+
+    def __del__(self) -> None:
+        self.close()  # see EventWaker
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+
+class EventWaker:
+    """A waker on an eventfd.
+
+    Attributes:
+        wake: Makes the descriptor readable. From any thread; does nothing if it is readable already.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.wake: Callable[[], object] = event_writer(self._fd)
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable."""
+        return self._fd
+
+    def clear(self) -> None:
+        """Make the descriptor unreadable again."""
+        try:
+            os.eventfd_read(self._fd)
+        except OSError:
+            pass
+
+    def __del__(self) -> None:
+        # Not earlier: a thread that holds a reference may still call wake(), and the number may be reused by then.
+        self.close()
+
+    def close(self) -> None:
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def new_waker() -> EventWaker | SocketWaker:
+    """Return the fastest waker that this system supports."""
+    return EventWaker() if hasattr(os, "eventfd") else SocketWaker()
+
 
 Watch = tuple[Callable[[int], object], FailureDomain | None]
 """The handler of a socket, called with its events as in :mod:`selectors`, and the failure domain of that call."""

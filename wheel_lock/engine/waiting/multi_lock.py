@@ -41,7 +41,7 @@ class MultiLockWaiter(Waiter):
             self.try_once(self._tried, waiting=False)
 
     def prepare(self, tried: Callable[[], object]) -> None:
-        """Nothing: which names it waits for, and in how many calls it tries, may change before the next try."""
+        """Prepare nothing: the name it waits for, and the number of calls of a try, may change before the next try."""
 
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
         if len(leases) > 1 and (len(set(map(node_of, leases))) > 1 or node_of(leases[0]).single_key_mode):

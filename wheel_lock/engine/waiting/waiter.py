@@ -43,7 +43,7 @@ class QueueOfWaiters(Protocol):
 
 
 class FirstWaiter(Protocol):
-    """What makes the first try of a name: a ``Waiter``, or a ``FirstTry`` that nothing unusual has happened to."""
+    """The maker of the first try of a name: a ``Waiter``, or a ``FirstTry``, which becomes one."""
 
     def as_waiter(self) -> Waiter: ...
 
