@@ -59,8 +59,7 @@ def test_a_thousand_forged_wake_ups_cost_a_handful_of_scripts(real: Backend, kin
     waiting = [Background(wait) for _ in range(3)]
     eventually(lambda: context.stats().waiting == 3, LONG_S)
     eventually(lambda: not context._engine.busy, LONG_S)
-    channels = real.view.pubsub_channels("*")
-    assert channels
+    channels = eventually(lambda: real.view.pubsub_channels("*"), LONG_S, "they listen")
     payloads = [b"0", b"x" * 1000, *waiters_of_the_queue(real)]
     before, began = scripts(real), time.monotonic()
     for number in range(FORGED):  # one by one, so that there is time to follow each of them
