@@ -39,7 +39,7 @@ LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
 
 # The same within the engine, where a module may import from those above it here, and from its own package.
 ENGINE_LAYERS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "future", "pacing", "loss_events", "turns"),
+    ("__init__", "future", "pacing", "loss_events"),
     ("state", "interfaces"),
     ("leases",),
     ("requests",),

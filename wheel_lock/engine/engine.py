@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from wheel_lock.engine.future import Future
@@ -114,7 +113,7 @@ class Engine(EngineState):
         if future.done and future.error is None and lease.state is State.EXPORTED:
             self.leases.clean_up([lease])
 
-    def release_many(self, leases: Sequence[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
+    def release_many(self, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
         """Release many; the result of ``future`` has the reasons of those that had been lost."""
         release_many(self.leases, leases, future)
 
@@ -133,13 +132,6 @@ class Engine(EngineState):
     def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Send ``call``; the result of ``future`` is ``read(reply)``."""
         Query(self.leases, name, call, read, future).start()
-
-    def abandon(self, lease: Lease) -> None:
-        # Behind the steps of bulk operations: one may be to release it, for a caller that does not wait.
-        self.leases.bulk_turns.do_behind(partial(super().abandon, lease))
-
-    def come_by(self, future: Future[None]) -> None:
-        self.leases.bulk_turns.do_behind(partial(super().come_by, future))
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""

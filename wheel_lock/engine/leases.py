@@ -13,7 +13,6 @@ from functools import partial
 from wheel_lock.engine.interfaces import LeaseGroup, LeaseListener, PendingSwap, Router, group_of
 from wheel_lock.engine.loss_events import log_illegal
 from wheel_lock.engine.state import EngineState, HeldLeases
-from wheel_lock.engine.turns import BulkTurns
 from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
 from wheel_lock.net.node import Node
@@ -34,7 +33,6 @@ class LeaseTable(HeldLeases):
 
     Attributes:
         router: The router of the engine, which sets it once.
-        bulk_turns: Divides the work of bulk operations among turns.
         listener: Called for leases that end. Set once, by the engine.
         on_ended: Called when leases have ended at the server, too. Set once, by the engine.
         swaps: Swaps whose outcome is not known, by the new lease.
@@ -46,12 +44,10 @@ class LeaseTable(HeldLeases):
 
     def __init__(self, state: EngineState, report_lost: Callable[[Sequence[Lease]], object]) -> None:
         super().__init__(state, report_lost)
-        self.bulk_turns = BulkTurns(state.timer, state)
         self.swaps: dict[Lease, PendingSwap] = {}
 
     def forget(self) -> None:
         super().forget()
-        self.bulk_turns.forget()
         self.swaps.clear()
 
     # -- a lease begins ----------------------------------------------------------------------------------------------

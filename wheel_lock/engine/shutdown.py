@@ -41,20 +41,17 @@ class Shutdown:
         self._router.begin_anew(lambda wakeups: wakeups.close(closed))
         until = timer.now + timeout_s
         hang_up = Future[None](lambda: timer.post(lambda: self._hang_up(until, future), state))
-        sweep = Sweep(self._leases, list(self._leases.held), hang_up)
+        sweep = Sweep(self._leases, self._leases.held, hang_up)
         # Without a connection nothing is released: making one could take longer than ``timeout_s``.
         if state.options.release_on_close and any(node.connected for node in self._router.nodes):
             timer.call_at(until, lambda now: sweep.stop(), state)
-            sweep.begin()
+            sweep.pump()
         else:
             sweep.stop()
 
     def _hang_up(self, until: float, future: Future[None]) -> None:
         """Close the connections as soon as all replies have been read, or the time is up."""
         if future.done:
-            return
-        if self._leases.bulk_turns.waiting:  # a grant that has been read, and is to be released
-            self._leases.bulk_turns.do(0, lambda: self._hang_up(until, future))
             return
         timer, nodes = self._timer, self._router.nodes
         waited_for = next((node for node in nodes if node.awaits_replies), None)
@@ -76,10 +73,8 @@ class Shutdown:
             self._wait_queues.fail(stopped)
             self._leases.mark_lost(list(self._leases.held), LossReason.CONTEXT_CLOSED)
             self._router.begin_anew(lambda wakeups: wakeups.close(stopped))
-        self._leases.bulk_turns.finish()  # while their batches can still be refused
         for node in self._router.nodes:
             node.close(stopped)  # also during a close, which will not get that far any more
-        self._leases.bulk_turns.finish()
 
     def begin_anew(self, reason: LossReason, error: Exception, message: str) -> None:
         """Lose everything for ``reason`` and start empty; requests end with ``error``, waiters with ``message``."""
@@ -97,7 +92,6 @@ class Shutdown:
             guarded(None, step)  # the failure of a step does not prevent the others
         leases.held.clear()
         leases.acquiring = 0
-        leases.bulk_turns.resume()
 
     def retire(self) -> None:
         self._retired = True

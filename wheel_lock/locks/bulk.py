@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +12,7 @@ from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.errors import LockLost, LocksLost, LossReason
-from wheel_lock.lease import NOBODY, Extras, Lease, Owner, State
+from wheel_lock.lease import NOBODY, Extras, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, call_site
 from wheel_lock.options import LockOptions, lock_name, seconds
@@ -61,34 +61,29 @@ class BulkAcquire(Generic[Name, AnyLock]):
         self._new_lock = new_lock
         self._all_or_nothing = all_or_nothing
         self._call_site = call_site() if engine.options.track_acquisitions else None
-        # Loops of Python, here and below: one call of a C function about all names would keep renewals waiting.
-        self._locks: dict[Name, Any] = {name: lock_name(name) for name in names}  # the keys, until the locks are made
+        self._distinct: Mapping[Name, bytes] = {name: lock_name(name) for name in names}
+        self._locks: dict[Name, AnyLock] = {}
         self._bulk = AcquireMany(engine.leases, options, future, all_or_nothing)
 
     def submit(self) -> Iterator[None]:
         """Make the locks and submit their leases part by part, so that the server works on one while the next is made."""
-        engine, options, locks = self._engine, self._options, self._locks
+        engine, options = self._engine, self._options
         group = engine.group(b"", EXCLUSIVE, options)
-        engine.submit(partial(self._bulk.begin, len(locks), self._limit_s))
-        tokens = new_tokens()
-        owner: Owner | None = None
-        extras = Extras()
-        leases: list[Lease] = []
-        for name, key in locks.items():
-            locks[name] = lock = self._new_lock(name)
-            if owner is None:
-                owner = lock._caller() if options.thread_local else NOBODY
-                extras = Extras(lock._loss_callback(), self._call_site)
-            if not engine.router.stable:
-                group = engine.group(key, EXCLUSIVE, options)
-            lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner)
-            lease.extras = extras
-            leases.append(lease)
-            if len(leases) == _PART:
-                engine.submit(partial(self._bulk.add, leases))
-                yield
-                leases = []
-        if leases:
+        engine.submit(partial(self._bulk.begin, len(self._distinct), self._limit_s))
+        tokens, left = new_tokens(), iter(self._distinct.items())
+        owner, extras = None, None
+        while part := list(itertools.islice(left, _PART)):
+            leases: list[Lease] = []
+            for name, key in part:
+                self._locks[name] = lock = self._new_lock(name)
+                if owner is None or extras is None:
+                    owner = lock._caller() if options.thread_local else NOBODY
+                    extras = Extras(lock._loss_callback(), self._call_site)
+                if not engine.router.stable:
+                    group = engine.group(key, EXCLUSIVE, options)
+                lock._lease = lease = Lease(name, lease_args(key, next(tokens)), group, owner)
+                lease.extras = extras
+                leases.append(lease)
             engine.submit(partial(self._bulk.add, leases))
             yield
         engine.submit(self._bulk.seal)
@@ -99,15 +94,14 @@ class BulkAcquire(Generic[Name, AnyLock]):
 
     def outcome(self) -> dict[Name, AnyLock | None]:
         """Return the lock of each name, or None if that was not acquired."""
-        locks, refused = self._locks, False
-        for name, lock in locks.items():
+        outcome: dict[Name, AnyLock | None] = dict(self._locks)
+        for name, lock in self._locks.items():
             lease = lock._lease
             if lease is None or lease.state is State.REFUSED:
-                refused = True
-                locks[name] = None
-        if refused and self._all_or_nothing:
-            return {name: None for name in locks}  # noqa: C420  # see __init__
-        return locks
+                outcome[name] = None
+        if self._all_or_nothing and None in outcome.values():
+            return dict.fromkeys(outcome)
+        return outcome
 
 
 def raise_if_any(lost: dict[str | bytes, LossReason], engine: LockEngine) -> None:
@@ -129,7 +123,7 @@ def read_all(locks: Iterable[BaseLock | None], given: list[Any]) -> list[BaseLoc
 
 
 def let_go_of(
-    engine: Engine, locks: Iterable[BaseLock | None], given: list[Any], leases: Sequence[Lease] | None
+    engine: Engine, locks: Iterable[BaseLock | None], given: list[Any], leases: Iterable[Lease] | None
 ) -> None:
     """Complete an interrupted release of ``locks`` without waiting. Nothing is released if reading them was interrupted.
 

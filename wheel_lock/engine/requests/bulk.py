@@ -1,23 +1,19 @@
 """Bulk operations, divided into batches of one script call each.
 
 A few batches are in flight at a time at each node, so a million locks neither fill the memory nor delay renewals, and a
-node that does not answer delays only its own batches. No turn handles more than a few batches (``BulkTurns``): whatever
-grows with the number of leases is divided into steps.
+node that does not answer delays only its own batches.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest, node_of
-from wheel_lock.engine.turns import LEASES_A_STEP
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.net.node import Node
@@ -26,21 +22,15 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
 
 BATCHES_IN_FLIGHT = 8  # enough to keep the server busy, few enough to let renewals in between
-_KEPT = 1 << 14  # leases that a backlog may keep although they have been taken out
-
-
-def steps_of(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
-    """Divide ``leases`` into as many as one step handles."""
-    return (leases[start : start + LEASES_A_STEP] for start in range(0, len(leases), LEASES_A_STEP))
 
 
 class NodeBacklog:
     """The leases of a bulk operation at one node.
 
     Attributes:
-        leases: The leases, but for some that have been taken out.
-        next: The number of leases in ``leases`` that have been taken out.
-        in_flight: The number of batches that are not answered, or whose reply waits for its step.
+        leases: All leases.
+        next: The number of leases that have been taken out.
+        in_flight: The number of batches in flight.
         stopped: True if no more batches are to be taken out.
     """
 
@@ -64,20 +54,14 @@ class NodeBacklog:
         span = self.leases[self.next : self.next + self.node.batch_size]
         _, of_one_group = next(itertools.groupby(span, key=group_of))
         taken = list(of_one_group)
-        self._taken(len(taken))
+        self.next += len(taken)
         return taken
 
-    def take_some(self, most: int) -> list[Lease]:
-        """Take out up to ``most`` leases that no batch has been made of."""
-        some = self.leases[self.next : self.next + most]
-        self._taken(len(some))
-        return some
-
-    def _taken(self, number: int) -> None:
-        self.next += number
-        if self.next >= _KEPT or self.next == len(self.leases):
-            del self.leases[: self.next]  # the garbage collector, too, walks all that is kept
-            self.next = 0
+    def take_remaining(self) -> list[Lease]:
+        """Take out all leases that no batch has been made of."""
+        remaining = self.leases[self.next :]
+        self.next = len(self.leases)
+        return remaining
 
 
 class BulkBatch(CallerRequest):
@@ -111,9 +95,8 @@ class BulkBatch(CallerRequest):
         codes = ("READONLY", "CLUSTERDOWN") if self.repeatable else ("READONLY",)
         errors = [error for error in failed.values() if isinstance(error, ServerError) and error.code in codes]
         if not errors or not self.redirect(errors[0]):
-            self.finish()  # its time limit ends now, and it counts as in flight until its step
-            turns = self._bulk.table.bulk_turns
-            turns.do_answer(len(self.leases), partial(self._bulk.batch_answered, self, failed), self)
+            self.finish()
+            self._bulk.batch_done(self, failed)
 
     @property
     def may_wait(self) -> bool:
@@ -142,42 +125,38 @@ class BulkOperation:
     may_wait = False  # batches wait for room in a full connection
     releases = False  # batches count as awaited after their call has ended, because other owners wait for the locks
 
-    def __init__(self, table: LeaseTable, future: Future[Any]) -> None:
+    def __init__(self, table: LeaseTable, leases: Iterable[Lease], future: Future[Any]) -> None:
         self.table = table
         self._future = future
         self._backlogs: dict[Node, NodeBacklog] = {}
-        self._early: deque[Sequence[Lease]] = deque()  # put in, and not assigned to nodes yet
-        self._sealed = False  # all leases have been put in
+        self._early: list[Lease] = []  # put in before a slot map says which node they live on
+        self._sealed = True  # all leases have been put in
         self._in_flight: set[BulkBatch] = set()
         self._stopped = False
-        self._ending = False
+        self.put(leases)
 
-    def put(self, leases: Sequence[Lease]) -> None:
-        """Add leases, which are kept as they are until a batch is made of them."""
+    def put(self, leases: Iterable[Lease]) -> None:
+        """Add leases."""
         router = self.table.router
         if router.stable:
             self._backlog_of(router.shards[0].node).leases.extend(leases)
-            return
-        assigning = bool(self._early)
-        self._early.extend(steps_of(leases))
-        if assigning:
-            return  # each step is followed by the next
-        if router.known or self.table.state.closed:
-            self._assign_early()
+        elif router.known or self.table.state.closed:
+            self._assign(leases)
         else:
+            self._early.extend(leases)
             router.when_known(self._assign_early)
+
+    def _assign(self, leases: Iterable[Lease]) -> None:
+        for lease in leases:
+            self.table.router.assign(lease)
+            self._backlog_of(node_of(lease)).leases.append(lease)
 
     def _assign_early(self) -> None:
         """Assign leases to nodes by the slot map; if none has been received, the nodes redirect call by call."""
-        if self._early:
-            self.table.bulk_turns.do(LEASES_A_STEP, self._assign_some)
-
-    def _assign_some(self) -> None:
-        for lease in self._early.popleft() if self._early else ():
-            self.table.router.assign(lease)
-            self._backlog_of(node_of(lease)).leases.append(lease)
-        self.pump()
-        self._assign_early()
+        early, self._early = self._early, []
+        self._assign(early)
+        if early:
+            self.pump()
 
     def _backlog_of(self, node: Node) -> NodeBacklog:
         backlog = self._backlogs.get(node)
@@ -187,28 +166,15 @@ class BulkOperation:
 
     def pump(self) -> None:
         """Send as many batches as may be in flight; finish when none is left."""
+        if self._early and not self._stopped:
+            return
         for backlog in self._backlogs.values():
             while not self._stopped and backlog.may_send:
                 leases = backlog.take()
                 self.begin_batch(leases)
                 self._start(leases, backlog)
-        if not self._in_flight and (self._stopped or (self._sealed and not self._early)):
-            self.end()
-
-    def end(self) -> None:
-        """Drop all leases that no batch has been made of, and finish."""
-        if not self._ending:
-            self._ending = True
-            self._drop_some()
-
-    def _drop_some(self) -> None:
-        remaining = self._take_some()
-        if not remaining:
-            self._ending = False
+        if not self._in_flight and (self._sealed or self._stopped):
             self.finished()
-            return
-        self.drop(remaining)
-        self.table.bulk_turns.do(len(remaining), self._drop_some)
 
     def _start(self, leases: Sequence[Lease], backlog: NodeBacklog) -> None:
         batch = BulkBatch(self, leases, backlog)
@@ -221,11 +187,10 @@ class BulkOperation:
             self._in_flight.remove(batch)
             batch.backlog.in_flight -= 1
 
-    def _take_some(self) -> Sequence[Lease]:
-        """Take out some leases that no batch has been made of; none is left if that is empty."""
-        if self._early:
-            return self._early.popleft()
-        return next(filter(None, (backlog.take_some(LEASES_A_STEP) for backlog in self._backlogs.values())), ())
+    def take_remaining(self) -> list[Lease]:
+        """Take out all leases that no batch has been made of."""
+        early, self._early = self._early, []
+        return [*early, *[lease for backlog in self._backlogs.values() for lease in backlog.take_remaining()]]
 
     def node_on(self, shard: Shard) -> Node:
         """Return the node for a batch: the shard's connection for acquires, or the other one."""
@@ -241,11 +206,6 @@ class BulkOperation:
     def needs(self, leases: Sequence[Lease]) -> frozenset[str]:
         """Return the commands that the user must be allowed to call, or a batch is refused."""
         return frozenset()
-
-    def batch_answered(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
-        """Handle the reply to one batch, unless it has been given up since that was read."""
-        if batch in self._in_flight:
-            self.batch_done(batch, failed)
 
     def batch_done(self, batch: BulkBatch, failed: dict[int, int | ServerError]) -> None:
         """Handle the outcome of one batch, and go on."""
@@ -279,10 +239,6 @@ class BulkOperation:
 
     def miss(self, batch: BulkBatch, error: WheelLockError) -> None:
         """Handle a batch without an outcome."""
-        raise NotImplementedError
-
-    def drop(self, leases: Sequence[Lease]) -> None:
-        """End leases that no batch has been made of: the operation has stopped."""
         raise NotImplementedError
 
     def finished(self) -> None:

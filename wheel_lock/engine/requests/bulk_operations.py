@@ -16,7 +16,7 @@ from wheel_lock.engine.requests.base import (
     no_answer,
     refused_by_server,
 )
-from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation, steps_of
+from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
 from wheel_lock.errors import ContextClosed, LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
 from wheel_lock.net.node import Node
@@ -39,7 +39,8 @@ class AcquireMany(BulkOperation):
     def __init__(
         self, table: LeaseTable, options: LockOptions, future: Future[None], all_or_nothing: bool = False
     ) -> None:
-        super().__init__(table, future)
+        super().__init__(table, (), future)
+        self._sealed = False
         self._all_or_nothing = all_or_nothing
         self._places = 0  # the number of leases that LeaseTable.acquiring still counts
         self._options = options
@@ -56,10 +57,7 @@ class AcquireMany(BulkOperation):
         if replicas is None or len(failed) == len(batch.leases):
             super().batch_done(batch, failed)
         else:
-            turns, size = self.table.bulk_turns, len(batch.leases)
-            replicas.confirm(
-                lambda error: turns.do_answer(size, partial(self._replicated, batch, failed, error), batch)
-            )
+            replicas.confirm(partial(self._replicated, batch, failed))
 
     def _replicated(self, batch: BulkBatch, failed: dict[int, int | ServerError], error: WheelLockError | None) -> None:
         if batch not in self._in_flight:
@@ -107,10 +105,8 @@ class AcquireMany(BulkOperation):
         self._stopped = True
         self._error = self._error or error
 
-    def drop(self, leases: Sequence[Lease]) -> None:
-        self.table.reject(leases, False)
-
     def finished(self) -> None:
+        self.table.reject(self.take_remaining(), False)
         self._give_places_back(self._places)
         if self._error is not None:
             self._undo()
@@ -131,9 +127,7 @@ class AcquireMany(BulkOperation):
             timer = self.table.timer
             limit_s = max(limit_s, max(map(least_s, self.table.router.nodes)))
             until = timer.now + limit_s + timer.scale.tick_s
-            # Behind the replies that have been read by then, as if they had been handled at once.
-            turns, state = self.table.bulk_turns, self.table.state
-            timer.call_at(until, lambda now: turns.do_answer(0, partial(self._on_timeout, limit_s), state), state)
+            timer.call_at(until, lambda now: self._on_timeout(limit_s), self.table.state)
         refusal = self.table.admission_error(None, expected)
         if refusal is not None:
             self._stop(refusal)
@@ -167,7 +161,7 @@ class AcquireMany(BulkOperation):
             batch.finish()
             self.miss(batch, error)
         self._stop(error)
-        self.end()
+        self.finished()
 
     def seal(self) -> None:
         """Declare that all leases have been added."""
@@ -181,12 +175,13 @@ class AcquireMany(BulkOperation):
             batch.finish()
             self.miss(batch, WheelLockError("given up"))
         self._in_flight.clear()
-        self.end()
+        self.finished()
         self._undo()
 
     def _undo(self, then: Callable[[], object] = noop) -> None:
-        granted, self._granted = self._granted, []
-        release_many(self.table, granted, Future(then))  # but for those that have ended since
+        granted = [lease for lease in self._granted if lease.state <= State.EXTENDING]
+        self._granted.clear()
+        release_many(self.table, granted, Future(then))
 
 
 class ReleaseMany(BulkOperation):
@@ -194,27 +189,12 @@ class ReleaseMany(BulkOperation):
 
     releases = True
 
-    def __init__(self, table: LeaseTable, future: Future[dict[str | bytes, LossReason]]) -> None:
-        super().__init__(table, future)
+    def __init__(
+        self, table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]
+    ) -> None:
+        super().__init__(table, leases, future)
         self.losses: dict[str | bytes, LossReason] = {}
         self._error: WheelLockError | None = None
-
-    def begin(self, leases: Sequence[Lease]) -> None:
-        """End the renewal of some leases, and send as many batches as may be in flight."""
-        begun: list[Lease] = []
-        for lease in leases:
-            error = self.table.begin_release(lease)
-            if error is None:
-                begun.append(lease)
-            elif isinstance(error, LockLost):
-                self.losses[lease.name] = error.reason
-        self.put(begun)
-        self.pump()
-
-    def seal(self) -> None:
-        """Declare that the renewal of all leases has ended."""
-        self._sealed = True
-        self.pump()
 
     def call(self, leases: Sequence[Lease]) -> Command:
         return group_of(leases[0]).lock_type.release_many(leases)
@@ -248,36 +228,24 @@ class ReleaseMany(BulkOperation):
         if not isinstance(error, LockServerError):
             batch.backlog.stopped = True  # a server that does not answer gets no more batches
 
-    def drop(self, leases: Sequence[Lease]) -> None:
-        self.table.release_unknown(leases)
-
     def finished(self) -> None:
+        self.table.release_unknown(self.take_remaining())
         if self._error is not None:
             self._future.set_exception(self._error)
         else:
             self._future.set_result(self.losses)
 
 
-def release_many(table: LeaseTable, leases: Sequence[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
+def release_many(table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
     """Release many leases; ``future`` receives the loss reasons of those that were not held any more."""
-    bulk = ReleaseMany(table, future)
-    table.bulk_turns.do_all(leases, bulk.begin)
-    table.bulk_turns.do(0, bulk.seal)
+    ends = [(lease, table.begin_release(lease)) for lease in leases]
+    bulk = ReleaseMany(table, [lease for lease, error in ends if error is None], future)
+    bulk.losses = {lease.name: error.reason for lease, error in ends if isinstance(error, LockLost)}
+    bulk.pump()
 
 
 class Sweep(BulkOperation):
     """End all leases when a context is closed: batch by batch they are marked lost, and released at the server."""
-
-    def __init__(self, table: LeaseTable, leases: Sequence[Lease], future: Future[None]) -> None:
-        super().__init__(table, future)
-        self._leases = leases
-
-    def begin(self) -> None:
-        """Send as many batches as may be in flight."""
-        leases, self._leases = self._leases, ()
-        self._sealed = True
-        self.put(leases)
-        self.pump()
 
     def call(self, leases: Sequence[Lease]) -> Command:
         return group_of(leases[0]).lock_type.release_many(leases)
@@ -298,12 +266,8 @@ class Sweep(BulkOperation):
     def stop(self) -> None:
         """Send no more batches: the time limit has passed."""
         self._stopped = True
-        self._early.extend(steps_of(self._leases))
-        self._leases = ()
-        self.end()
-
-    def drop(self, leases: Sequence[Lease]) -> None:
-        self._lose(leases)
+        self.finished()
 
     def finished(self) -> None:
+        self._lose(self.take_remaining())
         self._future.set_result(None)
