@@ -8,7 +8,7 @@ from typing import Protocol
 from wheel_lock.engine.interfaces import LeaseGroup, Shard
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.outages import Outage
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, Request, batch_call
+from wheel_lock.engine.requests.base import Request, batch_call
 from wheel_lock.lease import HELD, RENEWING, Event, Lease
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.protocol.resp import Reply, exceptions, int_arg
@@ -146,18 +146,7 @@ class Batch(Request):
         drained: bool,
         verified: Callback | None,
     ) -> None:
-        # Not through super(): with few leases in a batch, calls are what it costs.
-        self.tick = -1
-        self.group = REQUEST_TIMEOUTS
-        self.table = renewer.table
-        self.timer = timer = renewer.table.timer
-        self.node = renewer.node
-        self.sent_asking = False
-        self.declared = False
-        self.finished = False
-        self.use_eval = False
-        self.attempts = 0
-        self.sent_at = timer.now
+        super().__init__(renewer.table, renewer.node)
         self._renewer = renewer
         self.params = params
         self.leases = leases

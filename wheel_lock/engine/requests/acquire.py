@@ -270,27 +270,13 @@ class Acquire(CallerRequest):
                 release_many(self.table, kept, Future(noop))
 
 
-class PreparedAcquire(Acquire):
-    """A try for one lock whose bytes, if it is a plain command, are made together with it: some time before it is sent."""
+class PlainAcquire(Acquire):
+    """One try to acquire one lock, which is sent as a plain command where the lock type has one."""
 
-    __slots__ = ("_first",)
+    __slots__ = ()
 
-    def __init__(
-        self,
-        table: LeaseTable,
-        leases: Sequence[Lease],
-        options: LockOptions,
-        future: Future[bool],
-        *,
-        waiter_ttl_ms: int = 0,
-    ) -> None:
-        super().__init__(table, leases, options, future, waiter_ttl_ms=waiter_ttl_ms)
-        self._first = None if waiter_ttl_ms else self._lock_type.plain_try(leases[0], group_of(leases[0]).ttl)
-
-    def encode(self, capability: int) -> bytes:
-        if self.attempts == 0 and self._first is not None:
-            self.sent_at = self.timer.now
-            self.declared = True
-            self.attempts = 1
-            return self._first
-        return super().encode(capability)
+    def encode_first(self, capability: int) -> bytes | None:
+        if self._waiter_ttl_ms:
+            return None
+        lease = self.leases[0]
+        return self._lock_type.plain_try(lease, lease.group.ttl)  # type: ignore[attr-defined]

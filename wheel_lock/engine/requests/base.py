@@ -120,12 +120,20 @@ class Request(WheelEntry):
     def encode(self, capability: int) -> bytes:
         """Return the bytes to send, and set ``sent_at`` before they exist."""
         self.sent_at = self.timer.now
+        if self.attempts == 0 and (data := self.encode_first(capability)) is not None:
+            self.declared = True
+            self.attempts = 1
+            return data
         call = self.call()
         if self.node.declares:
             call = call.declared()  # so a cluster's node that does not own the key names the one that does
         self.declared = call.keys > 0 or call.script is None
         self.attempts += 1
         return call.encode(capability, self.use_eval)
+
+    def encode_first(self, capability: int) -> bytes | None:
+        """Return the first try, encoded, if it names its keys and can be made in one step; None to encode ``call()``."""
+        return None
 
     def on_reply(self, reply: Reply) -> None:
         """Handle the reply. Raises MalformedReply, with nothing changed, if it is malformed."""

@@ -66,16 +66,11 @@ class Release(LeaseRequest):
         self.quiet = quiet
         self.start()
 
-    def encode(self, capability: int) -> bytes:
-        if self.attempts == 0 and not self.quiet:
-            data = self._lock_type.keyed_release(self.lease, capability)
-            if data is not None:
-                self._counts = True
-                self.sent_at = self.timer.now
-                self.declared = True
-                self.attempts = 1
-                return data
-        return super().encode(capability)
+    def encode_first(self, capability: int) -> bytes | None:
+        if self.quiet:
+            return None
+        self._counts = True
+        return self._lock_type.keyed_release(self.lease, capability)
 
     def call(self) -> Command:
         self._counts = not self.quiet

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseGroup
-from wheel_lock.engine.requests.acquire import Acquire
+from wheel_lock.engine.requests.acquire import PlainAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.errors import WheelLockError
@@ -18,7 +18,7 @@ from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import contain
 
 
-class FirstTry(Acquire):
+class FirstTry(PlainAcquire):
     """One caller's wait for one lock, and its first try, which is usually granted: it completes the caller's future itself.
 
     On everything else a ``Waiter`` takes over: a queue for the name or another first try of it, a limit of the context, a
@@ -108,17 +108,6 @@ class FirstTry(Acquire):
             self._waiter = waiter  # last: after a failure in here the next caller begins anew
         return waiter
 
-    def encode(self, capability: int) -> bytes:
-        if self.attempts == 0:
-            lease = self.leases[0]
-            data = self._lock_type.plain_try(lease, lease.group.ttl)  # type: ignore[attr-defined]
-            if data is not None:
-                self.sent_at = self.timer.now
-                self.declared = True
-                self.attempts = 1
-                return data
-        return super().encode(capability)
-
     def on_reply(self, reply: Reply) -> None:
         if self._waiter is None and self.attempts == 1 and not self.finished and not isinstance(reply, ServerError):
             fence = self._lock_type.parse_acquire(reply, again=False, waiting=False)
@@ -143,7 +132,7 @@ class FirstTry(Acquire):
         in_flight = self._registry.in_flight
         if in_flight.get(self.queue_key) is self:
             del in_flight[self.queue_key]
-        Acquire.finish(self)
+        super().finish()
 
     def give_up(self) -> None:
         """End the wait of a caller that does not wait any more: undo what was granted, or may have been."""

@@ -261,21 +261,21 @@ class WaitQueue(BaseWaitQueue):
     def on_subscribed(self, holds: bool) -> None:
         """Try once more when a subscription is confirmed: earlier messages had no listener."""
         super().on_subscribed(holds)
-        if not holds or not self._waiters or self._yielding or self._pace.paused or self.held_here:
-            return
-        if self._trying is not None:
-            self._called = True
-        else:
-            self._follow_wakeup(self, self._pace, self._try)
+        if holds:
+            self._heed(self._try)
 
     def on_message(self, message: bytes) -> None:
         """Have the head try: a message says that the lock is free. Any user who may publish can have sent it."""
+        self._heed(self._try_woken)
+
+    def _heed(self, attempt: Callable[[], object]) -> None:
+        """Make an attempt, unless the lock is known to be held by this process or a try is in flight."""
         if not self._waiters or self._yielding or self._pace.paused or (self.holder is not None and self.held_here):
             return
         if self._trying is not None:
             self._called = True
         else:
-            self._follow_wakeup(self, self._pace, self._try_woken)
+            self._follow_wakeup(self, self._pace, attempt)
 
     def granted_to(self, lease: Lease) -> None:
         if not self._shared:

@@ -11,7 +11,7 @@ from typing import Protocol
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
-from wheel_lock.engine.requests.acquire import Acquire, PreparedAcquire
+from wheel_lock.engine.requests.acquire import Acquire, PlainAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, acquiring_node_of, least_s, no_answer
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.state import EngineState
@@ -215,9 +215,7 @@ class Waiter(WheelEntry):
         else:
             request = None
         if request is None:
-            future: Future[bool] = Future(partial(guarded, self, tried))
-            leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
-            request = self._new_request(leases, future, self._waiter_ttl_ms if waiting else 0)
+            request = self._new_try(tried, waiting)
         self._request = request
         request.caller_until = self.until
         if self._blocking:
@@ -232,18 +230,20 @@ class Waiter(WheelEntry):
         ``tried`` must mean the same as here.
         """
         if self._prepared is None:
-            future: Future[bool] = Future(partial(guarded, self, tried))
-            leases = [self._another(lease) for lease in self._template]
-            waiter_ttl_ms = self._waiter_ttl_ms if self.lock_type.registers_waiters else 0
-            self._prepared = self._new_request(leases, future, waiter_ttl_ms)
+            self._prepared = self._new_try(tried, self.lock_type.registers_waiters)
 
     def _fits(self, prepared: Acquire) -> bool:
         """Return whether a prepared try is still for the node on which its name lives."""
         group = group_of(prepared.lease)
         return self.table.router.group_of(group, self.key) is group
 
+    def _new_try(self, tried: Callable[[], object], waiting: bool) -> Acquire:
+        future: Future[bool] = Future(partial(guarded, self, tried))
+        leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
+        return self._new_request(leases, future, self._waiter_ttl_ms if waiting else 0)
+
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
-        return PreparedAcquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
+        return PlainAcquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
 
     def _another(self, first: Lease) -> Lease:
         wire = first.lease_args
