@@ -113,6 +113,23 @@ def test_a_prepared_try_is_made_anew_where_names_move(rig: WaitingRig) -> None:
     assert wait.lease.group is elsewhere
 
 
+def test_a_try_that_is_prepared_before_the_first_one_has_leases_of_its_own(rig: WaitingRig) -> None:
+    ahead = rig.wait_first("a", 30.0, blocking_timeout=1.0)
+    behind = rig.wait("a", 30.0)
+    rig.go_on(1.2, rig.be_taken())
+    assert ahead.refused, "and for the next of the queue, which has not tried yet, a try is prepared"
+    looks: list[Command] = []
+    while not looks:
+        rig.go_on(0.5)
+        looks = rig.refuse(30_000)
+    rig.wake("a")
+    woken = rig.server.one("SET")
+    assert woken.pairs[0][1] != looks[0].pairs[0][1], "a refused token is not used again"
+    rig.say(OK)
+    assert behind.granted
+    rig.assert_clean()
+
+
 # Tries after a wake-up
 
 

@@ -215,7 +215,8 @@ class Waiter(WheelEntry):
         else:
             request = None
         if request is None:
-            request = self._new_try(tried, waiting)
+            leases = self._template if self._attempts == 0 else self._other_leases()
+            request = self._new_try(leases, tried, waiting)
         self._request = request
         request.caller_until = self.until
         if self._blocking:
@@ -230,20 +231,23 @@ class Waiter(WheelEntry):
         ``tried`` must mean the same as here.
         """
         if self._prepared is None:
-            self._prepared = self._new_try(tried, self.lock_type.registers_waiters)
+            # Never the leases of the first try, which may be sent before this one.
+            self._prepared = self._new_try(self._other_leases(), tried, self.lock_type.registers_waiters)
 
     def _fits(self, prepared: Acquire) -> bool:
         """Return whether a prepared try is still for the node on which its name lives."""
         group = group_of(prepared.lease)
         return self.table.router.group_of(group, self.key) is group
 
-    def _new_try(self, tried: Callable[[], object], waiting: bool) -> Acquire:
+    def _new_try(self, leases: Sequence[Lease], tried: Callable[[], object], waiting: bool) -> Acquire:
         future: Future[bool] = Future(partial(guarded, self, tried))
-        leases = self._template if self._attempts == 0 else [self._another(lease) for lease in self._template]
         return self._new_request(leases, future, self._waiter_ttl_ms if waiting else 0)
 
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
         return PlainAcquire(self.table, leases, self.options, future, waiter_ttl_ms=waiter_ttl_ms)
+
+    def _other_leases(self) -> Sequence[Lease]:
+        return [self._another(lease) for lease in self._template]
 
     def _another(self, first: Lease) -> Lease:
         wire = first.lease_args
