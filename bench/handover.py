@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from bench.workers import Worker, serve
+from bench.workers import Worker, python, serve
 from tests.support.redis_server import RedisServer
 from wheel_lock import LockContext
 
@@ -91,7 +91,7 @@ class Players:
     """Two processes that hand the lock of one rival over to each other."""
 
     def __init__(self, rival: str, url: str, stack: ExitStack) -> None:
-        self._players = [stack.enter_context(Worker("bench.handover", rival, url)) for _ in range(2)]
+        self._players = [stack.enter_context(Worker(python("bench.handover", rival, url))) for _ in range(2)]
 
     def ready(self) -> None:
         """Wait until both have connected."""

@@ -28,7 +28,7 @@ import redis
 
 from bench import page
 from bench.pairs import TASKS, THREADS, TIMEOUT_S, on_tasks, on_threads, pairs
-from bench.workers import Worker, cpu_s, serve
+from bench.workers import Worker, cpu_s, python, serve
 from tests.support.redis_server import RedisServer
 from wheel_lock import LockContext
 
@@ -152,7 +152,7 @@ class Parts(NamedTuple):
 def look(kind: str, number: int) -> Parts:
     """Return what one pair, or one renewal, costs."""
     unit = "renewed" if kind == "held" else "pairs"
-    with RedisServer() as server, Worker("bench.parts", "worker", kind, server.port, number) as worker:
+    with RedisServer() as server, Worker(python("bench.parts", "worker", kind, server.port, number)) as worker:
         worker.answer()
         client: Any = server.client()
         with counted_system_calls(worker.pid) as counted:

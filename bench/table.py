@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from bench import page
 from bench.handover import Players
-from bench.workers import Worker, cpu_s
+from bench.workers import Worker, cpu_s, python
 from tests.support.redis_server import RedisServer
 
 Values = dict[str, float]
@@ -84,7 +84,7 @@ def renewals(held: int, held_by_rival: int, most_calls: int, scale: Scale) -> Ge
         sides = {}
         for side, locks in (("ours", held), ("rival", held_by_rival)):
             server = stack.enter_context(RedisServer())
-            worker = Worker("bench.holding", side, server.port, locks, scale.timeout_s, most_calls)
+            worker = Worker(python("bench.holding", side, server.port, locks, scale.timeout_s, most_calls))
             sides[side] = stack.enter_context(worker), server
         for worker, _ in sides.values():
             worker.answer()
@@ -113,7 +113,7 @@ def _per_renewal(before: Values, after: Values) -> Values:
 def pairs(mode: str, scale: Scale) -> Generator[Round, None, None]:
     """Both sides work in short turns in one process."""
     while True:
-        with RedisServer() as server, Worker("bench.pairs", mode, server.port, scale.pairs_s) as worker:
+        with RedisServer() as server, Worker(python("bench.pairs", mode, server.port, scale.pairs_s)) as worker:
             worker.answer()
             yield worker.ask()
 
@@ -133,7 +133,7 @@ def bulk_lag(scale: Scale) -> Generator[Round, None, None]:
     """No rival: redis-py holds nothing while it sends a pipeline."""
     while True:
         arguments = scale.bulk_held, scale.bulk, scale.timeout_s
-        with RedisServer() as server, Worker("bench.bulk", server.port, *arguments) as worker:
+        with RedisServer() as server, Worker(python("bench.bulk", server.port, *arguments)) as worker:
             worker.answer()
             yield {"ours": worker.ask()}
 
@@ -143,7 +143,7 @@ def timers(line: str, together: bool, scale: Scale) -> Generator[Round, None, No
     with ExitStack() as stack:
         sides = {}
         for side in ("ours", "rival"):
-            sides[side] = stack.enter_context(Worker("bench.timers", side, scale.timers, scale.due_s))
+            sides[side] = stack.enter_context(Worker(python("bench.timers", side, scale.timers, scale.due_s)))
             sides[side].answer()
         while True:
             if together:

@@ -12,7 +12,7 @@ import pytest
 
 from bench import page, parts, table
 from bench.table import Figure, Round, Row, Scale
-from bench.workers import Worker
+from bench.workers import Worker, python
 from tests.support.redis_server import require_redis_server
 
 TINY = Scale(
@@ -128,13 +128,13 @@ def test_a_page_keeps_what_is_around_the_table(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_or_silent_is_reported() -> None:
-    with Worker("bench.timers", "rival", 10, 60) as worker:
+    with Worker(python("bench.timers", "rival", 10, 60)) as worker:
         worker.answer()
         os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(RuntimeError, match=r"bench\.timers: ended with -9"):
             worker.ask("calls")
     with (
-        Worker("bench.timers", "rival", 10, 60, patience_s=0.0) as worker,
+        Worker(python("bench.timers", "rival", 10, 60), patience_s=0.0) as worker,
         pytest.raises(RuntimeError, match=r"bench\.timers: no answer in 0 s"),
     ):
         worker.answer()

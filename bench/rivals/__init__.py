@@ -1,0 +1,74 @@
+"""What locks can be kept with besides wheel_lock: one class or small program for each, started as workers.
+
+To add one in Python: a module here with a subclass of ``Implementation``, and a line in ``_MODULES``. To add one in another
+language: a program that speaks the workers' protocol (``bench/rivals/worker.py`` has its modes), and a line in ``PEERS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+
+from bench.rivals.implementation import Implementation
+from bench.workers import python
+
+_MODULES = {
+    "wheel_lock": "bench.rivals.wheel:WheelLock",
+    "redis-py-pipeline": "bench.rivals.redis_py_loop:PipelineLoop",
+}
+
+
+def _load(where: str) -> type[Implementation]:
+    module, _, name = where.partition(":")
+    implementation: type[Implementation] = getattr(import_module(module), name)
+    return implementation
+
+
+IMPLEMENTATIONS: dict[str, Callable[[], type[Implementation]]] = {
+    name: partial(_load, where) for name, where in _MODULES.items()
+}
+"""Returns the class of an implementation in Python, by name; imported only then."""
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Rival:
+    """What a scenario can start.
+
+    Attributes:
+        name: What tables and plots call it.
+        command: Returns the program and its first arguments, before MODE.
+        most_held: The number of locks above which it is not tried.
+        cluster: True if it can be used on a cluster.
+        missing: Returns what the machine lacks, such as "no JDK", or None.
+        build: Makes the program.
+        warm_s: How long it works before its rate is measured.
+    """
+
+    name: str
+    command: Callable[[], Sequence[str]]
+    most_held: int = 1_000_000
+    cluster: bool = False
+    missing: Callable[[], str | None] = field(default=_nothing)
+    build: Callable[[], None] = field(default=_nothing)
+    warm_s: float = 1.0
+
+
+def in_python() -> list[Rival]:
+    """Return all implementations in Python, wheel_lock first."""
+    rivals = []
+    for key, load in IMPLEMENTATIONS.items():
+        kind = load()
+        command = partial(python, "bench.rivals.worker", key)
+        rivals.append(Rival(kind.name, command, most_held=kind.most_held, cluster=kind.cluster))
+    return rivals
+
+
+def peers() -> list[Rival]:
+    """Return the implementations in other languages."""
+    return []
