@@ -12,7 +12,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,9 @@ def ready(rivals: Sequence[Rival]) -> tuple[list[Rival], dict[str, str]]:
     return able, skipped
 
 
-def measure(scenario: Scenario, run: Run, path: Path) -> bool:
-    """Measure a scenario into its file; return whether every rival did what it was to do."""
-    records: list[Record] = []
+def measure(scenario: Scenario, run: Run, unable: Mapping[str, str], path: Path) -> None:
+    """Measure a scenario into its file; ``unable`` says why some implementations cannot take part."""
+    records: list[Record] = [{"rival": name, "case": {}, "skipped": why} for name, why in unable.items()]
     began = time.monotonic()
     measured = scenario.measure(run)
     try:
@@ -57,7 +57,6 @@ def measure(scenario: Scenario, run: Run, path: Path) -> bool:
     finally:
         measured.close()  # type: ignore[attr-defined]  # a generator: it ends what it has started
         save(path, run, records, time.monotonic() - began)
-    return True
 
 
 def save(path: Path, run: Run, records: Sequence[Record], took_s: float) -> None:
@@ -80,6 +79,14 @@ def read(path: Path) -> dict[str, Any]:
     return document
 
 
+def text_of(scenario: Scenario, records: Sequence[Record]) -> str:
+    """Return the text of a section, with what could not take part below its tables."""
+    absent = [record for record in records if not record["case"]]
+    there = [record for record in records if record["case"]]
+    lines = [f"* {record['rival']}: skipped: {record['skipped']}" for record in absent]
+    return "\n".join([scenario.tables(there), *(["", *lines] if lines else [])])
+
+
 def draw(scenarios: Sequence[Scenario], results: Path, path: Path, plots: Path) -> None:
     """Write the tables and plots of all results into a page."""
     plots.mkdir(exist_ok=True)
@@ -87,9 +94,10 @@ def draw(scenarios: Sequence[Scenario], results: Path, path: Path, plots: Path) 
         document = read(results / f"{scenario.name}.json")
         if document["records"]:
             text = [f"## {scenario.title}", ""]
-            for name, sentence in scenario.draw(document["records"], plots).items():
+            there = [record for record in document["records"] if record["case"]]
+            for name, sentence in scenario.draw(there, plots).items():
                 text += [f"![{sentence}](plots/{name})", "", sentence, ""]
-            text.append(scenario.tables(document["records"]))
+            text.append(text_of(scenario, document["records"]))
             text += ["", *sorted({one["machine"] for one in document["runs"]})]
             page.write(path, scenario.name, "\n".join(text))
 
@@ -104,15 +112,16 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends everything in order, as Ctrl-C does
     try:
         if not given.draw:
-            rivals, _ = ready([*in_python(), *(peers() if given.peers else ())])
+            rivals, unable = ready([*in_python(), *(peers() if given.peers else ())])
             if given.rivals:
                 rivals = [rival for rival in rivals if rival.name in given.rivals]
+                unable = {name: why for name, why in unable.items() if name in given.rivals}
             for scenario in scenarios:
                 run = Run(rivals, full=given.full, tiny=given.tiny, rounds=given.rounds or (5 if given.full else 3))
-                measure(scenario, run, given.results / f"{scenario.name}.json")
+                measure(scenario, run, unable, given.results / f"{scenario.name}.json")
         for scenario in scenarios:
             records = read(given.results / f"{scenario.name}.json")["records"]
-            print(f"\n{scenario.title}\n\n{scenario.tables(records)}" if records else "", flush=True)
+            print(f"\n{scenario.title}\n\n{text_of(scenario, records)}" if records else "", flush=True)
         if given.write:
             draw(scenarios, given.results, PAGE, PLOTS)
     except KeyboardInterrupt:
