@@ -209,8 +209,9 @@ def test_what_is_missing_is_named(path: Path) -> None:
 )
 def test_a_build_that_fails_says_why(path: Path, said: str, error: type[Exception]) -> None:
     write_jdk(path, "17.0.15")
-    write(path / "mvn", f"#!/bin/sh\necho 'many lines before'\necho '{said}'\nexit 1\n")
-    with pytest.raises(error, match=said) as raised:
+    lines = ["WARNING: old", f"[ERROR] {said}", "[ERROR] ", "[ERROR] To see the full stack trace of the errors"]
+    write(path / "mvn", "#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines) + "exit 1\n")
+    with pytest.raises(error, match=rf":\n\[ERROR\] {said}$") as raised:
         jvm.build()
     assert type(raised.value) is error
     assert not jvm.BUILT.exists()

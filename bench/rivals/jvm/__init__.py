@@ -25,7 +25,9 @@ BUILD_TIMEOUT_S = 300.0
 LAST_LINES = 15
 MAIN = {"redisson": "bench.RedissonWorker", "netty-wheel": "bench.NettyWheelWorker"}
 
-_OFFLINE = re.compile("Could not transfer|Unknown host|offline mode")
+# Before them may be warnings of the JVM, and after them is where to read about Maven's errors.
+_ERRORS = re.compile(r"\[ERROR\].*?(?=\s*(?:\[ERROR\]\s+)?\[ERROR\] To see the full|\Z)", re.DOTALL)
+_OFFLINE = re.compile("Could not transfer|in offline mode")
 
 
 class RepositoryUnreachable(RuntimeError):
@@ -65,7 +67,8 @@ def build() -> None:
     except subprocess.TimeoutExpired:
         raise RepositoryUnreachable(f"Maven has not ended in {BUILD_TIMEOUT_S:g} s") from None
     if done.returncode != 0:
-        said = "\n".join(done.stdout.strip().splitlines()[-LAST_LINES:])
+        errors = _ERRORS.search(done.stdout)
+        said = "\n".join((errors[0] if errors else done.stdout).strip().splitlines()[-LAST_LINES:])
         if _OFFLINE.search(done.stdout):
             raise RepositoryUnreachable(f"Maven cannot reach its repository:\n{said}")
         raise RuntimeError(f"Maven has failed:\n{said}")
