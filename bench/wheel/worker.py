@@ -31,6 +31,9 @@ from sortedcontainers import SortedList
 from bench.timers import FAR_S, LAPS, STARTED, AsyncioTimers, WheelTimers
 from bench.wheel.schedulers import ThreadScheduler
 
+LOOK_S = 0.2
+QUIET = 0.02  # of one core
+
 Task = Callable[[], object]
 
 
@@ -210,13 +213,19 @@ class Measurements:
         return found
 
     def _watched(self) -> dict[str, float]:
+        busy = QUIET
+        while busy >= QUIET:  # what earlier calls have left to the timer's thread
+            busy = self._rest(LOOK_S)["cpu"]
+        return self._rest(self._idle_s)
+
+    def _rest(self, seconds: float) -> dict[str, float]:
         cpu_s, began = time.process_time(), time.monotonic()
         wake_ups = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
         if isinstance(self._timers, AsyncioTimers):  # this thread runs its loop
-            self._timers.start(self._timers.finish, self._idle_s)
+            self._timers.start(self._timers.finish, seconds)
             self._timers.wait()
         else:
-            time.sleep(self._idle_s)
+            time.sleep(seconds)
         wake_ups = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - wake_ups
         elapsed_s = time.monotonic() - began
         return {"cpu": (time.process_time() - cpu_s) / elapsed_s, "wake_ups": wake_ups / elapsed_s}
