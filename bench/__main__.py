@@ -117,7 +117,8 @@ def main() -> int:
                 rivals = [rival for rival in rivals if rival.name in given.rivals]
                 unable = {name: why for name, why in unable.items() if name in given.rivals}
             for scenario in scenarios:
-                run = Run(rivals, full=given.full, tiny=given.tiny, rounds=given.rounds or (5 if given.full else 3))
+                able = [rival for rival in rivals if scenario.mode in rival.modes]
+                run = Run(able, full=given.full, tiny=given.tiny, rounds=given.rounds or (5 if given.full else 3))
                 measure(scenario, run, unable, given.results / f"{scenario.name}.json")
         for scenario in scenarios:
             records = read(given.results / f"{scenario.name}.json")["records"]

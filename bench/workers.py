@@ -38,6 +38,10 @@ def python(module: str, *arguments: object) -> list[str]:
     return [sys.executable, "-m", module, *map(str, arguments)]
 
 
+class Unable(RuntimeError):
+    """What a worker has not got, such as "no tasks"."""
+
+
 class Worker:
     """A running worker.
 
@@ -84,6 +88,7 @@ class Worker:
             patience_s: Another patience than the worker's, in seconds.
 
         Raises:
+            Unable: If it says that it has "no ...".
             RuntimeError: With what the worker has printed last, if it fails or ends without an answer.
         """
         assert self._process.stdout is not None
@@ -102,6 +107,8 @@ class Worker:
                 elif word == "result":
                     return json.loads(rest)
                 elif word == "failed":
+                    if rest.startswith("no "):
+                        raise Unable(rest)
                     raise RuntimeError(f"{self._what}: {rest}")
         finally:
             patience.cancel()

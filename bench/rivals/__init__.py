@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 
-from bench.rivals.implementation import Implementation
+from bench.rivals.implementation import MODES, Implementation
 from bench.workers import python
 
 _MODULES = {
     "wheel_lock": "bench.rivals.wheel:WheelLock",
     "redis-py-pipeline": "bench.rivals.redis_py_loop:PipelineLoop",
+    "redis-py-lock": "bench.rivals.redis_py_lock:RedisPyLock",
+    "redis-py-bare": "bench.rivals.redis_py_lock:BareMinimum",
+    "wheel_lock-fair": "bench.rivals.wheel:FairWheelLock",
 }
 
 
@@ -48,6 +51,7 @@ class Rival:
         missing: Returns what the machine lacks, such as "no JDK", or None.
         build: Makes the program.
         warm_s: How long it works before its rate is measured.
+        modes: The modes of a worker in which it is compared.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Rival:
     missing: Callable[[], str | None] = field(default=_nothing)
     build: Callable[[], None] = field(default=_nothing)
     warm_s: float = 1.0
+    modes: tuple[str, ...] = MODES
 
 
 def in_python() -> list[Rival]:
@@ -65,7 +70,7 @@ def in_python() -> list[Rival]:
     for key, load in IMPLEMENTATIONS.items():
         kind = load()
         command = partial(python, "bench.rivals.worker", key)
-        rivals.append(Rival(kind.name, command, most_held=kind.most_held, cluster=kind.cluster))
+        rivals.append(Rival(kind.name, command, most_held=kind.most_held, cluster=kind.cluster, modes=kind.modes))
     return rivals
 
 

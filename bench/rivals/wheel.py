@@ -30,6 +30,13 @@ class WheelLock(Implementation):
     def async_lock(self, name: str) -> AsyncLock:
         return self._context.asyncio.lock(name, timeout=self.timeout_s)
 
+    def renew(self, lock: Any) -> None:
+        assert lock.reacquire()
+
+    def is_mine(self, lock: Any) -> bool:
+        held: bool = lock.is_held
+        return held
+
     def hold(self, names: Sequence[str], lost: Lost) -> None:
         for first in range(0, len(names), ACQUIRED_AT_ONCE):
             piece = names[first : first + ACQUIRED_AT_ONCE]
@@ -47,6 +54,16 @@ class WheelLock(Implementation):
 
     def close(self) -> None:
         self._context.close()
+
+
+class FairWheelLock(WheelLock):
+    """First come, first served."""
+
+    name = "wheel_lock, fair"
+    modes = ("crowd",)
+
+    def lock(self, name: str) -> Lock:
+        return self._context.fair_lock(name, timeout=self.timeout_s)
 
 
 def _tell(lost: Lost, event: LostEvent) -> None:
