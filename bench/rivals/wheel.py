@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import redis
+
 from bench.rivals.implementation import AsyncLock, Implementation, Lock, Lost
 from wheel_lock import LockContext, LostEvent
 
@@ -19,9 +21,10 @@ class WheelLock(Implementation):
     most_held = 5_000_000
     cluster = True
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, cluster: bool = False) -> None:
         super().__init__(url, timeout_s)
-        self._context = LockContext.from_url(url, release_on_close=False, response_timeout=60.0)
+        client: Any = redis.RedisCluster.from_url(url) if cluster else redis.Redis.from_url(url)
+        self._context = LockContext(client, release_on_close=False, response_timeout=60.0)
         self._held: list[dict[str, Any]] = []
 
     def lock(self, name: str) -> Lock:
