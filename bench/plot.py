@@ -99,7 +99,7 @@ def bars(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, y
 def strip(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, x: str, edge: str) -> None:
     """Draw a row for each name, and in it one mark for each key of ``values``.
 
-    The axis is logarithmic to both sides of 0; what is infinite stands at the right edge, under the word ``edge``.
+    The axis is logarithmic to both sides of 0; what is infinite stands at the right edge, over the word ``edge``.
     """
     with pyplot.rc_context(_SETTINGS):
         names = list(dict.fromkeys(name for group in values.values() for name in group))
@@ -107,7 +107,7 @@ def strip(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, 
         largest = max(
             1.0, *(abs(value) for group in values.values() for value in group.values() if math.isfinite(value))
         )
-        outside, step = largest * 8, 0.7 / max(len(values), 1)
+        outside, step = largest * 12, 0.7 / max(len(values), 1)
         for index, (key, group) in enumerate(values.items()):
             axes.plot(
                 [value if math.isfinite(value) else outside for value in group.values()],
@@ -119,14 +119,13 @@ def strip(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, 
                 label=key,
             )
         axes.set_xscale("symlog", linthresh=0.01)
-        axes.set_xlim(-largest * 2, outside * 2)
+        axes.set_xlim(-largest * 2, outside * 2.5)
         powers = [10.0**power for power in range(-2, math.ceil(math.log10(largest)) + 1)]
-        ticks = [*(-power for power in reversed(powers)), 0.0, *powers]
-        axes.set_xticks([tick for tick in ticks if abs(tick) <= largest * 2])
-        axes.xaxis.set_major_formatter("{x:,g}")
+        ticks = [tick for tick in (*(-power for power in reversed(powers)), 0.0, *powers) if abs(tick) <= largest * 1.2]
+        axes.set_xticks([*ticks, outside], [*(f"{tick:,g}" for tick in ticks), edge])
+        axes.minorticks_off()
         axes.axvline(0.0, color="#222", linewidth=1.2)
-        axes.axvspan(largest * 4, outside * 2, color="#eee", linewidth=0)
-        axes.text(outside, -0.75, edge, ha="center", va="bottom")
+        axes.axvspan(largest * 5, outside * 2.5, color="#eee", linewidth=0)
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
