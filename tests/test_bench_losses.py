@@ -81,6 +81,7 @@ def test_every_case_happens(case: Case) -> None:
     assert losses.counts(values) == (1, 0, 2)
     assert values["reasons"] == {"of a stub": 1}
     assert values["stderr_traceback"]
+    assert values["kept"] == (LOCKS if case.harmless else None)
     assert all(50 < left_s <= 60 for left_s in values["left_s"])
 
 
@@ -125,6 +126,20 @@ def test_what_is_told_is_counted_from_the_end_of_the_lease() -> None:
     values = {"told_s": [1.0, 2.5, None, 2.0], "left_s": [2.0, 2.0, 2.0, 2.0]}
     assert losses.counts(values) == (2, 1, 1)
     assert losses.after_the_end(values) == [-1.0, 0.5, 0.0]
+
+
+def test_where_no_lease_has_to_end_it_counts_what_is_still_held(tmp_path: Path) -> None:
+    key = {"case": "interrupted", "timeout_s": 3.0, "locks": 3}
+    values = {"told_s": [0.5, None, None], "left_s": [2.0] * 3, "kept": 2, "reasons": {"gave up": 1}}
+    records = [
+        {"rival": "a", "case": key, "round": 1, "values": values | {"stderr_lines": 2, "stderr_traceback": True}},
+        failed(stub(), key, "no JDK"),
+    ]
+    assert losses.tables(records).splitlines()[-2:] == [
+        "| a | 3 | 2 | 1 | gave up | a traceback |",
+        "| stub | 3 | failed: no JDK |  |  |  |",
+    ]
+    assert losses.draw(records, tmp_path) == {}
 
 
 def test_a_table_says_what_is_known_of_each(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -67,6 +68,14 @@ class Subject:
     ) -> None:
         self._stack.close()
 
+    def find(self) -> int:
+        """Find the keys of all locks; return how many locks have any."""
+        self.keys = {number: [] for number in range(self.locks)}
+        for key in self.client.scan_iter(count=1000):
+            if named := re.search(rb"%s(\d+)" % PREFIX.encode(), key):
+                self.keys[int(named[1])].append(key)
+        return sum(map(bool, self.keys.values()))
+
     def look(self) -> list[float]:
         """Find the keys of all locks, and return when their leases end.
 
@@ -77,10 +86,7 @@ class Subject:
         """
         with redis.Redis.from_url(self.url) as client:
             client.ping()  # what the worker has sent before it was stopped has been done by now
-        self.keys = {number: [] for number in range(self.locks)}
-        for key in self.client.scan_iter(count=1000):
-            if named := re.search(rb"%s(\d+)" % PREFIX.encode(), key):
-                self.keys[int(named[1])].append(key)
+        self.find()
         every = [key for keys in self.keys.values() for key in keys]
         asked_at = time.monotonic()
         with self.client.pipeline() as pipeline:
@@ -133,11 +139,11 @@ def taken(subject: Subject) -> Iterator[float]:
     yield 0.0
 
 
-def cut(subject: Subject) -> Iterator[float]:
+def cut(subject: Subject, timeouts: float = AWAY) -> Iterator[float]:
     assert subject.proxy is not None
     subject.proxy.refuse()
     subject.proxy.cut()
-    yield AWAY * subject.timeout_s
+    yield timeouts * subject.timeout_s
     subject.proxy.heal()
 
 
@@ -151,6 +157,7 @@ class Case:
         happen: Makes it happen, yields the seconds after which it goes on, and goes on.
         watched: For how many timeouts losses are waited for.
         proxied: True if it happens to connections.
+        harmless: True if no lease has to end: a loss that is told is a mistake, or the doing of who tells it.
     """
 
     name: str
@@ -158,6 +165,7 @@ class Case:
     happen: Callable[[Subject], Iterator[float]]
     watched: float = 3.0
     proxied: bool = False
+    harmless: bool = False
 
 
 CASES = (
@@ -194,9 +202,17 @@ CASES = (
         watched=4.0,
         proxied=True,
     ),
+    Case(
+        "interrupted",
+        "the client's connections are reset, and new ones refused, for a third of the timeout. No lease has to end, and "
+        "there is nothing to be told.",
+        partial(cut, timeouts=1 / 3),
+        proxied=True,
+        harmless=True,
+    ),
 )
 TINY = ("deleted", "gone")
-ONLY_FULL = ("cut off",)
+ONLY_FULL = ("cut off", "interrupted")
 
 
 def lose(subject: Subject, case: Case, ending: threading.Event) -> dict[str, Any]:
@@ -215,12 +231,14 @@ def lose(subject: Subject, case: Case, ending: threading.Event) -> dict[str, Any
         ends = subject.look()
         happening = case.happen(subject)
         said, event_at = len(worker.said()), time.monotonic()
-        away_s = next(happening)
+        goes_on_at = event_at + next(happening)
     finally:
         worker.go_on()
-    wait_until(event_at + away_s)
+    wait_until(goes_on_at)
     next(happening, None)
+    away_s = time.monotonic() - event_at
     wait_until(event_at + case.watched * subject.timeout_s)
+    kept = subject.find() if case.harmless else None
     worker.ask("go read", ANSWER_S)
     told: dict[int, float] = {}
     for loss in worker.losses:
@@ -231,6 +249,8 @@ def lose(subject: Subject, case: Case, ending: threading.Event) -> dict[str, Any
     return {
         "told_s": [round(told[index], 4) if index in told else None for index in range(subject.locks)],
         "left_s": [round(end - event_at, 4) for end in ends],
+        "away_s": round(away_s, 4),
+        "kept": kept,
         "reasons": Counter(loss.reason for loss in worker.losses),
         "stderr_lines": len(said_since.splitlines()),
         "stderr_traceback": "Traceback (most recent call last)" in said_since or "Exception" in said_since,
@@ -283,15 +303,10 @@ def after_the_end(values: Mapping[str, Any]) -> list[float]:
     return [at - end for at, end in zip(values["told_s"], values["left_s"], strict=True) if at is not None]
 
 
-HEAD = (
-    "implementation",
-    "timeout, s",
-    "told before / after / never",
-    "after the event, s",
-    "after the lease's end, s",
-    "reason",
-    "on stderr",
-)
+START = ("implementation", "timeout, s")
+END = ("reason", "on stderr")
+HEAD = (*START, "told before / after / never", "after the event, s", "after the lease's end, s", *END)
+HEAD_HARMLESS = (*START, "still held", "told as lost", *END)
 
 
 def tables(records: Sequence[Record]) -> str:
@@ -306,28 +321,27 @@ def tables(records: Sequence[Record]) -> str:
         mine = [record for record in records if record["case"]["case"] == case.name]
         if mine:
             mine.sort(key=lambda record: (record["case"]["timeout_s"], record["rival"] != plot.OURS))
-            text += [f"**{case.name.capitalize()}**: {case.what}", page.markdown(HEAD, [_row(one) for one in mine])]
+            head = HEAD_HARMLESS if case.harmless else HEAD
+            table = page.markdown(head, [_row(one, case, len(head)) for one in mine])
+            text += [f"**{case.name.capitalize()}**: {case.what}", table]
     return "\n\n".join(text)
 
 
-def _row(record: Record) -> Sequence[str]:
+def _row(record: Record, case: Case, width: int) -> Sequence[str]:
     start = record["rival"], f"{record['case']['timeout_s']:g}"
     for word in ("failed", "skipped"):
         if word in record:
-            return *start, f"{word}: {record[word]}", "", "", "", ""
+            return *start, f"{word}: {record[word]}", *[""] * (width - len(start) - 1)
     values = record["values"]
-    told_s = [at for at in values["told_s"] if at is not None]
     reasons = " ".join(word[:REASON_CHARACTERS] for word, _ in Counter(values["reasons"]).most_common(1))
     said = values["stderr_lines"]
     stderr = "a traceback" if values["stderr_traceback"] else f"{said} line{'s' if said > 1 else ''}" if said else ""
-    return (
-        *start,
-        " / ".join(map(str, counts(values))),
-        _median_and_latest(told_s),
-        _median_and_latest(after_the_end(values)),
-        reasons.replace("|", "\\|"),
-        stderr,
-    )
+    end = reasons.replace("|", "\\|"), stderr
+    told_s = [at for at in values["told_s"] if at is not None]
+    if case.harmless:
+        return *start, str(values["kept"]), str(len(told_s)), *end
+    told = " / ".join(map(str, counts(values)))
+    return *start, told, _median_and_latest(told_s), _median_and_latest(after_the_end(values)), *end
 
 
 def _median_and_latest(seconds: Sequence[float]) -> str:
@@ -335,10 +349,11 @@ def _median_and_latest(seconds: Sequence[float]) -> str:
 
 
 def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
-    measured = [record for record in records if "values" in record]
+    harmful = [case.name for case in CASES if not case.harmless]
+    measured = [record for record in records if "values" in record and record["case"]["case"] in harmful]
     drawn = {}
     for timeout_s in sorted({record["case"]["timeout_s"] for record in measured}):
-        latest: dict[str, dict[str, float]] = {case.name: {} for case in CASES}
+        latest: dict[str, dict[str, float]] = {name: {} for name in harmful}
         for record in measured:
             if record["case"]["timeout_s"] == timeout_s:
                 never = counts(record["values"])[2]
