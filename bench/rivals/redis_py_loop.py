@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import redis
+from redis.exceptions import NoScriptError
 
 from bench.rivals.implementation import Implementation, Lock, Lost
 
@@ -87,8 +88,10 @@ class RenewalLoop:
                 pipeline.execute_command("EVALSHA", self._renew, 1, taken[-1][1], taken[-1][2], self._timeout_ms)
             try:
                 results = pipeline.execute()
-            except redis.RedisError:
+            except redis.RedisError as error:
                 due.extendleft(reversed(taken))
+                if isinstance(error, NoScriptError):
+                    self._client.script_load(RENEW)  # the server has been restarted
                 raise
         for (due_at, name, token), renewed in zip(taken, results, strict=True):
             if renewed:
