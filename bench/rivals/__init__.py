@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 
-from bench.rivals.implementation import Implementation
+from bench.rivals.implementation import MODES, Implementation
 from bench.workers import python
 
 _MODULES = {
     "wheel_lock": "bench.rivals.wheel:WheelLock",
     "redis-py-pipeline": "bench.rivals.redis_py_loop:PipelineLoop",
+    "redis-py-loop": "bench.rivals.redis_py_each:ReacquireLoop",
+    "redis-py-threads": "bench.rivals.redis_py_each:ThreadEach",
+    "python-redis-lock": "bench.rivals.python_redis_lock:PythonRedisLock",
+    "pottery": "bench.rivals.pottery_redlock:Pottery",
 }
 
 
@@ -48,6 +52,7 @@ class Rival:
         missing: Returns what the machine lacks, such as "no JDK", or None.
         build: Makes the program.
         warm_s: How long it works before its rate is measured.
+        modes: The modes of a worker in which it is compared.
     """
 
     name: str
@@ -57,15 +62,20 @@ class Rival:
     missing: Callable[[], str | None] = field(default=_nothing)
     build: Callable[[], None] = field(default=_nothing)
     warm_s: float = 1.0
+    modes: tuple[str, ...] = MODES
 
 
 def in_python() -> list[Rival]:
     """Return all implementations in Python, wheel_lock first."""
     rivals = []
     for key, load in IMPLEMENTATIONS.items():
-        kind = load()
+        try:
+            kind = load()
+        except ImportError as error:  # not installed, or made for another version of what it needs
+            rivals.append(Rival(key, tuple, missing=partial(str, error)))
+            continue
         command = partial(python, "bench.rivals.worker", key)
-        rivals.append(Rival(kind.name, command, most_held=kind.most_held, cluster=kind.cluster))
+        rivals.append(Rival(kind.name, command, most_held=kind.most_held, cluster=kind.cluster, modes=kind.modes))
     return rivals
 
 

@@ -10,6 +10,9 @@ Lost = Callable[[str, str], object]
 """Called with a lock's name and the reason when its user hears that it is lost."""
 
 
+MODES = ("hold", "pairs", "handover", "crowd")
+
+
 class Lock(Protocol):
     """What all lock objects have."""
 
@@ -33,9 +36,11 @@ class Implementation(ABC):
         name: What tables and plots call it.
         most_held: The number of locks above which it is not tried, because of what each of them costs.
         cluster: True if it can be used on a cluster.
+        modes: The modes of a worker in which it is compared.
     """
 
     name: ClassVar[str]
+    modes: ClassVar[tuple[str, ...]] = MODES
     most_held: ClassVar[int] = 1_000_000
     cluster: ClassVar[bool] = False
 
@@ -61,7 +66,7 @@ class Implementation(ABC):
 
     def async_lock(self, name: str) -> AsyncLock:
         """Return a new lock object for asyncio."""
-        raise NotImplementedError(f"{self.name} has no locks for asyncio")
+        raise NotImplementedError("no tasks")
 
     def close(self) -> None:  # noqa: B027 - most have nothing to do
         """Close connections and end threads."""

@@ -99,6 +99,7 @@ class PipelineLoop(Implementation):
     """What a careful user writes: once a second, everything that is due goes out in one pipeline."""
 
     name = "redis-py, pipeline"
+    modes = ("hold",)  # its lock objects are redis-py's
     most_calls: ClassVar[int] = 1_000  # more to a pipeline keep other clients of the server waiting
 
     def __init__(self, url: str, timeout_s: float) -> None:
