@@ -39,11 +39,10 @@ func (w *worker) hold() (answer, error) {
 			return map[string]any{"renewed": w.rival.renewed(), "lost": w.losses.count(), "heap": liveHeap()}, nil
 		case "release":
 			return struct{}{}, each(o.Locks, acquiredAtATime, func(number int) error {
-				err := held[number].release()
 				if w.losses.has(o.First + number) {
 					return nil // there is nothing left to release
 				}
-				return err
+				return held[number].release()
 			})
 		}
 		return nil, fmt.Errorf("no %s", argument)

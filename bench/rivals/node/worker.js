@@ -1,7 +1,7 @@
 // The benchmark worker of the rivals on Node: node --expose-gc worker.js PROGRAM MODE URL OPTIONS.
 //
-// PROGRAM is a module of this directory; the modes, OPTIONS (a JSON object) and the lines on standard input and output are
-// those of all benchmark workers. To add a rival: one module whose default export has the methods of NodeRedlock.
+// PROGRAM is a module of this directory; the modes, OPTIONS (a JSON object) and the lines on standard input and output
+// are those of all benchmark workers. To add a rival: one module whose default export has the methods of NodeRedlock.
 
 import { once } from "node:events";
 import { createInterface } from "node:readline";
@@ -36,38 +36,36 @@ async function each(count, atATime, work) {
 // Acquires all locks and keeps them.
 async function hold(rival, { locks, first = 0, prefix }) {
   const lost = new Set();
-  const ends = [];
-  let releaseAll;
-  const released = new Promise((resolve) => (releaseAll = resolve));
+  const releases = new Array(locks);
+  const ends = new Array(locks);
 
-  const acquire = (index) =>
+  const acquire = (number) =>
     new Promise((held, failed) => {
-      const routine = (signal) => {
-        signal.addEventListener("abort", () => {
-          lost.add(index);
-          losses.push(`${index} ${now().toFixed(9)} ${signal.error?.message}`);
+      const routine = (signal) =>
+        new Promise((release) => {
+          signal.addEventListener("abort", () => {
+            lost.add(number);
+            losses.push(`${first + number} ${now().toFixed(9)} ${signal.error?.message}`);
+          });
+          releases[number] = release;
+          held();
         });
-        held();
-        return released;
-      };
-      ends.push(
-        rival.keep(`${prefix}${index}`, routine).catch((error) => {
-          failed(error); // ignored if it has been acquired
-          if (!lost.has(index)) throw error;
-        }),
-      );
-      ends.at(-1).catch(() => {}); // found by release
+      ends[number] = rival.keep(`${prefix}${first + number}`, routine);
+      ends[number].catch(failed); // which does nothing once it is held
     });
 
-  await each(locks, ACQUIRED_AT_A_TIME, (number) => acquire(first + number));
+  await each(locks, ACQUIRED_AT_A_TIME, acquire);
   return async (argument) => {
     if (argument === "read") {
       globalThis.gc();
       return { renewed: rival.renewed(), lost: losses.length, heap: process.memoryUsage().heapUsed };
     }
     if (argument !== "release") throw new Error(`no ${argument}`);
-    releaseAll();
-    await Promise.all(ends);
+    await each(locks, ACQUIRED_AT_A_TIME, async (number) => {
+      if (lost.has(number)) return; // there is nothing left to release
+      releases[number]();
+      await ends[number];
+    });
     return {};
   };
 }
