@@ -102,10 +102,16 @@ def peers() -> list[Rival]:
     java = partial(Rival, missing=jvm.missing, build=jvm.build, warm_s=10.0)
     in_go = partial(Rival, missing=go.missing, build=go.build)
     return [
-        java("Redisson (Java)", partial(jvm.command, "redisson")),
+        java("Redisson (Java)", partial(jvm.command, "redisson"), most_held=300_000),
         java("Netty, HashedWheelTimer (Java)", partial(jvm.command, "netty-wheel"), modes=("wheel",)),
-        in_go("rueidislock (Go)", partial(go.command, "rueidislock")),
-        in_go("redsync (Go)", partial(go.command, "redsync")),
-        in_go("bsm/redislock (Go)", partial(go.command, "bsm")),
-        Rival("node-redlock (Node)", partial(node.command, "node-redlock"), missing=node.missing, build=node.build),
+        in_go("rueidislock (Go)", partial(go.command, "rueidislock"), most_held=300_000),
+        in_go("redsync (Go)", partial(go.command, "redsync"), most_held=100_000),
+        in_go("bsm/redislock (Go)", partial(go.command, "bsm"), most_held=100_000),
+        Rival(
+            "node-redlock (Node)",
+            partial(node.command, "node-redlock"),
+            most_held=100_000,
+            missing=node.missing,
+            build=node.build,
+        ),
     ]
