@@ -28,7 +28,9 @@ from wheel_lock.cli.target import FAILURES, Target
 
 THREADS = (1, 16)  # callers of the pairs of acquire and release
 _FEW = 1_000  # locks of the smaller number that is held
-_SATURATED_EVERY_S = 0.02  # so that 10,000 locks ask for more renewals than a server can do
+_MODERATE_PER_S = 5_000  # renewals
+_MOST_SATURATED = 10_000  # locks; renewed every 0.02 s they ask for more than a server can do
+_SATURATED_EVERY_S = 0.02
 _AT_ONCE = 1_000  # names per bulk acquire, and per pipeline
 _NAMES_PER_THREAD = 64
 _MOST_PINGS = 50_000
@@ -113,7 +115,7 @@ class Bench:
                 for n in sorted({min(_FEW, self._plan.locks), self._plan.locks})
             ],
             ("renewing as fast as possible", 4, self._saturate),
-            *[(f"acquiring and releasing, {n} threads", 2, self._pairs_by(n)) for n in THREADS],
+            *[(f"acquiring and releasing by {n}", 2, self._pairs_by(n)) for n in THREADS],
             ("handing over", 2, self._hand_over),
         ]
         weights = sum(weight for _, weight, _ in steps)
@@ -129,7 +131,7 @@ class Bench:
             except Stopped:
                 pass
             except (WheelLockError, *FAILURES) as error:
-                self.figures.trouble = f"the server {self._target.address} failed: {server.one_line(error)}"
+                self.figures.trouble = f"the server {self._target.address} failed: {_reason(error)}"
             self.figures.left_at_server = self._left()
         return self.figures
 
@@ -141,14 +143,14 @@ class Bench:
             with self._context() as context, context.lock(self._name("check"), TTL_S):
                 pass
         except LockServerError as error:
-            reason = server.one_line(error).partition(" (lock ")[0]
+            reason = _reason(error)
             if error.code == "READONLY":
                 reason = "it is a read-only replica; choose the URL of its master"
             elif "access one of the keys" in reason or "access a key" in reason:
                 reason += f"; choose names that it may access with --prefix, not {self._plan.prefix!r}"
             raise ServerTrouble(f"cannot hold locks on {self._target.address}: {reason}") from error
         except WheelLockError as error:
-            raise ServerTrouble(f"cannot hold locks on {self._target.address}: {server.one_line(error)}") from error
+            raise ServerTrouble(f"cannot hold locks on {self._target.address}: {_reason(error)}") from error
 
     def _round_trips(self, seconds: float) -> None:
         client, until = self._target.masters[0], time.monotonic() + seconds
@@ -174,7 +176,7 @@ class Bench:
 
     def _holding(self, locks: int) -> Callable[[float], None]:
         def step(seconds: float) -> None:
-            held = self._hold(locks, min(TTL_S / 3, seconds / 2), seconds)
+            held = self._hold(locks, min(TTL_S / 3, max(seconds / 2, locks / _MODERATE_PER_S)), seconds)
             self.figures.held.append(held)
             if held.lag_p50_s is None:
                 self._lacks(f"lag with {held.locks:,} held", "nothing was renewed in that time")
@@ -182,7 +184,7 @@ class Bench:
         return step
 
     def _saturate(self, seconds: float) -> None:
-        self.figures.saturated = self._hold(self._plan.locks, _SATURATED_EVERY_S, seconds)
+        self.figures.saturated = self._hold(min(self._plan.locks, _MOST_SATURATED), _SATURATED_EVERY_S, seconds)
 
     def _hold(self, locks: int, every_s: float, seconds: float) -> Held:
         """Hold locks for a while. The server has as much time again to grant them; those that it has granted count."""
@@ -201,6 +203,8 @@ class Bench:
             while context.stats().renewed == begin.stats.renewed and time.monotonic() < give_up:
                 self._pause(_SLICE_S)
             end = self._read(context)
+            for master in self._target.masters:
+                master.ping()  # without a server, these are no figures
             self.figures.lost += end.stats.lost
         passed_s, renewed = end.at - begin.at, end.stats.renewed - begin.stats.renewed
         client_s = end.wheel_cpu_s - begin.wheel_cpu_s
@@ -353,3 +357,8 @@ class Bench:
         except FAILURES:
             return None
         return left
+
+
+def _reason(error: BaseException) -> str:
+    """Return the text of an error without the name of the lock, which says nothing to the user."""
+    return server.one_line(error).partition(" (lock ")[0]

@@ -136,7 +136,7 @@ def rows(figures: Figures) -> list[Row]:
             f"{threads} thread{'s' * (threads > 1)}",
             pairs,
             f"{number(pairs)}/s",
-            "pairs of acquire and release, free locks",
+            "acquire+release of free locks",
         )
     add("hand-over", handover, duration(handover), "median, from a release to the grant of another context")
     locks = f"locks of {figures.timeout_s:g} s"
@@ -152,7 +152,7 @@ def verdict(figures: Figures) -> str:
     sentences = []
     if figures.interrupted is not None:
         sentences.append("Interrupted: the table has what was measured until then.")
-    if figures.trouble is not None:
+    elif figures.trouble is not None:
         sentences.append("Ended early: the table has what was measured until then.")
     if figures.lost:
         sentences.append(f"{number(figures.lost)} locks were LOST meanwhile.")

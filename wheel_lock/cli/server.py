@@ -19,7 +19,7 @@ from wheel_lock.net.tls_mismatch import disagreement
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # raised by redis-py for malformed replies
-TIME_LIMITS = {"socket_connect_timeout": 3.0, "socket_timeout": 10.0}
+TIME_LIMITS = {"socket_connect_timeout": 3.0, "socket_timeout": 5.0}
 """Settings of clients, in seconds."""
 
 _SCHEME = re.compile(r"(https?|rediss?|unix)://")
@@ -83,7 +83,7 @@ def _refusal(client: redis.Redis, error: Exception) -> str:
         if "already authenticated" in reason or "Authentication required" in reason:
             reason = "there is none in the URL"
         return f"the server {address(client)} refuses the user or the password: {reason}"
-    if isinstance(error, redis.ResponseError) and "'HELLO'" in str(error):
+    if re.match("unknown command ['`]HELLO", str(error)) is not None:  # the quotes depend on the version
         return (
             f"the server {address(client)} does not know HELLO, which came with Redis 6 "
             "(a proxy may do with ?protocol=2 at the end of the URL)"
