@@ -102,7 +102,7 @@ def test_a_pipe_gets_plain_lines_and_a_table(redis_server: RedisServer, capsys: 
     for title in (
         "round trip",
         "40 held",
-        "renewals",
+        "full speed",
         "1 thread",
         "16 threads",
         "hand-over",

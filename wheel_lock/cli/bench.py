@@ -115,7 +115,7 @@ class Bench:
                 for n in sorted({min(_FEW, self._plan.locks), self._plan.locks})
             ],
             ("renewing as fast as possible", 4, self._saturate),
-            *[(f"acquiring and releasing by {n}", 2, self._pairs_by(n)) for n in THREADS],
+            *[(f"acquiring and releasing, {n} at once", 2, self._pairs_by(n)) for n in THREADS],
             ("handing over", 2, self._hand_over),
         ]
         weights = sum(weight for _, weight, _ in steps)

@@ -121,29 +121,24 @@ def rows(figures: Figures) -> list[Row]:
 
     rtt, busy, handover = figures.round_trip_p50_s, figures.server_busy_cores, figures.hand_over_p50_s
     add("round trip", rtt, duration(rtt), f"median of PING on one connection, p99 {duration(figures.round_trip_p99_s)}")
-    add("server", busy, share(busy), "of a core in use before, by all that it does for others")
+    add("server", busy, share(busy), "of a core in use before, for others")
     for held in figures.held:
         p50, p99, every = held.lag_p50_s, duration(held.lag_p99_s), duration(held.renew_every_s)
-        add(f"{number(held.locks)} held", p50, duration(p50), f"median lag of renewals, p99 {p99}; each every {every}")
+        add(f"{number(held.locks)} held", p50, duration(p50), f"median lag, p99 {p99}; renewed every {every}")
         add_cost(held)
     if (full := figures.saturated) is not None:
         rate = full.renewals_per_s
-        cores = f"{share(full.client_cores)} of a core here, {share(full.server_cores)} at the server"
-        add("renewals", rate, f"{number(rate)}/s", f"of {number(full.locks)} locks, as fast as they go: {cores}")
+        cores = f"{share(full.client_cores)} of a core here, {share(full.server_cores)} there"
+        add("full speed", rate, f"{number(rate)}/s", f"renewals, at {cores}")
         add_cost(full)
     for threads, pairs in figures.pairs_per_s.items():
-        add(
-            f"{threads} thread{'s' * (threads > 1)}",
-            pairs,
-            f"{number(pairs)}/s",
-            "acquire+release of free locks",
-        )
-    add("hand-over", handover, duration(handover), "median, from a release to the grant of another context")
+        add(f"{threads} thread{'s' * (threads > 1)}", pairs, f"{number(pairs)}/s", "acquire+release of free locks")
+    add("hand-over", handover, duration(handover), "median: release here, grant in another context")
     locks = f"locks of {figures.timeout_s:g} s"
     rest = "the rest of its core" if figures.masters == 1 else f"the rest of {figures.masters} cores"
-    holds = (("client", figures.client_locks, "one thread, all of a core"), ("server", figures.server_locks, rest))
+    holds = (("client", figures.client_locks, "one core for its thread"), ("server", figures.server_locks, rest))
     for side, most, cpu in holds:
-        add(f"{side} holds", most, number(most), f"{locks} at most, by CPU: {cpu}")
+        add(f"{side} holds", most, number(most), f"{locks} at most: {cpu}")
     return found
 
 
