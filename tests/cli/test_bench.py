@@ -270,7 +270,7 @@ def test_a_server_that_fails_meanwhile(fresh_redis: RedisServer, capsys: pytest.
 
     thread = threading.Thread(target=fail)
     thread.start()
-    assert main(arguments(fresh_redis.url, "--json", seconds=20)) == 1
+    assert main(arguments(fresh_redis.url, "--json", seconds=8)) == 1
     thread.join()
     said = capsys.readouterr()
     assert f"wheel-lock: the server 127.0.0.1:{fresh_redis.port} failed: " in said.err
