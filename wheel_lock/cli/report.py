@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Sequence
 
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -43,10 +44,15 @@ def share(value: float | None) -> str:
 def to_json(outcome: Outcome) -> str:
     """Return the outcome as one line of JSON; unknown values are null."""
     fields = {**dataclasses.asdict(outcome), "ok": outcome.ok}
-    return json.dumps({name: _rounded(value) for name, value in fields.items()}, allow_nan=False)
+    return json.dumps(rounded(fields), allow_nan=False)
 
 
-def _rounded(value: object) -> object:
+def rounded(value: object) -> object:
+    """Return ``value`` with all floats in it, in dicts and lists as well, rounded to six digits."""
+    if isinstance(value, dict):
+        return {name: rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [rounded(inner) for inner in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
@@ -115,22 +121,43 @@ def show(console: Console, outcome: Outcome, *, embedded: bool) -> None:
         table.append(("server", "fakeredis", "in this process; a real one answers sooner: --redis URL"))
     elif outcome.acquired >= _ENOUGH_TO_WEIGH:  # and the memory is not that of the server, too
         table.append(("memory", f"{number(outcome.rss_bytes_per_lock)} B", "per lock, names and all"))
+
+    def style(what: str) -> str:
+        bad = (what == "lost" and outcome.lost) or (what == "owned at end" and outcome.owned_at_end != outcome.locks)
+        good = what in ("lost", "owned at end")
+        return "bold red" if bad else "bold green" if good else "bold"
+
+    colour = "green" if outcome.ok else "yellow" if outcome.interrupted and not outcome.lost else "red"
+    title = f"{number(outcome.acquired)} locks, one thread, {outcome.server}"
+    present(console, title, table, verdict(outcome), colour, style)
+
+
+def present(
+    console: Console,
+    title: str,
+    table: Sequence[Row],
+    sentence: str,
+    colour: str,
+    style: Callable[[str], str] = lambda what: "bold",
+) -> None:
+    """Print a table and a verdict, in a panel on a terminal: ``colour`` is green if all is well.
+
+    Args:
+        style: Returns the style of the value in the line with this title.
+    """
     if not pretty(console):
         for what, value, meaning in table:
             print(f"  {what:<12} {value:>12}  {meaning}".rstrip(), file=console.file)
-        print(verdict(outcome), file=console.file)
+        print(sentence, file=console.file)
         return
     grid = Table.grid(Column(style="dim"), Column(justify="right"), Column(style="dim"), padding=(0, 2))
     for what, value, meaning in table:
-        bad = (what == "lost" and outcome.lost) or (what == "owned at end" and outcome.owned_at_end != outcome.locks)
-        good = what in ("lost", "owned at end")
-        grid.add_row(what, Text(value, style="bold red" if bad else "bold green" if good else "bold"), meaning)
-    colour = "green" if outcome.ok else "yellow" if outcome.interrupted and not outcome.lost else "red"
-    mark = "✔ " if outcome.ok else "✘ " if not outcome.interrupted else ""
+        grid.add_row(what, Text(value, style=style(what)), meaning)
+    mark = {"green": "✔ ", "red": "✘ "}.get(colour, "")
     console.print(
         Panel(
-            Group(grid, "", Text(mark + verdict(outcome), style=f"bold {colour}")),
-            title=f"{number(outcome.acquired)} locks, one thread, {outcome.server}",
+            Group(grid, "", Text(mark + sentence, style=f"bold {colour}")),
+            title=title,
             title_align="left",
             border_style=colour,
             padding=(1, 2),

@@ -15,11 +15,12 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from wheel_lock.net.clients import client_at
+from wheel_lock.net.tls_mismatch import disagreement
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # raised by redis-py for malformed replies
-_CONNECT_TIMEOUT_S = 3.0
-_REPLY_TIMEOUT_S = 10.0
+TIME_LIMITS = {"socket_connect_timeout": 3.0, "socket_timeout": 5.0}
+"""Settings of clients, in seconds."""
 
 _SCHEME = re.compile(r"(https?|rediss?|unix)://")
 
@@ -45,8 +46,8 @@ def redacted(url: str) -> str:
     return begin + ("***@" if at else "") + place + ("?***" if question else "")
 
 
-def connect(url: str) -> redis.Redis:
-    """Return a client of the server at ``url``, after a successful PING.
+def connect(url: str, parameter: str = "--redis") -> redis.Redis:
+    """Return a client of the server at ``url``, after a successful PING; ``parameter`` names the URL in messages.
 
     Raises:
         BadUrl: The URL is malformed.
@@ -57,23 +58,43 @@ def connect(url: str) -> redis.Redis:
         parts = urlsplit(url)
         # redis-py ignores a database that is not a number, and uses another one.
         if parts.scheme == "unix" or re.fullmatch(r"(/\d*)?", parts.path):
-            retry, limits = Retry(NoBackoff(), 1), (_CONNECT_TIMEOUT_S, _REPLY_TIMEOUT_S)
-            client = client_at(url, retry=retry, socket_connect_timeout=limits[0], socket_timeout=limits[1])
+            client = client_at(url, retry=Retry(NoBackoff(), 1), **TIME_LIMITS)
             client.connection_pool.connection_kwargs["decode_responses"] = False  # tokens are compared as bytes
             client.ping()
             return client
     except (redis.RedisError, OSError) as error:
         if client is not None:
             client.close()
-            raise ServerTrouble(f"cannot reach the server {address(client)}: {one_line(error)}") from error
+            raise ServerTrouble(_refusal(client, error)) from error
     except (ValueError, TypeError):  # also raised by the ping: redis-py evaluates options of the URL when it connects
         if client is not None:
             client.close()
     # Messages of urllib and redis-py about a malformed URL may quote a part of the password: no text, cause or context.
     raise BadUrl(
-        "--redis must be a URL such as redis://host:6379/0, rediss://host:6379/0 or unix:///path, "
+        f"{parameter} must be a URL such as redis://host:6379/0, rediss://host:6379/0 or unix:///path, "
         f"not {redacted(url)!r}"
     )
+
+
+def _refusal(client: redis.Redis, error: Exception) -> str:
+    """Return the sentence for a connection that could not be made."""
+    if isinstance(error, redis.AuthenticationError):
+        reason = one_line(error)
+        if "already authenticated" in reason or "Authentication required" in reason:
+            reason = "there is none in the URL"
+        return f"the server {address(client)} refuses the user or the password: {reason}"
+    if re.match("unknown command ['`]HELLO", str(error)) is not None:  # the quotes depend on the version
+        return (
+            f"the server {address(client)} does not know HELLO, which came with Redis 6 "
+            "(a proxy may do with ?protocol=2 at the end of the URL)"
+        )
+    settings: dict[str, Any] = client.connection_pool.connection_kwargs
+    if "path" not in settings and not isinstance(error, redis.ResponseError):
+        encrypted = issubclass(client.connection_pool.connection_class, redis.SSLConnection)
+        mismatch = disagreement((settings.get("host", "localhost"), settings.get("port", 6379)), encrypted)
+        if mismatch is not None:
+            return f"cannot reach the server {address(client)}: {mismatch}"
+    return f"cannot reach the server {address(client)}: {one_line(error)}"
 
 
 def address(client: redis.Redis) -> str:

@@ -11,11 +11,11 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from wheel_lock import ContextStats, LossReason
 from wheel_lock.cli.report import duration, number
-from wheel_lock.cli.run import Run, Watch
+from wheel_lock.cli.run import Run
 from wheel_lock.runtime.notifier import NOTIFIER
 
 _RATE_OVER_S = 1.0
@@ -134,8 +134,15 @@ class PlainWatch(Messages):
         print(what, flush=True)
 
 
+class Log(Protocol):
+    """A place for the library's log messages."""
+
+    def log(self, line: str) -> None:
+        """Show a message."""
+
+
 class _LogHandler(logging.Handler):
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Log) -> None:
         super().__init__(logging.WARNING)
         self._watch = watch
 
@@ -147,7 +154,7 @@ class _LogHandler(logging.Handler):
 
 
 @contextmanager
-def logged_to(watch: Watch) -> Iterator[None]:
+def logged_to(watch: Log) -> Iterator[None]:
     """Pass the library's warnings to ``watch`` instead of the log handlers, inside the ``with`` block."""
     logger = logging.getLogger("wheel_lock")
     handler, propagate = _LogHandler(watch), logger.propagate

@@ -1,0 +1,334 @@
+"""``wheel-lock bench``: figures or one clear sentence, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis
+
+from tests.cli.program import start
+from tests.cli.test_arguments import refused
+from tests.cli.test_demo import TERMINAL, Terminal
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from tests.topology.cluster_nodes import Nodes
+from wheel_lock.cli import bench, main
+from wheel_lock.cli.bench import Bench
+from wheel_lock.cli.figures import Figures, rows, verdict
+
+pytestmark = pytest.mark.slow
+
+PREFIX = "wheel-lock-bench:"
+FIGURES = {
+    "round_trip_p50_s", "round_trip_p99_s", "server_busy_cores", "held", "saturated", "pairs_per_s", "hand_over_p50_s",
+    "client_locks", "server_locks", "lost", "left_at_server",
+}  # fmt: skip
+OF_HELD = {
+    "locks", "renew_every_s", "renewed", "renewals_per_s", "lag_p50_s", "lag_p99_s", "client_cores",
+    "client_us_per_renewal", "server_cores", "server_us_per_renewal",
+}  # fmt: skip
+OF_SERVER = {"server_busy_cores", "server_locks", "server_cores", "server_us_per_renewal"}
+USERS = [
+    "noeval on >secret ~* &* +@all -evalsha",
+    "noinfo on >secret ~* &* +@all -info",
+    "app on >secret ~app:* ~wheel_lock:* &* +@all",
+]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[RedisServer]:
+    """A server with a password, and with users who lack a right."""
+    with RedisServer(password="secret", users=USERS) as server:
+        yield server
+
+
+def arguments(url: str, *more: str, seconds: float = 0.5, locks: int = 40) -> list[str]:
+    return ["bench", url, "--seconds", f"{seconds}", "--locks", f"{locks}", *more]
+
+
+def url_of(server: RedisServer, user: str) -> str:
+    return f"redis://{user}:secret@127.0.0.1:{server.port}/0"
+
+
+def left(client: redis.Redis, prefix: str = PREFIX) -> list[Any]:
+    return list(client.scan_iter(f"{prefix}*"))
+
+
+def measured(capsys: pytest.CaptureFixture[str], *command: str) -> dict[str, Any]:
+    """Run with --json, expect success, and return the figures."""
+    status = main([*command, "--json"])
+    said = capsys.readouterr()
+    assert said.err == ""
+    found: dict[str, Any] = json.loads(said.out)
+    assert status == 0, found
+    assert found["ok"] is True
+    assert found["lost"] == found["left_at_server"] == 0
+    assert found["interrupted"] is found["trouble"] is None
+    return found
+
+
+def test_json_has_each_figure(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "_FEW", 30)
+    with redis_server.client() as client:
+        client.set("of-others", "1")
+        found = measured(capsys, *arguments(redis_server.url, seconds=2.0))
+        assert client.keys() == [b"of-others"]
+    assert {name for name in FIGURES if found[name] is None} == set()
+    assert found["not_measured"] == {}
+    assert found["kind"] == "server"
+    assert [held["locks"] for held in found["held"]] == [30, 40]
+    for held in (*found["held"], found["saturated"]):
+        assert held.keys() == OF_HELD
+        assert None not in held.values()
+        assert held["renewed"] > 0
+    assert found["pairs_per_s"].keys() == {"1", "16"}
+
+
+def test_a_pipe_gets_plain_lines_and_a_table(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(redis_server.url)) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.isascii()
+    for title in (
+        "round trip",
+        "40 held",
+        "full speed",
+        "1 thread",
+        "16 threads",
+        "hand-over",
+        "client holds",
+        "server holds",
+    ):
+        assert re.search(rf"^ +{title} +[0-9]", said.out, re.MULTILINE), said.out
+    assert said.out.splitlines()[-1] == "No key is left behind."
+    assert max(map(len, said.out.splitlines())) <= 120
+
+
+def test_a_terminal_shows_a_bar_and_a_table(redis_server: RedisServer) -> None:
+    terminal = Terminal(110, 40)
+    ends = {"stdin": terminal.theirs, "stdout": terminal.theirs, "stderr": terminal.theirs}
+    status = start(*arguments(redis_server.url), **ends, env=TERMINAL).wait(timeout=60)
+    text = terminal.end()
+    assert status == 0, text
+    assert "━" in text
+    assert "handing over" in text
+    assert "✔ No key is left behind." in text
+
+
+def test_a_password(guarded: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "secret" not in json.dumps(measured(capsys, *arguments(guarded.url)))
+
+
+@pytest.mark.parametrize(
+    ("credentials", "reason"), [("", "there is none in the URL"), (":wrong@", "invalid username-password pair")]
+)
+def test_a_wrong_password(
+    guarded: RedisServer, capsys: pytest.CaptureFixture[str], credentials: str, reason: str
+) -> None:
+    status, sentence = refused(capsys, *arguments(f"redis://{credentials}127.0.0.1:{guarded.port}/0"))
+    assert status == 1
+    assert f"127.0.0.1:{guarded.port} refuses the user or the password: {reason}" in sentence
+
+
+def test_a_missing_right_is_named(guarded: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = refused(capsys, *arguments(url_of(guarded, "noeval")))
+    assert status == 1
+    assert f"cannot hold locks on 127.0.0.1:{guarded.port}: NOPERM" in sentence
+    assert "EVALSHA" in sentence
+
+
+def test_names_are_those_that_the_user_may_write(guarded: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = refused(capsys, *arguments(url_of(guarded, "app")))
+    assert status == 1
+    assert f"--prefix, not '{PREFIX}'" in sentence
+    found = measured(capsys, *arguments(url_of(guarded, "app"), "--prefix", "app:bench:"))
+    assert found["prefix"].startswith("app:bench:")
+
+
+def test_without_info_there_is_all_but_the_server_s_cpu(
+    guarded: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = measured(capsys, *arguments(url_of(guarded, "noinfo")))
+    assert {name for name in FIGURES if found[name] is None} == OF_SERVER & FIGURES
+    assert {name for name in OF_HELD if found["saturated"][name] is None} == OF_SERVER & OF_HELD
+    assert set(found["not_measured"].values()) == {"the user has no right to call INFO"}
+    assert main(arguments(url_of(guarded, "noinfo"))) == 0
+    assert "(the user has no right to call INFO)." in capsys.readouterr().out
+
+
+def test_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    with Nodes() as nodes:
+        found = measured(capsys, *arguments(f"redis://127.0.0.1:{nodes.servers[1].port}/0"))
+        assert found["kind"] == "cluster"
+        assert found["masters"] == 3
+        assert [server.client().dbsize() for server in nodes.servers] == [0, 0, 0]
+        calls = [server.client().info("commandstats")["cmdstat_evalsha"]["calls"] for server in nodes.servers]
+        assert min(calls) > 0  # names are spread
+
+
+def test_a_sentinel_stands_for_its_only_master(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"sentinel monitor main 127.0.0.1 {fresh_redis.port} 1"
+    with RedisServer(line, sentinel=True) as sentinel:
+        found = measured(capsys, *arguments(sentinel.url))
+        assert found["kind"] == "sentinel"
+        assert found["server"] == f"127.0.0.1:{fresh_redis.port}"
+        sentinel.client().execute_command("SENTINEL", "MONITOR", "other", "127.0.0.1", fresh_redis.port, 1)
+        status, sentence = refused(capsys, *arguments(sentinel.url))
+        assert status == 1
+        assert "is a Sentinel: choose the URL of a master" in sentence
+        assert f"other at 127.0.0.1:{fresh_redis.port}" in sentence
+
+
+def test_tls(tls_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    measured(capsys, *arguments(tls_redis.url))
+    status, sentence = refused(capsys, *arguments(f"redis://127.0.0.1:{tls_redis.tls_port}/0"))
+    assert status == 1
+    assert "the server speaks TLS at this port" in sentence
+
+
+def test_tls_to_a_plain_server(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = refused(capsys, *arguments(f"rediss://127.0.0.1:{redis_server.port}/0"))
+    assert status == 1
+    assert "the client speaks TLS (rediss://), and the server does not" in sentence
+
+
+def test_a_read_only_replica(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    with RedisServer(f"replicaof 127.0.0.1 {redis_server.port}") as replica:
+        status, sentence = refused(capsys, *arguments(replica.url))
+    assert status == 1
+    assert "it is a read-only replica" in sentence
+
+
+class OldServer(RedisServer):
+    """A server that does not know HELLO."""
+
+    def __init__(self) -> None:
+        super().__init__('rename-command HELLO ""')
+
+    def client(self, **settings: Any) -> redis.Redis:
+        return super().client(**{"protocol": 2, **settings})
+
+
+def test_a_server_that_is_too_old(capsys: pytest.CaptureFixture[str]) -> None:
+    with OldServer() as server:
+        status, sentence = refused(capsys, *arguments(server.url))
+        assert status == 1
+        assert "does not know HELLO, which came with Redis 6" in sentence
+        measured(capsys, *arguments(f"{server.url}?protocol=2"))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interruption_leaves_nothing_behind(redis_server: RedisServer, number: int, status: int) -> None:
+    command = arguments(redis_server.url, "--json", seconds=40)
+    with ExitStack() as stack:
+        client = stack.enter_context(redis_server.client())
+        process = stack.enter_context(start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        stack.callback(process.kill)
+        eventually(lambda: len(left(client)) == 40)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == status, err
+        assert left(client) == []
+    assert err == ""
+    found = json.loads(out)
+    assert found["interrupted"] == status
+    assert found["left_at_server"] == 0
+    assert found["round_trip_p50_s"] is not None
+    assert found["hand_over_p50_s"] is None
+
+
+def test_a_second_interruption(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def impatient(self: Bench) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Bench, "_left", impatient)
+    status, sentence = refused(capsys, *arguments(redis_server.url, "--json"))
+    assert status == 130
+    assert sentence == "wheel-lock: interrupted again: what is not released yet expires within 30 s\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_server_that_fails_meanwhile(fresh_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    client = fresh_redis.client()
+
+    def fail() -> None:
+        eventually(lambda: len(left(client)) == 40)
+        fresh_redis.kill()
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    assert main(arguments(fresh_redis.url, "--json", seconds=8)) == 1
+    thread.join()
+    said = capsys.readouterr()
+    assert f"wheel-lock: the server 127.0.0.1:{fresh_redis.port} failed: " in said.err
+    found = json.loads(said.out)
+    assert found["left_at_server"] is None
+    assert found["round_trip_p50_s"] is not None
+    assert found["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--prefix", "x" * 500), ("--prefix", "wheel_lock:x:"), ("--prefix", "{a}:"), ("--locks", "0"), ("--seconds", "0"),
+     ("--timeout", "nan")],
+)  # fmt: skip
+def test_a_bad_value_is_refused(capsys: pytest.CaptureFixture[str], option: str, value: str) -> None:
+    status, sentence = refused(capsys, "bench", "redis://127.0.0.1:1", option, value)
+    assert status == 2
+    assert sentence.startswith(f"wheel-lock: {option} must")
+
+
+def test_a_malformed_url_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = refused(capsys, "bench", "http://user:secret@localhost")
+    assert status == 2
+    assert "URL must be a URL such as" in sentence
+    assert "secret" not in sentence
+
+
+def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = refused(capsys, *arguments("redis://user:secret@127.0.0.1:1/0"))
+    assert status == 1
+    assert "cannot reach the server 127.0.0.1:1: " in sentence
+    assert "secret" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ({"left_at_server": 0}, 0, "No key is left behind."),
+        ({"left_at_server": 3}, 1, "3 keys are left; they expire within 30 s."),
+        ({"left_at_server": 0, "lost": 2}, 1, "2 locks were LOST meanwhile."),
+        ({"trouble": "the server failed"}, 1, "Ended early"),
+        ({"left_at_server": 0, "interrupted": 143}, 143, "Interrupted"),
+        ({"interrupted": 130, "trouble": "the server failed"}, 130, "Which keys are left is not known"),
+    ],
+)
+def test_the_verdict_and_the_exit_status_agree(change: dict[str, Any], status: int, words: str) -> None:
+    found = Figures(
+        server="localhost:6379", kind="server", masters=1, redis_server=None, prefix="p:", locks=10, timeout_s=30.0,
+        seconds=20.0, **change,
+    )  # fmt: skip
+    assert found.exit_status == status
+    assert found.ok is (status == 0)
+    assert words in verdict(found)
+    assert rows(found) == []
+
+
+def test_help_tells_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "status 0 if all was measured; 1 if the server is not there" in text
+    assert "130 or 143" in text
