@@ -21,7 +21,7 @@ from tests.support.redis_server import require_redis_server
 PLOTS = {
     "pairs": ["pairs-rate.svg"],
     "handover": ["handover-delay.svg"],
-    "crowd": ["crowd-rate.svg", "crowd-commands.svg"],
+    "crowd": ["crowd-rate.svg", "crowd-fairness.svg"],
 }
 
 
