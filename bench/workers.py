@@ -124,6 +124,12 @@ class Worker:
         self.tell(line)
         return self.answer(patience_s)
 
+    def said(self) -> str:
+        """Return what the process has written to stderr so far."""
+        # Without a seek: the process writes at the position that it shares with this file object.
+        errors = self._errors.fileno()
+        return os.pread(errors, os.fstat(errors).st_size, 0).decode(errors="replace")
+
     def stop(self) -> None:
         """Stop the process where it is, until :meth:`go_on`: it renews nothing meanwhile."""
         os.kill(self.pid, signal.SIGSTOP)

@@ -20,6 +20,10 @@ _MODULES = {
     "redis-py-lock": "bench.rivals.redis_py_lock:RedisPyLock",
     "redis-py-bare": "bench.rivals.redis_py_lock:BareMinimum",
     "wheel_lock-fair": "bench.rivals.wheel:FairWheelLock",
+    "redis-py-loop": "bench.rivals.redis_py_each:ReacquireLoop",
+    "redis-py-threads": "bench.rivals.redis_py_each:ThreadEach",
+    "python-redis-lock": "bench.rivals.python_redis_lock:PythonRedisLock",
+    "pottery": "bench.rivals.pottery_redlock:Pottery",
 }
 
 
@@ -68,7 +72,11 @@ def in_python() -> list[Rival]:
     """Return all implementations in Python, wheel_lock first."""
     rivals = []
     for key, load in IMPLEMENTATIONS.items():
-        kind = load()
+        try:
+            kind = load()
+        except ImportError as error:  # not installed, or made for another version of what it needs
+            rivals.append(Rival(key, tuple, missing=partial(str, error)))
+            continue
         command = partial(python, "bench.rivals.worker", key)
         rivals.append(Rival(kind.name, command, most_held=kind.most_held, cluster=kind.cluster, modes=kind.modes))
     return rivals

@@ -31,6 +31,7 @@ class Implementation(ABC):
     Args:
         url: Of the server.
         timeout_s: The time-to-live of locks in seconds; each is renewed every third of it.
+        cluster: True if the server is a node of a cluster. Only those that can be used on one have this argument.
 
     Attributes:
         name: What tables and plots call it.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import redis
+from redis.exceptions import NoScriptError
 
 from bench.rivals.implementation import Implementation, Lock, Lost
 
@@ -19,27 +20,27 @@ return 0
 RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 ACQUIRED_AT_ONCE = 10_000
 
+AnyClient = redis.Redis | redis.RedisCluster
+
 
 class RenewalLoop:
     """A thread that wakes up once a second and renews what is due by owner-checked EVALSHA, in pipelines.
 
     Args:
-        client: The client.
+        client: The client, of a server or of a cluster.
         names: What it acquires, spread evenly over an interval.
         timeout_s: Their time-to-live in seconds; the interval of the renewals is a third of it.
         most_calls: The calls of a pipeline.
         lost: Called for each lock whose renewal was refused.
     """
 
-    def __init__(
-        self, client: redis.Redis, names: Sequence[str], timeout_s: float, most_calls: int, lost: Lost
-    ) -> None:
+    def __init__(self, client: AnyClient, names: Sequence[str], timeout_s: float, most_calls: int, lost: Lost) -> None:
         self._client = client
         self._interval_s = timeout_s / 3
         self._timeout_ms = round(timeout_s * 1000)
         self._most_calls = most_calls
         self._lost = lost
-        self._sha = client.script_load(RENEW)
+        self._renew = client.script_load(RENEW)
         now = time.monotonic()
         # All have the same interval, so the one that is renewed goes to the end: cheaper than a heap.
         self._due: deque[tuple[float, str, str]] = deque()
@@ -68,12 +69,14 @@ class RenewalLoop:
                         break  # the next second is the next try
 
     def release(self) -> None:
-        with self.idle, self._client.pipeline(transaction=False) as pipeline:
-            release = self._client.script_load(RELEASE)
-            for _, name, token in self._due:
-                pipeline.evalsha(release, 1, name, token)
-            self._due.clear()
-            pipeline.execute()
+        release = self._client.script_load(RELEASE)
+        with self.idle:
+            while self._due:
+                with self._client.pipeline(transaction=False) as pipeline:
+                    for _ in range(min(len(self._due), ACQUIRED_AT_ONCE)):
+                        _, name, token = self._due.popleft()
+                        pipeline.execute_command("EVALSHA", release, 1, name, token)
+                    pipeline.execute()
 
     def _renew_some(self, now: float) -> int:
         due = self._due
@@ -81,11 +84,14 @@ class RenewalLoop:
         with self._client.pipeline(transaction=False) as pipeline:
             while due and due[0][0] <= now and len(pipeline) < self._most_calls:
                 taken.append(due.popleft())
-                pipeline.evalsha(self._sha, 1, taken[-1][1], taken[-1][2], self._timeout_ms)
+                # Not evalsha(): the pipelines of clusters block that, though not the command.
+                pipeline.execute_command("EVALSHA", self._renew, 1, taken[-1][1], taken[-1][2], self._timeout_ms)
             try:
                 results = pipeline.execute()
-            except redis.RedisError:
+            except redis.RedisError as error:
                 due.extendleft(reversed(taken))
+                if isinstance(error, NoScriptError):
+                    self._client.script_load(RENEW)  # the server has been restarted
                 raise
         for (due_at, name, token), renewed in zip(taken, results, strict=True):
             if renewed:
@@ -100,11 +106,12 @@ class PipelineLoop(Implementation):
 
     name = "redis-py, pipeline"
     modes = ("hold",)  # its lock objects are redis-py's
+    cluster = True
     most_calls: ClassVar[int] = 1_000  # more to a pipeline keep other clients of the server waiting
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, cluster: bool = False) -> None:
         super().__init__(url, timeout_s)
-        self._client = redis.Redis.from_url(url)
+        self._client: AnyClient = redis.RedisCluster.from_url(url) if cluster else redis.Redis.from_url(url)
         self._loop: RenewalLoop | None = None
 
     def lock(self, name: str) -> Lock:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import redis
+
 from bench.rivals.implementation import AsyncLock, Implementation, Lock, Lost
-from wheel_lock import LockContext, LostEvent
+from wheel_lock import LockContext, LocksLost, LostEvent
 
 ACQUIRED_AT_ONCE = 10_000
 
@@ -19,9 +21,10 @@ class WheelLock(Implementation):
     most_held = 5_000_000
     cluster = True
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, cluster: bool = False) -> None:
         super().__init__(url, timeout_s)
-        self._context = LockContext.from_url(url, release_on_close=False, response_timeout=60.0)
+        client: Any = redis.RedisCluster.from_url(url) if cluster else redis.Redis.from_url(url)
+        self._context = LockContext(client, release_on_close=False, response_timeout=60.0)
         self._held: list[dict[str, Any]] = []
 
     def lock(self, name: str) -> Lock:
@@ -49,7 +52,10 @@ class WheelLock(Implementation):
 
     def let_go(self) -> None:
         for held in self._held:
-            self._context.release_many(held.values())
+            try:
+                self._context.release_many(held.values())
+            except LocksLost:
+                pass  # told before; the others have been released
         self._held.clear()
 
     def close(self) -> None:

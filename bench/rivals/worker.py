@@ -8,6 +8,10 @@ pairs       callers, kind ("threads" or "tasks"), timeout_s, warm_s, spin: the c
             ``SECONDS`` answers pairs, seconds.
 handover    name, timeout_s, hold_s: two workers take turns. ``N`` answers moments, N pairs of grant and release.
 crowd       name, waiters, kind, hold_s, timeout_s: all of them want one lock. ``SECONDS`` answers grants, seconds.
+churn       locks, prefix, callers, hold_s, timeout_s: it holds locks, and so many threads acquire free ones, keep them for
+            hold_s, and release them. ``SECONDS`` answers pairs, seconds, lost.
+
+With "cluster": true in the options the server is a node of a cluster.
 """
 
 from __future__ import annotations
@@ -60,8 +64,8 @@ def names_of(caller: int) -> Iterator[str]:
     return itertools.cycle([f"p:{caller}:{number}" for number in range(NAMES)])
 
 
-def on_threads(rival: Implementation, callers: int, seconds: float) -> int:
-    """Return how many pairs so many threads have made in so many seconds."""
+def on_threads(rival: Implementation, callers: int, seconds: float, hold_s: float = 0.0) -> int:
+    """Return how many pairs so many threads have made in so many seconds, keeping each lock for ``hold_s``."""
     counts, until = [0] * callers, time.monotonic() + seconds
 
     def work(caller: int) -> None:
@@ -70,6 +74,8 @@ def on_threads(rival: Implementation, callers: int, seconds: float) -> int:
                 break
             lock = rival.lock(name)
             lock.acquire()
+            if hold_s:
+                time.sleep(hold_s)
             lock.release()
             counts[caller] += 1
 
@@ -170,13 +176,27 @@ def crowd(rival: Implementation, options: Mapping[str, Any]) -> None:
     serve(answer)
 
 
-MODES = {"hold": hold, "pairs": pairs, "handover": handover, "crowd": crowd}
+def churn(rival: Implementation, options: Mapping[str, Any]) -> None:
+    told: list[str] = []
+
+    def answer(line: str) -> dict[str, Any]:
+        began = time.monotonic()
+        made = on_threads(rival, options["callers"], float(line.removeprefix("go ")), options["hold_s"])
+        return {"pairs": made, "seconds": time.monotonic() - began, "lost": len(told)}
+
+    names = [f"{options['prefix']}{number}" for number in range(options["locks"])]
+    rival.hold(names, lambda name, reason: told.append(name))
+    serve(answer)
+
+
+MODES = {"hold": hold, "pairs": pairs, "handover": handover, "crowd": crowd, "churn": churn}
 
 
 def main() -> None:
     name, mode, url, text = sys.argv[1:5]
     options = json.loads(text)
-    rival = IMPLEMENTATIONS[name]()(url, options["timeout_s"])
+    kind: Callable[..., Implementation] = IMPLEMENTATIONS[name]()
+    rival = kind(url, options["timeout_s"], **({"cluster": True} if options.get("cluster") else {}))
     try:
         MODES[mode](rival, options)
     except NotImplementedError as error:

@@ -20,7 +20,17 @@ Record = dict[str, Any]
 """What was found: "rival", "case" (a dict: what the values depend on), "round", and "values"; or "failed" or "skipped", and
 why, in place of the last two. Everything in it can be written as JSON."""
 
-MODULES: tuple[str, ...] = ("pairs", "handover", "crowd")
+MODULES: tuple[str, ...] = (
+    "held",
+    "saturated",
+    "round_trips",
+    "pairs",
+    "handover",
+    "crowd",
+    "losses",
+    "churn",
+    "cluster",
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,15 @@ def values_of(records: Iterable[Record], rival: str, key: str, **case: Any) -> l
         and record["values"].get(key) is not None
         and all(record["case"].get(name) == value for name, value in case.items())
     ]
+
+
+def why_not(records: Iterable[Record]) -> str:
+    """Return why some of the records have no values, in a few words for a table; "" if all have."""
+    for record in records:
+        for kind in ("failed", "skipped"):
+            if kind in record:
+                return f"{kind}: {' '.join(record[kind].split())}"[:60].replace("|", "/")
+    return ""
 
 
 def spread(values: Sequence[float]) -> str:

@@ -1,0 +1,152 @@
+"""Scenarios of the benchmark suite about locks that are kept over slow networks, beside others, and on clusters."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.rivals import Rival, in_python
+from bench.scenarios import Record, Run, load, why_not
+from bench.scenarios.round_trips import kept
+from bench.served import commands, left, of_stopped
+from bench.workers import Worker, python
+from tests.support.redis_server import RedisServer, require_redis_server
+
+FAILING = Rival("failing", lambda: [sys.executable, "-c", "print('failed no such mode')"], cluster=True)
+FEW = Rival("few", lambda: ["nothing"], most_held=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["round_trips", "churn", "cluster"])
+def test_a_scenario_is_measured(name: str, tmp_path: Path) -> None:
+    require_redis_server()
+    rivals = [rival for rival in in_python() if rival.name in ("wheel_lock", "redis-py, pipeline")]
+    scenario = load(name)
+    records = list(scenario.measure(Run([*rivals, FAILING], tiny=True)))
+    assert json.loads(json.dumps(records)) == records
+    for rival in rivals:
+        mine = [record for record in records if record["rival"] == rival.name]
+        assert mine
+        assert not [record for record in mine if "failed" in record]
+    theirs = [record for record in records if record["rival"] == "failing"]
+    assert theirs
+    assert not [record for record in theirs if "values" in record]
+    text = scenario.tables(records)
+    for rival in (*rivals, FAILING):
+        assert f" {rival.name} |" in text
+    drawn = scenario.draw(records, tmp_path)
+    assert drawn
+    for file in drawn:
+        assert (tmp_path / file).stat().st_size
+
+
+def test_what_is_not_tried_is_said() -> None:
+    run = Run([FEW], tiny=True)
+    for name in ("round_trips", "cluster"):
+        scenario = load(name)
+        records = list(scenario.measure(run))
+        assert records
+        assert all("skipped" in record for record in records)
+        assert "| few |" in scenario.tables(records)
+
+
+def tried(locks: int, **values: float) -> Record:
+    usual = {"keys": locks, "first_behind_s": 0.0, "behind_s": 0.0, "lost": 0, "up_s": 1.0}
+    case = {"round trip ms": 10, "locks": locks, "timeout_s": 30.0}
+    return {"rival": "it", "case": case, "round": 1, "values": {**usual, **values}}
+
+
+@pytest.mark.parametrize(
+    ("values", "whole"),
+    [
+        ({}, True),
+        ({"keys": 99}, False),
+        ({"lost": 1}, False),
+        ({"behind_s": 2.5}, True),
+        ({"behind_s": 3.5}, False),
+        ({"first_behind_s": 5.0, "behind_s": 6.0}, True),
+    ],
+)
+def test_what_is_kept(values: dict[str, Any], whole: bool) -> None:
+    assert kept(tried(100, **values)) is whole
+
+
+def test_the_largest_number_kept_is_shown_and_what_became_of_more() -> None:
+    text = load("round_trips").tables([tried(100), tried(1_000), tried(10_000, keys=9_000), tried(100_000, keys=7)])
+    assert "| it | 1,000 |" in text
+    assert "| it | 10,000: 1,000 lost |" in text
+
+
+def test_a_reason_fits_into_a_table() -> None:
+    assert why_not([tried(1), {"rival": "it", "case": {}, "failed": "a|b\nc"}]) == "failed: a/b c"
+    assert why_not([tried(1)]) == ""
+
+
+def test_a_delay_passes_on_what_it_reads_and_no_sooner() -> None:
+    round_trip_s, data = 0.06, bytes(range(256)) * 10_000
+
+    def echo(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            while piece := connection.recv(1 << 16):
+                connection.sendall(piece)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=echo, args=(listener,), daemon=True)
+        server.start()
+        with Worker(python("bench.delay", listener.getsockname()[1], round_trip_s)) as delay:
+            delay.answer()
+            with socket.create_connection(("127.0.0.1", delay.ask()["port"])) as client:
+                began = time.monotonic()
+                client.sendall(b"x")
+                assert client.recv(1) == b"x"
+                assert time.monotonic() - began >= round_trip_s
+                sender = threading.Thread(target=client.sendall, args=(data,), daemon=True)
+                sender.start()
+                received = bytearray()
+                while len(received) < len(data):
+                    received += client.recv(1 << 16)
+                assert received == data
+                client.shutdown(socket.SHUT_WR)
+                assert client.recv(1) == b""
+        server.join()
+
+
+def test_what_a_server_has_left() -> None:
+    with RedisServer() as server:
+        client = server.client()
+        before = commands([client])
+        for number in range(100):
+            client.set(f"b:{number}", "token", px=20_000 + number)
+        client.set("b:lasting", "no lock")
+        client.set("other", "lock", px=100)
+        assert commands([client]) - before >= 102
+        there = left([client], "b:", time.monotonic())
+        assert there.keys == 100
+        assert there.least_s is not None
+        assert 0 < there.least_s <= 20.2
+        assert there.behind_s(30.0) == pytest.approx(20.0 - there.least_s)
+        assert there.behind_s(15.0) == 0.0
+        client.flushall()
+        assert left([client], "b:", time.monotonic()) == (0, None)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_goes_on_after_the_look() -> None:
+    options = {"locks": 20, "timeout_s": 9.0, "prefix": "b:", "first": 0}
+    with RedisServer() as server:
+        worker = Worker(python("bench.rivals.worker", "wheel_lock", "hold", server.url, json.dumps(options)))
+        with worker:
+            worker.answer()
+            there = of_stopped(worker, [server.client()], "b:")
+            assert there.keys == 20
+            assert worker.ask("go read")["lost"] == 0
+            assert worker.ask("go release") == {}
+            assert left([server.client()], "b:", time.monotonic()).keys == 0
