@@ -12,13 +12,13 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import page
-from bench.rivals import Rival, in_python, peers
-from bench.scenarios import MODULES, Record, Run, Scenario, load
+from bench.rivals import Rival, in_python, peers, timers
+from bench.scenarios import MODULES, Record, Run, Scenario, load, skipped
 from bench.workers import ROOT
 
 RESULTS = ROOT / "bench" / "results"
@@ -26,9 +26,9 @@ PLOTS = ROOT / "docs" / "plots"
 PAGE = ROOT / "docs" / "performance.md"
 
 
-def ready(rivals: Sequence[Rival]) -> tuple[list[Rival], dict[str, str]]:
-    """Build what has to be built; return what can run, and why the others cannot."""
-    able, skipped = [], {}
+def ready(rivals: Sequence[Rival]) -> tuple[list[Rival], list[tuple[Rival, str]]]:
+    """Build what has to be built; return what can run, and what cannot, with the reason."""
+    able, unable = [], []
     for rival in rivals:
         why = rival.missing()
         if why is None:
@@ -39,14 +39,14 @@ def ready(rivals: Sequence[Rival]) -> tuple[list[Rival], dict[str, str]]:
         if why is None:
             able.append(rival)
         else:
-            skipped[rival.name] = why
+            unable.append((rival, " ".join(why.split())))
             print(f"{rival.name}: skipped: {why}", file=sys.stderr, flush=True)
-    return able, skipped
+    return able, unable
 
 
-def measure(scenario: Scenario, run: Run, unable: Mapping[str, str], path: Path) -> None:
+def measure(scenario: Scenario, run: Run, unable: Sequence[tuple[Rival, str]], path: Path) -> None:
     """Measure a scenario into its file; ``unable`` says why some implementations cannot take part."""
-    records: list[Record] = [{"rival": name, "case": {}, "skipped": why} for name, why in unable.items()]
+    records = [skipped(rival, {}, why) for rival, why in unable if scenario.mode in rival.modes]
     began = time.monotonic()
     measured = scenario.measure(run)
     try:
@@ -112,10 +112,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends everything in order, as Ctrl-C does
     try:
         if not given.draw:
-            rivals, unable = ready([*in_python(), *(peers() if given.peers else ())])
-            if given.rivals:
-                rivals = [rival for rival in rivals if rival.name in given.rivals]
-                unable = {name: why for name, why in unable.items() if name in given.rivals}
+            known = [*in_python(), *timers(), *(peers() if given.peers else ())]
+            rivals, unable = ready([rival for rival in known if not given.rivals or rival.name in given.rivals])
             for scenario in scenarios:
                 able = [rival for rival in rivals if scenario.mode in rival.modes]
                 run = Run(able, full=given.full, tiny=given.tiny, rounds=given.rounds or (5 if given.full else 3))

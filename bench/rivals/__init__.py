@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 
+from bench.rivals import go, jvm, node
 from bench.rivals.implementation import MODES, Implementation
 from bench.workers import python
 
@@ -82,6 +83,35 @@ def in_python() -> list[Rival]:
     return rivals
 
 
+def timers() -> list[Rival]:
+    """Return what else can hold timers in Python, our wheel first."""
+    names = {
+        "wheel_lock": "wheel",
+        "asyncio, call_later": "asyncio",
+        "heapq": "heapq",
+        "SortedList": "sortedlist",
+        "threading.Timer": "threading",
+    }
+    return [
+        Rival(name, partial(python, "bench.wheel.worker", program), modes=("wheel",)) for name, program in names.items()
+    ]
+
+
 def peers() -> list[Rival]:
     """Return the implementations in other languages."""
-    return []
+    java = partial(Rival, missing=jvm.missing, build=jvm.build, warm_s=10.0)
+    in_go = partial(Rival, missing=go.missing, build=go.build)
+    return [
+        java("Redisson (Java)", partial(jvm.command, "redisson"), most_held=300_000),
+        java("Netty, HashedWheelTimer (Java)", partial(jvm.command, "netty-wheel"), modes=("wheel",)),
+        in_go("rueidislock (Go)", partial(go.command, "rueidislock"), most_held=300_000),
+        in_go("redsync (Go)", partial(go.command, "redsync"), most_held=100_000),
+        in_go("bsm/redislock (Go)", partial(go.command, "bsm"), most_held=100_000),
+        Rival(
+            "node-redlock (Node)",
+            partial(node.command, "node-redlock"),
+            most_held=100_000,
+            missing=node.missing,
+            build=node.build,
+        ),
+    ]

@@ -30,6 +30,7 @@ MODULES: tuple[str, ...] = (
     "losses",
     "churn",
     "cluster",
+    "wheel",
 )
 
 

@@ -47,7 +47,7 @@ class RivalWorker:
 
 @contextlib.contextmanager
 def started(command: Sequence[str], mode: str, url: str, **options: object) -> Iterator[RivalWorker]:
-    """Start a worker, which is killed at the end of the block. What it has said on stderr is told if the block fails."""
+    """Start a worker, which is killed at the end of the block. If the block fails, its stderr is told."""
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(

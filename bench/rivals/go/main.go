@@ -1,7 +1,7 @@
 // Command rivals is the benchmark worker of the rivals in Go: rivals PROGRAM MODE URL OPTIONS.
 //
-// PROGRAM is a name in programs; the modes, OPTIONS (a JSON object) and the lines on standard input and output are those of
-// all benchmark workers. To add a rival: one file with an implementation of the interface rival, and a line in programs.
+// PROGRAM is a name in programs; the modes, OPTIONS (a JSON object) and the lines on standard input and output are
+// those of all benchmark workers. To add a rival: one file that implements the interface rival, and a line in programs.
 package main
 
 import (

@@ -17,12 +17,16 @@ func (r *renewer) renewed() *int64 {
 	return &count
 }
 
-// keep calls extend every third of the timeout until ctx is cancelled or the lock is lost: gone recognizes the error of a lock
-// that another one holds or that has expired, and without an answer the lock is lost at until, or at the time that the last
-// successful extend has returned. Any other error proves nothing, and extend is called again soon. Its context ends when the
-// lock is lost, which go-redis looks at between two tries and, by default, not while it waits for an answer.
+// An extension returns until when the lock is valid, and ends early when its context does.
+type extension func(context.Context) (until time.Time, err error)
+
+// keep calls extend every third of the timeout until ctx is cancelled or the lock is lost: gone recognizes the error of
+// a lock that another one holds or that has expired, and without an answer the lock is lost at until, or at the time
+// that the last successful extend has returned. Any other error proves nothing, and extend is called again soon. The
+// context of a call ends when the lock does, which go-redis looks at between two tries and, by default, not while it
+// waits for an answer.
 func (r *renewer) keep(
-	ctx context.Context, until time.Time, extend func(context.Context) (time.Time, error), gone func(error) bool, lost func(string),
+	ctx context.Context, until time.Time, extend extension, gone func(error) bool, lost func(reason string),
 ) {
 	interval := r.timeout / 3
 	timer := time.NewTimer(interval)

@@ -21,7 +21,7 @@ export default class NodeRedlock {
     return this.redlock.using([name], this.timeoutMs, { retryCount: -1 }, routine);
   }
 
-  // The same for a free lock that is renewed after a third of its time-to-live: by default it is when 500 ms of it are left.
+  // The same for a free lock that is renewed after a third of its time-to-live; by default, when 500 ms of it are left.
   keep(name, routine) {
     const automaticExtensionThreshold = (this.timeoutMs * 2) / 3;
     return this.redlock.using([name], this.timeoutMs, { automaticExtensionThreshold }, routine);

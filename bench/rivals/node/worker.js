@@ -1,7 +1,7 @@
 // The benchmark worker of the rivals on Node: node --expose-gc worker.js PROGRAM MODE URL OPTIONS.
 //
-// PROGRAM is a module of this directory; the modes, OPTIONS (a JSON object) and the lines on standard input and output are
-// those of all benchmark workers. To add a rival: one module whose default export has the methods of NodeRedlock.
+// PROGRAM is a module of this directory; the modes, OPTIONS (a JSON object) and the lines on standard input and output
+// are those of all benchmark workers. To add a rival: one module whose default export has the methods of NodeRedlock.
 
 import { once } from "node:events";
 import { createInterface } from "node:readline";
