@@ -66,6 +66,9 @@ def test_wheel_lock(benchmark: BenchmarkFixture, server: RedisServer) -> None:
     benchmark.pedantic(renew_all, rounds=20, warmup_rounds=3)
     assert engine.counters.lost.total() == 0
     _per_renewal(benchmark)
+    closed: Future[None] = Future(lambda: None)
+    timer.post(lambda: engine.close(1.0, closed))
+    _turn_until(timer, lambda: closed.done)
 
 
 def test_redis_py_pipeline(benchmark: BenchmarkFixture, server: RedisServer) -> None:

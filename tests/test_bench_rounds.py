@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.rivals import Rival, in_python
+from bench.rivals.worker import run_threads
 from bench.scenarios import Record, Run, load
 from bench.scenarios.crowd import fairness
 from bench.scenarios.rounds import ahead, in_rounds, table
@@ -21,7 +22,7 @@ from tests.support.redis_server import require_redis_server
 PLOTS = {
     "pairs": ["pairs-rate.svg"],
     "handover": ["handover-delay.svg"],
-    "crowd": ["crowd-rate.svg", "crowd-commands.svg"],
+    "crowd": ["crowd-rate.svg", "crowd-fairness.svg"],
 }
 
 
@@ -105,6 +106,15 @@ def test_what_is_better_is_named() -> None:
     assert named() == "Ahead of wheel_lock in it: c (2.50 times), a (1.50 times)."
     assert named(less=True) == "Ahead of wheel_lock in it: b (2.00 times)."
     assert ahead([record("wheel_lock", 2.0), record("a", 1.0)], "rate", "it") == "None is ahead of wheel_lock in it."
+
+
+def test_a_caller_that_fails_fails_its_worker() -> None:
+    def work(caller: int) -> None:
+        if caller == 2:
+            raise ValueError("no connection is left")
+
+    with pytest.raises(ValueError, match="no connection is left"):
+        run_threads(work, 4)
 
 
 def test_fairness() -> None:

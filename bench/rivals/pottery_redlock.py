@@ -46,5 +46,8 @@ class Pottery(OneByOne):
     def renew(self, lock: Any) -> None:
         lock.extend()
 
+    def is_mine(self, lock: Any) -> bool:
+        return bool(lock.locked())
+
     def close(self) -> None:
         self._client.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import redis
 import redis_lock  # type: ignore[import-untyped]
@@ -49,6 +50,13 @@ class PythonRedisLock(Implementation):
 
     def lock(self, name: str) -> Lock:
         return RenewedLock(self._client, name, self.timeout_s, lambda name, reason: None)
+
+    def renew(self, lock: Any) -> None:
+        lock.extend()
+
+    def is_mine(self, lock: Any) -> bool:
+        mine: bool = lock.get_owner_id() == lock.id
+        return mine
 
     def hold(self, names: Sequence[str], lost: Lost) -> None:
         for name in names:

@@ -9,10 +9,7 @@ import redis
 import redis.asyncio
 
 from bench.rivals.implementation import AsyncLock, Implementation, Lock
-
-# For each thread or task that is under way, and for each subscription. The default of 100 is an error for the next one;
-# a pool that blocks instead is slower.
-CONNECTIONS = 2_000
+from bench.rivals.redis_py_each import MOST_CONNECTIONS
 
 
 class RedisPyLock(Implementation):
@@ -23,11 +20,11 @@ class RedisPyLock(Implementation):
 
     def __init__(self, url: str, timeout_s: float) -> None:
         super().__init__(url, timeout_s)
-        self._client = redis.Redis.from_url(url, max_connections=CONNECTIONS)
+        self._client = redis.Redis.from_url(url, max_connections=MOST_CONNECTIONS)
 
     @cached_property
     def _async_client(self) -> redis.asyncio.Redis:
-        return redis.asyncio.Redis.from_url(self.url, max_connections=CONNECTIONS)
+        return redis.asyncio.Redis.from_url(self.url, max_connections=MOST_CONNECTIONS)
 
     def lock(self, name: str) -> Lock:
         lock: Lock = self._client.lock(name, timeout=self.timeout_s)

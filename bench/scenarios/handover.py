@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -53,14 +54,13 @@ class Players:
     def ready(self) -> None:
         for player in self._players:
             player.answer(UP_S)
-        until = time.monotonic() + self._warm_s
-        while True:
+        until, took_s = time.monotonic() + self._warm_s, list[float]()
+        while not took_s or time.monotonic() < until:
             began = time.monotonic()
             self._take_turns(TRIAL)
-            now = time.monotonic()
-            if now >= until:
-                break
-        self._turns = max(min(self._turns, int(self._limit_s / ((now - began) / TRIAL))), TRIAL)
+            took_s.append(time.monotonic() - began)
+        turn_s = statistics.median(took_s) / TRIAL
+        self._turns = max(min(self._turns, int(self._limit_s / turn_s)), TRIAL)
 
     def measure(self) -> dict[str, Any]:
         delays_ms = [delay * 1000 for delay in self._take_turns(self._turns)]

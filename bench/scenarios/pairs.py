@@ -54,7 +54,7 @@ class Callers:
 HOW = """\
 Each caller acquires and releases free locks, a new lock object for each pair, with whatever renewal the package starts by
 itself; each implementation in its own process with its own server, in turns of the same length. Medians and extremes of
-the rounds; CPU time is that of all threads of the process."""
+the rounds; CPU time is that of all threads of the process, and not told where some compute."""
 
 
 def measure(run: Run) -> Iterator[Record]:
