@@ -36,7 +36,7 @@ def measure(run: Run) -> Iterator[Record]:
 def _churn(run: Run, rival: Rival) -> Iterator[Record]:
     """Have threads acquire, keep and release locks beside held ones."""
     locks = min(run.pick(10_000, 2_000, 50), rival.most_held)
-    threads, seconds = run.pick(64, 64, 4), run.pick(10.0, 1.5, 0.2)
+    threads, seconds = run.pick(64, 64, 4), run.pick(10.0, 1.0, 0.2)
     timeout_s = run.pick(TIMEOUT_S, 9.0, 3.0)
     case = {"part": "churn", "held": locks, "threads": threads, "timeout_s": timeout_s}
     options = {"locks": locks, "prefix": "b:", "callers": threads, "hold_s": HOLD_S, "timeout_s": timeout_s}
@@ -46,7 +46,7 @@ def _churn(run: Run, rival: Rival) -> Iterator[Record]:
             client = server.client()
             worker.answer(ANSWER_S + rival.warm_s)
             worker.ask(f"go {rival.warm_s}", ANSWER_S + rival.warm_s)
-            for number in range(1, run.pick(run.rounds, run.rounds, 1) + 1):
+            for number in range(1, run.pick(run.rounds, 2, 1) + 1):
                 used_s = cpu_s(worker.pid)
                 made = worker.ask(f"go {seconds}", ANSWER_S)
                 used_s = cpu_s(worker.pid) - used_s
@@ -72,7 +72,7 @@ def _churn(run: Run, rival: Rival) -> Iterator[Record]:
 
 def _bulk(run: Run, rival: Rival) -> Iterator[Record]:
     """Acquire and release many locks, each time beside a worker that has none: what that takes is the start alone."""
-    locks = min(run.pick(1_000_000, 100_000, 100), rival.most_held)
+    locks = min(run.pick(1_000_000, 20_000, 100), rival.most_held)
     patience_s = run.pick(300.0, 60.0, 20.0)
     case = {"part": "bulk", "locks": locks, "timeout_s": BULK_TIMEOUT_S}
     try:
