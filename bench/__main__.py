@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import page
-from bench.rivals import Rival, in_python, peers
-from bench.scenarios import MODULES, Record, Run, Scenario, load
+from bench.rivals import Rival, in_python, peers, timers
+from bench.scenarios import MODULES, Record, Run, Scenario, load, skipped
 from bench.workers import ROOT
 
 RESULTS = ROOT / "bench" / "results"
@@ -26,9 +26,9 @@ PLOTS = ROOT / "docs" / "plots"
 PAGE = ROOT / "docs" / "performance.md"
 
 
-def ready(rivals: Sequence[Rival]) -> tuple[list[Rival], dict[str, str]]:
-    """Build what has to be built; return what can run, and why the others cannot."""
-    able, skipped = [], {}
+def ready(rivals: Sequence[Rival]) -> tuple[list[Rival], list[tuple[Rival, str]]]:
+    """Build what has to be built; return what can run, and what cannot, with the reason."""
+    able, unable = [], []
     for rival in rivals:
         why = rival.missing()
         if why is None:
@@ -39,14 +39,14 @@ def ready(rivals: Sequence[Rival]) -> tuple[list[Rival], dict[str, str]]:
         if why is None:
             able.append(rival)
         else:
-            skipped[rival.name] = why
+            unable.append((rival, " ".join(why.split())))
             print(f"{rival.name}: skipped: {why}", file=sys.stderr, flush=True)
-    return able, skipped
+    return able, unable
 
 
-def measure(scenario: Scenario, run: Run, path: Path) -> bool:
-    """Measure a scenario into its file; return whether every rival did what it was to do."""
-    records: list[Record] = []
+def measure(scenario: Scenario, run: Run, unable: Sequence[tuple[Rival, str]], path: Path) -> None:
+    """Measure a scenario into its file; ``unable`` says why some implementations cannot take part."""
+    records = [skipped(rival, {}, why) for rival, why in unable if scenario.mode in rival.modes]
     began = time.monotonic()
     measured = scenario.measure(run)
     try:
@@ -57,7 +57,6 @@ def measure(scenario: Scenario, run: Run, path: Path) -> bool:
     finally:
         measured.close()  # type: ignore[attr-defined]  # a generator: it ends what it has started
         save(path, run, records, time.monotonic() - began)
-    return True
 
 
 def save(path: Path, run: Run, records: Sequence[Record], took_s: float) -> None:
@@ -80,6 +79,14 @@ def read(path: Path) -> dict[str, Any]:
     return document
 
 
+def text_of(scenario: Scenario, records: Sequence[Record]) -> str:
+    """Return the text of a section, with what could not take part below its tables."""
+    absent = [record for record in records if not record["case"]]
+    there = [record for record in records if record["case"]]
+    lines = [f"* {record['rival']}: skipped: {record['skipped']}" for record in absent]
+    return "\n".join([scenario.tables(there), *(["", *lines] if lines else [])])
+
+
 def draw(scenarios: Sequence[Scenario], results: Path, path: Path, plots: Path) -> None:
     """Write the tables and plots of all results into a page."""
     plots.mkdir(exist_ok=True)
@@ -87,9 +94,10 @@ def draw(scenarios: Sequence[Scenario], results: Path, path: Path, plots: Path) 
         document = read(results / f"{scenario.name}.json")
         if document["records"]:
             text = [f"## {scenario.title}", ""]
-            for name, sentence in scenario.draw(document["records"], plots).items():
+            there = [record for record in document["records"] if record["case"]]
+            for name, sentence in scenario.draw(there, plots).items():
                 text += [f"![{sentence}](plots/{name})", "", sentence, ""]
-            text.append(scenario.tables(document["records"]))
+            text.append(text_of(scenario, document["records"]))
             text += ["", *sorted({one["machine"] for one in document["runs"]})]
             page.write(path, scenario.name, "\n".join(text))
 
@@ -104,15 +112,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends everything in order, as Ctrl-C does
     try:
         if not given.draw:
-            rivals, _ = ready([*in_python(), *(peers() if given.peers else ())])
-            if given.rivals:
-                rivals = [rival for rival in rivals if rival.name in given.rivals]
+            known = [*in_python(), *timers(), *(peers() if given.peers else ())]
+            rivals, unable = ready([rival for rival in known if not given.rivals or rival.name in given.rivals])
             for scenario in scenarios:
-                run = Run(rivals, full=given.full, tiny=given.tiny, rounds=given.rounds or (5 if given.full else 3))
-                measure(scenario, run, given.results / f"{scenario.name}.json")
+                able = [rival for rival in rivals if scenario.mode in rival.modes]
+                run = Run(able, full=given.full, tiny=given.tiny, rounds=given.rounds or (5 if given.full else 3))
+                measure(scenario, run, unable, given.results / f"{scenario.name}.json")
         for scenario in scenarios:
             records = read(given.results / f"{scenario.name}.json")["records"]
-            print(f"\n{scenario.title}\n\n{scenario.tables(records)}" if records else "", flush=True)
+            print(f"\n{scenario.title}\n\n{text_of(scenario, records)}" if records else "", flush=True)
         if given.write:
             draw(scenarios, given.results, PAGE, PLOTS)
     except KeyboardInterrupt:

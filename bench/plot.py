@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ _COLOURS = (
     "#d84315",
     "#455a64",
 )
+_MARKS = ("o", "s", "^", "D", "v", "P")
 _SETTINGS: Any = {
     "svg.hashsalt": "wheel_lock",
     "svg.fonttype": "none",
@@ -92,6 +94,44 @@ def bars(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, y
             axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:,g}")
         _finish(figure, axes, path, title, "", y)
+
+
+def strip(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, x: str, edge: str) -> None:
+    """Draw a row for each name, and in it one mark for each key of ``values``.
+
+    The axis is logarithmic to both sides of 0; what is infinite stands at the right edge, over the word ``edge``.
+    """
+    with pyplot.rc_context(_SETTINGS):
+        names = list(dict.fromkeys(name for group in values.values() for name in group))
+        figure, axes = pyplot.subplots(figsize=(7.2, 1.6 + 0.42 * len(names)), layout="constrained")
+        largest = max(
+            1.0, *(abs(value) for group in values.values() for value in group.values() if math.isfinite(value))
+        )
+        outside, step = largest * 12, 0.7 / max(len(values), 1)
+        for index, (key, group) in enumerate(values.items()):
+            axes.plot(
+                [value if math.isfinite(value) else outside for value in group.values()],
+                [names.index(name) + (index - (len(values) - 1) / 2) * step for name in group],
+                linestyle="",
+                marker=_MARKS[index % len(_MARKS)],
+                color=_COLOURS[index % len(_COLOURS)],
+                markersize=5,
+                label=key,
+            )
+        axes.set_xscale("symlog", linthresh=0.01)
+        axes.set_xlim(-largest * 2, outside * 2.5)
+        powers = [10.0**power for power in range(-2, math.ceil(math.log10(largest)) + 1)]
+        ticks = [tick for tick in (*(-power for power in reversed(powers)), 0.0, *powers) if abs(tick) <= largest * 1.2]
+        axes.set_xticks([*ticks, outside], [*(f"{tick:,g}" for tick in ticks), edge])
+        axes.minorticks_off()
+        axes.axvline(0.0, color="#222", linewidth=1.2)
+        axes.axvspan(largest * 5, outside * 2.5, color="#eee", linewidth=0)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.grid(visible=False, axis="y")
+        for between in range(1, len(names)):
+            axes.axhline(between - 0.5, color="#ddd", linewidth=0.8)
+        _finish(figure, axes, path, title, x, "")
 
 
 def _finish(figure: Figure, axes: Axes, path: Path, title: str, x: str, y: str) -> None:

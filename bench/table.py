@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import page
-from bench.handover import Players
+from bench.rivals import in_python
+from bench.scenarios.handover import Players
 from bench.workers import Worker, cpu_s, python
 from tests.support.redis_server import RedisServer
 
@@ -120,13 +121,16 @@ def pairs(mode: str, scale: Scale) -> Generator[Round, None, None]:
 
 def hand_overs(scale: Scale) -> Generator[Round, None, None]:
     """Two processes for each side, which take turns."""
-    with RedisServer() as server, ExitStack() as stack:
-        sides = {"ours": Players("wheel_lock", server.url, stack), "rival": Players("bare", server.url, stack)}
+    rivals = {rival.name: rival for rival in in_python()}
+    with ExitStack() as stack:
+        sides = {
+            side: Players(rivals[name], stack, scale.hand_overs // 2)
+            for side, name in (("ours", "wheel_lock"), ("rival", "redis-py, bare minimum"))
+        }
         for players in sides.values():
             players.ready()
         while True:
-            found = {side: players.measure(scale.hand_overs) for side, players in sides.items()}
-            yield {side: {"p50 ms": one.p50_s * 1000, "p99 ms": one.p99_s * 1000} for side, one in found.items()}
+            yield {side: players.measure() for side, players in sides.items()}
 
 
 def bulk_lag(scale: Scale) -> Generator[Round, None, None]:
@@ -179,7 +183,7 @@ def rows(scale: Scale) -> list[Row]:
         pair("threads", "64 threads", 4.0),
         pair("tasks", "500 tasks", 5.0),
         pair("spinning", "beside 3 spinning threads", 1.0, cpu=False),
-        Row("hand-over", "hand-over between processes:", (Figure("p50 ms", "p50, ms", 1.0),), hand_overs),
+        Row("hand-over", "hand-over between processes:", (Figure("p50_ms", "p50, ms", 1.0),), hand_overs),
         Row(
             "bulk-lag",
             f"{scale.bulk_held:,} held while {scale.bulk:,} are acquired:",

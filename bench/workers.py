@@ -38,6 +38,10 @@ def python(module: str, *arguments: object) -> list[str]:
     return [sys.executable, "-m", module, *map(str, arguments)]
 
 
+class Unable(RuntimeError):
+    """What a worker has not got, such as "no tasks"."""
+
+
 class Worker:
     """A running worker.
 
@@ -84,6 +88,7 @@ class Worker:
             patience_s: Another patience than the worker's, in seconds.
 
         Raises:
+            Unable: If it says that it has "no ...".
             RuntimeError: With what the worker has printed last, if it fails or ends without an answer.
         """
         assert self._process.stdout is not None
@@ -102,6 +107,8 @@ class Worker:
                 elif word == "result":
                     return json.loads(rest)
                 elif word == "failed":
+                    if rest.startswith("no "):
+                        raise Unable(rest)
                     raise RuntimeError(f"{self._what}: {rest}")
         finally:
             patience.cancel()
@@ -116,6 +123,12 @@ class Worker:
         """Send a line and return the answer."""
         self.tell(line)
         return self.answer(patience_s)
+
+    def said(self) -> str:
+        """Return what the process has written to stderr so far."""
+        # Without a seek: the process writes at the position that it shares with this file object.
+        errors = self._errors.fileno()
+        return os.pread(errors, os.fstat(errors).st_size, 0).decode(errors="replace")
 
     def stop(self) -> None:
         """Stop the process where it is, until :meth:`go_on`: it renews nothing meanwhile."""

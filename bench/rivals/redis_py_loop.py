@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import redis
+from redis.exceptions import NoScriptError
 
 from bench.rivals.implementation import Implementation, Lock, Lost
 
@@ -87,8 +88,10 @@ class RenewalLoop:
                 pipeline.execute_command("EVALSHA", self._renew, 1, taken[-1][1], taken[-1][2], self._timeout_ms)
             try:
                 results = pipeline.execute()
-            except redis.RedisError:
+            except redis.RedisError as error:
                 due.extendleft(reversed(taken))
+                if isinstance(error, NoScriptError):
+                    self._client.script_load(RENEW)  # the server has been restarted
                 raise
         for (due_at, name, token), renewed in zip(taken, results, strict=True):
             if renewed:
@@ -102,6 +105,7 @@ class PipelineLoop(Implementation):
     """What a careful user writes: once a second, everything that is due goes out in one pipeline."""
 
     name = "redis-py, pipeline"
+    modes = ("hold",)  # its lock objects are redis-py's
     cluster = True
     most_calls: ClassVar[int] = 1_000  # more to a pipeline keep other clients of the server waiting
 

@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from bench.rivals.implementation import AsyncLock, Implementation, Lock, Lost
-from wheel_lock import LockContext, LostEvent
+from wheel_lock import LockContext, LocksLost, LostEvent
 
 ACQUIRED_AT_ONCE = 10_000
 
@@ -33,6 +33,13 @@ class WheelLock(Implementation):
     def async_lock(self, name: str) -> AsyncLock:
         return self._context.asyncio.lock(name, timeout=self.timeout_s)
 
+    def renew(self, lock: Any) -> None:
+        assert lock.reacquire()
+
+    def is_mine(self, lock: Any) -> bool:
+        held: bool = lock.is_held
+        return held
+
     def hold(self, names: Sequence[str], lost: Lost) -> None:
         for first in range(0, len(names), ACQUIRED_AT_ONCE):
             piece = names[first : first + ACQUIRED_AT_ONCE]
@@ -45,11 +52,24 @@ class WheelLock(Implementation):
 
     def let_go(self) -> None:
         for held in self._held:
-            self._context.release_many(held.values())
+            try:
+                self._context.release_many(held.values())
+            except LocksLost:
+                pass  # told before; the others have been released
         self._held.clear()
 
     def close(self) -> None:
         self._context.close()
+
+
+class FairWheelLock(WheelLock):
+    """First come, first served."""
+
+    name = "wheel_lock, fair"
+    modes = ("crowd",)
+
+    def lock(self, name: str) -> Lock:
+        return self._context.fair_lock(name, timeout=self.timeout_s)
 
 
 def _tell(lost: Lost, event: LostEvent) -> None:

@@ -20,7 +20,18 @@ Record = dict[str, Any]
 """What was found: "rival", "case" (a dict: what the values depend on), "round", and "values"; or "failed" or "skipped", and
 why, in place of the last two. Everything in it can be written as JSON."""
 
-MODULES: tuple[str, ...] = ("round_trips", "churn", "cluster")
+MODULES: tuple[str, ...] = (
+    "held",
+    "saturated",
+    "round_trips",
+    "pairs",
+    "handover",
+    "crowd",
+    "losses",
+    "churn",
+    "cluster",
+    "wheel",
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,7 @@ class Scenario:
         measure: Yields the records as they are found. What a rival does wrong is a record, too.
         tables: Returns the section's text from all records, tables in Markdown included.
         draw: Draws plots into a folder, and returns for each its file name and one sentence that says what it shows.
+        mode: The mode of workers that it uses: implementations that have another only take no part.
     """
 
     name: str
@@ -65,6 +77,7 @@ class Scenario:
     measure: Callable[[Run], Iterator[Record]]
     tables: Callable[[Sequence[Record]], str]
     draw: Callable[[Sequence[Record], Path], Mapping[str, str]] = field(default=lambda records, folder: {})
+    mode: str = "hold"
 
 
 def load(name: str) -> Scenario:

@@ -1,0 +1,378 @@
+"""Losses: what each implementation tells its user, and when relative to the end of the lease on the server."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+
+from bench import page, plot
+from bench.rivals import Rival
+from bench.scenarios import Record, Run, Scenario, failed, found
+from bench.workers import Worker
+from tests.support.proxy import TcpProxy
+from tests.support.redis_server import RedisServer
+
+PREFIX = "loss:"
+AWAY = 2.5  # timeouts for which the server does not answer, or cannot be reached
+BACK_S = 1.0  # until a killed server is back
+ANOTHER_S = 3600  # how long the other owner keeps what it has taken
+UP_S = 120.0
+ANSWER_S = 30.0
+REASON_CHARACTERS = 32
+
+
+class Subject:
+    """A worker that holds locks, and its server.
+
+    Args:
+        rival: The implementation.
+        locks: How many it holds.
+        timeout_s: Their time-to-live in seconds.
+        proxied: True if its connections can be cut.
+    """
+
+    def __init__(self, rival: Rival, locks: int, timeout_s: float, proxied: bool) -> None:
+        self.rival, self.locks, self.timeout_s = rival, locks, timeout_s
+        self._stack = ExitStack()
+        with ExitStack() as stack:
+            self.server = stack.enter_context(RedisServer())
+            self.proxy = stack.enter_context(TcpProxy(self.server.port)) if proxied else None
+            self.url = self.proxy.url if self.proxy else self.server.url
+            options = {"locks": locks, "timeout_s": timeout_s, "prefix": PREFIX, "first": 0}
+            command = [*rival.command(), "hold", self.url, json.dumps(options)]
+            self.worker = stack.enter_context(Worker(command, patience_s=UP_S))
+            self._stack = stack.pop_all()
+        self.client = self.server.client()
+        self.keys: dict[int, list[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def find(self) -> int:
+        """Find the keys of all locks; return how many locks have any."""
+        self.keys = {number: [] for number in range(self.locks)}
+        for key in self.client.scan_iter(count=1000):
+            if named := re.search(rb"%s(\d+)" % PREFIX.encode(), key):
+                self.keys[int(named[1])].append(key)
+        return sum(map(bool, self.keys.values()))
+
+    def look(self) -> list[float]:
+        """Find the keys of all locks, and return when their leases end.
+
+        A lock that is kept in several keys is held by the majority of them.
+
+        Raises:
+            RuntimeError: If it does not hold all locks.
+        """
+        with redis.Redis.from_url(self.url) as client:
+            client.ping()  # what the worker has sent before it was stopped has been done by now
+        self.find()
+        every = [key for keys in self.keys.values() for key in keys]
+        asked_at = time.monotonic()
+        with self.client.pipeline() as pipeline:
+            for key in every:
+                pipeline.pttl(key)
+            left_s = dict(zip(every, (left_ms / 1000 for left_ms in pipeline.execute()), strict=True))
+        ends = [
+            asked_at + sorted(left_s[key] for key in keys)[len(keys) // 2]
+            for keys in self.keys.values()
+            if keys and min(left_s[key] for key in keys) >= 0
+        ]
+        if len(ends) < self.locks:
+            raise RuntimeError(f"{len(ends)} of {self.locks} locks were held before anything happened")
+        return ends
+
+
+def paused(subject: Subject) -> Iterator[float]:
+    subject.server.pause()
+    yield AWAY * subject.timeout_s
+    subject.server.resume()
+
+
+def killed(subject: Subject) -> Iterator[float]:
+    subject.server.kill()
+    yield BACK_S
+    subject.server.start()
+
+
+def gone(subject: Subject) -> Iterator[float]:
+    subject.server.kill()
+    yield 0.0
+
+
+def deleted(subject: Subject) -> Iterator[float]:
+    subject.client.delete(*(key for keys in subject.keys.values() for key in keys))
+    yield 0.0
+
+
+def taken(subject: Subject) -> Iterator[float]:
+    kinds = {key: subject.client.type(key) for keys in subject.keys.values() for key in keys}
+    with subject.client.pipeline() as pipeline:
+        for key, kind in kinds.items():
+            pipeline.delete(key)
+            if kind == b"hash":
+                pipeline.hset(key, "another owner:1", "1")
+                pipeline.expire(key, ANOTHER_S)
+            else:
+                pipeline.set(key, "another owner", ex=ANOTHER_S)
+        pipeline.execute()
+    yield 0.0
+
+
+def cut(subject: Subject, timeouts: float = AWAY) -> Iterator[float]:
+    assert subject.proxy is not None
+    subject.proxy.refuse()
+    subject.proxy.cut()
+    yield timeouts * subject.timeout_s
+    subject.proxy.heal()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to lose locks.
+
+    Attributes:
+        name: What tables and plots call it.
+        what: What happens, and from when on another client can have the locks.
+        happen: Makes it happen, yields the seconds after which it goes on, and goes on.
+        watched: For how many timeouts losses are waited for.
+        proxied: True if it happens to connections.
+        harmless: True if no lease has to end: a loss that is told is a mistake, or the doing of who tells it.
+    """
+
+    name: str
+    what: str
+    happen: Callable[[Subject], Iterator[float]]
+    watched: float = 3.0
+    proxied: bool = False
+    harmless: bool = False
+
+
+CASES = (
+    Case(
+        "paused",
+        f"the server process is stopped for {AWAY:g} timeouts and goes on. Another client can have a lock then.",
+        paused,
+        watched=4.0,
+    ),
+    Case(
+        "killed and back",
+        f"the server is killed, and {BACK_S:g} s later another one, which is empty, listens on its port. Another client "
+        "can have a lock from that second on.",
+        killed,
+    ),
+    Case(
+        "gone",
+        "the server is killed and does not come back. Another client can have a lock, on the server that takes its "
+        "place, when the lease has ended.",
+        gone,
+    ),
+    Case("deleted", "all keys are deleted. Another client can have a lock at once.", deleted),
+    Case(
+        "taken",
+        "all keys are overwritten by another owner: a string with another value, a hash with another field. "
+        "Another client has the locks at once.",
+        taken,
+    ),
+    Case(
+        "cut off",
+        f"the client's connections are reset, and new ones refused, for {AWAY:g} timeouts; the server lives. Another "
+        "client can have a lock when the lease has ended.",
+        cut,
+        watched=4.0,
+        proxied=True,
+    ),
+    Case(
+        "interrupted",
+        "the client's connections are reset, and new ones refused, for a third of the timeout. No lease has to end, and "
+        "there is nothing to be told.",
+        partial(cut, timeouts=1 / 3),
+        proxied=True,
+        harmless=True,
+    ),
+)
+TINY = ("deleted", "gone")
+ONLY_FULL = ("cut off", "interrupted")
+
+
+def lose(subject: Subject, case: Case, ending: threading.Event) -> dict[str, Any]:
+    """Make a worker's locks be lost, and return what its user has heard.
+
+    The worker is stopped for some milliseconds, so that it renews nothing between the look at the leases and the event.
+    """
+
+    def wait_until(moment: float) -> None:
+        if ending.wait(max(moment - time.monotonic(), 0.0)):
+            raise InterruptedError("the benchmark has been ended")
+
+    worker = subject.worker
+    worker.stop()
+    try:
+        ends = subject.look()
+        happening = case.happen(subject)
+        said, event_at = len(worker.said()), time.monotonic()
+        goes_on_at = event_at + next(happening)
+    finally:
+        worker.go_on()
+    wait_until(goes_on_at)
+    next(happening, None)
+    away_s = time.monotonic() - event_at
+    wait_until(event_at + case.watched * subject.timeout_s)
+    kept = subject.find() if case.harmless else None
+    worker.ask("go read", ANSWER_S)
+    told: dict[int, float] = {}
+    for loss in worker.losses:
+        told.setdefault(loss.index, loss.at - event_at)
+    if told and min(told.values()) < 0:
+        raise RuntimeError("a loss was told before anything happened")
+    said_since = worker.said()[said:]
+    return {
+        "told_s": [round(told[index], 4) if index in told else None for index in range(subject.locks)],
+        "left_s": [round(end - event_at, 4) for end in ends],
+        "away_s": round(away_s, 4),
+        "kept": kept,
+        "reasons": Counter(loss.reason for loss in worker.losses),
+        "stderr_lines": len(said_since.splitlines()),
+        "stderr_traceback": "Traceback (most recent call last)" in said_since or "Exception" in said_since,
+    }
+
+
+def together(rivals: Sequence[Rival], case: Case, timeout_s: float, locks: int) -> Iterator[Record]:
+    """All rivals lose their locks at the same time, for they are idle most of it."""
+    key = {"case": case.name, "timeout_s": timeout_s, "locks": locks}
+    ending = threading.Event()
+    with ExitStack() as stack:
+        subjects = [stack.enter_context(Subject(rival, locks, timeout_s, case.proxied)) for rival in rivals]
+        pool = stack.enter_context(ThreadPoolExecutor(max(len(subjects), 1)))
+        stack.callback(ending.set)
+        ready = []
+        for subject in subjects:
+            try:
+                subject.worker.answer()
+                ready.append(subject)
+            except Exception as error:
+                yield failed(subject.rival, key, error)
+        time.sleep(timeout_s / 2)  # in the middle between two renewals, where all are renewed together
+        losing = [(subject.rival, pool.submit(lose, subject, case, ending)) for subject in ready]
+        for rival, values in losing:
+            try:
+                yield found(rival, key, 1, values.result())
+            except Exception as error:
+                yield failed(rival, key, error)
+
+
+def measure(run: Run) -> Iterator[Record]:
+    left_out = () if run.full else ONLY_FULL
+    cases = [case for case in CASES if (case.name in TINY if run.tiny else case.name not in left_out)]
+    for timeout_s in run.pick((3.0, 10.0), (3.0,), (1.5,)):
+        for case in cases:
+            run.say(f"losses: {case.name}, timeout {timeout_s:g} s")
+            yield from together(run.rivals, case, timeout_s, run.pick(20, 20, 3))
+
+
+def counts(values: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return the number of losses that were told before the lease's end, after it, and never."""
+    pairs = list(zip(values["told_s"], values["left_s"], strict=True))
+    told = [(at, end) for at, end in pairs if at is not None]
+    before = sum(at <= end for at, end in told)
+    return before, len(told) - before, len(pairs) - len(told)
+
+
+def after_the_end(values: Mapping[str, Any]) -> list[float]:
+    """Return how long after the lease's end the losses were told that were told at all; negative if before."""
+    return [at - end for at, end in zip(values["told_s"], values["left_s"], strict=True) if at is not None]
+
+
+START = ("implementation", "timeout, s")
+END = ("reason", "on stderr")
+HEAD = (*START, "told before / after / never", "after the event, s", "after the lease's end, s", *END)
+HEAD_HARMLESS = (*START, "still held", "told as lost", *END)
+
+
+def tables(records: Sequence[Record]) -> str:
+    text = [
+        "Each implementation holds some locks on a server of its own, renewed every third of the timeout; all lose them "
+        "at the same time. The end of a lease is counted from a PTTL just before. A user who is told *before* it can stop "
+        "in time; *never* means not within 3 timeouts of the event, or 4 where the server is out of reach for "
+        f"{AWAY:g}. Times are the median and the latest; negative ones are before the lease's end. What a thread writes "
+        "to stderr is not a report to the program, and is mentioned."
+    ]
+    for case in CASES:
+        mine = [record for record in records if record["case"]["case"] == case.name]
+        if mine:
+            mine.sort(key=lambda record: (record["case"]["timeout_s"], record["rival"] != plot.OURS))
+            head = HEAD_HARMLESS if case.harmless else HEAD
+            table = page.markdown(head, [_row(one, case, len(head)) for one in mine])
+            text += [f"**{case.name.capitalize()}**: {case.what}", table]
+    return "\n\n".join(text)
+
+
+def _row(record: Record, case: Case, width: int) -> Sequence[str]:
+    start = record["rival"], f"{record['case']['timeout_s']:g}"
+    for word in ("failed", "skipped"):
+        if word in record:
+            return *start, f"{word}: {record[word]}", *[""] * (width - len(start) - 1)
+    values = record["values"]
+    reasons = " ".join(word[:REASON_CHARACTERS] for word, _ in Counter(values["reasons"]).most_common(1))
+    said = values["stderr_lines"]
+    stderr = "a traceback" if values["stderr_traceback"] else f"{said} line{'s' if said > 1 else ''}" if said else ""
+    end = reasons.replace("|", "\\|"), stderr
+    told_s = [at for at in values["told_s"] if at is not None]
+    if case.harmless:
+        return *start, str(values["kept"]), str(len(told_s)), *end
+    told = " / ".join(map(str, counts(values)))
+    return *start, told, _median_and_latest(told_s), _median_and_latest(after_the_end(values)), *end
+
+
+def _median_and_latest(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds):.3f}, {max(seconds):.3f}" if seconds else ""
+
+
+def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
+    harmful = [case.name for case in CASES if not case.harmless]
+    measured = [record for record in records if "values" in record and record["case"]["case"] in harmful]
+    drawn = {}
+    for timeout_s in sorted({record["case"]["timeout_s"] for record in measured}):
+        latest: dict[str, dict[str, float]] = {name: {} for name in harmful}
+        for record in measured:
+            if record["case"]["timeout_s"] == timeout_s:
+                never = counts(record["values"])[2]
+                latest[record["case"]["case"]][record["rival"]] = (
+                    math.inf if never else max(after_the_end(record["values"]))
+                )
+        name = f"losses-{timeout_s:g}s.svg"
+        plot.strip(
+            folder / name,
+            {case: values for case, values in latest.items() if values},
+            title=f"The lock whose loss is told last (timeout {timeout_s:g} s)",
+            x="seconds after the end of its lease on the server",
+            edge="never",
+        )
+        drawn[name] = (
+            f"When the user hears of the last of the losses, with a timeout of {timeout_s:g} s: left of the line before "
+            "the lease's end on the server, right of it too late, at the edge never."
+        )
+    return drawn
+
+
+SCENARIO = Scenario("losses", "Losses: what the user is told, and when", measure, tables, draw)
