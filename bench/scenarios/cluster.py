@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -206,7 +207,7 @@ def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
     for name in dict.fromkeys(record["rival"] for record in records):
         for locks in sorted({record["case"]["locks"] for record in records}):
             if values := values_of(records, name, "client_us", locks=locks):
-                series.setdefault(name, []).append((locks, sorted(values)[len(values) // 2]))
+                series.setdefault(name, []).append((locks, statistics.median(values)))
     if not series:
         return {}
     name = "cluster-cpu.svg"
