@@ -10,18 +10,17 @@ import redis
 
 from bench.workers import Worker
 
+LOOKED_AT = 100_000
+
 # In the server: a million PTTLs are not to be sent to somebody who only wants the least of them.
 LOOK = """
 local cursor, names = unpack(redis.call('scan', ARGV[1], 'match', ARGV[2], 'count', 5000))
-local count, least = 0, -1
-for _, name in ipairs(names) do
-    local left = redis.call('pttl', name)
-    if left > 0 then
-        count = count + 1
-        if least < 0 or left < least then least = left end
-    end
+local least = -1
+for number = 1, #names, ARGV[3] do
+    local left = redis.call('pttl', names[number])
+    if left > 0 and (least < 0 or left < least) then least = left end
 end
-return {cursor, count, least}
+return {cursor, #names, least}
 """
 
 
@@ -29,8 +28,9 @@ class Left(NamedTuple):
     """The locks that there are.
 
     Attributes:
-        keys: How many of them have a time-to-live.
-        least_s: The time-to-live of the one that ends first, in seconds; None if there are none.
+        keys: Their number.
+        least_s: The time-to-live of the one that ends first, in seconds, or of one among those that end first if there
+            are more than can be looked at in a moment; None if there are none.
     """
 
     keys: int
@@ -41,18 +41,23 @@ class Left(NamedTuple):
         return max(timeout_s * 2 / 3 - (self.least_s or 0.0), 0.0)
 
 
-def left(clients: Iterable[redis.Redis], prefix: str, since: float) -> Left:
-    """Look at all locks whose keys have ``prefix`` in their names, as they were at ``since`` on CLOCK_MONOTONIC."""
+def left(clients: Iterable[redis.Redis], prefix: str, since: float | None = None) -> Left:
+    """Look at all locks whose keys have ``prefix`` in their names.
+
+    Args:
+        since: A time of CLOCK_MONOTONIC. What has passed since then is added to their times-to-live.
+    """
     keys, least_s = 0, None
     for client in clients:
-        script = client.register_script(LOOK)
-        cursor = b"0"
+        script, cursor = client.register_script(LOOK), b"0"
+        step = client.dbsize() // LOOKED_AT + 1
         while True:
-            answer: Any = script(args=[cursor, f"*{prefix}*"])
+            answer: Any = script(args=[cursor, f"*{prefix}*", step])
             cursor, count, least_ms = answer
             keys += count
-            if count:
-                here_s = least_ms / 1000 + time.monotonic() - since
+            if least_ms > 0:
+                passed_s = time.monotonic() - since if since is not None else 0.0
+                here_s = least_ms / 1000 + passed_s
                 least_s = here_s if least_s is None else min(here_s, least_s)
             if int(cursor) == 0:
                 break

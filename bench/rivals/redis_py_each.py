@@ -28,10 +28,12 @@ class _RedisPy(Implementation):
     """
 
     modes = ("hold",)  # its lock objects are redis-py's
+    cluster = True
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, cluster: bool = False) -> None:
         super().__init__(url, timeout_s)
-        self.client = redis.Redis.from_url(url, max_connections=MOST_CONNECTIONS)
+        connect = redis.RedisCluster.from_url if cluster else redis.Redis.from_url
+        self.client: Any = connect(url, max_connections=MOST_CONNECTIONS)
 
     def lock(self, name: str) -> Lock:
         lock: Lock = self.client.lock(name, timeout=self.timeout_s, thread_local=False)
@@ -58,8 +60,8 @@ class ThreadEach(_RedisPy):
     name = "redis-py, thread each"
     most_held = MOST_THREADS
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        super().__init__(url, timeout_s)
+    def __init__(self, url: str, timeout_s: float, cluster: bool = False) -> None:
+        super().__init__(url, timeout_s, cluster)
         self._kept: list[Kept] = []
 
     def hold(self, names: Sequence[str], lost: Lost) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -48,7 +49,7 @@ class _Side:
         }
 
     def keys(self) -> int:
-        return left(self.clients, PREFIX, time.monotonic()).keys
+        return left(self.clients, PREFIX).keys
 
 
 def measure(run: Run) -> Iterator[Record]:
@@ -90,14 +91,18 @@ def _together(run: Run, rivals: Sequence[Rival], case: Mapping[str, Any], patien
 
 def _costs(run: Run, sides: list[_Side], case: Mapping[str, Any], interval_s: float) -> Iterator[Record]:
     """Measure in windows of one interval, in which each lock is renewed once; those that fail are taken out."""
-    for number in range(run.pick(run.rounds, 2, 1) + 1):
+    rounds = run.pick(run.rounds, 2, 1)
+    for number in range(rounds + 1):
         if number:
             time.sleep(interval_s)
         for side in list(sides):
             try:
                 after = side.read()
                 if number:
-                    yield found(side.rival, case, number, _costs_of(side, after, case["locks"], interval_s))
+                    values = _costs_of(side, after, case["locks"], interval_s)
+                    if number == rounds:  # not before: it is commands itself
+                        values["lost"] = max(values["lost"], case["locks"] - side.keys())
+                    yield found(side.rival, case, number, values)
                 side.before = after
             except Exception as error:
                 sides.remove(side)
@@ -114,7 +119,6 @@ def _costs_of(side: _Side, after: Mapping[str, float], locks: int, interval_s: f
         "server_us": gone["server_s"] * 1e6 / max(renewed, 1),
         "commands_s": (gone["commands"] - len(side.clients)) / gone["at"],
         "lost": after["lost"],
-        "keys": side.keys(),
     }
 
 
@@ -122,17 +126,22 @@ def _stop(run: Run, sides: list[_Side], case: Mapping[str, Any], interval_s: flo
     """Stop one master for a third of the timeout; look at the locks of the others before it goes on, at all after that."""
     case = {**case, "stopped_s": interval_s}
     run.say(f"cluster: one of {MASTERS} masters stops for {interval_s:g} s")
-    behind_s = {}
-    for side in sides:
-        side.nodes.masters[STOPPED].pause()
+    behind_s: dict[str, float] = {}
+    stopped = [side.nodes.masters[STOPPED] for side in sides]
+    for server in stopped:
+        server.pause()
     try:
         time.sleep(interval_s)
-        for side in sides:
+        for side in list(sides):
             others = [client for number, client in enumerate(side.clients) if number != STOPPED]
-            behind_s[side.rival.name] = of_stopped(side.worker, others, PREFIX).behind_s(case["timeout_s"])
+            try:
+                behind_s[side.rival.name] = of_stopped(side.worker, others, PREFIX).behind_s(case["timeout_s"])
+            except Exception as error:
+                sides.remove(side)
+                yield failed(side.rival, case, error)
     finally:
-        for side in sides:
-            side.nodes.masters[STOPPED].resume()
+        for server in stopped:
+            server.resume()
     time.sleep(2 * interval_s)
     for side in sides:
         try:
@@ -198,7 +207,7 @@ def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
     for name in dict.fromkeys(record["rival"] for record in records):
         for locks in sorted({record["case"]["locks"] for record in records}):
             if values := values_of(records, name, "client_us", locks=locks):
-                series.setdefault(name, []).append((locks, sorted(values)[len(values) // 2]))
+                series.setdefault(name, []).append((locks, statistics.median(values)))
     if not series:
         return {}
     name = "cluster-cpu.svg"
