@@ -20,7 +20,7 @@ Record = dict[str, Any]
 """What was found: "rival", "case" (a dict: what the values depend on), "round", and "values"; or "failed" or "skipped", and
 why, in place of the last two. Everything in it can be written as JSON."""
 
-MODULES: tuple[str, ...] = ()
+MODULES: tuple[str, ...] = ("held", "saturated")
 
 
 @dataclass(frozen=True)
