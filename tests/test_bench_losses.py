@@ -6,6 +6,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,7 +137,7 @@ def test_where_no_lease_has_to_end_it_counts_what_is_still_held(tmp_path: Path) 
         failed(stub(), key, "no JDK"),
     ]
     assert losses.tables(records).splitlines()[-2:] == [
-        "| a | 3 | 2 | 1 | gave up | a traceback |",
+        "| a | 3 | 2 of 3 | 1 of 3 | gave up | a traceback |",
         "| stub | 3 | failed: no JDK |  |  |  |",
     ]
     assert losses.draw(records, tmp_path) == {}
@@ -144,19 +145,16 @@ def test_where_no_lease_has_to_end_it_counts_what_is_still_held(tmp_path: Path) 
 
 def test_a_table_says_what_is_known_of_each(tmp_path: Path) -> None:
     key = {"case": "gone", "timeout_s": 3.0, "locks": 2}
-    silent, told = {"reasons": {}, "stderr_lines": 1, "stderr_traceback": False}, {"reasons": {"a|b": 2}}
+    silent: dict[str, Any] = {"kept": None, "reasons": {}, "stderr_lines": 1, "stderr_traceback": False}
+    told = silent | {"reasons": {"a|b": 1}}
     records = [
         failed(stub(), key, "no JDK"),
-        {"rival": "b", "case": key, "round": 1, "values": {"told_s": [None] * 2, "left_s": [2.0] * 2} | silent},
-        {
-            "rival": "wheel_lock",
-            "case": key,
-            "round": 1,
-            "values": {"told_s": [1, 1.5], "left_s": [2, 2]} | silent | told,
-        },
+        {"rival": "b", "case": key, "round": 1, "values": silent | {"told_s": [None] * 2, "left_s": [2.0] * 2}},
+        {"rival": "wheel_lock", "case": key, "round": 1, "values": told | {"told_s": [1.0], "left_s": [2.0]}},
+        {"rival": "wheel_lock", "case": key, "round": 2, "values": told | {"told_s": [1.5], "left_s": [2.0]}},
     ]
     assert losses.tables(records).splitlines()[-3:] == [
-        "| wheel_lock | 3 | 2 / 0 / 0 | 1.250, 1.500 | -0.750, -0.500 | a\\|b | 1 line |",
+        "| wheel_lock | 3 | 2 / 0 / 0 | 1.250, 1.500 | -0.750, -0.500 | a\\|b | 2 lines |",
         "| stub | 3 | failed: no JDK |  |  |  |  |",
         "| b | 3 | 0 / 0 / 2 |  |  |  | 1 line |",
     ]
