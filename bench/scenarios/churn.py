@@ -253,7 +253,8 @@ def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
         name = "churn-bulk.svg"
         plot.bars(folder / name, bulk, title="Many locks at once", y="us for a lock", log_y=True)
         drawn[name] = (
-            "How long it takes to acquire and to release very many locks (see below) in the fastest way that each has, for a lock."
+            "How long it takes to acquire and to release very many locks (how many is below), in the fastest way that each "
+            "has, for a lock."
         )
     idle: dict[str, dict[str, float]] = {}
     for locks in IDLE_LOCKS:
