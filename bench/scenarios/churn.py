@@ -37,7 +37,7 @@ def measure(run: Run) -> Iterator[Record]:
 def _churn(run: Run, rival: Rival) -> Iterator[Record]:
     """Have threads acquire, keep and release locks beside held ones."""
     locks = min(run.pick(10_000, 2_000, 50), rival.most_held)
-    threads, seconds = run.pick(64, 64, 4), run.pick(10.0, 1.0, 0.2)
+    threads, seconds = run.pick(64, 64, 4), run.pick(5.0, 1.0, 0.2)
     timeout_s = run.pick(TIMEOUT_S, 9.0, 3.0)
     case = {"part": "churn", "held": locks, "threads": threads, "timeout_s": timeout_s}
     options = {"locks": locks, "prefix": "b:", "callers": threads, "hold_s": HOLD_S, "timeout_s": timeout_s}

@@ -127,7 +127,8 @@ def tables(records: Sequence[Record]) -> str:
             more.append([rival, *map(_fault, there)])
         columns = [f"{delay} ms" for delay in delays]
         text.append(page.markdown([f"kept at most, timeout {timeout_s:g} s", *columns], most))
-        text.append(page.markdown(["and of more", *columns], more))
+        if any(any(cells) for _, *cells in more):
+            text.append(page.markdown(["and of more", *columns], more))
     return "\n\n".join(text)
 
 
@@ -147,7 +148,7 @@ def _fault(records: Sequence[Record]) -> str:
     locks = record["case"]["locks"]
     if "values" not in record:
         late = "no answer in" in record.get("failed", "")
-        return f"{locks:,}: {'skipped' if 'skipped' in record else 'not up in time' if late else 'failed'}"
+        return f"{locks:,}: {'skipped' if 'skipped' in record else 'no answer in time' if late else 'failed'}"
     values = record["values"]
     gone = max(values["lost"], locks - values["keys"])
     return f"{locks:,}: {gone:,} lost" if gone else f"{locks:,}: {number(values['behind_s'])} s late"
