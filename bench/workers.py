@@ -98,6 +98,8 @@ class Worker:
         patience.start()
         try:
             for line in self._process.stdout:
+                if not line.endswith("\n"):
+                    break  # it was ended as it wrote
                 word, _, rest = line.strip().partition(" ")
                 if word == "lost":
                     index, at, reason = (rest + " ").split(" ", 2)

@@ -89,6 +89,14 @@ def test_a_reason_fits_into_a_table() -> None:
     assert why_not([tried(1)]) == ""
 
 
+def test_a_worker_that_is_ended_as_it_writes_has_not_answered() -> None:
+    program = "import time; print('lost 1 2.5 gone'); print('lost 2 2', end='', flush=True); time.sleep(60)"
+    with Worker([sys.executable, "-c", program]) as worker:
+        with pytest.raises(RuntimeError, match="no answer in 1 s"):
+            worker.answer(1.0)
+        assert [loss.index for loss in worker.losses] == [1]
+
+
 def test_a_delay_passes_on_what_it_reads_and_no_sooner() -> None:
     round_trip_s, data = 0.06, bytes(range(256)) * 10_000
 
