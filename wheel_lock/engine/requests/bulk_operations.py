@@ -26,7 +26,7 @@ from wheel_lock.protocol.resp import GONE, TAKEN
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 
-_PART = 1000  # leases whose release begins in one turn: one or two milliseconds of work
+LEASES_A_TURN = 1000  # leases whose release begins in one turn: one or two milliseconds of work
 
 
 class AcquireMany(BulkOperation):
@@ -265,7 +265,7 @@ def release_in_parts(table: LeaseTable, leases: Sequence[Lease], future: Future[
 
 
 def _release_part(release: ReleaseMany, leases: Sequence[Lease], start: int) -> None:
-    timer, state, end = release.table.timer, release.table.state, start + _PART
+    timer, state, end = release.table.timer, release.table.state, start + LEASES_A_TURN
     if (
         end >= len(leases) or state.closed or timer.stopped
     ):  # a sweep goes on without messages, and there may be no next turn
