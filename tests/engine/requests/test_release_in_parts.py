@@ -209,7 +209,7 @@ def test_leases_whose_thread_ends_before_their_part_are_released_and_not_lost(ri
 def test_so_are_those_that_wait_for_room_after_an_outage() -> None:
     with Rig(batch_size=1) as rig:
         owner = Owner()
-        leases = rig.hold_many(names(MANY), 30.0)
+        leases = rig.hold_many(names(4 * MANY), 30.0)
         for lease in leases:
             lease.owner = owner
         rig.be_away(11.0)
