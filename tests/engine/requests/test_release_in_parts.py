@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, Command, Rig, array, breaking, failure, names
+from tests.engine.rig import FINE, GONE, TAKEN, Command, Rig, array, breaking, failure, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
+from wheel_lock.engine.requests.bulk_operations import AcquireMany
 from wheel_lock.errors import LockNotHeld, LockUnavailable, LossReason, WheelLockError
 from wheel_lock.lease import Lease, Owner, State
+from wheel_lock.options import lock_options
 
 PART = 10
 MANY = 5 * PART
@@ -120,6 +122,45 @@ def test_a_lock_that_is_lost_before_its_part_is_told_of_once_and_in_the_result(r
     turn_until(rig, lambda: future.done)
     assert future.result() == {names(MANY)[-1]: LossReason.KEY_GONE}
     assert rig.reasons == [(names(MANY)[-1], LossReason.KEY_GONE)]
+
+
+# Undoing an acquire
+
+
+def begun_by_turn(rig: Rig, leases: list[Lease], reached: Callable[[], bool]) -> list[int]:
+    """Turn until the end; return the numbers of leases that were not held any more after each turn."""
+    begun: list[int] = []
+    while not reached():
+        rig.timer.turn()
+        begun.append(sum(lease.state is not State.HELD for lease in leases))
+        rig.server.agree()
+    return begun
+
+
+def test_an_acquire_that_is_given_up_is_undone_in_parts(rig: Rig) -> None:
+    attempt = rig.acquire_many(names(MANY), 30.0)
+    rig.agree()
+    assert attempt.future.done
+    rig.timer.post(attempt.bulk.give_up, rig.engine)
+    begun = begun_by_turn(rig, attempt.leases, lambda: not rig.held)
+    assert begun == [PART * turns for turns in range(1, 6)]
+    rig.agree()
+    assert {lease.state for lease in attempt.leases} == {State.RELEASED}
+
+
+def test_so_is_one_of_all_or_nothing_and_its_caller_is_told_at_the_end(rig: Rig) -> None:
+    leases = [rig.lease(name, 30.0) for name in names(MANY + 1)]
+    future: Future[None] = Future(lambda: None)
+    bulk = AcquireMany(rig.engine.leases, lock_options(30.0), future, all_or_nothing=True)
+    for work in (partial(bulk.begin, len(leases)), partial(bulk.add, leases), bulk.seal):
+        rig.post(work)
+    assert rig.server.one("acquire_many").names == names(MANY + 1)
+    rig.server.say(array(MANY + 1, TAKEN))
+    begun = begun_by_turn(rig, leases[:MANY], lambda: future.done)
+    assert begun[:4] == [2 * PART, 3 * PART, 4 * PART, 5 * PART]
+    assert {lease.state for lease in leases} == {State.RELEASED, State.REFUSED}
+    assert rig.told == []
+    assert future.error is None
 
 
 # What comes behind

@@ -111,14 +111,14 @@ class AcquireMany(BulkOperation):
         self.table.reject(self.take_remaining(), False)
         self._give_places_back(self._places)
         if self._error is not None:
-            self._undo()
+            self._undo(release_many)  # in one turn: the caller is told at once that none is left acquired
             self._future.set_exception(self._error)
         elif not self._stopped:
             self._future.set_result(None)
         elif not self._undoing:
             self._undoing = True
             # The future follows the releases: a caller that retries must not find its own grants on the server.
-            self._undo(lambda: self._future.set_result(None))
+            self._undo(release_in_parts, lambda: self._future.set_result(None))
 
     def begin(self, expected: int, limit_s: float | None = None) -> None:
         """Reserve room for ``expected`` leases, or stop with an error if the context is closed or full.
@@ -177,13 +177,12 @@ class AcquireMany(BulkOperation):
             batch.finish()
             self.miss(batch, WheelLockError("given up"))
         self._in_flight.clear()
+        self._undo(release_in_parts)
         self.finished()
-        self._undo()
 
-    def _undo(self, then: Callable[[], object] = noop) -> None:
-        granted = [lease for lease in self._granted if lease.state <= State.EXTENDING]
-        self._granted.clear()
-        release_many(self.table, granted, Future(then))
+    def _undo(self, release: Callable[..., None], then: Callable[[], object] = noop) -> None:
+        granted, self._granted = self._granted, []
+        release(self.table, granted, Future(then))
 
 
 class ReleaseMany(BulkOperation):
