@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, TAKEN, Command, Rig, array, breaking, failure, names
+from tests.engine.rig import GONE, OK, TAKEN, Command, Rig, array, breaking, failure, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
@@ -333,6 +333,7 @@ def test_nor_if_it_dies_in_the_middle_of_a_part(rig: Rig, monkeypatch: pytest.Mo
             rig.timer.turn()
     rig.timer._died(killed.value)
     turn_until(rig, lambda: future.done)
+    assert isinstance(future.error, LockUnavailable), "some are neither released nor lost"
     assert not any(rig.believes(lease) for lease in leases)
     assert not rig.held
 
@@ -343,6 +344,7 @@ def test_a_failure_in_a_part_loses_the_rest_and_no_caller_waits(rig: Rig) -> Non
     with breaking(rig.engine.leases, "begin_release"):
         rig.timer.turn()
     turn_until(rig, lambda: future.done)
+    assert isinstance(future.error, LockUnavailable)
     assert rig.reasons == [(name, LossReason.INTERNAL_ERROR) for name in names(MANY)[PART:]]
     assert not rig.held
     assert rig.failures
@@ -362,11 +364,14 @@ def test_a_server_that_does_not_answer_gets_no_more_and_all_of_it_ends() -> None
         assert rig.told == []
 
 
-def test_replies_are_read_between_the_parts(rig: Rig) -> None:
+def test_replies_are_read_between_the_parts_and_nothing_is_sent_before_the_last(rig: Rig) -> None:
     leases = rig.hold_many(names(MANY), 30.0)
-    half_released(rig, leases)
-    assert rig.server.one("release_many").names == names(PART)
-    rig.server.say(FINE)
+    asked = rig.acquire("another")
+    future = half_released(rig, leases)
+    assert rig.server.one("SET").names == ["another"]
+    rig.server.say(OK)
     rig.timer.turn()
-    assert {lease.state for lease in leases[:PART]} == {State.RELEASED}
+    assert asked.future.done
     assert {lease.state for lease in leases[2 * PART :]} == {State.HELD}
+    assert rig.server.take() == []
+    turn_until(rig, lambda: future.done)
