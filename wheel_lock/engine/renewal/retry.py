@@ -164,9 +164,8 @@ class RenewalRetries(BatchOwner):
         # All leases taken may have ended owners; no reply would come for them, so the next ones are taken.
         while not sent and (taken := self.overdue.take(calls * size, self._is_due, of=of, besides=besides)):
             by_group: dict[LeaseGroup, list[Lease]] = {}
-            ended = dict.fromkeys(
-                lease for lease in taken if lease.owner.ended
-            )  # read once: an owner may end at any time
+            # Read once, for an owner may end at any time.
+            ended = dict.fromkeys(lease for lease in taken if lease.owner.ended)
             self.table.abandon([*ended])
             for lease in taken:
                 if lease.state is OVERDUE and lease not in ended:

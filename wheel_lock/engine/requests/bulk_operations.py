@@ -269,14 +269,12 @@ def release_in_parts(table: LeaseTable, leases: Sequence[Lease], future: Future[
 
 def _release_part(release: ReleaseMany, leases: Sequence[Lease], start: int) -> None:
     timer, state, end = release.table.timer, release.table.state, start + LEASES_A_TURN
-    if (
-        end >= len(leases) or state.closed or timer.stopped
-    ):  # a sweep goes on without messages, and there may be no next turn
+    # All at once behind a close, whose sweep goes on without messages, and in the last turn.
+    if end >= len(leases) or state.closed or timer.stopped:
         release.add(leases[start:], last=True)
     else:
-        timer.go_on_with(
-            partial(_release_part, release, leases, end), state
-        )  # first: the thread may be killed meanwhile
+        # The rest first: the thread may be killed in the middle of this part.
+        timer.go_on_with(partial(_release_part, release, leases, end), state)
         release.add(leases[start:end], last=False)
 
 
