@@ -14,6 +14,7 @@ matplotlib.use("svg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 OURS = "wheel_lock"
 _COLOURS = (
@@ -68,7 +69,9 @@ def lines(path: Path, series: Series, *, title: str, x: str, y: str, log_x: bool
         if log_y:
             axes.set_yscale("log")
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.yaxis.set_major_formatter("{x:,g}")
+        axes.yaxis.set_major_formatter("{x:,.7g}")  # no 1e+06
+        if log_y:
+            axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))  # those of a short axis; no powers
         _finish(figure, axes, path, title, x, y)
 
 
@@ -92,7 +95,9 @@ def bars(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, y
         axes.grid(visible=False, axis="x")
         if log_y:
             axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:,g}")
+        axes.yaxis.set_major_formatter("{x:,.7g}")  # no 1e+06
+        if log_y:
+            axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))  # those of a short axis; no powers
         _finish(figure, axes, path, title, "", y)
 
 

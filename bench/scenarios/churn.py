@@ -37,7 +37,7 @@ def measure(run: Run) -> Iterator[Record]:
 def _churn(run: Run, rival: Rival) -> Iterator[Record]:
     """Have threads acquire, keep and release locks beside held ones."""
     locks = min(run.pick(10_000, 2_000, 50), rival.most_held)
-    threads, seconds = run.pick(64, 64, 4), run.pick(10.0, 1.0, 0.2)
+    threads, seconds = run.pick(64, 64, 4), run.pick(5.0, 1.0, 0.2)
     timeout_s = run.pick(TIMEOUT_S, 9.0, 3.0)
     case = {"part": "churn", "held": locks, "threads": threads, "timeout_s": timeout_s}
     options = {"locks": locks, "prefix": "b:", "callers": threads, "hold_s": HOLD_S, "timeout_s": timeout_s}
@@ -75,7 +75,7 @@ def _churn(run: Run, rival: Rival) -> Iterator[Record]:
 
 def _bulk(run: Run, rival: Rival) -> Iterator[Record]:
     """Acquire and release many locks, each time beside a worker that has none: what that takes is the start alone."""
-    sizes = run.pick((100_000, 1_000_000), (20_000,), (100,))
+    sizes = run.pick((100_000, 1_000_000), (10_000,), (100,))
     patience_s = run.pick(300.0, 60.0, 20.0)
     each_s = 0.0
     for locks in sorted({min(locks, rival.most_held) for locks in sizes}):
@@ -134,12 +134,10 @@ def _idle(run: Run) -> Iterator[Record]:
                 up.append((rival, case, worker, client, []))
             except Exception as error:
                 yield failed(rival, case, error)
-        time.sleep(seconds / 2)  # settle
-        for _ in range(2):
+        for wait_s in (seconds / 2, seconds):  # first, they settle
+            time.sleep(wait_s)
             for *_, worker, client, looks in up:
-                # The time last: a look takes some itself.
                 looks.append((cpu_s(worker.pid), _switches(worker.pid), commands([client]), time.monotonic()))
-            time.sleep(seconds)
         for rival, case, _, _, looks in up:
             used_s, switches, served, took_s = (after - before for before, after in zip(*looks, strict=True))
             values = {
@@ -255,7 +253,8 @@ def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
         name = "churn-bulk.svg"
         plot.bars(folder / name, bulk, title="Many locks at once", y="us for a lock", log_y=True)
         drawn[name] = (
-            "How long it takes to acquire and to release very many locks in the fastest way that each has, for a lock."
+            "How long it takes to acquire and to release very many locks (how many is below), in the fastest way that each "
+            "has, for a lock."
         )
     idle: dict[str, dict[str, float]] = {}
     for locks in IDLE_LOCKS:
