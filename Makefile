@@ -9,10 +9,10 @@ WORKERS := 6
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/pycache $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint audit lock bench clean setup-demo setup-dev setup-redis
+.PHONY: help demo test fuzz lint audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-redis
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 	@echo '  PYTHON=python3.12 make test    another interpreter'
 	@echo '  make test ARGS="-k wheel -x"   arguments for the tool'
 
@@ -36,11 +36,18 @@ audit: setup-dev ## check the pinned packages for known vulnerabilities
 lock: setup-dev ## renew requirements/*.txt: the newest versions, with their sha256
 	$(BIN)/python scripts/lock.py $(ARGS)
 
-bench: setup-dev setup-redis ## measure all of docs/performance.md beside its rivals; ARGS="--short" is quick
-	$(BIN)/python -m bench.table $(ARGS)
+bench: setup-dev setup-redis ## measure beside what else there is in Python: ten minutes, into docs/performance.md
+	$(BIN)/python -m bench --write $(ARGS)
+
+bench-peers: setup-dev setup-redis ## the same with the rivals that need a JDK, Go or Node; skips what the machine lacks
+	$(BIN)/python -m bench --peers --write $(ARGS)
+
+bench-targets: setup-dev setup-redis ## each promise about speed beside its rival: twelve minutes; ARGS="--short" is quick
+	$(BIN)/python -m bench.targets.table $(ARGS)
 
 clean: ## remove everything that the other targets made, .venv included
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf bench/rivals/jvm/target bench/rivals/go/bin bench/rivals/node/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One after the other even under make -j: they share .venv and the package database.

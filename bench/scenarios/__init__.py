@@ -22,12 +22,13 @@ why, in place of the last two. Everything in it can be written as JSON."""
 
 MODULES: tuple[str, ...] = (
     "held",
-    "saturated",
+    "losses",
     "round_trips",
+    "operations",
     "pairs",
     "handover",
     "crowd",
-    "losses",
+    "saturated",
     "churn",
     "cluster",
     "wheel",

@@ -106,7 +106,7 @@ def measure(run: Run) -> Iterator[Record]:
 def together(run: Run, case: Case, rivals: Sequence[Rival]) -> Iterator[Record]:
     """Measure implementations at the same time."""
     sides: list[Side] = []
-    patience_s = run.pick(60.0, 30.0, 30.0) * max(case.locks / 1_000_000, 1)
+    patience_s = max(run.pick(60.0, 30.0, 30.0), 120.0 * case.locks / 1_000_000)
     with ExitStack() as stack:
         for rival in rivals:
             try:
@@ -299,7 +299,7 @@ def _table(records: Sequence[Record], case: Mapping[str, Any]) -> str:
                     spread(of("server_s_per_renewal", 1e6)),
                     number(statistics.median(of("commands_per_s"))),
                     f"{statistics.median(sent):.0f} + {statistics.median(received):.1f}" if sent else "",
-                    f"{of('rss')[0] / 2**20:,.0f}",
+                    f"{of('rss')[0] / 2**20:,.0f}" + "".join(f" (heap {heap / 2**20:,.0f})" for heap in of("heap")),
                     f"{of('threads')[0]:,.0f}",
                     f"{of('gone')[0]:,.0f}",
                     f"{of('told')[0]:,.0f}",

@@ -278,7 +278,7 @@ def together(
                 ready.append(subject)
             except Exception as error:
                 yield failed(subject.rival, key, error)
-        time.sleep(timeout_s / 2)  # in the middle between two renewals, where all are renewed together
+        time.sleep(timeout_s / 2)  # each lock has been renewed once
         losing = [(subject.rival, pool.submit(lose, subject, case, ending)) for subject in ready]
         for rival, values in losing:
             try:

@@ -28,7 +28,7 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from bench.timers import FAR_S, LAPS, STARTED, AsyncioTimers, WheelTimers
+from bench.targets.timers import FAR_S, LAPS, STARTED, AsyncioTimers, WheelTimers
 from bench.wheel.schedulers import ThreadScheduler
 
 LOOK_S = 0.2

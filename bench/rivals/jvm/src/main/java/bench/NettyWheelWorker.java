@@ -48,7 +48,7 @@ public final class NettyWheelWorker {
         Protocol protocol = new Protocol(arguments[2]);
         protocol.serve(() -> {
             if (!arguments[0].equals("wheel")) {
-                throw new IllegalArgumentException("no mode " + arguments[0]);
+                throw new UnsupportedOperationException("no " + arguments[0]);
             }
             NettyWheelWorker worker = new NettyWheelWorker(protocol);
             double until = Protocol.seconds() + protocol.number("warm_s", 10.0);

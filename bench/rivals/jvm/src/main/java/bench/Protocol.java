@@ -88,7 +88,9 @@ final class Protocol {
 
     private static void fail(Exception error) {
         error.printStackTrace();
-        say("failed " + error.toString().replaceAll("\\s+", " "));
+        // What a worker has not got is said as "no ...", without the name of the exception.
+        String why = error instanceof UnsupportedOperationException ? error.getMessage() : error.toString();
+        say("failed " + why.replaceAll("\\s+", " "));
     }
 
     private static void say(String line) {

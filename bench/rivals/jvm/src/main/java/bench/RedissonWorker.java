@@ -62,7 +62,7 @@ public final class RedissonWorker {
                 case "pairs" -> worker.pairs();
                 case "handover" -> worker.handover();
                 case "crowd" -> worker.crowd();
-                default -> throw new IllegalArgumentException("no mode " + arguments[0]);
+                default -> throw new UnsupportedOperationException("no " + arguments[0]);
             };
         });
     }

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import page, parts, table
-from bench.table import Figure, Round, Row, Scale
+from bench import page
+from bench.targets import parts, table
+from bench.targets.table import Figure, Round, Row, Scale
 from bench.workers import Worker, python
 from tests.support.redis_server import require_redis_server
 
@@ -103,7 +104,7 @@ def test_a_row_that_fails_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_worker_that_fails_is_quoted() -> None:
     failing = ROWS["timer-due"]._replace(measure=partial(table.timers, "calls", False))
     records = table.run(failing, Scale(rounds=1, timers=0))
-    assert "bench.timers: ZeroDivisionError" in str(records[0]["values"]["error"])
+    assert "bench.targets.timers: ZeroDivisionError" in str(records[0]["values"]["error"])
 
 
 def test_a_line_fits(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,13 +129,13 @@ def test_a_page_keeps_what_is_around_the_table(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_or_silent_is_reported() -> None:
-    with Worker(python("bench.timers", "rival", 10, 60)) as worker:
+    with Worker(python("bench.targets.timers", "rival", 10, 60)) as worker:
         worker.answer()
         os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(RuntimeError, match=r"bench\.timers: ended with -9"):
             worker.ask("calls")
     with (
-        Worker(python("bench.timers", "rival", 10, 60), patience_s=0.0) as worker,
+        Worker(python("bench.targets.timers", "rival", 10, 60), patience_s=0.0) as worker,
         pytest.raises(RuntimeError, match=r"bench\.timers: no answer in 0 s"),
     ):
         worker.answer()

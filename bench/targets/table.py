@@ -1,4 +1,4 @@
-"""Every promise about speed beside its rival, in one run: ``python -m bench.table --help``.
+"""Every promise about speed beside its rival, in one run: ``python -m bench.targets.table --help``.
 
 Each row works in fresh processes with servers of its own. The two sides take turns, or work at the same time, so that a
 busy neighbour hurts both; the ratio is the median of the ratios of single rounds.
@@ -85,7 +85,7 @@ def renewals(held: int, held_by_rival: int, most_calls: int, scale: Scale) -> Ge
         sides = {}
         for side, locks in (("ours", held), ("rival", held_by_rival)):
             server = stack.enter_context(RedisServer())
-            worker = Worker(python("bench.holding", side, server.port, locks, scale.timeout_s, most_calls))
+            worker = Worker(python("bench.targets.holding", side, server.port, locks, scale.timeout_s, most_calls))
             sides[side] = stack.enter_context(worker), server
         for worker, _ in sides.values():
             worker.answer()
@@ -114,7 +114,7 @@ def _per_renewal(before: Values, after: Values) -> Values:
 def pairs(mode: str, scale: Scale) -> Generator[Round, None, None]:
     """Both sides work in short turns in one process."""
     while True:
-        with RedisServer() as server, Worker(python("bench.pairs", mode, server.port, scale.pairs_s)) as worker:
+        with RedisServer() as server, Worker(python("bench.targets.pairs", mode, server.port, scale.pairs_s)) as worker:
             worker.answer()
             yield worker.ask()
 
@@ -137,7 +137,7 @@ def bulk_lag(scale: Scale) -> Generator[Round, None, None]:
     """No rival: redis-py holds nothing while it sends a pipeline."""
     while True:
         arguments = scale.bulk_held, scale.bulk, scale.timeout_s
-        with RedisServer() as server, Worker(python("bench.bulk", server.port, *arguments)) as worker:
+        with RedisServer() as server, Worker(python("bench.targets.bulk", server.port, *arguments)) as worker:
             worker.answer()
             yield {"ours": worker.ask()}
 
@@ -147,7 +147,7 @@ def timers(line: str, together: bool, scale: Scale) -> Generator[Round, None, No
     with ExitStack() as stack:
         sides = {}
         for side in ("ours", "rival"):
-            sides[side] = stack.enter_context(Worker(python("bench.timers", side, scale.timers, scale.due_s)))
+            sides[side] = stack.enter_context(Worker(python("bench.targets.timers", side, scale.timers, scale.due_s)))
             sides[side].answer()
         while True:
             if together:
@@ -298,12 +298,12 @@ def main() -> int:
     if given.write:
         lines = [line for row in table.values() for line in lines_of(row, records)]
         text = f"{page.machine()}; medians of {scale.rounds} rounds.\n\n{page.markdown(HEAD, lines)}"
-        page.write(given.write, "table", text)
+        page.write(given.write, "targets", text)
     return int(any(record["side"] == "failed" for record in records))
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.table", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.targets.table", description=__doc__)
     parser.add_argument(
         "rows", nargs="*", metavar="ROW", help=f"all by default: {' '.join(row.name for row in rows(FULL))}"
     )

@@ -1,6 +1,6 @@
 """A worker with many timers of users: HashedWheelTimer's, or its rival's, asyncio's.
 
-    python -m bench.timers ours|rival TIMERS SECONDS
+    python -m bench.targets.timers ours|rival TIMERS SECONDS
 
 It reads ``calls`` or ``due``. ``calls`` is what it costs to start and to cancel a timer while TIMERS are pending. ``due``
 is what it costs from the start of TIMERS timers, due over SECONDS, to the call of the last one, and how late they are

@@ -1,6 +1,6 @@
 """A worker that holds many locks and acquires many more in bulk, and answers how late the renewals became meanwhile.
 
-    python -m bench.bulk PORT HELD ACQUIRED TIMEOUT_S
+    python -m bench.targets.bulk PORT HELD ACQUIRED TIMEOUT_S
 
 It holds the first for TIMEOUT_S, and the others for so long that none of those is renewed meanwhile.
 """

@@ -156,7 +156,7 @@ class TestNettysWheel:
 
     def test_says_what_it_has_not(self, built: None) -> None:
         with Program("netty-wheel", "hold", "-") as program:
-            assert program.read() == "failed java.lang.IllegalArgumentException: no mode hold"
+            assert program.read() == "failed no hold"
             assert program.end() == 1
 
 

@@ -1,6 +1,6 @@
 """A worker that acquires and releases free locks, in turns with redis-py's Lock in the same process.
 
-    python -m bench.pairs main|worker|threads|spinning|tasks PORT SECONDS
+    python -m bench.targets.pairs main|worker|threads|spinning|tasks PORT SECONDS
 
 The sides take turns of a fraction of a second. Each pair makes a lock object for a name of its own, acquires, and releases.
 The answer has, for both sides, pairs per second and CPU time of the process per pair, as medians over the turns.

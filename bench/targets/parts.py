@@ -1,4 +1,4 @@
-"""What a pair of acquire and release, and a renewal, cost part by part: ``python -m bench.parts --help``.
+"""What a pair of acquire and release, and a renewal, cost part by part: ``python -m bench.targets.parts --help``.
 
 CPU time is that of each thread and of the server. Functions are counted by a profiler, in a run of its own, for it slows
 the program down: the number of callers that share a write may differ a little there. System calls are counted by the
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import redis
 
 from bench import page
-from bench.pairs import TASKS, THREADS, TIMEOUT_S, on_tasks, on_threads, pairs
+from bench.targets.pairs import TASKS, THREADS, TIMEOUT_S, on_tasks, on_threads, pairs
 from bench.workers import Worker, cpu_s, python, serve
 from tests.support.redis_server import RedisServer
 from wheel_lock import LockContext
@@ -152,7 +152,7 @@ class Parts(NamedTuple):
 def look(kind: str, number: int) -> Parts:
     """Return what one pair, or one renewal, costs."""
     unit = "renewed" if kind == "held" else "pairs"
-    with RedisServer() as server, Worker(python("bench.parts", "worker", kind, server.port, number)) as worker:
+    with RedisServer() as server, Worker(python("bench.targets.parts", "worker", kind, server.port, number)) as worker:
         worker.answer()
         client: Any = server.client()
         with counted_system_calls(worker.pid) as counted:
@@ -271,7 +271,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.parts", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.targets.parts", description=__doc__)
     parser.add_argument("--pairs", type=int, default=8000, help=f"pairs that are looked at, at least {TASKS}")
     parser.add_argument("--held", type=int, nargs="+", default=[1_000, 10_000, 100_000], help="numbers of locks held")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the tables into a page, too")

@@ -1,6 +1,6 @@
 """A worker that holds many locks, and answers how many renewals there were and how much CPU time they took.
 
-    python -m bench.holding ours|rival PORT LOCKS TIMEOUT_S [CALLS]
+    python -m bench.targets.holding ours|rival PORT LOCKS TIMEOUT_S [CALLS]
 
 ``ours`` is the library. ``rival`` is what a careful user writes with redis-py: once a second, all that is due goes out in
 one pipeline of owner-checked EVALSHA, at most CALLS to a pipeline. On both sides a lock is renewed every third of its
