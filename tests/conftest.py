@@ -26,7 +26,7 @@ import pytest
 import redis
 import redis.utils
 
-from tests.support.backend import Backend
+from tests.support.backend import Backend, connected
 from tests.support.callers import APIS, Caller, NewCaller, callers
 from tests.support.event_loops import NewLoop, Run, loop_factory, watched_run
 from tests.support.logged import Log, logged
@@ -222,7 +222,7 @@ def other(backend: Backend) -> LockContext:
 @pytest.fixture
 def through_proxy(request: pytest.FixtureRequest, real: Backend, proxy: TcpProxy) -> LockContext:
     """A context behind `proxy` that is connected, on a timer of its own."""
-    context = real.context_through(proxy, **{"timer": real.timer(), **_settings(request, real)})
+    context = connected(real.context_through(proxy, **{"timer": real.timer(), **_settings(request, real)}))
     with context.lock("warm-up"):
         pass
     return context
