@@ -78,8 +78,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(fixture, chosen.args if chosen else default, indirect=True)
 
 
-# Here fixtures of a module start many processes, or one that is slow to start.
-_RUN_BY_FILE = tuple(f"tests/{part}" for part in ("crowds/", "greenlets/", "interop/", "quorum/", "topology/"))
+# Here fixtures of a module start many processes, or one that is slow to start; and those of tests/test_bench_* build.
+_BY_FILE = (
+    "crowds/",
+    "greenlets/",
+    "interop/",
+    "quorum/",
+    "topology/",
+    "test_bench_go",
+    "test_bench_jvm",
+    "test_bench_node",
+)
+_RUN_BY_FILE = tuple(f"tests/{part}" for part in _BY_FILE)
 
 
 @pytest.hookimpl(optionalhook=True)
