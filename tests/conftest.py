@@ -26,7 +26,7 @@ import pytest
 import redis
 import redis.utils
 
-from tests.support.backend import Backend
+from tests.support.backend import Backend, connected
 from tests.support.callers import APIS, Caller, NewCaller, callers
 from tests.support.event_loops import NewLoop, Run, loop_factory, watched_run
 from tests.support.logged import Log, logged
@@ -78,8 +78,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(fixture, chosen.args if chosen else default, indirect=True)
 
 
-# Here fixtures of a module start many processes, or one that is slow to start.
-_RUN_BY_FILE = tuple(f"tests/{part}" for part in ("crowds/", "greenlets/", "interop/", "quorum/", "topology/"))
+# Here fixtures of a module start many processes, or one that is slow to start; and those of tests/test_bench_* build.
+_BY_FILE = (
+    "crowds/",
+    "greenlets/",
+    "interop/",
+    "quorum/",
+    "topology/",
+    "test_bench_go",
+    "test_bench_jvm",
+    "test_bench_node",
+)
+_RUN_BY_FILE = tuple(f"tests/{part}" for part in _BY_FILE)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -222,7 +232,7 @@ def other(backend: Backend) -> LockContext:
 @pytest.fixture
 def through_proxy(request: pytest.FixtureRequest, real: Backend, proxy: TcpProxy) -> LockContext:
     """A context behind `proxy` that is connected, on a timer of its own."""
-    context = real.context_through(proxy, **{"timer": real.timer(), **_settings(request, real)})
+    context = connected(real.context_through(proxy, **{"timer": real.timer(), **_settings(request, real)}))
     with context.lock("warm-up"):
         pass
     return context

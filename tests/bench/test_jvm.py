@@ -89,7 +89,6 @@ def server(built: None) -> Iterator[RedisServer]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("jvm")
 class TestRedisson:
     def test_holds_renews_and_releases(self, server: RedisServer) -> None:
         client = server.client()
@@ -141,7 +140,6 @@ class TestRedisson:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("jvm")
 class TestNettysWheel:
     def test_measures_its_timers(self, built: None) -> None:
         with Program("netty-wheel", "wheel", "-", timers=50, spread_s=0.05, ahead_s=0.05, idle_s=0.05) as program:

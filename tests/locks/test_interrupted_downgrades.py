@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -56,8 +57,11 @@ class Situation:
     @property
     def idle(self) -> bool:
         """Whether the timer's thread has done whatever it was asked for, and waits for no reply."""
-        self.context.timer.wake()  # the caller may be kept from running right before he wakes it
-        return not self.context.timer.busy
+        timer, busy = self.context.timer, SimpleQueue[bool]()
+        # Asked there, between two messages: in the middle of one it looks idle before it sends, and when it has connected.
+        timer.post(lambda: busy.put(timer.busy))
+        timer.wake()  # the caller may be kept from running right before he wakes it
+        return not busy.get(timeout=LONG_S)
 
     # -- meanwhile ---------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from bench.rivals.toolchain import alone
 from tests.interop.redisson_peer import CHECKSUMS, unexpected
 
 PROJECT = Path(__file__).parent
@@ -48,9 +49,14 @@ def build() -> None:
         RepositoryUnreachable: Something has to be fetched and cannot be.
         RuntimeError: Maven fails, or a jar is not the one whose sha256 is known.
     """
-    sources = _sha256(PROJECT / "pom.xml", CHECKSUMS, *sorted(PROJECT.glob("src/**/*.java")))
-    if BUILT.exists() and BUILT.read_text() == sources:
-        return
+    with alone(PROJECT):
+        sources = _sha256(PROJECT / "pom.xml", CHECKSUMS, *sorted(PROJECT.glob("src/**/*.java")))
+        if not (BUILT.exists() and BUILT.read_text() == sources):
+            _build()
+            BUILT.write_text(sources)
+
+
+def _build() -> None:
     shutil.rmtree(TARGET, ignore_errors=True)
     maven = ["mvn", "--quiet", "--batch-mode", "--strict-checksums", "-Dstyle.color=never", "package"]
     try:
@@ -75,7 +81,6 @@ def build() -> None:
     wrong = unexpected(TARGET / "lib", CHECKSUMS)
     if wrong:
         raise RuntimeError(f"the jars are not those of {CHECKSUMS.name}: {', '.join(wrong)}")
-    BUILT.write_text(sources)
 
 
 def command(program: str) -> list[str]:
