@@ -78,16 +78,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(fixture, chosen.args if chosen else default, indirect=True)
 
 
-# Here fixtures of a module start many processes, or one that is slow to start; and those of tests/test_bench_* build.
+# Here fixtures of a module start many processes, or one that is slow to start, or build a program.
 _BY_FILE = (
     "crowds/",
     "greenlets/",
     "interop/",
     "quorum/",
     "topology/",
-    "test_bench_go",
-    "test_bench_jvm",
-    "test_bench_node",
+    "bench/test_go",
+    "bench/test_jvm",
+    "bench/test_node",
 )
 _RUN_BY_FILE = tuple(f"tests/{part}" for part in _BY_FILE)
 

@@ -60,6 +60,17 @@ def complaints(caplog: pytest.LogCaptureFixture, about: str = "") -> list[str]:
     return [text for text in said if "those behind it wait" in text and about in text]
 
 
+def test_arguments_are_shortened(watched: Watched, slow: SlowTask, caplog: pytest.LogCaptureFixture) -> None:
+    timer, notifier, calls = watched
+    notifier.post(slow.work, list(range(1_000_000)), "x" * 1_000_000)
+    timer.post(calls.look_later)
+    try:
+        (complaint,) = eventually(lambda: complaints(caplog, "SlowTask.work([0, 1, 2, 3, 4, 5, ...], 'x"))
+        assert len(complaint) < 500
+    finally:
+        slow.go_on.set()
+
+
 def test_it_is_named_while_it_still_runs_and_once(
     watched: Watched, slow: SlowTask, caplog: pytest.LogCaptureFixture
 ) -> None:

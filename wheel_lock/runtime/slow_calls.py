@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import reprlib
 import time
 from collections.abc import Callable
 
@@ -13,6 +14,8 @@ from wheel_lock.runtime.notifier import Notifier
 logger = logging.getLogger("wheel_lock")
 
 SLOW_S = 1.0
+_SHOWN = reprlib.Repr()  # an argument may be a list of all leases that were lost together
+_SHOWN.maxstring = _SHOWN.maxother = 120
 _REPORTS = Notifier()  # a separate one: the notifier of the process may be the one that is blocked
 
 
@@ -62,6 +65,6 @@ def _described(call: Callable[..., object]) -> str:
 
 def _report(call: Callable[..., object], arguments: tuple[object, ...], took_s: float) -> None:
     """Log a slow callback. On the notifier thread."""
-    shown = ", ".join(map(repr, arguments))
+    shown = ", ".join(map(_SHOWN.repr, arguments))
     text = "the callback %s(%s) runs for %.1f s already, and those behind it wait"
     logger.warning(text, _described(call), shown, took_s)
