@@ -43,7 +43,7 @@ def test_held_locks(tmp_path: Path) -> None:
     rivals = [
         OURS,
         PIPELINE,
-        program("failing", "print('failed no such mode')"),
+        program("failing", "print('failed it is broken')"),
         program("careless", CARELESS),
         program("small", CARELESS, most_held=20),
     ]
@@ -59,7 +59,7 @@ def test_held_locks(tmp_path: Path) -> None:
                 assert values_of(records, rival.name, key, **case)[0] > 0
     assert values_of(records, "careless", "gone") == [20, 50]
     assert [record["failed"] for record in records if "failed" in record] == [
-        f"{Path(sys.executable).name}: no such mode"
+        f"{Path(sys.executable).name}: it is broken"
     ]
     assert [(one["rival"], one["skipped"]) for one in records if "skipped" in one] == [
         ("failing", "failed with 20"),

@@ -64,7 +64,10 @@ def test_callers_acquire_and_release(rival: Rival, kind: str, callers: int, fres
                 worker.answer()
             return
         worker.answer()
-        assert worker.ask("go 0.3", 60.0)["pairs"] >= callers
+        found = [worker.ask("go 0.3", 60.0)]
+        while sum(one["pairs"] for one in found) < callers and len(found) < 100:
+            found.append(worker.ask("go 0.3", 60.0))
+        assert sum(one["pairs"] for one in found) >= callers
 
 
 def test_a_package_that_is_not_installed_is_a_rival_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

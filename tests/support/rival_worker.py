@@ -110,9 +110,11 @@ def check_pairs(command: Sequence[str], server: RedisServer, callers: int, kind:
     options = {"callers": callers, "kind": kind, "timeout_s": 30.0, "warm_s": 0.05, "spin": spin}
     with server.client() as view, started(command, "pairs", server.url, **options) as worker:
         assert worker.line() == "up"
-        result = worker.ask(0.2)
-        assert result["pairs"] >= callers
-        assert result["seconds"] >= 0.2
+        results = [worker.ask(0.2)]
+        assert results[0]["seconds"] >= 0.2
+        while sum(result["pairs"] for result in results) < callers and len(results) < 100:
+            results.append(worker.ask(0.2))
+        assert sum(result["pairs"] for result in results) >= callers
         assert view.dbsize() == 0
         worker.end()
 
@@ -149,9 +151,10 @@ def check_crowd(command: Sequence[str], server: RedisServer) -> None:
         for _ in range(2):
             result = worker.ask(0.3)
             assert len(result["grants"]) == 5
-            assert sum(result["grants"]) > 0
             assert result["seconds"] >= 0.3
             eventually(lambda: view.dbsize() == 0, message="the lock is free")
+        eventually(lambda: sum(worker.ask(0.3)["grants"]) > 0, message="somebody has got it")
+        eventually(lambda: view.dbsize() == 0, message="the lock is free at the end")
         worker.end()
 
 
