@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from wheel_lock.engine.future import Future
@@ -11,7 +11,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
 from wheel_lock.engine.renewal.batch import RenewalGroup
 from wheel_lock.engine.requests.base import Query
-from wheel_lock.engine.requests.bulk_operations import release_in_parts
+from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
 from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Shutdown
@@ -113,9 +113,9 @@ class Engine(EngineState):
         if future.done and future.error is None and lease.state is State.EXPORTED:
             self.leases.clean_up([lease])
 
-    def release_many(self, leases: Sequence[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
+    def release_many(self, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
         """Release many; the result of ``future`` has the reasons of those that had been lost."""
-        release_in_parts(self.leases, leases, future)
+        release_many(self.leases, leases, future)
 
     # -- other operations --------------------------------------------------------------------------------------------
 

@@ -164,14 +164,6 @@ class LeaseTable(HeldLeases):
                 self.listener.ended(lease)
             self.on_ended()
 
-    def abandon(self, leases: Sequence[Lease]) -> None:
-        """End leases whose owners have ended; behind all messages, which may hold the rest of an owner's last release."""
-        if leases:
-            self.timer.post(partial(self._abandon, leases), self.state)
-
-    def _abandon(self, leases: Sequence[Lease]) -> None:
-        self.mark_lost([lease for lease in leases if lease.state <= EXTENDING], LossReason.ABANDONED)
-
     def mark_illegal(self, lease: Lease, event: Event) -> None:
         """Give up a lease after a transition that its state does not allow. That is a bug; the log says where."""
         log_illegal(lease, event)

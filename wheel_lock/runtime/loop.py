@@ -137,7 +137,6 @@ class Loop:
         self._sleeps_until = LONG
         self._sleeping = False
         self._woken = False
-        self._reading = False  # the inbox; made False by a call that goes on in the next turn
         self._wake = self._waker.wake
         self._completed: deque[Callable[[], object]] = deque()
         self.complete: Callable[[Callable[[], object]], object] = _at_once
@@ -179,15 +178,6 @@ class Loop:
         message = (call, domain)  # before the inbox is looked up: an allocation may run a finaliser, which posts
         self._inbox.append(message)
         self.rouse()
-
-    def go_on_with(self, call: Callable[[], object], domain: FailureDomain | None = None) -> None:
-        """Call ``call()`` in the next turn, before all messages: the rest of a message that takes long.
-
-        No other message is read before that, so what is posted behind the message comes behind all of it. Timer's
-        thread only.
-        """
-        self._inbox.appendleft((call, domain))
-        self._reading = False
 
     def rouse(self) -> None:
         """Start the thread, or wake it if it sleeps and nobody has woken it yet, so that it turns once more."""
@@ -330,7 +320,6 @@ class Loop:
         it. Not in the last turn, whose messages include those that end everything.
         """
         inbox = self._inbox
-        self._reading = True
         count = len(inbox)
         until = time.monotonic() + _LONGEST_INBOX_S if count > _INBOX_STEP else math.inf
         for number in range(1, count + 1):
@@ -339,8 +328,6 @@ class Loop:
                 call()
             except Exception as error:
                 contain(domain, call, error)
-            if not self._reading:
-                break
             if number % _INBOX_STEP == 0 and not self.stopped and time.monotonic() > until:
                 break
 

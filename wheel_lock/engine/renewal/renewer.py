@@ -167,7 +167,6 @@ class Renewer(RenewalRetries):
     def partition_due(self, entries: Iterable[Lease], now: float) -> list[Lease]:
         """Deal with due leases that have limits, an owner that has ended, or no time left; return those to renew."""
         live: list[Lease] = []
-        ended: list[Lease] = []
         tick = self.timer.wheel.now
         for lease in entries:
             if lease.state is not HELD or lease in self.timer.wheel:
@@ -176,12 +175,11 @@ class Renewer(RenewalRetries):
             if lapsing or lease.loss is not None or now >= lease.deadline:
                 self.table.mark_lost([lease])
             elif lease.owner.ended:
-                ended.append(lease)
+                self.table.mark_lost([lease], LossReason.ABANDONED)
             elif not lease.at_limit:
                 live.append(lease)
             else:
                 self.schedule(lease, now)
-        self.table.abandon(ended)
         return live
 
     def renew(self, group: LeaseGroup, leases: list[Lease]) -> None:

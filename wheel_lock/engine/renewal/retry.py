@@ -164,11 +164,9 @@ class RenewalRetries(BatchOwner):
         # All leases taken may have ended owners; no reply would come for them, so the next ones are taken.
         while not sent and (taken := self.overdue.take(calls * size, self._is_due, of=of, besides=besides)):
             by_group: dict[LeaseGroup, list[Lease]] = {}
-            # Read once, for an owner may end at any time.
-            ended = dict.fromkeys(lease for lease in taken if lease.owner.ended)
-            self.table.abandon([*ended])
+            self.table.mark_lost([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
             for lease in taken:
-                if lease.state is OVERDUE and lease not in ended:
+                if lease.state is OVERDUE:
                     by_group.setdefault(group_of(lease), []).append(lease)
             for group, leases in by_group.items():
                 for start in range(0, len(leases), size):

@@ -17,7 +17,7 @@ from wheel_lock.engine.requests.base import (
     refused_by_server,
 )
 from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
-from wheel_lock.errors import ContextClosed, LockLost, LockServerError, LockUnavailable, LossReason, WheelLockError
+from wheel_lock.errors import ContextClosed, LockLost, LockServerError, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
@@ -25,8 +25,6 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import GONE, TAKEN
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
-
-LEASES_A_TURN = 2000  # whose release begins: three milliseconds of work
 
 
 class AcquireMany(BulkOperation):
@@ -111,14 +109,14 @@ class AcquireMany(BulkOperation):
         self.table.reject(self.take_remaining(), False)
         self._give_places_back(self._places)
         if self._error is not None:
-            self._undo(release_many)  # in one turn: the caller is told at once that none is left acquired
+            self._undo()
             self._future.set_exception(self._error)
         elif not self._stopped:
             self._future.set_result(None)
         elif not self._undoing:
             self._undoing = True
             # The future follows the releases: a caller that retries must not find its own grants on the server.
-            self._undo(release_in_parts, lambda: self._future.set_result(None))
+            self._undo(lambda: self._future.set_result(None))
 
     def begin(self, expected: int, limit_s: float | None = None) -> None:
         """Reserve room for ``expected`` leases, or stop with an error if the context is closed or full.
@@ -177,12 +175,13 @@ class AcquireMany(BulkOperation):
             batch.finish()
             self.miss(batch, WheelLockError("given up"))
         self._in_flight.clear()
-        self._undo(release_in_parts)
         self.finished()
+        self._undo()
 
-    def _undo(self, release: Callable[..., None], then: Callable[[], object] = noop) -> None:
-        granted, self._granted = self._granted, []
-        release(self.table, granted, Future(then))
+    def _undo(self, then: Callable[[], object] = noop) -> None:
+        granted = [lease for lease in self._granted if lease.state <= State.EXTENDING]
+        self._granted.clear()
+        release_many(self.table, granted, Future(then))
 
 
 class ReleaseMany(BulkOperation):
@@ -190,28 +189,12 @@ class ReleaseMany(BulkOperation):
 
     releases = True
 
-    def __init__(self, table: LeaseTable, future: Future[dict[str | bytes, LossReason]]) -> None:
-        super().__init__(table, (), future)
-        self._sealed = False
-        self._deaths = table.state.deaths
-        self._losses: dict[str | bytes, LossReason] = {}
+    def __init__(
+        self, table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]
+    ) -> None:
+        super().__init__(table, leases, future)
+        self.losses: dict[str | bytes, LossReason] = {}
         self._error: WheelLockError | None = None
-
-    def add(self, leases: Iterable[Lease], *, last: bool) -> None:
-        """End the renewal of leases; if they are the ``last`` ones, begin to send."""
-        begun: list[Lease] = []
-        for lease in leases:
-            error = self.table.begin_release(lease)
-            if error is None:
-                begun.append(lease)
-            elif isinstance(error, LockLost):
-                self._losses[lease.name] = error.reason
-        self.put(begun)
-        if last:
-            self._sealed = True
-            if self.table.state.deaths != self._deaths:  # perhaps in the middle of a part
-                self._error = LockUnavailable("The engine that keeps the locks failed before their release had begun")
-            self.pump()
 
     def call(self, leases: Sequence[Lease]) -> Command:
         return group_of(leases[0]).lock_type.release_many(leases)
@@ -230,7 +213,7 @@ class ReleaseMany(BulkOperation):
                 self._error = refused_by_server(status, lease.name)
                 continue
             reason = LossReason.KEY_GONE if status == GONE else LossReason.TAKEN
-            self._losses[lease.name] = reason
+            self.losses[lease.name] = reason
             self.table.mark_lost([lease], reason)
 
     def _release_done(self, leases: Sequence[Lease]) -> None:
@@ -250,32 +233,15 @@ class ReleaseMany(BulkOperation):
         if self._error is not None:
             self._future.set_exception(self._error)
         else:
-            self._future.set_result(self._losses)
+            self._future.set_result(self.losses)
 
 
 def release_many(table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
     """Release many leases; ``future`` receives the loss reasons of those that were not held any more."""
-    ReleaseMany(table, future).add(leases, last=True)
-
-
-def release_in_parts(table: LeaseTable, leases: Sequence[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
-    """Like :func:`release_many`, but a part in each turn, so that renewals and replies do not wait for the whole.
-
-    What has not begun is held, and renewed. No message is read before all has begun, so what is posted behind this call - a
-    close, another acquire, the end of a lock object - finds the same as if it had begun in one turn.
-    """
-    _release_part(ReleaseMany(table, future), leases, 0)
-
-
-def _release_part(release: ReleaseMany, leases: Sequence[Lease], start: int) -> None:
-    timer, state, end = release.table.timer, release.table.state, start + LEASES_A_TURN
-    # All at once behind a close, whose sweep goes on without messages, and in the last turn.
-    if end >= len(leases) or state.closed or timer.stopped:
-        release.add(leases[start:], last=True)
-    else:
-        # The rest first: the thread may be killed in the middle of this part.
-        timer.go_on_with(partial(_release_part, release, leases, end), state)
-        release.add(leases[start:end], last=False)
+    ends = [(lease, table.begin_release(lease)) for lease in leases]
+    bulk = ReleaseMany(table, [lease for lease, error in ends if error is None], future)
+    bulk.losses = {lease.name: error.reason for lease, error in ends if isinstance(error, LockLost)}
+    bulk.pump()
 
 
 class Sweep(BulkOperation):
