@@ -132,10 +132,10 @@ def test_a_worker_that_is_killed_or_silent_is_reported() -> None:
     with Worker(python("bench.targets.timers", "rival", 10, 60)) as worker:
         worker.answer()
         os.kill(worker.pid, signal.SIGKILL)
-        with pytest.raises(RuntimeError, match=r"bench\.timers: ended with -9"):
+        with pytest.raises(RuntimeError, match=r"bench\.targets\.timers: ended with -9"):
             worker.ask("calls")
     with (
         Worker(python("bench.targets.timers", "rival", 10, 60), patience_s=0.0) as worker,
-        pytest.raises(RuntimeError, match=r"bench\.timers: no answer in 0 s"),
+        pytest.raises(RuntimeError, match=r"bench\.targets\.timers: no answer in 0 s"),
     ):
         worker.answer()
