@@ -25,7 +25,7 @@ ANSWER_S = 30.0
 def measure(run: Run) -> Iterator[Record]:
     delays = run.pick((0, 1, 10, 50), (0, 10), (0, 10))
     sizes = run.pick((1_000, 10_000, 100_000, 1_000_000), (1_000, 10_000), (20,))
-    timeout_s, patience_s = run.pick((30.0, 300.0), (3.0, 20.0), (1.2, 20.0))
+    timeout_s, patience_s = run.pick((30.0, 300.0), (3.0, 10.0), (1.2, 20.0))
     for rival in run.rivals:
         yield from _of(run, rival, delays, sizes, timeout_s, patience_s)
 

@@ -50,9 +50,9 @@ Netty's idle time only its timer's thread is counted."""
 
 def measure(run: Run) -> Iterator[Record]:
     options = {
-        "spread_s": run.pick(10.24, 2.0, 0.2),
-        "ahead_s": run.pick(2.0, 1.0, 0.2),
-        "idle_s": run.pick(3.0, 1.0, 0.2),
+        "spread_s": run.pick(10.24, 1.0, 0.2),
+        "ahead_s": run.pick(2.0, 0.5, 0.2),
+        "idle_s": run.pick(3.0, 0.5, 0.2),
         "warm_s": run.pick(10.0, 5.0, 0.0),
     }
     for timers, rounds in run.pick(((1_000, 3), (100_000, 3)), ((1_000, 1), (20_000, 1)), ((50, 1),)):

@@ -148,7 +148,7 @@ class Measurements:
         self._idle_s: float = options.get("idle_s", 3.0)
         self._chance = random.Random(1)
         if isinstance(timers, ThreadTimers) and self._number > ThreadScheduler.most:
-            raise ValueError(f"{self._number:,} timers are too many: {ThreadScheduler.why_not_more}")
+            raise NotImplementedError(f"no more than {ThreadScheduler.most:,} timers: {ThreadScheduler.why_not_more}")
 
     def go(self, order: str) -> dict[str, Any]:
         if order in ("schedule", "cancel"):
@@ -253,6 +253,9 @@ def main(implementation: str, mode: str, options: str) -> None:
         if mode != "wheel":
             raise ValueError(f"no mode {mode}")
         measurements = Measurements(IMPLEMENTATIONS[implementation](), json.loads(options))
+    except NotImplementedError as error:
+        say(f"failed {error}")
+        sys.exit(1)
     except Exception as error:
         say(f"failed {error!r}")
         sys.exit(1)
