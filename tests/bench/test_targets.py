@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from bench import page
+from bench.scenarios import MODULES
 from bench.targets import parts, table
 from bench.targets.table import Figure, Round, Row, Scale
-from bench.workers import Worker, python
+from bench.workers import ROOT, Worker, python
 from tests.support.redis_server import require_redis_server
 
 TINY = Scale(
@@ -125,6 +126,13 @@ def test_a_page_keeps_what_is_around_the_table(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="no place for parts"):
         page.write(path, "parts", "")
+
+
+def test_the_page_has_a_place_for_everything() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text()
+    for marker in (*MODULES, "targets", "parts"):
+        assert f"<!-- {marker} begins -->\n" in text
+        assert f"<!-- {marker} ends -->\n" in text
 
 
 @pytest.mark.slow
