@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,8 @@ def bars(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, y
                     color=palette[name],
                     label=name,
                 )
-        axes.set_xticks(range(len(values)), list(values))
+        width = max(60 // max(len(values), 1), 9)
+        axes.set_xticks(range(len(values)), [textwrap.fill(" ".join(name.split()), width) for name in values])
         axes.grid(visible=False, axis="x")
         if log_y:
             axes.set_yscale("log")

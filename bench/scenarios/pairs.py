@@ -84,7 +84,7 @@ def tables(records: Sequence[Record]) -> str:
 
 def draw(records: Sequence[Record], folder: Path) -> dict[str, str]:
     names = cases(records, "callers")
-    rates = {what.replace(" beside", "\nbeside"): medians(records, "pairs_s", callers=what) for what in names}
+    rates = {what: medians(records, "pairs_s", callers=what) for what in names}
     plot.bars(folder / "pairs-rate.svg", rates, title="Acquire and release of free locks", y="pairs/s", log_y=True)
     return {"pairs-rate.svg": "Pairs of acquire and release per second, by the number of callers in the process."}
 

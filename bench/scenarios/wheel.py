@@ -83,7 +83,7 @@ def tables(records: Sequence[Record]) -> str:
 
 def draw(records: Sequence[Record], folder: Path) -> dict[str, str]:
     costs = {
-        f"{what},\n{timers:,} timers": medians(records, key, timers=timers)
+        f"{what}, {timers:,} timers": medians(records, key, timers=timers)
         for timers in cases(records, "timers")
         for what, key in (("start", "start_us"), ("cancel", "cancel_us"), ("until called", "due_us"))
     }
