@@ -261,8 +261,8 @@ def tables(records: Sequence[Record]) -> str:
         "divided by the renewals that the server has executed (calls of PEXPIRE and its kind, or of SET): what a lock "
         "costs in a second is that, divided by the interval. Commands are those that the server has executed, in scripts "
         "too; bytes are those of a renewal. *Gone* are locks whose keys do not exist any more when the process is stopped "
-        "after the last window, *told* those whose loss it has reported until then. Where all together would need more than "
-        "two cores, few implementations, or a single one, are measured at a time.",
+        "after the last window, *told* those whose loss it has reported until then. Where all together would need more "
+        "than two cores, few implementations, or a single one, are measured at a time.",
     ]
     long_s = min(LONG_S, max(timeouts(records), default=LONG_S))
     every = {(record["case"]["locks"], record["case"]["timeout_s"]) for record in records}
