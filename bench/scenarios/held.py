@@ -320,7 +320,7 @@ def _summary(records: Sequence[Record], timeout_s: float) -> str:
                 text = f"{number(statistics.median(client) * 1e6)} + {number(statistics.median(server) * 1e6)}"
                 row.append(text + (f"; {gone[0]:,.0f} gone" if gone[0] else ""))
             else:
-                row.append(f"{gone[0]:,.0f} gone" if gone else why_not(records, rival, case)[:30])
+                row.append(f"all {gone[0]:,.0f} gone" if gone and gone[0] else why_not(records, rival, case)[:30])
         rows.append(row)
     return page.markdown(["", *(f"{locks:,}" for locks in numbers(records, timeout_s))], rows)
 
