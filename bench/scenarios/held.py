@@ -16,7 +16,8 @@ import redis
 
 from bench import page, plot
 from bench.rivals import Rival
-from bench.scenarios import Record, Run, Scenario, failed, found, number, skipped, spread, values_of
+from bench.scenarios import Record, Run, Scenario, failed, found, number, skipped, spread, values_of, why_not
+from bench.scenarios.rounds import implementations
 from bench.workers import Worker, cpu_s, rss_and_threads
 from tests.support.redis_server import RedisServer
 
@@ -237,19 +238,8 @@ def numbers(records: Iterable[Record], timeout_s: float) -> list[int]:
     return sorted({record["case"]["locks"] for record in records if record["case"]["timeout_s"] == timeout_s})
 
 
-def names(records: Iterable[Record]) -> list[str]:
-    """Return the implementations, wheel_lock first; those that fail have their records before the others."""
-    return sorted(dict.fromkeys(record["rival"] for record in records), key=lambda name: name != plot.OURS)
-
-
-def why_not(records: Iterable[Record], rival: str, case: Mapping[str, Any]) -> str:
-    """Return why there are no values of an implementation in a case, in a few words."""
-    for record in records:
-        if record["rival"] == rival and record["case"] == case:
-            for word in ("failed", "skipped"):
-                if word in record:
-                    return f"{word}: {record[word]}"[:60]
-    return ""
+def of_case(records: Iterable[Record], rival: str, case: Mapping[str, Any]) -> list[Record]:
+    return [record for record in records if record["rival"] == rival and record["case"] == case]
 
 
 def tables(records: Sequence[Record]) -> str:
@@ -282,7 +272,7 @@ def tables(records: Sequence[Record]) -> str:
 def _table(records: Sequence[Record], case: Mapping[str, Any]) -> str:
     head = ["", "client, us", "server, us", "commands/s", "bytes out + in", "RSS, MB", "threads", "gone", "told"]
     rows = []
-    for rival in names(records):
+    for rival in implementations(records):
 
         def of(key: str, scale: float = 1.0, rival: str = rival) -> list[float]:
             return [value * scale for value in values_of(records, rival, key, **case)]
@@ -302,14 +292,14 @@ def _table(records: Sequence[Record], case: Mapping[str, Any]) -> str:
                     f"{of('told')[0]:,.0f}",
                 ]
             )
-        elif why := why_not(records, rival, case):
+        elif why := why_not(of_case(records, rival, case)):
             rows.append([rival, why, *[""] * (len(head) - 2)])
     return page.markdown(head, rows)
 
 
 def _summary(records: Sequence[Record], timeout_s: float) -> str:
     rows = []
-    for rival in names(records):
+    for rival in implementations(records):
         row = [rival]
         for locks in numbers(records, timeout_s):
             case = {"locks": locks, "timeout_s": timeout_s}
@@ -320,7 +310,9 @@ def _summary(records: Sequence[Record], timeout_s: float) -> str:
                 text = f"{number(statistics.median(client) * 1e6)} + {number(statistics.median(server) * 1e6)}"
                 row.append(text + (f"; {gone[0]:,.0f} gone" if gone[0] else ""))
             else:
-                row.append(f"all {gone[0]:,.0f} gone" if gone and gone[0] else why_not(records, rival, case)[:30])
+                row.append(
+                    f"all {gone[0]:,.0f} gone" if gone and gone[0] else why_not(of_case(records, rival, case))[:30]
+                )
         rows.append(row)
     return page.markdown(["", *(f"{locks:,}" for locks in numbers(records, timeout_s))], rows)
 
@@ -336,7 +328,7 @@ def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
                 for locks in numbers(records, at)
                 if (values := values_of(records, rival, key, locks=locks, timeout_s=at))
             ]
-            for rival in names(records)
+            for rival in implementations(records)
         }
 
     every = f"each lock has a timeout of {at:g} s and is renewed every {at / 3:g} s"

@@ -13,7 +13,9 @@ from typing import Any, Self
 import pytest
 
 from bench.rivals import jvm
+from bench.rivals.toolchain import NotFetched
 from tests.support.redis_server import RedisServer
+from tests.support.rival_worker import build_or_skip
 from tests.support.waiting import eventually
 
 QUICK = {"warm_s": 0.0, "timeout_s": 30.0}
@@ -73,13 +75,7 @@ class Program:
 
 @pytest.fixture(scope="module")
 def built() -> None:
-    reason = jvm.missing()
-    if reason:
-        pytest.skip(reason)
-    try:
-        jvm.build()
-    except jvm.RepositoryUnreachable as error:
-        pytest.skip(str(error))
+    build_or_skip(jvm)
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +197,7 @@ def test_what_is_missing_is_named(path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        ("Could not transfer artifact org.redisson:redisson:pom:4.7.0", jvm.RepositoryUnreachable),
+        ("Could not transfer artifact org.redisson:redisson:pom:4.7.0", NotFetched),
         ("COMPILATION ERROR", RuntimeError),
     ],
 )

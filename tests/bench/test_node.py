@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from bench.rivals import node
-from bench.rivals.toolchain import NotFetched
 from tests.support import rival_worker
 from tests.support.redis_server import RedisServer
 
@@ -14,12 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="session")
 def node_built() -> None:
-    if (reason := node.missing()) is not None:
-        pytest.skip(reason)
-    try:
-        node.build()
-    except NotFetched as error:
-        pytest.skip(str(error))
+    rival_worker.build_or_skip(node)
 
 
 @pytest.fixture(params=node.PROGRAMS)

@@ -8,12 +8,25 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
+import pytest
 import redis
 
+from bench.rivals.toolchain import NotFetched
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
+
+
+def build_or_skip(language: ModuleType) -> None:
+    """Build the workers of a package of bench/rivals; skip where the machine lacks what that needs."""
+    if (reason := language.missing()) is not None:
+        pytest.skip(reason)
+    try:
+        language.build()
+    except NotFetched as error:
+        pytest.skip(str(error))
 
 
 class RivalWorker:

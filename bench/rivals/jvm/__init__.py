@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from bench.rivals.toolchain import alone
+from bench.rivals.toolchain import LAST_LINES, NotFetched, alone
 from tests.interop.redisson_peer import CHECKSUMS, unexpected
 
 PROJECT = Path(__file__).parent
@@ -23,16 +23,11 @@ BUILT = TARGET / "built"  # the sha256 of what it was built from
 OLDEST = 17
 JDKS = Path("/usr/lib/jvm")
 BUILD_TIMEOUT_S = 300.0
-LAST_LINES = 15
 MAIN = {"redisson": "bench.RedissonWorker", "netty-wheel": "bench.NettyWheelWorker"}
 
 # Before them may be warnings of the JVM, and after them is where to read about Maven's errors.
 _ERRORS = re.compile(r"\[ERROR\].*?(?=\s*(?:\[ERROR\]\s+)?\[ERROR\] To see the full|\Z)", re.DOTALL)
 _OFFLINE = re.compile("Could not transfer|in offline mode")
-
-
-class RepositoryUnreachable(RuntimeError):
-    """Maven lacks jars or plugins and cannot fetch them."""
 
 
 def missing() -> str | None:
@@ -46,7 +41,7 @@ def build() -> None:
     """Compile the workers and fetch what they need, unless that was done with the same sources.
 
     Raises:
-        RepositoryUnreachable: Something has to be fetched and cannot be.
+        NotFetched: Something has to be fetched and cannot be.
         RuntimeError: Maven fails, or a jar is not the one whose sha256 is known.
     """
     with alone(PROJECT):
@@ -71,12 +66,12 @@ def _build() -> None:
             timeout=BUILD_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        raise RepositoryUnreachable(f"Maven has not ended in {BUILD_TIMEOUT_S:g} s") from None
+        raise NotFetched(f"Maven has not ended in {BUILD_TIMEOUT_S:g} s") from None
     if done.returncode != 0:
         errors = _ERRORS.search(done.stdout)
         said = "\n".join((errors[0] if errors else done.stdout).strip().splitlines()[-LAST_LINES:])
         if _OFFLINE.search(done.stdout):
-            raise RepositoryUnreachable(f"Maven cannot reach its repository:\n{said}")
+            raise NotFetched(f"Maven cannot reach its repository:\n{said}")
         raise RuntimeError(f"Maven has failed:\n{said}")
     wrong = unexpected(TARGET / "lib", CHECKSUMS)
     if wrong:
