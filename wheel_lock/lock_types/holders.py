@@ -1,4 +1,4 @@
-"""What a server reports about the lock of a name: its kind, its holders and its waiters, without acquiring anything.
+"""The state of the lock of a name at the server: its kind, its holders and its waiters, without acquiring anything.
 
 The name alone does not say which kind of lock it is, so the kind is derived from what the key holds. A string, a hash or a
 sorted set of another application is recognised as foreign. The one exception is a string whose value has the form of a
@@ -43,7 +43,7 @@ _MODES: dict[bytes, Mode] = {b"r": "read", b"w": "write", b"p": "permit"}
 
 @dataclass(frozen=True, slots=True)
 class LockState:
-    """What a server has under the name of a lock.
+    """The state of the lock of a name, as the server reports it.
 
     Attributes:
         kind: The kind of lock; ``foreign`` for data that belongs to no lock, ``unreadable`` if the user has no right to
