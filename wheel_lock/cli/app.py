@@ -5,7 +5,6 @@ Each command is a function in a module of its own, whose docstring is the comman
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -15,8 +14,10 @@ from wheel_lock import __version__
 from wheel_lock.cli.arguments import INTERRUPTED, USAGE, Refusal
 from wheel_lock.cli.benchmark.command import bench
 from wheel_lock.cli.demo.command import demo, hold
+from wheel_lock.cli.output import complain
+from wheel_lock.cli.run.command import run
 
-COMMANDS: tuple[Callable[..., None], ...] = (demo, hold, bench)
+COMMANDS: tuple[Callable[..., None], ...] = (run, demo, hold, bench)
 
 # typer does not export the base class of its usage errors, and its module depends on the version.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
@@ -46,7 +47,7 @@ def run_command(argv: Sequence[str] | None) -> int:
 
 
 def _refuse(sentence: str, status: int) -> int:
-    print(f"wheel-lock: {' '.join(sentence.split())}", file=sys.stderr)
+    complain(sentence)
     return status
 
 

@@ -105,6 +105,15 @@ def present(
     )
 
 
+def complain(sentence: str) -> None:
+    """Write one line to stderr. A stderr that is closed, or that is a pipe without a reader, is no failure of a command."""
+    if sys.stderr is not None:
+        try:
+            print(f"wheel-lock: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            sys.stderr = None  # or the interpreter fails to flush it at its end: status 120
+
+
 class StatusLine:
     """A line on a terminal that ``say`` replaces; omitted elsewhere."""
 
@@ -127,11 +136,11 @@ class Messages:
     def log(self, line: str) -> None:
         self._seen += 1
         if self._seen <= _MESSAGES:
-            print(f"wheel-lock: {line}", file=sys.stderr)
+            complain(line)
 
     def done(self) -> None:
         if self._seen > _MESSAGES:
-            print(f"wheel-lock: and {self._seen - _MESSAGES:,} more messages", file=sys.stderr)
+            complain(f"and {self._seen - _MESSAGES:,} more messages")
 
 
 class Lines(Messages):

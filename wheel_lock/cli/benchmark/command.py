@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from typing import Annotated
 
@@ -50,7 +49,7 @@ def bench(
             sentence = f"interrupted again: what is not released yet expires within {figures.TTL_S:g} s"
             raise Refusal(sentence, INTERRUPTED) from None
     if measured.trouble is not None:
-        print(f"wheel-lock: {measured.trouble}", file=sys.stderr)
+        output.complain(measured.trouble)
     if as_json:
         print(figures.to_json(measured))
     else:
