@@ -1,0 +1,125 @@
+"""The check of a user's rights: each kind of lock is acquired, extended and released once, on a name of the check's own."""
+
+from __future__ import annotations
+
+import functools
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import redis
+
+from wheel_lock import LockContext, LockNotAcquired, LockServerError, WheelLockError
+from wheel_lock.cli import server
+from wheel_lock.cli.doctor.findings import Finding, Severity
+from wheel_lock.cli.target import FAILURES
+from wheel_lock.errors import quoted
+from wheel_lock.protocol.keys import wake_channel
+
+OF_PATTERNS = "The user may not use the keys: see the line for ACL SETUSER at the end."
+"""The advice where keys are refused: the line is long, and the same for all kinds of lock."""
+
+_TTL_S = 5.0
+_COMPANIONS = ("fence", "permits", "queue", "alive")
+_GROUPS = ("", "read:", "write:", "permit:", "fair:")
+_CONNECTION = "eval evalsha script|load client|setname select ping publish subscribe unsubscribe"
+_STRINGS = "set get del exists pexpire pttl time type"
+_HASHES = "hset hexists hlen hkeys"
+_SORTED_SETS = "zadd zcard zcount zrange zrangebyscore zrem zremrangebyscore zscore"
+_COMMANDS_REFUSED = re.compile(r"permissions to run the '([^']+)'|may not call ([A-Z]+(?:, [A-Z]+)*)")
+_OF_LOCK = re.compile(r" \(lock .*\)$", re.DOTALL)
+
+_KINDS: dict[str, Callable[[LockContext, str], Any]] = {
+    "lock": lambda context, name: context.lock(name, _TTL_S, blocking=False),
+    "lock with fencing": lambda context, name: context.lock(name, _TTL_S, blocking=False, fencing=True),
+    "reentrant lock": lambda context, name: context.reentrant_lock(name, _TTL_S, blocking=False),
+    "fair lock": lambda context, name: context.fair_lock(name, _TTL_S, blocking=False),
+    "read lock": lambda context, name: context.rw_lock(name, _TTL_S, blocking=False).read(),
+    "write lock": lambda context, name: context.rw_lock(name, _TTL_S, blocking=False).write(),
+    "semaphore": lambda context, name: context.semaphore(name, 2, _TTL_S, blocking=False),
+    "multi-lock": lambda context, name: context.multi_lock([name], _TTL_S, blocking=False),
+}
+
+
+def grant(user: str, prefix: str) -> str:
+    """Return the ACL SETUSER line that adds what every kind of lock needs on names that begin with ``prefix``.
+
+    It takes no right away. docs/design.md has the least rights of a user who is to have no others.
+
+    >>> grant("app", "order:").split()[:5]
+    ['ACL', 'SETUSER', 'app', '~order:*', '~wheel_lock:probe:*']
+    """
+    start = re.sub(r"([*?\[\]\\])", r"\\\1", prefix)
+    keys = [f"~{start}*", "~wheel_lock:probe:*"]
+    keys += [f"~wheel_lock:{companion}:{form}{start}*" for form in ("{", "=") for companion in _COMPANIONS]
+    channels = [f"&wheel_lock:wake:{group}{form}{start}*" for form in ("{", "=") for group in _GROUPS]
+    channels += [f"&redisson_lock__channel:{{{start}*", f"&redisson_lock__channel:{start}*"]
+    commands = [f"+{command}" for command in f"{_CONNECTION} {_STRINGS} {_HASHES} {_SORTED_SETS}".split()]
+    return " ".join(["ACL", "SETUSER", user, *keys, *channels, *commands])
+
+
+def findings_of(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> Iterator[Finding]:
+    """Yield what the user's rights mean for each kind of lock.
+
+    Args:
+        client: A client of the server, of its Sentinels, or of the cluster.
+        user: The user's name, for the ACL SETUSER line.
+        prefix: The prefix of the names in use; the check's own name begins with it.
+    """
+    refused = False
+    with LockContext(client) as context:
+        for kind, new_lock in _KINDS.items():
+            name = f"{prefix}wheel-lock-doctor:{secrets.token_hex(8)}"
+            finding = _use(context, kind, functools.partial(new_lock, context, name), user)
+            refused = refused or finding.advice == OF_PATTERNS
+            yield finding
+    yield _wake_ups(client, user, prefix)
+    if refused:
+        text = f"the user {quoted(user)} may not use all keys that locks on {quoted(prefix + '*')} need"
+        yield Finding("rights", Severity.PROBLEM, text, grant(user, prefix))
+
+
+def _use(context: LockContext, kind: str, new_lock: Callable[[], Any], user: str) -> Finding:
+    """Acquire, extend and release one lock of the check's own."""
+    try:
+        lock = new_lock()
+        with lock:
+            if kind != "multi-lock":
+                lock.extend(_TTL_S, replace_ttl=True)
+    except LockServerError as error:
+        return _refused(kind, error, user)
+    except (LockNotAcquired, WheelLockError) as error:
+        return Finding(kind, Severity.PROBLEM, f"it does not work: {server.one_line(error)}")
+    return Finding(kind, Severity.OK, "acquired, extended and released")
+
+
+def _refused(kind: str, error: LockServerError, user: str) -> Finding:
+    reason = _OF_LOCK.sub("", server.one_line(error))
+    if error.code != "NOPERM":
+        return Finding(kind, Severity.PROBLEM, f"the server refuses it: {reason}")
+    found = _COMMANDS_REFUSED.search(reason)
+    if found is None:
+        return Finding(kind, Severity.PROBLEM, f"the server refuses it: {reason}", OF_PATTERNS)
+    commands = (found[1] or found[2]).lower().split(", ")
+    advice = f"ACL SETUSER {user} {' '.join(f'+{name}' for name in commands)}"
+    return Finding(kind, Severity.PROBLEM, f"the server refuses it: {reason}", advice)
+
+
+def _wake_ups(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> Finding:
+    """Subscribe and publish once: without these rights waiters poll."""
+    channel = wake_channel(f"{prefix}wheel-lock-doctor:{secrets.token_hex(8)}".encode()).decode()
+    pubsub = client.pubsub()
+    try:
+        pubsub.subscribe(channel)
+        pubsub.get_message(timeout=_TTL_S)
+        client.publish(channel, b"")
+    except redis.exceptions.NoPermissionError as error:
+        grant = f"ACL SETUSER {user} +subscribe +unsubscribe +publish &wheel_lock:wake:*"
+        text = f"waiters poll, because wake-ups are refused: {server.one_line(error)}"
+        return Finding("wake-ups", Severity.WARNING, text, grant)
+    except FAILURES as error:
+        return Finding("wake-ups", Severity.UNKNOWN, f"they cannot be tried: {server.one_line(error)}")
+    finally:
+        pubsub.close()
+    return Finding("wake-ups", Severity.OK, f"a release wakes waiters through {quoted(channel[:15] + '*')}")
