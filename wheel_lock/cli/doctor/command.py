@@ -84,9 +84,10 @@ def _findings(
             progress.stage("rights", 0.5 + 0.3 * number / len(found))
             for finding in rights.findings_of(each.client, _user(each.masters[0]), prefix):
                 yield replace(finding, server=each.address)
-        for number, (address, master) in enumerate(masters):
-            progress.stage("keys", 0.8 + 0.2 * number / len(masters))
-            yield replace(neighbours.finding_of(master, prefix), server=address)
+        for each in found:
+            progress.stage("keys", 0.8)
+            finding = neighbours.finding_of(each, prefix, lambda share: progress.advance(0.8 + 0.2 * share))
+            yield replace(finding, server=each.address)
 
 
 def _user(master: redis.Redis) -> str:

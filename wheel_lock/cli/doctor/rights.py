@@ -42,6 +42,15 @@ _KINDS: dict[str, Callable[[LockContext, str], Any]] = {
 }
 
 
+def escaped(prefix: str) -> str:
+    """Return ``prefix`` for a pattern of the server, with a backslash before each special character.
+
+    >>> escaped("a[b]*")
+    'a\\\\[b\\\\]\\\\*'
+    """
+    return re.sub(r"([*?\[\]\\])", r"\\\1", prefix)
+
+
 def grant(user: str, prefix: str) -> str:
     """Return the ACL SETUSER line that adds what every kind of lock needs on names that begin with ``prefix``.
 
@@ -50,7 +59,7 @@ def grant(user: str, prefix: str) -> str:
     >>> grant("app", "order:").split()[:5]
     ['ACL', 'SETUSER', 'app', '~order:*', '~wheel_lock:probe:*']
     """
-    start = re.sub(r"([*?\[\]\\])", r"\\\1", prefix)
+    start = escaped(prefix)
     keys = [f"~{start}*", "~wheel_lock:probe:*"]
     keys += [f"~wheel_lock:{companion}:{form}{start}*" for form in ("{", "=") for companion in _COMPANIONS]
     channels = [f"&wheel_lock:wake:{group}{form}{start}*" for form in ("{", "=") for group in _GROUPS]
@@ -109,7 +118,8 @@ def _refused(kind: str, error: LockServerError, user: str) -> Finding:
 def _wake_ups(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> Finding:
     """Subscribe and publish once: without these rights waiters poll."""
     channel = wake_channel(f"{prefix}wheel-lock-doctor:{secrets.token_hex(8)}".encode()).decode()
-    pubsub = client.pubsub()
+    subscribed: Any = client  # redis-py annotates pubsub() of both clients, but not its arguments
+    pubsub = subscribed.pubsub()
     try:
         pubsub.subscribe(channel)
         pubsub.get_message(timeout=_TTL_S)
