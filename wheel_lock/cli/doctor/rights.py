@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import redis
@@ -17,8 +17,8 @@ from wheel_lock.cli.target import FAILURES
 from wheel_lock.errors import quoted
 from wheel_lock.protocol.keys import wake_channel
 
-OF_PATTERNS = "The user may not use the keys: see the line for ACL SETUSER at the end."
-"""The advice where keys are refused: the line is long, and the same for all kinds of lock."""
+OF_PATTERNS = "See the line for ACL SETUSER at the end."
+"""The advice where keys or channels are refused: the line is long, and the same for all kinds of lock."""
 
 _TTL_S = 5.0
 _COMPANIONS = ("fence", "permits", "queue", "alive")
@@ -51,21 +51,29 @@ def escaped(prefix: str) -> str:
     return re.sub(r"([*?\[\]\\])", r"\\\1", prefix)
 
 
-def grant(user: str, prefix: str) -> str:
+def grant(user: str, prefix: str, what: Iterable[str]) -> str:
     """Return the ACL SETUSER line that adds what every kind of lock needs on names that begin with ``prefix``.
 
     It takes no right away. docs/design.md has the least rights of a user who is to have no others.
 
-    >>> grant("app", "order:").split()[:5]
-    ['ACL', 'SETUSER', 'app', '~order:*', '~wheel_lock:probe:*']
+    Args:
+        user: The user's name.
+        prefix: The prefix.
+        what: Any of ``keys``, ``channels`` and ``commands``. The server refuses patterns for a user who has all keys,
+            or all channels, already.
+
+    >>> grant("app", "order:", ["channels"]).split()[:4]
+    ['ACL', 'SETUSER', 'app', '&wheel_lock:wake:{order:*']
     """
     start = escaped(prefix)
-    keys = [f"~{start}*", "~wheel_lock:probe:*"]
-    keys += [f"~wheel_lock:{companion}:{form}{start}*" for form in ("{", "=") for companion in _COMPANIONS]
-    channels = [f"&wheel_lock:wake:{group}{form}{start}*" for form in ("{", "=") for group in _GROUPS]
-    channels += [f"&redisson_lock__channel:{{{start}*", f"&redisson_lock__channel:{start}*"]
-    commands = [f"+{command}" for command in f"{_CONNECTION} {_STRINGS} {_HASHES} {_SORTED_SETS}".split()]
-    return " ".join(["ACL", "SETUSER", user, *keys, *channels, *commands])
+    rules = {
+        "keys": [f"~{start}*", "~wheel_lock:probe:*"]
+        + [f"~wheel_lock:{companion}:{form}{start}*" for form in ("{", "=") for companion in _COMPANIONS],
+        "channels": [f"&wheel_lock:wake:{group}{form}{start}*" for form in ("{", "=") for group in _GROUPS]
+        + [f"&redisson_lock__channel:{{{start}*", f"&redisson_lock__channel:{start}*"],
+        "commands": [f"+{command}" for command in f"{_CONNECTION} {_STRINGS} {_HASHES} {_SORTED_SETS}".split()],
+    }
+    return " ".join(["ACL", "SETUSER", user, *(rule for part in what for rule in rules[part])])
 
 
 def findings_of(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> Iterator[Finding]:
@@ -76,17 +84,22 @@ def findings_of(client: redis.Redis | redis.RedisCluster, user: str, prefix: str
         user: The user's name, for the ACL SETUSER line.
         prefix: The prefix of the names in use; the check's own name begins with it.
     """
-    refused = False
+    refused: dict[str, None] = {}
     with LockContext(client) as context:
         for kind, new_lock in _KINDS.items():
             name = f"{prefix}wheel-lock-doctor:{secrets.token_hex(8)}"
             finding = _use(context, kind, functools.partial(new_lock, context, name), user)
-            refused = refused or finding.advice == OF_PATTERNS
+            if finding.advice == OF_PATTERNS:
+                refused["keys"] = None
             yield finding
-    yield _wake_ups(client, user, prefix)
+    finding = _wake_ups(client, user, prefix)
+    if finding.advice == OF_PATTERNS:
+        refused["channels"] = None
+    yield finding
     if refused:
-        text = f"the user {quoted(user)} may not use all keys that locks on {quoted(prefix + '*')} need"
-        yield Finding("rights", Severity.PROBLEM, text, grant(user, prefix))
+        text = f"{quoted(user)} may not use all {' and '.join(refused)} that locks on {quoted(prefix + '*')} need"
+        severity = Severity.PROBLEM if "keys" in refused else Severity.WARNING
+        yield Finding("rights", severity, text, grant(user, prefix, [*refused, "commands"]))
 
 
 def _use(context: LockContext, kind: str, new_lock: Callable[[], Any], user: str) -> Finding:
@@ -105,14 +118,17 @@ def _use(context: LockContext, kind: str, new_lock: Callable[[], Any], user: str
 
 def _refused(kind: str, error: LockServerError, user: str) -> Finding:
     reason = _OF_LOCK.sub("", server.one_line(error))
-    if error.code != "NOPERM":
-        return Finding(kind, Severity.PROBLEM, f"the server refuses it: {reason}")
+    advice = _advice(reason, user) if error.code == "NOPERM" else ""
+    return Finding(kind, Severity.PROBLEM, f"the server refuses it: {reason}", advice)
+
+
+def _advice(reason: str, user: str) -> str:
+    """Return the ACL SETUSER line for the commands that an error names, or OF_PATTERNS if it is about keys or channels."""
     found = _COMMANDS_REFUSED.search(reason)
     if found is None:
-        return Finding(kind, Severity.PROBLEM, f"the server refuses it: {reason}", OF_PATTERNS)
+        return OF_PATTERNS
     commands = (found[1] or found[2]).lower().split(", ")
-    advice = f"ACL SETUSER {user} {' '.join(f'+{name}' for name in commands)}"
-    return Finding(kind, Severity.PROBLEM, f"the server refuses it: {reason}", advice)
+    return f"ACL SETUSER {user} {' '.join(f'+{name}' for name in commands)}"
 
 
 def _wake_ups(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) -> Finding:
@@ -125,11 +141,11 @@ def _wake_ups(client: redis.Redis | redis.RedisCluster, user: str, prefix: str) 
         pubsub.get_message(timeout=_TTL_S)
         client.publish(channel, b"")
     except redis.exceptions.NoPermissionError as error:
-        grant = f"ACL SETUSER {user} +subscribe +unsubscribe +publish &wheel_lock:wake:*"
-        text = f"waiters poll, because wake-ups are refused: {server.one_line(error)}"
-        return Finding("wake-ups", Severity.WARNING, text, grant)
+        reason = server.one_line(error)
+        text = f"waiters poll, because wake-ups are refused: {reason}"
+        return Finding("wake-ups", Severity.WARNING, text, _advice(reason, user))
     except FAILURES as error:
         return Finding("wake-ups", Severity.UNKNOWN, f"they cannot be tried: {server.one_line(error)}")
     finally:
         pubsub.close()
-    return Finding("wake-ups", Severity.OK, f"a release wakes waiters through {quoted(channel[:15] + '*')}")
+    return Finding("wake-ups", Severity.OK, "a release wakes waiters")
