@@ -14,10 +14,14 @@ from wheel_lock import __version__
 from wheel_lock.cli.arguments import INTERRUPTED, USAGE, Refusal
 from wheel_lock.cli.benchmark.command import bench
 from wheel_lock.cli.demo.command import demo, hold
+from wheel_lock.cli.doctor.command import doctor
+from wheel_lock.cli.locks.inspect import inspect
+from wheel_lock.cli.locks.ls import ls
+from wheel_lock.cli.locks.watch import watch
 from wheel_lock.cli.output import complain
 from wheel_lock.cli.run.command import run
 
-COMMANDS: tuple[Callable[..., None], ...] = (run, demo, hold, bench)
+COMMANDS: tuple[Callable[..., None], ...] = (run, ls, inspect, watch, doctor, demo, hold, bench)
 
 # typer does not export the base class of its usage errors, and its module depends on the version.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]

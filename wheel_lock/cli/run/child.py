@@ -50,7 +50,7 @@ class Child:
         self._terminal = _Terminal()
 
     def forward(self, number: int) -> None:
-        """Send a signal on that this process has got: to the whole group, or to the command alone if it is one for users."""
+        """Send a signal on that this process has got: to the whole group, or to the command alone if users send it."""
         if number in _FOR_THE_COMMAND:
             self._process.send_signal(number)
         else:
