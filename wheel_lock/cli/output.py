@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -112,6 +113,13 @@ def complain(sentence: str) -> None:
             print(f"wheel-lock: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
         except (OSError, ValueError):
             sys.stderr = None  # or the interpreter fails to flush it at its end: status 120
+
+
+def discard_stdout() -> None:
+    """Drop what is still to be written to stdout, or the interpreter would fail to flush it at its end: status 120."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
 
 
 class StatusLine:
