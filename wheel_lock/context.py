@@ -61,6 +61,11 @@ class LockContext(ThreadLocks, ThreadContext):
         renewal_slack: The share of its interval, 0 to 0.5, by which a renewal may come early to join others that are due
             at the same server: fewer calls, for more renewals by at most that share. With 0 none comes early; a lock that
             is alone never is.
+        owner: A readable name of what holds the locks, such as ``"billing@host-7"``: 1 to 64 printable characters, at most
+            64 bytes as UTF-8; by default the host's name and the number of the process. The context's connections have it
+            in their names (CLIENT LIST).
+        readable_owner: True if each token begins with the owner: :meth:`Lock.holder` returns it, also in other processes,
+            and each client that may read the lock's key sees it.
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
@@ -94,6 +99,8 @@ class LockContext(ThreadLocks, ThreadContext):
         declare_keys: bool = False,
         track_acquisitions: bool = False,
         renewal_slack: float = 1 / 32,
+        owner: str | None = None,
+        readable_owner: bool = False,
     ) -> None:
         options = ContextOptions(
             batch_size=batch_size,
@@ -109,8 +116,10 @@ class LockContext(ThreadLocks, ThreadContext):
             declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
             renewal_slack=renewal_slack,
+            owner=owner,
+            readable_owner=bool(readable_owner),
         )
-        self._connector = connector_for(client)
+        self._connector = connector_for(client, options.owner)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
 

@@ -143,7 +143,7 @@ class BaseLock(Side):
         return Lease(self.name, wire, group, self._new_owner(), on_lost, place)
 
     def _new_token(self) -> bytes:
-        return self._lock_type.token()
+        return self._lock_type.token(self._engine.token_head)
 
     def _type_with_caller_token(self) -> LockType:
         lock_type = WITH_CALLER_TOKEN.get(self._lock_type) if self._lock_type.unique_tokens else self._lock_type
