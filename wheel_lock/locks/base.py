@@ -19,6 +19,7 @@ from wheel_lock.lease import EXTENDING, NOBODY, Group, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
+from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.callers import Side
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
@@ -157,6 +158,10 @@ class BaseLock(Side):
         """Return the query for the stored token of ``lease``, to be run on the timer's thread."""
         parse = partial(self._lock_type.parse_owned, lease=lease)
         return partial(self._engine.query, self.name, self._lock_type.owned(lease), parse)
+
+    def _look(self) -> Callable[[Future[LockState]], object]:
+        """Return the query for what the server has under the lock's name, to be run on the timer's thread."""
+        return partial(self._server.look, self.name)
 
     def _handoff(self, lease: Lease) -> Handoff:
         """Return the data from which ``lease`` can be adopted. Raises WheelLockError if its type has no hand-over."""

@@ -34,6 +34,7 @@ _REASONS = {  # more precise ones, for some of the methods of contexts of one se
     "multi_lock": "several names are all granted or none by one script, and no script runs on several masters",
     "acquire_many": "every name would take an election of its own; acquire them one by one",
     "release_many": "release them one by one",
+    "force_release": "each master may name another holder; delete the key on all of them",
     "adopt": "a lock of several masters cannot be passed on in one step",
 }
 
