@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import LONG_S, Backend
+from tests.support.backend import BOTH, LONG_S, Backend
 from tests.support.callers import Caller
 from tests.support.lock_types import KINDS, NAME, make
 from tests.support.proxy import TcpProxy
@@ -22,7 +22,7 @@ TIMEOUT_S = 30.0
 ASKED = [kind for kind in KINDS if kind != "multi"]
 
 named = pytest.mark.settings(owner=OWNER, readable_owner=True)
-on_real = pytest.mark.servers("real")
+pytestmark = pytest.mark.servers("real")
 
 
 def rival_of(kind: str) -> str:
@@ -49,7 +49,7 @@ def test_a_lock_of_any_kind_shows_its_holder_to_whoever_asks(me: Caller, strange
     assert theirs.holder() is None
 
 
-@on_real
+@BOTH
 def test_all_holders_are_returned_and_those_without_an_owner_have_none(context: LockContext, backend: Backend) -> None:
     second = backend.context(owner="reports", readable_owner=True)
     with context.rw_lock(NAME, 20.0).read() as first, second.rw_lock(NAME, 60.0).read() as other:
@@ -62,7 +62,6 @@ def test_all_holders_are_returned_and_those_without_an_owner_have_none(context: 
         assert {holder.owner for holder in permit.holders()} == {None, "reports"}
 
 
-@on_real
 def test_a_lock_of_another_library_and_a_key_that_is_none(context: LockContext, backend: Backend) -> None:
     lock = context.lock(NAME)
     assert backend.view.lock(NAME, timeout=None).acquire(token="mine-alone")
@@ -75,7 +74,6 @@ def test_a_lock_of_another_library_and_a_key_that_is_none(context: LockContext, 
     assert lock.holders() == ()
 
 
-@on_real
 def test_a_server_that_refuses_is_an_error_and_not_a_free_lock(context: LockContext, backend: Backend) -> None:
     backend.view.execute_command("ACL", "SETUSER", "blind", "on", ">secret", "resetkeys", "~other:*", "&*", "+@all")
     try:

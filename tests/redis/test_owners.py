@@ -25,7 +25,7 @@ BAD = ["", " \n", "a\tb", "a\x00", "\ud800", "x" * 65, "é" * 33, b"bytes", 7, [
 GOOD = ["a", " ", "a:b", "x" * 64, "é" * 32, "@host"]
 
 named = pytest.mark.settings(owner=OWNER, readable_owner=True)
-on_real = pytest.mark.servers("real")
+pytestmark = pytest.mark.servers("real")
 
 
 def names(client: redis.Redis) -> set[str]:
@@ -57,7 +57,6 @@ def test_the_default_is_the_host_and_the_process(monkeypatch: pytest.MonkeyPatch
     assert process_owner().endswith(f"h:{os.getpid()}")
 
 
-@on_real
 @pytest.mark.settings(owner=OWNER)
 def test_the_connections_have_the_owner_in_their_names_and_the_tokens_have_not(
     backend: Backend, context: LockContext, other: LockContext
@@ -70,7 +69,6 @@ def test_the_connections_have_the_owner_in_their_names_and_the_tokens_have_not(
         assert len(token_of(lock)) == TOKEN_CHARACTERS
 
 
-@on_real
 @named
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_lock_works_with_the_owner_in_its_tokens(
@@ -97,7 +95,6 @@ def test_each_kind_of_lock_works_with_the_owner_in_its_tokens(
     assert not backend.view.exists(NAME)
 
 
-@on_real
 @named
 @pytest.mark.parametrize("kind", ["exclusive", "reentrant", "write", "fair", "semaphore"])
 def test_waiters_of_one_owner_have_tokens_of_their_own_and_all_are_granted(
@@ -126,7 +123,6 @@ def _hold_briefly(lock: WriteLock) -> None:
     lock.release()
 
 
-@on_real
 @named
 def test_a_waiting_writer_and_a_fair_waiter_register_by_the_owner_and_a_name_of_their_own(
     context: LockContext, backend: Backend
@@ -142,7 +138,6 @@ def test_a_waiting_writer_and_a_fair_waiter_register_by_the_owner_and_a_name_of_
         waiter.result()
 
 
-@on_real
 @named
 def test_a_lock_is_handed_over_from_one_owner_to_another(context: LockContext, backend: Backend) -> None:
     lock = context.lock(NAME, fencing=True)
@@ -155,7 +150,6 @@ def test_a_lock_is_handed_over_from_one_owner_to_another(context: LockContext, b
     assert not backend.view.exists(NAME)
 
 
-@on_real
 @named
 def test_locks_in_bulk_and_a_downgrade_have_the_owner_too(context: LockContext, backend: Backend) -> None:
     locks = context.acquire_many(["a", "b"])
@@ -171,7 +165,6 @@ def test_locks_in_bulk_and_a_downgrade_have_the_owner_too(context: LockContext, 
     assert not backend.view.exists(NAME)
 
 
-@on_real
 @pytest.mark.settings(readable_owner=True)
 def test_a_forked_child_has_an_owner_of_its_own(context: LockContext, backend: Backend) -> None:
     with context.lock("before"):
@@ -188,7 +181,6 @@ def test_a_forked_child_has_an_owner_of_its_own(context: LockContext, backend: B
     in_a_fork(check)
 
 
-@on_real
 @named
 async def test_tasks_have_the_owner_too(context: LockContext, backend: Backend) -> None:
     async with context.asyncio.reentrant_lock(NAME) as lock:
@@ -197,7 +189,6 @@ async def test_tasks_have_the_owner_too(context: LockContext, backend: Backend) 
         assert owner_of(fields[0]) == OWNER
 
 
-@on_real
 def test_a_user_without_the_right_to_name_connections_holds_locks_all_the_same(backend: Backend) -> None:
     backend.view.execute_command(
         *("ACL", "SETUSER", "nameless", "on", ">secret", "~*", "&*", "+@all", "-client|setname")
@@ -211,7 +202,6 @@ def test_a_user_without_the_right_to_name_connections_holds_locks_all_the_same(b
         backend.view.acl_deluser("nameless")
 
 
-@on_real
 def test_the_name_that_a_client_has_stays(redis_server: RedisServer) -> None:
     client = redis_server.client(client_name="mine")
     with LockContext(client, owner=OWNER) as context, context.lock(NAME):
