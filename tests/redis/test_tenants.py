@@ -114,6 +114,10 @@ def use_every_kind(context: LockContext, prefix: str, view: redis.Redis) -> None
                 assert held.owned()
                 assert held.locked()
                 assert held.extend(1.0)
+                assert len(held.holders()) == 1
+            for forced in (context.fair_lock(name + ":forced"), context.rw_lock(name + ":forced").write()):
+                assert forced.acquire()
+                assert len(context.force_release(name + ":forced")) == 1
         permit.set_permits(None)
 
 
