@@ -13,6 +13,7 @@ from tests.support.callers import Caller
 from tests.support.lock_types import KINDS, NAME, make
 from tests.support.proxy import TcpProxy
 from wheel_lock import Holder, LockContext, LockNotAcquired, LockServerError
+from wheel_lock.locks import operations
 from wheel_lock.protocol.owners import token_id
 from wheel_lock.testing import fake_context
 
@@ -23,6 +24,12 @@ ASKED = [kind for kind in KINDS if kind != "multi"]
 
 named = pytest.mark.settings(owner=OWNER, readable_owner=True)
 pytestmark = pytest.mark.servers("real")
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the look of a refusal all the time that a busy machine takes."""
+    monkeypatch.setattr(operations, "_LOOK_S", LONG_S)
 
 
 def rival_of(kind: str) -> str:
@@ -91,7 +98,7 @@ def test_a_server_that_refuses_is_an_error_and_not_a_free_lock(context: LockCont
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_block_that_does_not_get_its_lock_says_what_holds_it(me: Caller, stranger: Caller, kind: str) -> None:
     with make(me.locks, kind, timeout=TIMEOUT_S), pytest.raises(LockNotAcquired) as raised:
-        make(stranger.locks, rival_of(kind), blocking_timeout=0.0).enters()
+        make(stranger.locks, rival_of(kind), blocking=False).enters()
     holder = raised.value.holder
     assert holder is not None
     assert holder.owner == OWNER
@@ -105,7 +112,7 @@ def test_a_block_that_does_not_get_its_lock_says_what_holds_it(me: Caller, stran
 def test_a_decorated_function_raises_the_same() -> None:
     with fake_context(owner=OWNER, readable_owner=True) as context:
 
-        @context.locked(NAME, blocking_timeout=0.0)
+        @context.locked(NAME, blocking=False)
         def work() -> None:
             raise AssertionError
 
@@ -144,6 +151,7 @@ def test_a_lock_that_is_free_again_when_it_is_looked_at(
 def test_a_server_that_is_silent_delays_the_refusal_only_a_little(
     through_proxy: LockContext, real: Backend, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(operations, "_LOOK_S", 0.25)
     real.view.set(NAME, "another", px=60_000)
     asked = through_proxy._engine.look_at
 

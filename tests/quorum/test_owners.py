@@ -21,5 +21,5 @@ def test_the_locks_of_a_quorum_refuse_the_question(masters: Masters) -> None:
         with pytest.raises(WheelLockError, match="force_release\\(\\) is not available"):
             quorum.force_release(NAME)
         with pytest.raises(LockNotAcquired) as raised:
-            quorum.lock(NAME, blocking_timeout=0.0).__enter__()
+            quorum.lock(NAME, blocking=False).__enter__()
         assert raised.value.holder is None

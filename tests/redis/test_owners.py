@@ -62,7 +62,6 @@ def test_the_connections_have_the_owner_in_their_names_and_the_tokens_have_not(
     backend: Backend, context: LockContext, other: LockContext
 ) -> None:
     with context.lock(NAME) as lock, other.lock("another"):
-        assert not other.lock(NAME).acquire(blocking_timeout=0.01)  # a waiter has a second connection
         shown = {"wheel_lock:night%20shift:%20billing@host-7", f"wheel_lock:{process_owner()}"}
         assert shown <= names(backend.view)
         assert owner_of(token_of(lock)) is None
@@ -74,9 +73,9 @@ def test_the_connections_have_the_owner_in_their_names_and_the_tokens_have_not(
 def test_each_kind_of_lock_works_with_the_owner_in_its_tokens(
     backend: Backend, context: LockContext, other: LockContext, kind: str
 ) -> None:
-    lock, rival = make(context, kind), make(other, kind, blocking_timeout=0.01)
+    lock, rival = make(context, kind), make(other, kind)
     if kind == "read":
-        rival = other.rw_lock(NAME, blocking_timeout=0.01).write()
+        rival = other.rw_lock(NAME).write()
     single = lock.locks[NAME] if kind == "multi" else lock
     tokens = set()
     for _ in range(2):
@@ -85,7 +84,6 @@ def test_each_kind_of_lock_works_with_the_owner_in_its_tokens(
             tokens.add(token_of(single))
             assert single.owned()
             assert single.locked()
-            assert not rival.acquire()
             assert single.extend(5.0)
             assert not rival.acquire(blocking=False)
         assert not single.owned()

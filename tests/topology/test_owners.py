@@ -10,6 +10,7 @@ from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import LONG_S, Nodes
 from tests.topology.watched_master import Watched
 from wheel_lock import LockContext, LockNotAcquired, LossReason
+from wheel_lock.locks import operations
 from wheel_lock.protocol.keys import hash_slot
 
 pytestmark = pytest.mark.slow
@@ -19,7 +20,10 @@ OWNER = "billing@host-7"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_locks_of_each_kind_are_found_and_released_on_their_nodes(nodes: Nodes, kind: str) -> None:
+def test_locks_of_each_kind_are_found_and_released_on_their_nodes(
+    nodes: Nodes, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "_LOOK_S", LONG_S)
     with (
         LockContext(nodes.client(), owner=OWNER, readable_owner=True) as context,
         LockContext(nodes.client()) as other,
@@ -28,7 +32,7 @@ def test_locks_of_each_kind_are_found_and_released_on_their_nodes(nodes: Nodes, 
             name = f"{{owners}}:{kind}:{number}" if kind == "multi" else f"owners:{kind}:{number}"
             lock = make(context, kind, name, timeout=600.0)
             assert lock.acquire()
-            rival = make(other, "write" if kind == "read" else kind, name, blocking_timeout=0.0)
+            rival = make(other, "write" if kind == "read" else kind, name, blocking=False)
             with pytest.raises(LockNotAcquired, match=OWNER):
                 rival.__enter__()
             [holder] = other.force_release(name)
