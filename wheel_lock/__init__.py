@@ -8,6 +8,7 @@
 from wheel_lock.context import LockContext
 from wheel_lock.errors import (
     ContextClosed,
+    HolderChanged,
     InvalidHandoff,
     LockAlreadyHeld,
     LockLost,
@@ -41,6 +42,7 @@ __all__ = [
     "HashedWheelTimer",
     "HeldLock",
     "Holder",
+    "HolderChanged",
     "InvalidHandoff",
     "Lock",
     "LockAlreadyHeld",

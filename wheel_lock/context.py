@@ -13,6 +13,7 @@ from redis.exceptions import LockError
 from wheel_lock.asyncio import AsyncContext
 from wheel_lock.decorator import Locked
 from wheel_lock.engine.engine import ENGINES, Engine
+from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost, checked_callback
@@ -80,6 +81,11 @@ class LockContext(ThreadLocks, ThreadContext):
         renewal_slack: The share of its interval, 0 to 0.5, by which a renewal may come early to join others that are due
             at the same server: fewer calls, for more renewals by at most that share. With 0 none comes early; a lock that
             is alone never is.
+        owner: A readable name of what holds the locks, such as ``"billing@host-7"``: 1 to 64 printable characters, at most
+            64 bytes as UTF-8; by default the host's name and the number of the process. The context's connections have it
+            in their names (CLIENT LIST).
+        readable_owner: True if each token begins with the owner: :meth:`Lock.holder` returns it, also in other processes,
+            and each client that may read the lock's key sees it.
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
@@ -113,6 +119,8 @@ class LockContext(ThreadLocks, ThreadContext):
         declare_keys: bool = False,
         track_acquisitions: bool = False,
         renewal_slack: float = 1 / 32,
+        owner: str | None = None,
+        readable_owner: bool = False,
     ) -> None:
         options = ContextOptions(
             batch_size=batch_size,
@@ -128,8 +136,10 @@ class LockContext(ThreadLocks, ThreadContext):
             declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
             renewal_slack=renewal_slack,
+            owner=owner,
+            readable_owner=bool(readable_owner),
         )
-        self._connector = connector_for(client)
+        self._connector = connector_for(client, options.owner)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
 
@@ -317,6 +327,30 @@ class LockContext(ThreadLocks, ThreadContext):
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.acquire`.
         """
         return run(operations.adopt(self, Lock, text, checked_callback(on_lost), thread_local))
+
+    def force_release(self, name: str | bytes, *, foreign: bool = False) -> tuple[Holder, ...]:
+        """Release a lock of any kind for its holders, whatever process they are in, and wake its waiters.
+
+        The server is asked for the holders, and releases exactly those. Each of them finds out with its next renewal, and
+        reports a loss ("key gone"); those of this context at once. Until then it may still believe that it holds the lock,
+        as after a ``DEL`` by hand: what it protects should check fences. Fences, permits and waiters stay.
+
+        Args:
+            name: The lock's name.
+            foreign: True to delete also a string that has not the form of a token: that of a lock with a token which its
+                holder has chosen, or the data of another application.
+
+        Returns:
+            The holders that were released; empty if there was none.
+
+        Raises:
+            HolderChanged: The lock got another holder between the two commands, and was not released.
+            WheelLockError: The key belongs to no lock, or has more than 64 holders; nothing was released.
+            LockUnavailable, LockTimeout, LockServerError: The server could not be reached, did not answer, or refused. It
+                may have released the lock all the same.
+            ValueError: The name is invalid; before any I/O.
+        """
+        return run(operations.force_release(self, name, bool(foreign)))
 
     def locked(self, name: str, timeout: float = 30.0, **terms: Unpack[LockTerms]) -> Locked:
         """Return a decorator: the function, or coroutine function, runs while it holds a lock.

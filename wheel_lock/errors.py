@@ -14,6 +14,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from wheel_lock.holder import Holder
+
 _SHOWN_CHARACTERS = 80
 
 AnyError = TypeVar("AnyError", bound=Exception)
@@ -90,7 +92,19 @@ class UpgradeRefused(LockAlreadyHeld):
 
 
 class LockNotAcquired(WheelLockError):
-    """A ``with`` statement did not acquire the lock within its blocking timeout or its number of attempts."""
+    """A ``with`` statement did not acquire the lock within its blocking timeout or its number of attempts.
+
+    Attributes:
+        holder: What held the lock just after the refusal; None if that is not known, or the lock was free again.
+    """
+
+    def __init__(self, message: str, lock_name: str | bytes | None = None, holder: Holder | None = None) -> None:
+        super().__init__(message, lock_name)
+        self.holder = holder
+
+
+class HolderChanged(WheelLockError):
+    """A lock was not released by force, because its holders were others than a moment before."""
 
 
 class WrongThread(WheelLockError):

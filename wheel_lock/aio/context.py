@@ -15,6 +15,7 @@ from wheel_lock.aio.factory import TaskLocks
 from wheel_lock.aio.lock import Lock, task_callback
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
@@ -117,3 +118,7 @@ class AsyncContext(TaskLocks, TaskContext):
         """Take over an exported lock; see :meth:`wheel_lock.LockContext.adopt`."""
         callback = task_callback(on_lost)
         return await run(operations.adopt(self, Lock, text, callback, thread_local, cancel_on_lost=cancel_on_lost))
+
+    async def force_release(self, name: str | bytes, *, foreign: bool = False) -> tuple[Holder, ...]:
+        """Release a lock of any kind for its holders; see :meth:`wheel_lock.LockContext.force_release`."""
+        return await run(operations.force_release(self, name, bool(foreign)))

@@ -13,6 +13,8 @@ from wheel_lock.engine.renewal.batch import RenewalGroup
 from wheel_lock.engine.requests.base import Query
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
+from wheel_lock.engine.requests.force_release import ForceRelease
+from wheel_lock.engine.requests.look import Look, look_at
 from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Shutdown
 from wheel_lock.engine.state import EngineState, Launch
@@ -23,6 +25,7 @@ from wheel_lock.engine.waiting.waiter import Waiter
 from wheel_lock.errors import LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import Contention, LockType
+from wheel_lock.lock_types.holders import LockState
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -133,6 +136,20 @@ class Engine(EngineState):
         """Send ``call``; the result of ``future`` is ``read(reply)``."""
         Query(self.leases, name, call, read, future).start()
 
+    def look(self, name: str | bytes, future: Future[LockState]) -> None:
+        """Query the state of the lock of a name, of whatever kind it is."""
+        Look(self.leases, name, future).start()
+
+    def look_at(self, names: Sequence[str | bytes], limit_s: float, future: Future[list[LockState]]) -> None:
+        """Query the states of several locks at once, within ``limit_s`` seconds; those without an answer are left out."""
+        look_at(self.leases, names, limit_s, future)
+
+    def force_release(
+        self, name: str | bytes, seen: LockState, own: Sequence[Lease], future: Future[int | None]
+    ) -> None:
+        """Release a lock for the holders that were seen; see :class:`ForceRelease`."""
+        ForceRelease(self.leases, name, seen, own, future).start()
+
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
@@ -163,6 +180,7 @@ class Engine(EngineState):
 
     def after_fork_in_child(self) -> None:
         self.deaths += 1
+        self.name_tokens()
         self.leases.forget()
         for renewer in self.router.shards:
             renewer.start_empty()

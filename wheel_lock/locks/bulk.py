@@ -70,7 +70,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         engine, options = self._engine, self._options
         group = engine.group(b"", EXCLUSIVE, options)
         engine.submit(partial(self._bulk.begin, len(self._distinct), self._limit_s))
-        tokens, left = new_tokens(), iter(self._distinct.items())
+        tokens, left = new_tokens(engine.token_head), iter(self._distinct.items())
         owner, extras = None, None
         while part := list(itertools.islice(left, _PART)):
             leases: list[Lease] = []

@@ -13,11 +13,22 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.adopt import Adopt
-from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LossReason, WheelLockError, quoted
+from wheel_lock.engine.requests.base import refused_by_server
+from wheel_lock.errors import (
+    HolderChanged,
+    LockAlreadyHeld,
+    LockNotAcquired,
+    LossReason,
+    WheelLockError,
+    quoted,
+)
+from wheel_lock.holder import Holder
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.base import BaseLock, OnLost
 from wheel_lock.locks.bulk import AnyLock, BulkAcquire, Name, leases_to_release, let_go_of, raise_if_any, read_all
 from wheel_lock.locks.callers import CallerFuture, Side
@@ -26,12 +37,17 @@ from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseWriteLock
 from wheel_lock.options import LockOptions, extension_ms, lock_name
 from wheel_lock.protocol.handoff import Handoff
+from wheel_lock.protocol.resp import lease_args
+from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 T = TypeVar("T")
 Reader = TypeVar("Reader", bound=BaseReadLock)
 
 Steps = Generator[Any, None, T]
+
+_LOOK_S = 0.25  # the longest time by which a refusal comes later because of its look at the holder
+_MOST_LOOKS = 64  # names of a multi-lock that are looked at
 
 
 def ask(side: Side, work: Callable[[Future[T]], object]) -> Steps[T]:
@@ -208,6 +224,63 @@ def owned(lock: BaseLock) -> Steps[bool]:
     if lease is None or not lease.group.alive:
         return False
     return bool((yield from ask(lock, lock._owned_query(lease))))
+
+
+def holders(lock: BaseLock) -> Steps[tuple[Holder, ...]]:
+    """Query the server; return the holders of the lock's name, of whatever kind of lock they are."""
+    state: LockState = yield from ask(lock, lock._look())
+    _check_readable(state, lock.name)
+    return state.holders
+
+
+def holder(lock: BaseLock) -> Steps[Holder | None]:
+    """Query the server; return the first holder, or None."""
+    found = yield from holders(lock)
+    return found[0] if found else None
+
+
+def not_acquired(lock: BaseLock | BaseMultiLock[Any]) -> Steps[LockNotAcquired]:
+    """Return the error for a ``with`` statement whose lock was refused, with the holder if a short look finds it."""
+    several = isinstance(lock, BaseMultiLock)
+    names = lock.names[:_MOST_LOOKS] if isinstance(lock, BaseMultiLock) else (lock.name,)
+    states: list[LockState] = []
+    if isinstance(lock._engine, Engine):
+        try:
+            states = yield from ask(lock, partial(lock._engine.look_at, names, _LOOK_S))
+        except WheelLockError:
+            pass  # the refusal is what the caller has to know
+    found = next((state.holders[0] for state in states if state.holders), None)
+    what = repr(lock) if isinstance(lock, BaseMultiLock) else f"The lock {quoted(lock.name)}"
+    held = "" if found is None else f": {'one of them is ' if several else ''}held by {found}"
+    return LockNotAcquired(f"{what} could not be acquired in time{held}", None if several else names[0], holder=found)
+
+
+def force_release(side: Side, name: str | bytes, foreign: bool) -> Steps[tuple[Holder, ...]]:
+    """Release a lock for its holders, of whatever process; return them."""
+    engine, key = side._server, lock_name(name)
+    seen: LockState = yield from ask(side, partial(engine.look, name))
+    _check_readable(seen, name)
+    if not seen.holders and seen.kind != "foreign":
+        return ()
+    if seen.kind == "foreign" and not (foreign and seen.values):
+        raise WheelLockError(
+            f"The key {quoted(name)} is a {seen.key_type} that has not the form of a lock, so it was not released", name
+        )
+    if seen.kind == "redisson read-write" or seen.left_out:
+        why = f"has more than {len(seen.holders)} holders" if seen.left_out else "is a read-write lock of Redisson"
+        raise WheelLockError(f"The lock {quoted(name)} {why}, and cannot be released by force", name)
+    wires = {lease_args(key, value) for value in seen.values}
+    own = [lease for lease in engine.leases.held.copy() if lease.lease_args in wires]
+    removed = yield from ask(side, partial(engine.force_release, name, seen, own))
+    if removed is None:
+        raise HolderChanged(f"The lock {quoted(name)} has got another holder meanwhile, and was not released", name)
+    return seen.holders if removed else ()
+
+
+def _check_readable(state: LockState, name: str | bytes) -> None:
+    """Raise LockServerError if the server did not let the user read the key."""
+    if state.kind == "unreadable":
+        raise refused_by_server(ServerError(state.problem or "NOPERM the type of the key cannot be read"), name)
 
 
 def acquire_many(
