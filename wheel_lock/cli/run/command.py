@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from typing import Annotated
 
@@ -17,7 +18,8 @@ from wheel_lock.cli.run.child import CannotStart
 from wheel_lock.cli.run.signals import Ended, Signals
 from wheel_lock.cli.run.supervisor import LOST, Plan, Supervisor
 from wheel_lock.errors import quoted
-from wheel_lock.options import LockOptions, lock_name, lock_options, seconds
+from wheel_lock.options import MAX_OWNER_LENGTH, LockOptions, lock_name, lock_options, process_owner, seconds
+from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.runtime.notifier import NOTIFIER
 
 NOT_ACQUIRED = 75
@@ -73,7 +75,9 @@ def run(
         try:
             signals.raising = True
             found = stack.enter_context(closing(target.find(redis)))
-            context = stack.enter_context(closing(LockContext(found.client)))
+            context = stack.enter_context(
+                closing(LockContext(found.client, owner=_owner(command), readable_owner=True))
+            )
             lock = context.lock(
                 name,
                 options.timeout_s,
@@ -105,8 +109,24 @@ def _acquire(lock: Lock, wait_s: float | None, found: target.Target) -> None:
         sentence = f"cannot acquire the lock {quoted(lock.name)} on {found.address}: {server.one_line(error)}"
         raise Refusal(sentence, SERVER_TROUBLE) from None
     if not acquired:
-        waited = f", also after {wait_s:g} s" if wait_s else ""
-        raise Refusal(f"the lock {quoted(lock.name)} is held by another owner{waited}", NOT_ACQUIRED)
+        waited = f"; waited {wait_s:g} s" if wait_s else ""
+        raise Refusal(f"the lock {quoted(lock.name)} is held by {_holder(lock)}{waited}", NOT_ACQUIRED)
+
+
+def _holder(lock: Lock) -> str:
+    """Return a text for the holder of a lock that was not acquired."""
+    try:
+        holder = lock.holder()
+    except WheelLockError:
+        holder = None  # that the lock is refused is known all the same
+    return "another owner" if holder is None else error_text(holder, LONG_TEXT)
+
+
+def _owner(command: Sequence[str]) -> str:
+    """Return the owner of the lock: host, process and program."""
+    program = os.path.basename(command[0])
+    shown = "".join(character for character in program if character.isascii() and character.isprintable())
+    return f"{process_owner()}:{shown}"[:MAX_OWNER_LENGTH]
 
 
 def _release(lock: Lock, status: int) -> int:
