@@ -223,6 +223,7 @@ class LockContext(ThreadLocks, ThreadContext):
         timeout: float = 30.0,
         *,
         all_or_nothing: bool = False,
+        blocking: bool = False,
         blocking_timeout: float | None = None,
         renew: bool = True,
         renew_every: float | None = None,
@@ -231,29 +232,37 @@ class LockContext(ThreadLocks, ThreadContext):
         on_lost: OnLost | None = None,
         thread_local: bool = False,
     ) -> dict[Name, Lock | None]:
-        """Try once to acquire each of ``names``, many of them per round trip.
+        """Acquire each of ``names``, many of them per round trip; by default without waiting.
 
         Args:
             names: The names; duplicates are ignored.
-            all_or_nothing: True if none is acquired when another owner holds one of them.
-            blocking_timeout: Longest time in seconds for the whole call; with None each part has ``response_timeout``. The
-                call does not wait for locks that another owner holds in any case.
+            all_or_nothing: True if none is acquired unless all are.
+            blocking: True to wait for locks that other owners hold. Each is waited for by itself, and those that are
+                granted are held meanwhile: two callers with overlapping names may wait for each other until
+                ``blocking_timeout`` ends it. With ``all_or_nothing`` nothing is held during the wait, so they cannot.
+            blocking_timeout: Longest time in seconds for the whole call. None for no limit, where each part of a try has
+                ``response_timeout``.
             thread_local: As for :meth:`lock`, but False by default: locks in bulk belong to the process.
             timeout, renew, renew_every, max_renewals, max_hold, on_lost: As for :meth:`lock`.
 
         Returns:
-            The held lock of each name, or None if another owner holds it; with ``all_or_nothing`` all locks or only None.
+            The held lock of each name, or None if another owner holds it (until the end of the wait, if there is one);
+            with ``all_or_nothing`` all locks or only None. A lock that was lost while others were waited for is in the
+            result, and its ``lost`` is the reason.
 
         Raises:
-            ValueError: A name or a value is out of range; before any I/O.
+            ValueError: A name or a value is out of range; with ``blocking``, also if two names are of the same lock;
+                before any I/O.
             TypeError: ``names`` is a str or bytes; before any I/O.
             LockUnavailable, LockTimeout, LockServerError: Not all could be requested. None is left acquired.
-            TooManyLocks: ``max_held`` does not allow that many. None is left acquired.
+            TooManyLocks: ``max_held``, or ``max_waiting``, does not allow that many. None is left acquired.
         """
         terms = {"renew": renew, "renew_every": renew_every, "max_renewals": max_renewals, "max_hold": max_hold}
         options = lock_options(timeout, blocking=False, thread_local=thread_local, **terms)
         callback = checked_callback(on_lost)
-        return run(operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking_timeout))
+        return run(
+            operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)
+        )
 
     @uninterrupted_start
     def release_many(self, locks: Iterable[Lock | None]) -> None:

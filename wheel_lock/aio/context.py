@@ -90,6 +90,7 @@ class AsyncContext(TaskLocks, TaskContext):
         timeout: float = 30.0,
         *,
         all_or_nothing: bool = False,
+        blocking: bool = False,
         blocking_timeout: float | None = None,
         renew: bool = True,
         renew_every: float | None = None,
@@ -98,12 +99,12 @@ class AsyncContext(TaskLocks, TaskContext):
         on_lost: OnLost | None = None,
         thread_local: bool = False,
     ) -> dict[Name, Lock | None]:
-        """Try once to acquire each of ``names``; see :meth:`wheel_lock.LockContext.acquire_many`."""
+        """Acquire each of ``names``; see :meth:`wheel_lock.LockContext.acquire_many`."""
         terms = {"renew": renew, "renew_every": renew_every, "max_renewals": max_renewals, "max_hold": max_hold}
         options = lock_options(timeout, blocking=False, thread_local=thread_local, **terms)
         callback = task_callback(on_lost)
         return await run(
-            operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking_timeout)
+            operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)
         )
 
     @uninterrupted_start

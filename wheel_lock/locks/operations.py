@@ -217,16 +217,17 @@ def acquire_many(
     options: LockOptions,
     on_lost: OnLost | None,
     all_or_nothing: bool,
+    blocking: bool,
     limit: float | None,
 ) -> Steps[dict[Name, AnyLock | None]]:
-    """Try once to acquire each of ``names``; return the lock of each, or None."""
+    """Acquire each of ``names``, or all or none; return the lock of each, or None. See :class:`BulkAcquire`."""
     engine = side._server
     acquired: CallerFuture[None] = side._new_future()
 
     def new_lock(name: Name) -> AnyLock:
         return lock_class(engine, EXCLUSIVE, name, options, on_lost)
 
-    many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit)
+    many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit, blocking)
     acquired.if_undeliverable(many.give_up)
     try:
         for _ in many.submit():
