@@ -301,6 +301,50 @@ class LockContext(ThreadLocks, ThreadContext):
         """
         return run(operations.adopt(self, Lock, text, checked_callback(on_lost), thread_local))
 
+    def export_many(self, locks: Iterable[Lock | None]) -> dict[str | bytes, str | None]:
+        """Give up many locks without releasing them, so that they can be adopted; see :meth:`Lock.export`.
+
+        All of them are checked first. If the call is interrupted, all that it has exported is released, because the texts
+        reach no caller.
+
+        Args:
+            locks: The locks, each held by this thread (or by the process); None is skipped.
+
+        Returns:
+            The text of each name, a secret that works once; None for a lock that was lost before, whose ``lost`` is the
+            reason.
+
+        Raises:
+            LockNotHeld, WrongThread: This thread cannot export one of them; nothing has been exported then.
+            WheelLockError: One of them is of a kind that cannot be handed over; nothing has been exported then.
+            TypeError: One of them is not a lock.
+            ValueError: Two of them have one name.
+        """
+        return run(operations.export_many(self, locks))
+
+    def adopt_many(
+        self, texts: Iterable[str | None], *, on_lost: OnLost | None = None, thread_local: bool = False
+    ) -> dict[str | bytes, Lock | None]:
+        """Take over many exported locks, each as by :meth:`adopt`, with many calls on their way at a time.
+
+        If the call is interrupted, what it has adopted is released; a text whose adoption was not sent can still be used.
+
+        Args:
+            texts: Results of ``export``, or the values of that of ``export_many``; None is skipped.
+            on_lost: As for :meth:`lock`.
+            thread_local: As for :meth:`lock`, but False by default: locks in bulk belong to the process.
+
+        Returns:
+            The held lock of each name; None if it has expired, was adopted before, or may not be held any longer.
+
+        Raises:
+            InvalidHandoff: A text is malformed or has been changed, or two are of one lock; before any I/O.
+            TypeError: ``texts`` is a str or bytes; before any I/O.
+            LocksNotAdopted: Some could not be adopted for another reason, such as the network. Its ``errors`` has the
+                reason of each, its ``locks`` what this method would have returned: those that were adopted are held.
+        """
+        return run(operations.adopt_many(self, Lock, texts, checked_callback(on_lost), thread_local))
+
     def locked(self, name: str, timeout: float = 30.0, **terms: Unpack[LockTerms]) -> Locked:
         """Return a decorator: the function, or coroutine function, runs while it holds a lock.
 

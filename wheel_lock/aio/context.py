@@ -118,3 +118,24 @@ class AsyncContext(TaskLocks, TaskContext):
         """Take over an exported lock; see :meth:`wheel_lock.LockContext.adopt`."""
         callback = task_callback(on_lost)
         return await run(operations.adopt(self, Lock, text, callback, thread_local, cancel_on_lost=cancel_on_lost))
+
+    async def export_many(self, locks: Iterable[Lock | None]) -> dict[str | bytes, str | None]:
+        """Give up many locks so that they can be adopted; see :meth:`wheel_lock.LockContext.export_many`.
+
+        Cancellation releases them.
+        """
+        return await run(operations.export_many(self, locks))
+
+    async def adopt_many(
+        self,
+        texts: Iterable[str | None],
+        *,
+        on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
+        thread_local: bool = False,
+    ) -> dict[str | bytes, Lock | None]:
+        """Take over many exported locks; see :meth:`wheel_lock.LockContext.adopt_many`."""
+        callback = task_callback(on_lost)
+        return await run(
+            operations.adopt_many(self, Lock, texts, callback, thread_local, cancel_on_lost=cancel_on_lost)
+        )
