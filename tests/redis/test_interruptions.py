@@ -151,6 +151,7 @@ def in_bulk_with_a_wait(all_or_nothing: bool) -> Scene:
         names = [f"{NAME}:{number}" for number in range(3)]
         interruption.begin()
         locks = context.acquire_many(names, TIMEOUT_S, blocking=True, all_or_nothing=all_or_nothing)
+        interruption.end()
         context.release_many(locks.values())
 
     return scene
