@@ -30,6 +30,7 @@ from wheel_lock.errors import (
 from wheel_lock.observe import ContextStats, HeldLock, LostEvent
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+from wheel_lock.sync.leader import Leader, Leadership
 from wheel_lock.sync.lock import Lock
 from wheel_lock.sync.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 
@@ -41,6 +42,8 @@ __all__ = [
     "HashedWheelTimer",
     "HeldLock",
     "InvalidHandoff",
+    "Leader",
+    "Leadership",
     "Lock",
     "LockAlreadyHeld",
     "LockContext",
