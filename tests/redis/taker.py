@@ -11,7 +11,7 @@ import redis
 
 from wheel_lock import LockContext
 
-ROUNDS = 25
+ROUNDS = 10
 PARTS = ("forwards", "backwards")
 _NAMES = [f"shard:{number:04}" for number in range(700)]  # two calls of each try
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,7 +31,7 @@ from wheel_lock import (
 pytestmark = pytest.mark.servers("real")
 
 NAMES = [f"import:{number}" for number in range(8)]
-MANY = [f"import:{number}" for number in range(1300)]  # more than are on their way at a time
+MANY = [f"import:{number}" for number in range(700)]  # more than are on their way at a time
 
 
 def exported(context: LockContext, names: list[str] = NAMES, **terms: Any) -> dict[Any, str]:
@@ -89,10 +91,10 @@ def test_an_adopted_lock_belongs_to_its_thread_if_that_is_asked_for(context: Loc
         locks = of(context.adopt_many(exported(context).values(), thread_local=thread_local))
         if thread_local:
             with pytest.raises(WrongThread):
-                in_thread(lambda locks=locks: context.export_many(locks))
+                in_thread(partial(context.export_many, locks))
             context.release_many(locks)
         else:
-            in_thread(lambda locks=locks: context.release_many(locks))
+            in_thread(partial(context.release_many, locks))
 
 
 def test_nothing_to_hand_over(context: LockContext) -> None:
@@ -236,19 +238,22 @@ def test_an_interrupted_adoption_leaves_nothing_held_and_the_rest_can_be_adopted
     assert context._engine.leases.acquiring == 0
 
 
-@pytest.mark.parametrize("api", ["tasks"])
-def test_a_cancelled_adoption_leaves_nothing_held(backend: Backend, me: Caller, other: LockContext, api: str) -> None:
+@pytest.mark.parametrize("pauses", [0, 1, 2, 5])
+async def test_a_cancelled_adoption_leaves_nothing_held(
+    backend: Backend, context: LockContext, other: LockContext, pauses: int
+) -> None:
     texts = exported(other, MANY)
-    call = me.submit(lambda: me.locks._target.adopt_many(texts.values()))
-    me.cancel()
-    if call.exception(LONG_S) is not None:
-        eventually(lambda: me.context.stats().held == 0)
-    left = other.adopt_many(texts.values())  # those that were not sent; the others have been released
-    other.release_many(left.values())
-    eventually(lambda: not any(lock and lock.is_held for lock in left.values()))
-    locks = call.result() if call.exception() is None else {}
-    me.do(lambda: me.locks._target.release_many(locks.values()))
-    eventually(lambda: none_left(backend, me.context))
+    task = asyncio.create_task(context.asyncio.adopt_many(texts.values()))
+    for _ in range(pauses):
+        await asyncio.sleep(0)
+    if task.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:  # the process stood still, and the answer came first
+        await context.asyncio.release_many(task.result().values())
+    eventually(lambda: context.stats().held == 0)
+    other.release_many(other.adopt_many(texts.values()).values())  # those that were not sent
+    eventually(lambda: none_left(backend, context))
 
 
 def test_a_lock_that_is_adopted_and_lost_says_so(backend: Backend, context: LockContext) -> None:

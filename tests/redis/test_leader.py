@@ -213,11 +213,11 @@ def test_exceptions_of_callbacks_end_nothing(candidate: NewCandidate, handled: b
 
 @pytest.mark.usefixtures("_stands_again_soon")
 def test_a_callback_may_resign_or_close(backend: Backend, candidate: NewCandidate) -> None:
-    resigning = candidate(on_elected=lambda leadership: resigning.leader.resign())
+    resigning: Candidate = candidate(on_elected=lambda leadership: resigning.leader.resign())
     resigning.start()
     eventually(lambda: resigning.words[:2] == ["demoted", "demoted"])  # elected and resigned twice
     resigning.close()
-    closing = candidate(on_elected=lambda leadership: closing.leader.close())
+    closing: Candidate = candidate(on_elected=lambda leadership: closing.leader.close())
     closing.start()
     eventually(lambda: closing.words == ["demoted"])
     closing.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -78,10 +79,11 @@ def test_names_that_are_not_released_in_time_are_none(backend: Backend, me: Call
 
 def test_without_blocking_or_without_time_nothing_is_waited_for(me: Caller, rival: LockContext) -> None:
     rival.acquire_many(NAMES[:1])
+    terms: dict[str, Any]
     for terms in ({}, {"blocking_timeout": LONG_S}, {"blocking": True, "blocking_timeout": 0}):
-        locks = me.do(lambda terms=terms: me.locks._target.acquire_many(NAMES, **terms))
+        locks = me.do(partial(me.locks._target.acquire_many, NAMES, **terms))
         assert missing(locks) == NAMES[:1]
-        me.do(lambda locks=locks: me.locks._target.release_many(locks.values()))
+        me.do(partial(me.locks._target.release_many, locks.values()))
     assert me.do(lambda: me.locks._target.acquire_many([], blocking=True)) == {}
     assert me.do(lambda: me.locks._target.acquire_many([], blocking=True, all_or_nothing=True)) == {}
 
@@ -113,9 +115,10 @@ def test_a_lock_that_is_lost_while_others_are_waited_for_is_in_the_result(
 
 
 def test_a_name_given_as_text_and_as_bytes_is_refused_before_anything_is_sent(context: LockContext) -> None:
-    for terms in ({}, {"all_or_nothing": True}):
+    names: list[Any] = ["b", "a", b"a"]
+    for all_or_nothing in (False, True):
         with pytest.raises(ValueError, match="'a' and b'a' are one"):
-            context.acquire_many(["b", "a", b"a"], blocking=True, **terms)  # type: ignore[list-item]
+            context.acquire_many(names, blocking=True, all_or_nothing=all_or_nothing)
     with pytest.raises(ValueError, match="blocking_timeout"):
         context.acquire_many(["a"], blocking=True, blocking_timeout=-1)
     assert context.stats().connects == 0
