@@ -34,7 +34,7 @@ Steps = Generator[Any, None, None]
 
 
 class LeaderTerms(NamedTuple):
-    """What a candidate stands for.
+    """The name and the options of the locks of a candidate.
 
     Attributes:
         name: The name of its lock.
