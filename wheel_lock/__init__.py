@@ -16,6 +16,7 @@ from wheel_lock.errors import (
     LockNotHeld,
     LockServerError,
     LocksLost,
+    LocksNotAdopted,
     LockTimeout,
     LockUnavailable,
     LossReason,
@@ -31,6 +32,7 @@ from wheel_lock.holder import Holder
 from wheel_lock.observe import ContextStats, HeldLock, LostEvent
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+from wheel_lock.sync.leader import Leader, Leadership
 from wheel_lock.sync.lock import Lock
 from wheel_lock.sync.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 
@@ -44,6 +46,8 @@ __all__ = [
     "Holder",
     "HolderChanged",
     "InvalidHandoff",
+    "Leader",
+    "Leadership",
     "Lock",
     "LockAlreadyHeld",
     "LockContext",
@@ -54,6 +58,7 @@ __all__ = [
     "LockTimeout",
     "LockUnavailable",
     "LocksLost",
+    "LocksNotAdopted",
     "LossReason",
     "LostEvent",
     "MultiLock",

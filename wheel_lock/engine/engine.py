@@ -22,7 +22,7 @@ from wheel_lock.engine.topology import AnyConnector, router_for
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.engine.waiting.waiter import Waiter
-from wheel_lock.errors import LossReason, WheelLockError
+from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.lock_types.holders import LockState
@@ -100,15 +100,40 @@ class Engine(EngineState):
 
     def export(self, lease: Lease, future: Future[None]) -> None:
         """Stop renewing a held lease without releasing it: its adopter renews it from now on."""
-        error = self.leases.check_owned(lease)
-        if error is None and lease.state is EXTENDING:
-            error = WheelLockError("The lock is being extended, and cannot be exported meanwhile", lease.name)
-        error = error or self.leases.begin_release(lease, Event.EXPORT)
+        error = self._export_error(lease) or self.leases.begin_release(lease, Event.EXPORT)
         if error is None:
             self._shutdown.on_lease_ended()
             future.set_result(None)
         else:
             future.set_exception(error)
+
+    def _export_error(self, lease: Lease) -> WheelLockError | None:
+        error = self.leases.check_owned(lease)
+        if error is None and lease.state is EXTENDING:
+            error = WheelLockError("The lock is being extended, and cannot be exported meanwhile", lease.name)
+        return error
+
+    def export_many(self, leases: Sequence[Lease], future: Future[set[Lease]]) -> None:
+        """Stop renewing all of ``leases`` without releasing them; the result of ``future`` is those that were lost before.
+
+        If one of them cannot be exported for another reason, none is, and that is the exception of ``future``.
+        """
+        errors = {lease: error for lease in leases if (error := self._export_error(lease)) is not None}
+        for error in errors.values():
+            if not isinstance(error, LockLost):
+                future.set_exception(error)
+                return
+        lost = {lease for lease in leases if lease in errors or self.leases.begin_release(lease, Event.EXPORT)}
+        self._shutdown.on_lease_ended()
+        future.set_result(lost)
+
+    def undo_export_many(self, leases: Sequence[Lease], future: Future[set[Lease]]) -> None:
+        """Release what an interrupted export of many has exported; see :meth:`undo_export`."""
+        if future.done and future.error is None:
+            lost = future.result()
+            self.leases.clean_up(
+                [lease for lease in leases if lease not in lost and lease.state is State.EXPORTED],
+            )
 
     def undo_export(self, lease: Lease, future: Future[None]) -> None:
         """Release a lease whose export, with ``future``, was interrupted before its text could reach an adopter."""
