@@ -198,9 +198,11 @@ def test_clients_of_a_master_that_sentinels_watch_are_served() -> None:
     ):
         address = [("127.0.0.1", sentinel.port)]
         asking = Sentinel(address)
-        with asking, asking.master_for("locks") as client, client.lock(NAME, timeout=3.0, lock_class=Lock) as lock:
+        with asking.master_for("locks") as client, client.lock(NAME, timeout=3.0, lock_class=Lock) as lock:
             assert lock.owned()
             assert master.client().get(NAME) == lock.local.token
+        for asked in asking.sentinels:
+            asked.close()
 
         async def main() -> None:
             asking = AsyncSentinel(address)
