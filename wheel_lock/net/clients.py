@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio
 from redis.connection import parse_url
 
+from wheel_lock import valkey_clients
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.net.sentinel import SentinelConnector
 
-AnyClient = redis.Redis | redis.asyncio.Redis | redis.RedisCluster | redis.asyncio.RedisCluster
+if TYPE_CHECKING:
+    import valkey
+    import valkey.asyncio
+
+    AnyClient = (
+        redis.Redis
+        | redis.asyncio.Redis
+        | redis.RedisCluster
+        | redis.asyncio.RedisCluster
+        | valkey.Valkey
+        | valkey.asyncio.Valkey
+        | valkey.ValkeyCluster
+        | valkey.asyncio.ValkeyCluster
+    )
+else:
+    AnyClient = redis.Redis | redis.asyncio.Redis | redis.RedisCluster | redis.asyncio.RedisCluster
 
 _SCHEME = re.compile(r"(redis|rediss|unix)://")
 _AUTHORITY = re.compile(r"[^/?#]*")  # user, password, host and port
@@ -56,8 +72,9 @@ def _is_sound(url: str) -> bool:
 
 def connector_for(client: AnyClient) -> RedisPyConnector | ClusterConnector:
     """Return the connector that connects like ``client``. Raises TypeError if that client is not supported."""
-    if isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster)):
-        return ClusterConnector(client)
+    like_redis_pys: Any = client  # also one of valkey-py
+    if isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster)) or valkey_clients.is_cluster_client(client):
+        return ClusterConnector(like_redis_pys)
     if hasattr(getattr(client, "connection_pool", None), "sentinel_manager"):
-        return SentinelConnector(client)
-    return RedisPyConnector(client)
+        return SentinelConnector(like_redis_pys)
+    return RedisPyConnector(like_redis_pys)
