@@ -111,7 +111,10 @@ class EngineState:
         self.interrupted = False
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a context, and what it has made, cannot be pickled: each process makes its own")
+        raise TypeError(
+            "a context, and what it has made, cannot be pickled: each process makes its own; a held lock is handed over "
+            "with export() and adopt()"
+        )
 
     def crashed(self, error: Exception) -> None:
         """End everything: after a failure in a call of this engine's, any lease or request may be inconsistent."""
