@@ -242,8 +242,8 @@ class Lease(WheelEntry):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"the lease of {quoted(self.name)} cannot be copied or pickled: it belongs to one process, which hands its lock "
-            "over with export() and adopt()"
+            f"the lease of {quoted(self.name)} cannot be copied or pickled: it belongs to one process, which hands its "
+            "lock over with export() and adopt()"
         )
 
     @property
