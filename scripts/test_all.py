@@ -20,7 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / ".venv-all"
 LOCKS = ROOT / "requirements"
-SUITES = [f"tests/{name}" for name in "redis lock_types locks redis_lock valkey_py net topology aio quorum".split()]
+SUITES = [f"tests/{name}" for name in ["redis", "lock_types", "locks", "redis_lock", "valkey_py", "net", "topology", "aio", "quorum"]]
 WORKERS = os.environ.get("WORKERS", "6")
 _STEP_S = 1800.0
 _RUNS_VENV = "import ensurepip, venv, sys; print('%d.%d' % sys.version_info[:2])"
