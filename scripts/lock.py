@@ -1,8 +1,8 @@
 """Renew requirements/*.txt: every version that scripts/setup.sh installs, with its sha256 (`make lock`).
 
 Run in .venv. The files hold for each Python version and platform at once (environment markers choose), name no package
-index, and have the same version of whatever is in several; only redis-py is the oldest supported one in oldest.txt. Arguments are handed to uv instead of --upgrade, for example
---upgrade-package django.
+index, and have the same version of whatever is in several; only redis-py is the oldest supported one in oldest.txt.
+Arguments are handed to uv instead of --upgrade, for example --upgrade-package django.
 """
 
 from __future__ import annotations

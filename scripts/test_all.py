@@ -1,7 +1,8 @@
-"""Test each kind of lock on every supported Python of this machine, with the oldest and the newest redis-py (`make test-all`).
+"""Test each kind of lock on every supported Python of this machine, with the oldest and the newest redis-py.
 
-Each combination has an environment of its own under .venv-all, installed from requirements/ by hash. Arguments are handed to
-pytest in place of the folders in `SUITES`. Ends with 1 if a combination failed, or no Python was found.
+`make test-all`. Each combination has an environment of its own under .venv-all, installed from requirements/ by hash.
+Arguments are handed to pytest in place of the folders in `SUITES`. The exit status is 1 if a combination failed, or no
+Python was found.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / ".venv-all"
 LOCKS = ROOT / "requirements"
-SUITES = [f"tests/{name}" for name in ["redis", "lock_types", "locks", "redis_lock", "valkey_py", "net", "topology", "aio", "quorum"]]
+FOLDERS = ["redis", "lock_types", "locks", "redis_lock", "valkey_py", "net", "topology", "aio", "quorum"]
+SUITES = [f"tests/{folder}" for folder in FOLDERS]
 WORKERS = os.environ.get("WORKERS", "6")
 _STEP_S = 1800.0
 _RUNS_VENV = "import ensurepip, venv, sys; print('%d.%d' % sys.version_info[:2])"

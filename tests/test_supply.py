@@ -77,7 +77,7 @@ def test_the_demo_has_the_versions_of_development() -> None:
 
 
 def test_the_oldest_redis_py_is_the_oldest_that_is_allowed_and_all_else_is_as_in_development() -> None:
-    oldest, development = (dict((pin.package, pin.version) for pin in pins(name)) for name in ("oldest.txt", "dev.txt"))
+    oldest, development = ({pin.package: pin.version for pin in pins(name)} for name in ("oldest.txt", "dev.txt"))
     (wanted,) = (text for text in project()["demo.txt"] if Requirement(text).name == "redis")
     assert f">={oldest.pop('redis')}" in str(Requirement(wanted).specifier)
     assert oldest.items() <= development.items()
