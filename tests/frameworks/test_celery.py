@@ -30,7 +30,7 @@ def test_the_processes_of_a_worker_take_turns(fresh_redis: RedisServer, tmp_path
     variables = {"C_FORCE_ROOT": "1"}
     with program(*arguments, output=tmp_path / "celery.txt", redis_url=fresh_redis.url, **variables) as worker:
         hanging = call(app, "hang")
-        turns = [call(app, "take_turn") for _ in range(10)]
+        turns = [call(app, "take_turn") for _ in range(5)]
         invoice = app.send_task("docs.examples.frameworks.celery_tasks.write_invoice", [7])
 
         def result(task: Any) -> Any:
@@ -42,11 +42,11 @@ def test_the_processes_of_a_worker_take_turns(fresh_redis: RedisServer, tmp_path
             eventually(lambda: isinstance(result(task), (bool, str)), LONG_S)
             return result(task)
 
-        assert [settled(turn) for turn in turns] == [True] * 10
-        assert view.get("turns") == b"10"
+        assert [settled(turn) for turn in turns] == [True] * 5
+        assert view.get("turns") == b"5"
         assert settled(invoice) == "invoice of 7"
         assert settled(hanging) == "free"
-        assert view.exists("hanging")  # acquired again after the limit, and never released by the task
+        assert view.exists("hanging")  # acquired again after the limit, and released by no task
         pid = int(view.get("hangs") or 0)
         assert pid not in (0, os.getpid(), worker.process.pid)
         worker.end()
