@@ -56,8 +56,8 @@ class LockContext(ThreadLocks, ThreadContext):
 
     Args:
         client: A ``redis.Redis`` or ``redis.asyncio.Redis`` client, one from ``Sentinel.master_for``, or a ``RedisCluster``
-            of either. The context uses its settings (TCP, unix socket or TLS, credentials, database), and connections of
-            its own.
+            of either, or the same of valkey-py. The context uses its settings (TCP, unix socket or TLS, credentials,
+            database), and connections of its own.
         timer: The timer to use; by default one that all contexts of the process share. The timeout of a renewed lock must
             be a little longer than four of its ticks; a shorter one raises ValueError at the acquire.
         batch_size: Leases per renewal script call.

@@ -119,7 +119,10 @@ class EngineState:
         self.token_head = owner_head(options.current_owner) if options.readable_owner else b""
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a context, and what it has made, cannot be pickled: each process makes its own")
+        raise TypeError(
+            "a context, and what it has made, cannot be pickled: each process makes its own; a held lock is handed over "
+            "with export() and adopt()"
+        )
 
     def crashed(self, error: Exception) -> None:
         """End everything: after a failure in a call of this engine's, any lease or request may be inconsistent."""

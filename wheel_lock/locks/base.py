@@ -381,10 +381,7 @@ class BaseLock(Side):
 
     def __reduce__(self) -> NoReturn:
         # Not even a shallow copy: two objects would have one lease, and the first to be collected would abandon it.
-        raise TypeError(
-            f"{self!r} cannot be copied or pickled: make another lock of that name, in another process with a context of "
-            "its own, or hand this one over with export() and adopt()"
-        )
+        refuse_copy(self)
 
     def __del__(self) -> None:
         # A lock that is collected while held can no longer be released by its owner. May run anywhere: takes no lock.
@@ -392,6 +389,14 @@ class BaseLock(Side):
         for lease in leases:
             if lease is not None and lease.state <= EXTENDING and lease.group.alive and not sys.is_finalizing():
                 self._engine.post_if_open(partial(self._engine.abandon, lease))
+
+
+def refuse_copy(lock: object) -> NoReturn:
+    """Raise TypeError, because a lock object belongs to one process, and its lease to one object."""
+    raise TypeError(
+        f"{lock!r} cannot be copied or pickled: make another lock of that name, in another process with a context of "
+        "its own, or hand this one over with export() and adopt()"
+    )
 
 
 def checked_callback(on_lost: OnLost | None) -> OnLost | None:
