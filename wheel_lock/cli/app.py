@@ -17,9 +17,10 @@ from wheel_lock.cli.benchmark.command import bench
 from wheel_lock.cli.demo.command import demo, hold
 from wheel_lock.cli.locks.inspect import inspect
 from wheel_lock.cli.locks.ls import ls
+from wheel_lock.cli.locks.release import release
 from wheel_lock.cli.locks.watch import watch
 
-COMMANDS: tuple[Callable[..., None], ...] = (demo, hold, bench, ls, inspect, watch)
+COMMANDS: tuple[Callable[..., None], ...] = (demo, hold, bench, ls, inspect, watch, release)
 
 # typer does not export the base class of its usage errors, and its module depends on the version.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
