@@ -11,6 +11,7 @@ status constant
 2      ``USAGE``              The command line is wrong, or a package is missing: one sentence on stderr.
 3      ``NO``                 The answer of a command that is a question, where it documents one.
 130    ``INTERRUPTED``        Ctrl-C.
+141    ``PIPE_CLOSED``        The reader of stdout has gone, such as ``head``.
 143    ``TERMINATED``         SIGTERM.
 ====== ====================== ========================================================================================
 """
@@ -26,6 +27,7 @@ SERVER_TROUBLE = 1
 USAGE = 2
 NO = 3
 INTERRUPTED = 130
+PIPE_CLOSED = 141
 TERMINATED = 143
 
 REDIS_VARIABLE = "WHEEL_LOCK_REDIS"

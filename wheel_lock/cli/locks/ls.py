@@ -80,7 +80,9 @@ def ls(
     if as_json:
         summary = {"pattern": pattern, "found": listing.locks, "foreign": listing.foreign}
         locks = [show.fields(one) for one in rows]
-        print(output.to_json({"server": found.address, **summary, "unreadable": listing.unreadable, "locks": locks}))
+        show.line(
+            output.to_json({"server": found.address, **summary, "unreadable": listing.unreadable, "locks": locks})
+        )
     elif output.pretty(console):
         _table(console, rows, listing)
     if listing.unreadable:

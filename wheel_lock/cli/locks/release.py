@@ -62,7 +62,7 @@ def release(
                 refusal = "it is free meanwhile" if gone else "it has other holders meanwhile, which keep it"
     if as_json:
         done = {"released": removed or 0, "reason": refusal}
-        print(output.to_json({**show.fields(one), **done}))
+        show.line(output.to_json({**show.fields(one), **done}))
     if refusal is not None:
         raise Refusal(f"{show.name_text(key)}: {refusal}", NO)
     if not as_json:
