@@ -1,4 +1,4 @@
-"""What the commands ask a target: what is under one name, under many, or under all that match a pattern."""
+"""Queries of a target about locks: one name, many names, all names that match a pattern; the forced release."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ def _state(target: Target, reply: object) -> LockState:
 
 
 def _trouble(target: Target, error: BaseException) -> ServerTrouble:
-    reason = server.one_line(error)
-    if isinstance(error, redis.exceptions.NoPermissionError):
+    reason = server.one_line(error).partition(" script: ")[0]  # what follows is the script's SHA-1
+    if code_of(error) == "NOPERM" or isinstance(error, redis.exceptions.NoPermissionError):
         return ServerTrouble(f"the server {target.address} refuses the command to this user: {reason}")
     return ServerTrouble(f"cannot use the server {target.address}: {reason}")
 
