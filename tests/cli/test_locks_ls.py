@@ -166,7 +166,7 @@ def test_a_terminal_shows_a_table(real: Backend) -> None:
     assert "looking for locks" in text
     assert "HOLDER" in text
     assert "billing@host-7" in text
-    assert "1 lock, and 1 keys that are none" in text
+    assert "1 lock, and 1 key of other kinds" in text
 
 
 def test_a_reader_that_has_gone_ends_the_list(real: Backend) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 from collections.abc import Callable
 
 import pytest
 
 from tests.cli.lock_commands import TOKEN, CommandLine, user
+from tests.cli.program import ROOT
 from tests.support.backend import Backend
 from tests.support.background import Background
 from tests.support.lock_types import NAME, NEVER_S, listening, make
@@ -122,6 +124,27 @@ def test_a_key_that_cannot_be_read_or_written_stays(real: Backend, redis_server:
         assert said.status == 1
         assert "refuses" in said.err
     assert real.view.get(NAME) == TOKEN
+
+
+def test_the_documented_rights_are_enough(real: Backend, redis_server: RedisServer, run: CommandLine) -> None:
+    text = (ROOT / "docs" / "operations" / "inspecting.md").read_text("utf-8")
+    to_look, to_release = (block.split() for block in re.findall(r"```acl\n(.*?)```", text, re.DOTALL))
+    context = real.context()
+    kinds = ["exclusive", "reentrant", "read", "write", "fair", "semaphore"]
+    held = [make(context, kind, f"a {kind}", timeout=NEVER_S) for kind in kinds]
+    for lock in held:
+        assert lock.acquire()
+    with user(redis_server, *to_look) as url:
+        said = run("ls", url=url)
+        assert (said.status, len(said.rows)) == (0, len(kinds))
+        for kind in kinds:
+            found = run("inspect", f"a {kind}", "--json", url=url)
+            assert (found.status, found.json["problem"], found.json["listeners"]) == (0, None, 0)
+            assert run("release", f"a {kind}", "--force", "--yes", url=url).status == 1
+    with user(redis_server, *to_look, *to_release) as url:
+        for kind in kinds:
+            assert run("release", f"a {kind}", "--force", "--yes", url=url)[::2] == (0, "")
+    assert run("ls").out == ""
 
 
 @pytest.mark.parametrize("answer", ["y", "n", "changed"])
