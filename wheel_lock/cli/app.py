@@ -25,7 +25,7 @@ from wheel_lock.testing import EmbeddedServer
 # typer does not export the base class of its usage errors, and its module depends on the version.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="wheel-lock",
     help="Very many Redis locks, every one of them kept alive from one thread.",
     add_completion=False,

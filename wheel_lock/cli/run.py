@@ -79,11 +79,11 @@ class Run:
     def __init__(self, client: redis.Redis, plan: Plan) -> None:
         self.client = client
         self.plan = plan
-        self.context = LockContext(client)
+        self.context: LockContext = LockContext(client)
         self.locks: dict[str | bytes, Lock | None] = {}  # None: held by another owner
-        self.asked_for = 0  # locks whose acquire has been answered
+        self.asked_for: int = 0  # locks whose acquire has been answered
         self._touched = 0  # locks whose acquire has been sent, or may have been
-        self.server_version = server.version(client)
+        self.server_version: str | None = server.version(client)
         self._id = secrets.token_hex(3)
         self._acquire_s = 0.0
         self._rss_before = resident_bytes()

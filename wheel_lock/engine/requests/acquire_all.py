@@ -30,6 +30,9 @@ class AcquireAll(Acquire):
 
     __slots__ = ("_sequential", "blocker")
 
+    name: str | bytes | None
+    retry_ms: int | None
+
     def __init__(self, table: LeaseTable, leases: Sequence[Lease], options: LockOptions, future: Future[bool]) -> None:
         super().__init__(table, leases, options, future)
         self.blocker: Lease | None = None
@@ -66,7 +69,7 @@ class AcquireAll(Acquire):
         if self._sequential is None:
             super().abandon()
         else:
-            self.finished = True
+            self.finished: bool = True
             self._sequential.future = Future(noop)
             self._sequential.abandon()
 
@@ -99,6 +102,9 @@ class AcquireAllSequential(AcquireAll):
 
     __slots__ = ("_callbacks", "_granted", "_part", "_parts", "maybe_granted")
 
+    blocker: Lease | None
+    retry_ms: int | None
+
     def __init__(
         self,
         table: LeaseTable,
@@ -116,7 +122,7 @@ class AcquireAllSequential(AcquireAll):
             by_node.setdefault(part, []).append(lease)
         self._parts = [by_node[part] for part in sorted(by_node, reverse=True)]  # the last one is the next
         self._part: AcquireAll | None = None
-        self.maybe_granted = False
+        self.maybe_granted: bool = False
         self._granted: list[Lease] = []
         self._callbacks = [lease.on_lost for lease in leases]
         for lease in leases:
@@ -158,7 +164,7 @@ class AcquireAllSequential(AcquireAll):
             self._undo_all(lambda: self.future.set_result(False))
 
     def _undo_all(self, then: Callable[[], object]) -> None:
-        self.finished = True
+        self.finished: bool = True
         self._part = None
         for leases in self._parts:
             self.table.reject(leases, self.maybe_granted)
