@@ -8,8 +8,11 @@ WORKERS := 6
 # The tests start hundreds of programs. Each would compile the package anew where no bytecode is kept.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/pycache $(BIN)/python -m pytest
 
+# Without its notice about the future of MkDocs. The build fetches nothing.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-redis
+.PHONY: help demo test fuzz lint docs docs-serve package audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-redis
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -25,10 +28,22 @@ test: setup-dev setup-redis ## run the tests against real Redis servers
 fuzz: setup-dev ## send FUZZ_REPLIES (200000) hostile replies of each form; FUZZ_SEED chooses others
 	FUZZ_REPLIES=$${FUZZ_REPLIES:-200000} $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/hostile $(ARGS)
 
-lint: setup-dev ## ruff check, ruff format --check, mypy --strict
+lint: setup-dev ## ruff check, ruff format --check, mypy --strict, and what a user's type checker sees
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/basedpyright tests/typing_/public_calls.py
+	$(BIN)/basedpyright --verifytypes wheel_lock --ignoreexternal
+
+docs: setup-dev ## build the site into build/site; a dead link or a page outside the navigation is an error
+	$(MKDOCS) build --strict --quiet $(ARGS)
+	$(BIN)/python scripts/site_links.py build/site
+
+docs-serve: setup-dev ## show the site at http://127.0.0.1:8000, and build it again when a page changes
+	$(MKDOCS) serve $(ARGS)
+
+package: setup-dev ## build the sdist and the wheel into dist/, and check both
+	$(BIN)/python scripts/package.py $(ARGS)
 
 audit: setup-dev ## check the pinned packages for known vulnerabilities
 	$(BIN)/python scripts/audit.py $(ARGS)
