@@ -36,7 +36,7 @@ lint: setup-dev ## ruff check, ruff format --check, mypy --strict, and what a us
 	$(BIN)/basedpyright --verifytypes wheel_lock --ignoreexternal
 
 docs: setup-dev ## build the site into build/site; a dead link or a page outside the navigation is an error
-	$(MKDOCS) build --strict --quiet $(ARGS)
+	$(MKDOCS) build --strict $(ARGS)
 	$(BIN)/python scripts/site_links.py build/site
 
 docs-serve: setup-dev ## show the site at http://127.0.0.1:8000, and build it again when a page changes

@@ -1,7 +1,7 @@
 """Draws the sequence diagrams of the pages as SVG while the site is built, so that a page needs no script to show them.
 
-They are written in a subset of Mermaid's language, which GitHub draws: participants, messages, notes over participants, ``alt``,
-``else`` and ``opt``. Anything else is an error of the build.
+They are written in a subset of Mermaid's language, which GitHub draws: participants, messages, notes over participants,
+``alt``, ``else`` and ``opt``. Anything else is an error of the build.
 """
 
 from __future__ import annotations
