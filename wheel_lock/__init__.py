@@ -29,6 +29,7 @@ from wheel_lock.errors import (
     WheelLockError,
     WrongThread,
 )
+from wheel_lock.holder import Holder
 from wheel_lock.observe import ContextStats, HeldLock, LostEvent
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
@@ -42,6 +43,7 @@ __all__ = [
     "ContextStats",
     "HashedWheelTimer",
     "HeldLock",
+    "Holder",
     "InvalidHandoff",
     "Lock",
     "LockAlreadyHeld",
