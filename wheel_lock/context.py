@@ -6,7 +6,7 @@ import atexit
 import os
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 from redis.exceptions import LockError
 
@@ -29,6 +29,25 @@ from wheel_lock.sync.factory import ThreadLocks
 from wheel_lock.sync.lock import Lock
 
 _EXIT_TIMEOUT_S = 0.8  # a process that holds locks ends within a second
+
+
+class ContextSettings(TypedDict, total=False):
+    """The parameters of :class:`LockContext` except its client."""
+
+    timer: HashedWheelTimer | None
+    batch_size: int
+    response_timeout: float
+    connect_timeout: float
+    close_timeout: float
+    release_on_close: bool
+    fallback_interval: float
+    max_held: int | None
+    max_waiting: int | None
+    min_replicas: int
+    replica_timeout: float
+    declare_keys: bool
+    track_acquisitions: bool
+    renewal_slack: float
 
 
 class LockContext(ThreadLocks, ThreadContext):
@@ -115,7 +134,9 @@ class LockContext(ThreadLocks, ThreadContext):
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
 
     @classmethod
-    def from_url(cls, url: str, *, client_options: dict[str, Any] | None = None, **options: Any) -> LockContext:
+    def from_url(
+        cls, url: str, *, client_options: dict[str, Any] | None = None, **options: Unpack[ContextSettings]
+    ) -> LockContext:
         """Return a context for the server at ``url``.
 
         Args:
