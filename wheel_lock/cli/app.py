@@ -32,8 +32,8 @@ app: typer.Typer = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in COMMANDS:
-    app.command()(command)
+for _command in COMMANDS:
+    app.command()(_command)
 
 
 def run_command(argv: Sequence[str] | None) -> int:
