@@ -9,7 +9,7 @@ WORKERS := 6
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/pycache $(BIN)/python -m pytest
 
 # Without its notice about the future of MkDocs. The build fetches nothing.
-MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz lint docs docs-serve package audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-redis
@@ -32,8 +32,8 @@ lint: setup-dev ## ruff check, ruff format --check, mypy --strict, and what a us
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/basedpyright tests/typing_/public_calls.py
-	$(BIN)/basedpyright --verifytypes wheel_lock --ignoreexternal
+	$(BIN)/basedpyright --pythonpath $(BIN)/python tests/typing_/public_calls.py
+	PYTHONPATH=$(CURDIR) $(BIN)/basedpyright --pythonpath $(BIN)/python --verifytypes wheel_lock --ignoreexternal
 
 docs: setup-dev ## build the site into build/site; a dead link or a page outside the navigation is an error
 	$(MKDOCS) build --strict $(ARGS)
