@@ -8,6 +8,9 @@ WORKERS := 6
 # The tests start hundreds of programs. Each would compile the package anew where no bytecode is kept.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/pycache $(BIN)/python -m pytest
 
+# It takes the packages of the first python3 in the PATH, and this one from the folder of the checkout.
+PYRIGHT = PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=$(CURDIR) $(BIN)/basedpyright
+
 # Without its notice about the future of MkDocs. The build fetches nothing.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
@@ -32,8 +35,8 @@ lint: setup-dev ## ruff check, ruff format --check, mypy --strict, and what a us
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/basedpyright --pythonpath $(BIN)/python tests/typing_/public_calls.py
-	PYTHONPATH=$(CURDIR) $(BIN)/basedpyright --pythonpath $(BIN)/python --verifytypes wheel_lock --ignoreexternal
+	$(PYRIGHT) tests/typing_/public_calls.py
+	$(PYRIGHT) --verifytypes wheel_lock --ignoreexternal
 
 docs: setup-dev ## build the site into build/site; a dead link or a page outside the navigation is an error
 	$(MKDOCS) build --strict $(ARGS)
