@@ -13,7 +13,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512

@@ -22,7 +22,7 @@ from wheel_lock.observe.events import LostEvent
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 
 class Lock(TaskSide, BaseLock):

@@ -28,15 +28,15 @@ COMMANDS: tuple[Callable[..., None], ...] = (run, ls, inspect, watch, release, d
 # typer does not export the base class of its usage errors, and its module depends on the version.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="wheel-lock",
     help="Very many Redis locks, every one of them kept alive from one thread.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in COMMANDS:
-    app.command()(command)
+for _command in COMMANDS:
+    app.command()(_command)
 
 
 def run_command(argv: Sequence[str] | None) -> int:

@@ -19,6 +19,7 @@ from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Shutdown
 from wheel_lock.engine.state import EngineState, Launch
 from wheel_lock.engine.topology import AnyConnector, router_for
+from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.engine.waiting.waiter import Waiter
@@ -43,6 +44,9 @@ class Engine(EngineState):
         options, timer, launch: As for :class:`EngineState`.
     """
 
+    router: SingleRouter
+    wait_queues: WaitQueueRegistry
+
     def __init__(
         self,
         connector: AnyConnector,
@@ -57,7 +61,7 @@ class Engine(EngineState):
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
         self.leases.on_ended = self._shutdown.on_lease_ended
-        self.stable = self.router.stable
+        self.stable: bool = self.router.stable
         timer.attach(self)
         ENGINES.add(self)
 

@@ -34,10 +34,10 @@ class HeldLeases:
 
     def __init__(self, state: EngineState, report_lost: Callable[[Sequence[Lease]], object]) -> None:
         self.state = state
-        self.timer = state.timer
+        self.timer: HashedWheelTimer = state.timer
         self.report_lost = report_lost
         self.held: dict[Lease, None] = {}
-        self.acquiring = 0
+        self.acquiring: int = 0
 
     def forget(self) -> None:
         """Drop all leases without reporting them."""
@@ -106,11 +106,11 @@ class EngineState:
         self.options = options
         self.timer = timer
         self.launch = launch
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self.closed = False
         self.deaths = 0
         self.exiting = False
-        self.interrupted = False
+        self.interrupted: bool = False
         self.name_tokens()
 
     def name_tokens(self) -> None:

@@ -85,7 +85,7 @@ class BaseLock(Side):
         self._lock_type = lock_type
         self._options = options
         self._on_lost = on_lost
-        self.name = name
+        self.name: str | bytes = name
 
     def _caller(self) -> Owner:
         """Return the owner that stands for the calling thread or task."""

@@ -23,7 +23,7 @@ from wheel_lock.protocol.keys import SLOTS
 from wheel_lock.protocol.resp import MalformedReply, error_text
 from wheel_lock.runtime.notifier import NOTIFIER
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 MOST_NODES = 1000  # masters, and as many replicas; the cluster specification recommends no more nodes in all
 

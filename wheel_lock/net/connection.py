@@ -89,7 +89,11 @@ class BareCommand:
 
     def _ignore(self, *_: object) -> None: ...
 
-    unsent = on_reply = on_connection_lost = on_unavailable = crashed = _ignore
+    unsent: Callable[..., None] = _ignore
+    on_reply: Callable[..., None] = _ignore
+    on_connection_lost: Callable[..., None] = _ignore
+    on_unavailable: Callable[..., None] = _ignore
+    crashed: Callable[..., None] = _ignore
 
 
 class PipelinedConnection:
@@ -143,7 +147,7 @@ class PipelinedConnection:
         self._flush_wanted = False
         self._writing = False
         self.when_room: Callable[[], object] | None = None
-        self.open = True
+        self.open: bool = True
         timer.watch(self._sock, selectors.EVENT_READ, self._ready, domain)
 
     @property

@@ -133,6 +133,9 @@ class RedisPyConnection:
         self._connection = [connection]  # emptied by the thread that closes it
         self.sock = sock
         self.server = server
+        self.capability: int
+        self.keyed: bool
+        self.missing_rights: frozenset[str]
         self.capability, self.keyed, self.missing_rights = capabilities
 
     def close(self) -> None:

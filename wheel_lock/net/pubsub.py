@@ -22,7 +22,7 @@ from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _PING_EVERY_S = 2.0  # a half-open connection is noticed after two of these
 _CHANNELS_A_COMMAND = 500

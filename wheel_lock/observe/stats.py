@@ -46,8 +46,8 @@ class Histogram:
 
     def __init__(self) -> None:
         self._counts = [0] * (len(_BOUNDS) + 1)
-        self.total = 0
-        self.most = 0.0
+        self.total: int = 0
+        self.most: float = 0.0
 
     def add(self, duration_s: float, times: int = 1) -> None:
         """Count ``times`` events of ``duration_s`` seconds. O(log n) in the number of buckets."""

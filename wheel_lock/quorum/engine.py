@@ -67,10 +67,10 @@ class QuorumEngine(EngineState):
     ) -> None:
         super().__init__(options, timer, start_helper_thread)
         per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
-        self.engines = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
-        self.quorum = len(self.engines) // 2 + 1
+        self.engines: list[NodeEngine] = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
+        self.quorum: int = len(self.engines) // 2 + 1
         self.waiters: set[QuorumWaiter] = set()
-        self.longest_s = longest_s
+        self.longest_s: float = longest_s
         self.leases: QuorumLeases = QuorumLeases(self, LossReporter(timer).report)
         self._node_timeout_s = node_timeout_s
         self._groups: dict[float, QuorumGroup] = {}
@@ -327,7 +327,7 @@ class QuorumEngine(EngineState):
 
     def _stop(self) -> None:
         if not self.closed:
-            self.closed = True
+            self.closed: bool = True
             self._end_waiters(ContextClosed("The timer has been stopped"))
             self.leases.mark_lost(list(self.leases.held), LossReason.CONTEXT_CLOSED)
 

@@ -44,7 +44,7 @@ class RenewalRetries(BatchOwner):
     def _reset(self) -> None:
         if self.replication is not None:
             self.replication.begin_anew()
-        self.overdue = Overdue()
+        self.overdue: Overdue = Overdue()
         self._in_flight = 0
         self._drained_in_flight = 0  # the number of these that are about overdue leases
         self._silent: set[Batch] = set()  # batches that were not answered within their time limit
@@ -60,7 +60,7 @@ class RenewalRetries(BatchOwner):
         self._watch: Alarm | None = None
         self.verification: Verification | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
-        self.outage = Outage(self.table, self, lambda: self.well)
+        self.outage: Outage = Outage(self.table, self, lambda: self.well)
         self._joint = JointTicks(self.timer)
 
     @property

@@ -42,8 +42,9 @@ _PAUSE_S = 0.05  # before a call that a node could not carry out is sent again
 class ClusterRouter(SingleRouter):
     """The router of a cluster."""
 
-    stable = False
-    known = False  # until a node has sent its slot map
+    stable: bool = False
+    shards: list[Renewer]
+    known: bool = False  # until a node has sent its slot map
 
     def __init__(self, leases: LeaseTable, connector: ClusterConnector) -> None:
         self._connector = connector

@@ -12,6 +12,7 @@ from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node
 from wheel_lock.net.pubsub import PubSub
 from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.runtime.timer import HashedWheelTimer
 
 
 class SingleRouter(Router):
@@ -29,16 +30,16 @@ class SingleRouter(Router):
         listeners: All connections for pub/sub.
     """
 
-    stable = True
-    known = True
+    stable: bool = True
+    known: bool = True
 
     def __init__(self, leases: LeaseTable, connector: Connector) -> None:
         self.leases = leases
-        self.timer = leases.timer
-        self.renewer = Renewer(leases, self, connector)
+        self.timer: HashedWheelTimer = leases.timer
+        self.renewer: Renewer = Renewer(leases, self, connector)
         self.shards: list[Renewer] = [self.renewer]
-        self.wakeups = self._new_wakeups()
-        self.listeners = [self.wakeups]
+        self.wakeups: PubSub = self._new_wakeups()
+        self.listeners: list[PubSub] = [self.wakeups]
 
     def _new_wakeups(self) -> PubSub:
         return self.listen_to(self.renewer.node.connector.listener())
