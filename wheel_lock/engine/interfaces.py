@@ -32,10 +32,12 @@ class Shard(FailureDomain, Protocol):
     Attributes:
         node: The node.
         acquiring_node: The node on its connection for acquires: another connection where replicas confirm grants.
+        confirmed_at: When a grant or a renewal was last confirmed, in seconds of the timer's clock; minus infinity if never.
     """
 
     node: Node
     acquiring_node: Node
+    confirmed_at: float
 
     @property
     def replication(self) -> GrantBarrier | None: ...

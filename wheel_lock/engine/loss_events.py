@@ -7,6 +7,7 @@ after the other; callbacks of tasks are posted to their event loops by a second 
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from functools import partial
 from wheel_lock.errors import LossReason, counted, quoted
 from wheel_lock.lease import Event, Lease
 from wheel_lock.observe.events import LostEvent
+from wheel_lock.observe.stats import Counters
 from wheel_lock.runtime.notifier import NOTIFIER, Notifier
 from wheel_lock.runtime.slow_calls import SlowCalls
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -45,10 +47,12 @@ class LossReporter:
 
     Args:
         timer: The timer of the context; slow callbacks are watched on its wheel.
+        counters: Count the run times of the callbacks of threads.
     """
 
-    def __init__(self, timer: HashedWheelTimer) -> None:
+    def __init__(self, timer: HashedWheelTimer, counters: Counters) -> None:
         self._timer = timer
+        self._counters = counters
         self._in_loops, self._in_threads = Notifier(), Notifier()
         # The first is never slow, but its SlowCalls tries again if the system has had no thread for it.
         self._slow = {notifier: SlowCalls(timer, notifier) for notifier in (self._in_loops, self._in_threads)}
@@ -63,16 +67,20 @@ class LossReporter:
                 called[self._in_loops if isinstance(lease.on_lost, LoopCallback) else self._in_threads].append(lease)
         for notifier, leases in called.items():
             if leases:
-                notifier.post(_call_back, notifier, leases, at)
+                notifier.post(_call_back, notifier, leases, at, self._counters if notifier is self._in_threads else None)
                 self._slow[notifier].look_later()
 
 
-def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float) -> None:
+def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float, counters: Counters | None) -> None:
+    """Call the callbacks, and count their times. (``counters`` is None for those that only post to an event loop.)"""
     for lease in leases:
         assert lease.loss is not None
         assert lease.on_lost is not None
         event = LostEvent(lease.name, lease.loss, at, lease.deadline, lease.renewals, lease.fence)
+        began = time.monotonic()
         notifier.run(lease.on_lost, event)
+        if counters is not None:
+            counters.callback.add(time.monotonic() - began)
 
 
 def _log(leases: Sequence[Lease]) -> None:

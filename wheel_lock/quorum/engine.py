@@ -71,7 +71,7 @@ class QuorumEngine(EngineState):
         self.quorum = len(self.engines) // 2 + 1
         self.waiters: set[QuorumWaiter] = set()
         self.longest_s = longest_s
-        self.leases: QuorumLeases = QuorumLeases(self, LossReporter(timer).report)
+        self.leases: QuorumLeases = QuorumLeases(self, LossReporter(timer, self.counters).report)
         self._node_timeout_s = node_timeout_s
         self._groups: dict[float, QuorumGroup] = {}
         timer.attach(self)
@@ -127,9 +127,11 @@ class QuorumEngine(EngineState):
 
     # -- a lease begins, and is kept ---------------------------------------------------------------------------------
 
-    def grant(self, lease: QuorumLease) -> None:
-        """Make a lease held that a majority has granted."""
-        lease.acquired_at = min(vote.acquired_at for vote in lease.support(self.timer.clock.now()))
+    def grant(self, lease: QuorumLease, began_at: float) -> None:
+        """Make a lease held that a majority has granted; the wait for it began at ``began_at``."""
+        now = self.timer.clock.now()
+        lease.acquired_at = min(vote.acquired_at for vote in lease.support(now))
+        self.counters.acquire.add(now - began_at)
         lease.transition(Event.GRANTED)
         self.leases.held[lease] = None
         self.counters.acquired += 1
@@ -191,6 +193,7 @@ class QuorumEngine(EngineState):
             future.set_exception(error)
             return
         self.leases.end(lease, Event.RELEASE)
+        self.counters.held.add(self.timer.now - lease.acquired_at)
         tally = self._tally(partial(self._released, lease, future))
         for vote in lease.votes:
             released = tally.future()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Sequence
 from functools import partial
 
@@ -44,6 +45,7 @@ class RenewalRetries(BatchOwner):
     def _reset(self) -> None:
         if self.replication is not None:
             self.replication.begin_anew()
+        self.confirmed_at = -math.inf
         self.overdue = Overdue()
         self._in_flight = 0
         self._drained_in_flight = 0  # the number of these that are about overdue leases
@@ -115,6 +117,8 @@ class RenewalRetries(BatchOwner):
             if lease.state is HELD:
                 lease.transition(Event.OUTCOME_UNKNOWN)
         self.overdue.add(leases)
+        counters = self.table.state.counters
+        counters.overdue_most = max(counters.overdue_most, len(self.overdue))
         self._set_watch()
 
     def _set_watch(self) -> None:

@@ -374,6 +374,7 @@ class Waiter(WheelEntry):
         self._end()
         self._request = None  # it refers to this waiter, and the cycle would be left to the garbage collector
         self.leases = leases
+        self.table.state.counters.acquire.add(max(self.table.granted_at - self.began_at, 0.0))
         self.future.set_result(leases)
 
     def refuse(self) -> None:
