@@ -23,7 +23,7 @@ import redis
 from tests.support.redis_server import RedisServer
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.cli.measure import read
-from wheel_lock.cli.watch import StatusLine
+from wheel_lock.cli.output import StatusLine
 
 TARGET = 1.5  # times what a plain lock costs
 THREADS = 32

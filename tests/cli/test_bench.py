@@ -20,9 +20,10 @@ from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import Nodes
-from wheel_lock.cli import bench, main
-from wheel_lock.cli.bench import Bench
-from wheel_lock.cli.figures import Figures, rows, verdict
+from wheel_lock.cli import main
+from wheel_lock.cli.benchmark import bench
+from wheel_lock.cli.benchmark.bench import Bench
+from wheel_lock.cli.benchmark.figures import Figures, rows, verdict
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills, running
 from tests.support.waiting import eventually
 from wheel_lock.cli import main
-from wheel_lock.cli.run import Plan, Run, conduct
-from wheel_lock.cli.watch import QuietWatch
+from wheel_lock.cli.demo.run import Plan, Run, conduct
+from wheel_lock.cli.demo.watch import QuietWatch
 
 pytestmark = pytest.mark.slow
 

@@ -14,6 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
 from wheel_lock.net.clients import client_at
 from wheel_lock.net.tls_mismatch import disagreement
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
@@ -25,12 +26,18 @@ TIME_LIMITS = {"socket_connect_timeout": 3.0, "socket_timeout": 5.0}
 _SCHEME = re.compile(r"(https?|rediss?|unix)://")
 
 
-class BadUrl(ValueError):
+class BadUrl(Refusal):
     """The URL is not that of a server."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, USAGE)
 
-class ServerTrouble(Exception):
-    """The server cannot be reached, or refuses the connection."""
+
+class ServerTrouble(Refusal):
+    """The server cannot be reached, or refuses the connection or a command."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, SERVER_TROUBLE)
 
 
 def redacted(url: str) -> str:

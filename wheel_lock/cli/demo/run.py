@@ -19,8 +19,8 @@ import redis
 
 from wheel_lock import ContextStats, Lock, LockContext, WheelLockError
 from wheel_lock.cli import server
+from wheel_lock.cli.demo.outcome import Outcome
 from wheel_lock.cli.measure import Reading, finite, per, read, resident_bytes
-from wheel_lock.cli.outcome import Outcome
 from wheel_lock.observe.stats import Histogram
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LockServerError, WheelLockError
 from wheel_lock.cli import server
-from wheel_lock.cli.figures import TTL_S, Figures, Held
+from wheel_lock.cli.benchmark.figures import TTL_S, Figures, Held
 from wheel_lock.cli.measure import Reading, per
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.cli.target import FAILURES, Target
