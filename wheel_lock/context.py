@@ -18,6 +18,7 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost, checked_callback
 from wheel_lock.locks.bulk import Name
 from wheel_lock.net.clients import AnyClient, client_at, connector_for
+from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
 from wheel_lock.quorum.context import QuorumContext, QuorumOptions
 from wheel_lock.runtime.interruptions import uninterrupted_start
@@ -61,6 +62,8 @@ class LockContext(ThreadLocks, ThreadContext):
         renewal_slack: The share of its interval, 0 to 0.5, by which a renewal may come early to join others that are due
             at the same server: fewer calls, for more renewals by at most that share. With 0 none comes early; a lock that
             is alone never is.
+        label: What metrics, dumps and log records call this context, 1 to 64 printable characters; by default the address
+            of its server. Contexts with one label share their metrics.
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
@@ -94,6 +97,7 @@ class LockContext(ThreadLocks, ThreadContext):
         declare_keys: bool = False,
         track_acquisitions: bool = False,
         renewal_slack: float = 1 / 32,
+        label: str | None = None,
     ) -> None:
         options = ContextOptions(
             batch_size=batch_size,
@@ -109,10 +113,12 @@ class LockContext(ThreadLocks, ThreadContext):
             declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
             renewal_slack=renewal_slack,
+            label=label,
         )
         self._connector = connector_for(client)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
+        CONTEXTS.add(self._engine)
 
     @classmethod
     def from_url(cls, url: str, *, client_options: dict[str, Any] | None = None, **options: Any) -> LockContext:

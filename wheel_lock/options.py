@@ -15,6 +15,7 @@ logger = logging.getLogger("wheel_lock")
 
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512
+MAX_LABEL_CHARACTERS = 64
 RESERVED = "wheel_lock:"  # prefix of companion keys: a lock with such a name could overwrite one of another lock
 _RESERVED = RESERVED.encode()
 MAX_COUNT = 2**53 - 1  # the largest number that a Lua script represents exactly
@@ -331,6 +332,13 @@ def _cached_options(
     )
 
 
+def context_label(label: object) -> str:
+    """Return the label of a context. Raises ValueError unless it is a str of 1 to 64 printable characters."""
+    if not isinstance(label, str) or not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not label.isprintable():
+        raise ValueError(f"label must have 1 to {MAX_LABEL_CHARACTERS} printable characters, not {_shown(label)}")
+    return label
+
+
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
     """The settings of a context.
@@ -353,6 +361,7 @@ class ContextOptions:
             other calls are detected in any case.
         track_acquisitions: True to keep the call site of each acquisition for the warning about an abandoned lock.
         renewal_slack: The share of its interval by which a renewal may come early to join others that are due.
+        label: What metrics, dumps and log records call the context; None for the address of its server.
     """
 
     batch_size: int = 500
@@ -371,6 +380,7 @@ class ContextOptions:
     declare_keys: bool = False
     track_acquisitions: bool = False
     renewal_slack: float = 1 / 32
+    label: str | None = None
 
     def __post_init__(self) -> None:
         # A script call blocks the server until it ends: 5,000 leases take about 5 ms.
@@ -391,6 +401,8 @@ class ContextOptions:
         ):
             self._take(f"{what}_s", seconds(what, getattr(self, f"{what}_s"), above=0.0))
         self._take("renewal_slack", share("renewal_slack", self.renewal_slack, most=MAX_SLACK))
+        if self.label is not None:
+            context_label(self.label)
         if self.backoff_first_s > self.backoff_max_s:
             raise ValueError(
                 f"backoff_first must not exceed backoff_max of {self.backoff_max_s:g} s, not {self.backoff_first_s!r}"

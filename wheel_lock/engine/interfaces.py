@@ -10,7 +10,7 @@ from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Group, Lease
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.node import Node
-from wheel_lock.observe import ContextStats, HeldLock
+from wheel_lock.observe import ContextStats, Health, HeldLock, NodeHealth
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -32,7 +32,7 @@ class Shard(FailureDomain, Protocol):
     Attributes:
         node: The node.
         acquiring_node: The node on its connection for acquires: another connection where replicas confirm grants.
-        confirmed_at: When a grant or a renewal was last confirmed, in seconds of the timer's clock; minus infinity if never.
+        confirmed_at: When a grant or a renewal was last confirmed, in seconds of the timer's clock; -inf if never.
     """
 
     node: Node
@@ -212,6 +212,12 @@ class LockEngine(Protocol):
     ) -> Wait: ...
     def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None: ...
     def stats(self) -> ContextStats: ...
+    @property
+    def label(self) -> str: ...
+    def node_health(self) -> list[NodeHealth]: ...
+    def waits(self) -> list[tuple[str | bytes, int, float]]: ...
+    def overdue_leases(self) -> Collection[Lease]: ...
+    def health(self) -> Health: ...
     def held_locks(self) -> list[HeldLock]: ...
 
     # On the timer's thread

@@ -67,7 +67,9 @@ class LossReporter:
                 called[self._in_loops if isinstance(lease.on_lost, LoopCallback) else self._in_threads].append(lease)
         for notifier, leases in called.items():
             if leases:
-                notifier.post(_call_back, notifier, leases, at, self._counters if notifier is self._in_threads else None)
+                notifier.post(
+                    _call_back, notifier, leases, at, self._counters if notifier is self._in_threads else None
+                )
                 self._slow[notifier].look_later()
 
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.locks.callers import Side
-from wheel_lock.observe import ContextStats, HeldLock
+from wheel_lock.observe import ContextStats, Health, HeldLock
 from wheel_lock.options import seconds
 from wheel_lock.runtime.timer import HashedWheelTimer
 
@@ -23,6 +23,15 @@ class BaseContext(Side):
     def held(self) -> list[HeldLock]:
         """Return the locks that are held now, in order of acquisition. O(n)."""
         return self._engine.held_locks()
+
+    def health(self) -> Health:
+        """Return whether locks can be acquired and are kept alive, for readiness probes. Does not wait.
+
+        No server is asked: the report says what the connections, the renewals and the timer's thread have shown so far. If
+        there is no connection to a node, the attempt to make one begins, so that a later call has more to say; a context
+        that has not been used yet is ``ok``, and not connected.
+        """
+        return self._engine.health()
 
     @property
     def timer(self) -> HashedWheelTimer:

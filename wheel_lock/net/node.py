@@ -104,6 +104,7 @@ class Node:
         capability: The capability level of that server.
         missing_rights: The commands of scripts that the user may not call there.
         last_error: Why there is no connection; None while there is one.
+        unreachable: True if the latest attempt to connect has failed.
         when_replied: Called once, after the next replies have been handled, if not None.
     """
 
@@ -150,6 +151,7 @@ class Node:
         self.capability = PLAIN
         self.missing_rights: frozenset[str] = frozenset()
         self.last_error: Exception | None = None
+        self.unreachable = False
 
     def _set_mode(self, single_key: bool) -> None:
         self.single_key_mode = single_key
@@ -334,6 +336,7 @@ class Node:
         self._most = MOST_UNANSWERED
         self._heard = False
         self.last_error = None
+        self.unreachable = False
         self._counters.connects += 1
         self.server = connection.server
         self.capability = connection.capability
@@ -353,6 +356,7 @@ class Node:
             return
         self._connecting = False
         self.last_error = error
+        self.unreachable = True
         self.observer.trouble(self)
         NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error_text(error))
         if self._pipeline is None and is_fatal(error):

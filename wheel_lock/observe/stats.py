@@ -165,11 +165,22 @@ class Counters:
 
     def merge(self, other: Counters) -> None:
         """Add the counts of ``other``; of extremes the more extreme one stays."""
-        for name in ("acquired", "released", "renewed", "unknown", "batches", "connects"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.merge_renewals(other)
+        self.acquired += other.acquired
+        self.released += other.released
         self.lost.update(other.lost.copy())
-        for histogram in ("lag", "slack", "acquire", "held", "callback"):
-            getattr(self, histogram).merge(getattr(other, histogram))
+        self.acquire.merge(other.acquire)
+        self.held.merge(other.held)
+        self.callback.merge(other.callback)
+
+    def merge_renewals(self, other: Counters) -> None:
+        """Add the counts of ``other`` that concern renewals and connections, which the nodes of a quorum count."""
+        self.renewed += other.renewed
+        self.unknown += other.unknown
+        self.batches += other.batches
+        self.connects += other.connects
+        self.lag.merge(other.lag)
+        self.slack.merge(other.slack)
         self.slack_min_s = min(self.slack_min_s, other.slack_min_s)
         self.overdue_most = max(self.overdue_most, other.overdue_most)
 

@@ -14,6 +14,7 @@ from wheel_lock.locks.context import BaseContext
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.observe import ContextStats
+from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.options import ContextOptions, LockOptions, LockTerms, OwnedTerms, lock_name, lock_options, seconds
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.locks import QuorumLock, QuorumReentrantLock, QuorumTaskLock, QuorumTaskReentrantLock
@@ -55,6 +56,7 @@ class QuorumOptions(TypedDict, total=False):
     declare_keys: bool
     track_acquisitions: bool
     renewal_slack: float
+    label: str | None
 
 
 def _options(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOptions:
@@ -97,7 +99,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             long as a restarted one: safe also for a process that starts after a master's restart, but masters that have
             just been set up grant nothing until then.
         timer, batch_size, response_timeout, connect_timeout, close_timeout, release_on_close, max_held, max_waiting,
-            declare_keys, track_acquisitions, renewal_slack: As for :class:`wheel_lock.LockContext`.
+            declare_keys, track_acquisitions, renewal_slack, label: As for :class:`wheel_lock.LockContext`.
 
     Raises:
         TypeError: A client is not that of a single server over a socket.
@@ -122,6 +124,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         declare_keys: bool = False,
         track_acquisitions: bool = False,
         renewal_slack: float = 1 / 32,
+        label: str | None = None,
     ) -> None:
         clients = list(clients)
         if len(clients) < LEAST_NODES:
@@ -143,6 +146,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
             renewal_slack=renewal_slack,
+            label=label,
         )
         self._engine = QuorumEngine(
             clients,
@@ -152,6 +156,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             seconds("longest_timeout", longest_timeout),
             bool(trust_new_nodes),
         )
+        CONTEXTS.add(self._engine)
 
     def lock(
         self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[LockTerms]

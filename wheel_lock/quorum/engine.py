@@ -19,6 +19,8 @@ from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReas
 from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.clients import AnyClient
+from wheel_lock.observe.contexts import Reading
+from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -68,7 +70,7 @@ class QuorumEngine(EngineState):
         super().__init__(options, timer, start_helper_thread)
         per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
         self.engines = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
-        self.quorum = len(self.engines) // 2 + 1
+        self.quorum = self.nodes_needed = len(self.engines) // 2 + 1
         self.waiters: set[QuorumWaiter] = set()
         self.longest_s = longest_s
         self.leases: QuorumLeases = QuorumLeases(self, LossReporter(timer, self.counters).report)
@@ -300,6 +302,31 @@ class QuorumEngine(EngineState):
             renewal_lag_max_s=max(node.renewal_lag_max_s for node in nodes),
             renewal_slack_min_s=min(node.renewal_slack_min_s for node in nodes),
         )
+
+    @property
+    def label(self) -> str:
+        return self.options.label or ",".join(engine.connector.describe() for engine in self.engines)
+
+    def node_health(self) -> list[NodeHealth]:
+        return [node for engine in self.engines for node in engine.node_health()]
+
+    def waits(self) -> list[tuple[str | bytes, int, float]]:
+        return [(waiter.name, 1, waiter.began_at) for waiter in self.waiters.copy()]
+
+    def connect_nodes(self) -> None:
+        for engine in self.engines:
+            engine.connect_nodes()
+
+    def overdue_most(self) -> int:
+        return max(engine.overdue_most() for engine in self.engines)
+
+    def read_into(self, reading: Reading) -> None:
+        super().read_into(reading)
+        for engine in self.engines:
+            reading.counters.merge_renewals(engine.counters)
+            if not self.over:
+                for node in engine.node_health():
+                    reading.add_node(node, engine.counters)
 
     # -- the end, and failures ---------------------------------------------------------------------------------------
 

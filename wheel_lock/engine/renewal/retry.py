@@ -21,7 +21,9 @@ from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import HELD, OVERDUE, Event, Lease, local_deadline
 from wheel_lock.net.node import Node
+from wheel_lock.observe.health import LATE_S, NodeHealth
 from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.protocol.scripts import Script
 from wheel_lock.protocol.server_errors import NOT_NOW
 from wheel_lock.runtime.alarm import Alarm
@@ -86,6 +88,19 @@ class RenewalRetries(BatchOwner):
     def nodes(self) -> list[Node]:
         """The node, once for each of its connections."""
         return [self.node] if self.replication is None else [self.node, self.replication.node]
+
+    def health(self, now: float) -> NodeHealth:
+        """Return the health of the node at ``now``, in seconds of the timer's clock. From any thread."""
+        node, since, trouble = self.node, self.outage.since, None
+        ready, connected, error = node.ready, node.connected, node.last_error
+        if connected and not ready:
+            trouble = "it does not answer"
+        elif error is not None and (node.unreachable or self.is_needed(node)):
+            trouble = f"not connected: {error_text(error, LONG_TEXT)}"
+        elif since is not None and now - since > LATE_S and self.table.held:
+            trouble = f"it has not confirmed all renewals for {now - since:.1f} s"
+        age_s = None if self.confirmed_at == -math.inf else max(now - self.confirmed_at, 0.0)
+        return NodeHealth(node.connector.describe(), ready, len(self.overdue), age_s, trouble)
 
     @property
     def idle(self) -> bool:

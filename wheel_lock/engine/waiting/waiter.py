@@ -45,6 +45,10 @@ class QueueOfWaiters(Protocol):
 class FirstWaiter(Protocol):
     """The maker of the first try of a name: a ``Waiter``, or a ``FirstTry``, which becomes one."""
 
+    @property
+    def name(self) -> str | bytes | None: ...
+    @property
+    def began_at(self) -> float | None: ...
     def as_waiter(self) -> Waiter: ...
 
 
@@ -149,6 +153,11 @@ class Waiter(WheelEntry):
         """Wait for the lock with this key from now on."""
         self.key = key
         self.queue_key = self.lock_type.queue_key(key)
+
+    @property
+    def name(self) -> str | bytes:
+        """The lock's name as the caller gave it; the first of several that are acquired together."""
+        return self._template[0].name
 
     @property
     def _polls(self) -> bool:
