@@ -8,7 +8,7 @@ import logging
 import weakref
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, run
 from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
@@ -33,6 +33,9 @@ class Lock(TaskSide, BaseLock):
     """
 
     __slots__ = ("_blocks", "_cancel_on_lost")
+
+    _leave_releases: ClassVar[bool] = True
+    """Whether the end of a block releases by itself, and not by ``release()``."""
 
     def __init__(self, *arguments: Any, cancel_on_lost: bool = False) -> None:
         super().__init__(*arguments)

@@ -188,6 +188,7 @@ class LockEngine(Protocol):
     exiting: bool
     interrupted: bool
     stable: bool
+    spans: Any
 
     @property
     def held(self) -> Collection[Lease]: ...

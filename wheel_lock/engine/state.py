@@ -98,6 +98,7 @@ class EngineState:
         exiting: True if the interpreter is about to end.
         interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
         leases: The held leases. Set once, by the engine.
+        spans: Makes the spans of acquires and releases; None without a tracer.
         nodes_needed: How many of the nodes must work: the majority of a quorum; None for all.
     """
 
@@ -114,6 +115,7 @@ class EngineState:
         self.deaths = 0
         self.exiting = False
         self.interrupted = False
+        self.spans: Any = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a context, and what it has made, cannot be pickled: each process makes its own")
