@@ -18,6 +18,7 @@ from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost, checked_callback
 from wheel_lock.observe.events import LostEvent
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
@@ -187,4 +188,5 @@ def _call_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost,
 
 
 def _log_closed(name: str | bytes) -> None:
-    logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(name))
+    fields = log_fields("loop_closed", names=[name])
+    logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(name), extra=fields)

@@ -15,8 +15,9 @@ from wheel_lock import __version__
 from wheel_lock.cli.arguments import INTERRUPTED, USAGE, Refusal
 from wheel_lock.cli.benchmark.command import bench
 from wheel_lock.cli.demo.command import demo, hold
+from wheel_lock.cli.top.command import top
 
-COMMANDS: tuple[Callable[..., None], ...] = (demo, hold, bench)
+COMMANDS: tuple[Callable[..., None], ...] = (demo, hold, bench, top)
 
 # typer does not export the base class of its usage errors, and its module depends on the version.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]

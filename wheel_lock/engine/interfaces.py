@@ -11,6 +11,7 @@ from wheel_lock.lease import Group, Lease
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.node import Node
 from wheel_lock.observe import ContextStats, Health, HeldLock, NodeHealth
+from wheel_lock.observe.contexts import Reading
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -174,6 +175,14 @@ class Wait(Protocol):
     def give_up(self) -> None: ...
 
 
+class DebugSocket(Protocol):
+    """The socket at which a context is shown; implemented by ``locks.debug_socket.DebugServer``."""
+
+    path: str
+
+    def close(self) -> None: ...
+
+
 class LockEngine(Protocol):
     """An engine as lock objects and contexts see it; implemented by ``Engine`` and ``QuorumEngine``.
 
@@ -189,6 +198,7 @@ class LockEngine(Protocol):
     interrupted: bool
     stable: bool
     spans: Any
+    debug_socket: DebugSocket | None
 
     @property
     def held(self) -> Collection[Lease]: ...
@@ -217,6 +227,7 @@ class LockEngine(Protocol):
     def label(self) -> str: ...
     def node_health(self) -> list[NodeHealth]: ...
     def waits(self) -> list[tuple[str | bytes, int, float]]: ...
+    def read_into(self, reading: Reading) -> None: ...
     def overdue_leases(self) -> Collection[Lease]: ...
     def health(self) -> Health: ...
     def held_locks(self) -> list[HeldLock]: ...

@@ -98,6 +98,7 @@ class EngineState:
         exiting: True if the interpreter is about to end.
         interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
         leases: The held leases. Set once, by the engine.
+        debug_socket: The socket at which the context is shown, or None.
         spans: Makes the spans of acquires and releases; None without a tracer.
         nodes_needed: How many of the nodes must work: the majority of a quorum; None for all.
     """
@@ -116,6 +117,7 @@ class EngineState:
         self.exiting = False
         self.interrupted = False
         self.spans: Any = None
+        self.debug_socket: Any = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a context, and what it has made, cannot be pickled: each process makes its own")
@@ -189,13 +191,10 @@ class EngineState:
         return [held_lock(lease, now, lease in overdue) for lease in self.leases.held.copy() if lease.is_valid(now)]
 
     def held_names(self, most: int) -> list[HeldName]:
-        """Return the ``most`` valid leases that have been held for the longest time. From any thread. O(n)."""
-        now = self.timer.clock.now()
-        valid = (lease for lease in self.leases.held.copy() if lease.is_valid(now))
-        return [
-            HeldName(text_of(lease.name), now - lease.acquired_at, lease.deadline - now)
-            for lease in itertools.islice(valid, most)
-        ]
+        """Return those of the ``most`` leases that have been held for the longest time which are valid. From any thread."""
+        now, first = self.timer.clock.now(), list(itertools.islice(self.leases.held, most))
+        valid = [lease for lease in first if lease.is_valid(now)]
+        return [HeldName(text_of(lease.name), now - lease.acquired_at, lease.deadline - now) for lease in valid]
 
     # -- what is seen of it ------------------------------------------------------------------------------------------
 

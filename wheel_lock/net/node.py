@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from wheel_lock.net.capabilities import PLAIN
 from wheel_lock.net.connection import NodeRequest, PipelinedConnection
 from wheel_lock.net.connector import Connection, Connector, Server, as_failure, is_fatal, sanitize
 from wheel_lock.net.request_queue import Parking
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import error_text
@@ -173,8 +175,13 @@ class Node:
             return False
         if not self.single_key_mode:
             self._set_mode(True)
-            NOTIFIER.post(logger.info, "%s wants keys to be declared: %s", self.connector.describe(), error_text(error))
+            self._log(logger.info, "keys_required", "%s wants keys to be declared: %s", error)
         return True
+
+    def _log(self, log: Callable[..., object], event: str, text: str, error: Exception) -> None:
+        """Log ``text``, in which the node and ``error`` are filled in."""
+        node, reason = self.connector.describe(), error_text(error)
+        NOTIFIER.post(partial(log, extra=log_fields(event, reason=reason, node=node)), text, node, reason)
 
     @property
     def ready(self) -> bool:
@@ -358,7 +365,7 @@ class Node:
         self.last_error = error
         self.unreachable = True
         self.observer.trouble(self)
-        NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error_text(error))
+        self._log(logger.debug, "connect_failed", "cannot connect to %s: %s", error)
         if self._pipeline is None and is_fatal(error):
             self._refuse_all(error)
         elif (pipeline := self._pipeline) is not None and self._suspected:
@@ -409,7 +416,7 @@ class Node:
         self.last_error = error
         if not self._closed:
             self.observer.trouble(self)
-            NOTIFIER.post(logger.debug, "lost the connection to %s: %s", self.connector.describe(), error_text(error))
+            self._log(logger.debug, "connection_lost", "lost the connection to %s: %s", error)
             self._set_retry()  # a pause even before the first try: a server may hang up right after each accept
 
     def close(self, error: Exception) -> None:

@@ -7,7 +7,7 @@ a node nor renews: it counts votes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -73,7 +73,7 @@ class QuorumEngine(EngineState):
         self.quorum = self.nodes_needed = len(self.engines) // 2 + 1
         self.waiters: set[QuorumWaiter] = set()
         self.longest_s = longest_s
-        self.leases: QuorumLeases = QuorumLeases(self, LossReporter(timer, self.counters).report)
+        self.leases: QuorumLeases = QuorumLeases(self, LossReporter(self).report)
         self._node_timeout_s = node_timeout_s
         self._groups: dict[float, QuorumGroup] = {}
         timer.attach(self)
@@ -312,6 +312,10 @@ class QuorumEngine(EngineState):
 
     def waits(self) -> list[tuple[str | bytes, int, float]]:
         return [(waiter.name, 1, waiter.began_at) for waiter in self.waiters.copy()]
+
+    def overdue_leases(self) -> Collection[Lease]:
+        """Return the overdue leases of all nodes, which are votes. From any thread."""
+        return {lease for engine in self.engines for lease in engine.overdue_leases()}
 
     def connect_nodes(self) -> None:
         for engine in self.engines:

@@ -21,6 +21,7 @@ from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.net.node import Node
 from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.net.request_queue import Parking
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.failures import guarded
@@ -315,7 +316,15 @@ class Waiter(WheelEntry):
         if not self._warned:
             self._warned = True
             message = "waiting for the lock %s: its key holds a %s, where this kind of lock keeps a %s"
-            NOTIFIER.post(logger.warning, message, quoted(self._template[0].name), found, self.lock_type.key_type)
+            fields = log_fields(
+                "foreign_key",
+                names=[self.name],
+                reason=f"the key holds a {found}",
+                node=self.node.connector.describe(),
+                context=self.table.state.label,
+            )
+            log = partial(logger.warning, extra=fields)
+            NOTIFIER.post(log, message, quoted(self.name), found, self.lock_type.key_type)
 
     def refused_by(self, request: Acquire) -> bool:
         """Take a refusal; return True if the waiter waits for another name from now on."""
