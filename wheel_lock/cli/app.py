@@ -15,9 +15,13 @@ from wheel_lock import __version__
 from wheel_lock.cli.arguments import INTERRUPTED, USAGE, Refusal
 from wheel_lock.cli.benchmark.command import bench
 from wheel_lock.cli.demo.command import demo, hold
+from wheel_lock.cli.doctor.command import doctor
+from wheel_lock.cli.locks.inspect import inspect
+from wheel_lock.cli.locks.ls import ls
+from wheel_lock.cli.locks.watch import watch
 from wheel_lock.cli.top.command import top
 
-COMMANDS: tuple[Callable[..., None], ...] = (demo, hold, bench, top)
+COMMANDS: tuple[Callable[..., None], ...] = (demo, hold, bench, doctor, ls, inspect, watch, top)
 
 # typer does not export the base class of its usage errors, and its module depends on the version.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]

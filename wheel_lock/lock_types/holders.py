@@ -79,24 +79,26 @@ class LockState:
         return self.kind not in ("free", "foreign", "unreadable") and bool(self.holders or self.left_out)
 
 
-def look_arguments(key: bytes, *, companions: bool = True) -> tuple[list[bytes], list[bytes]]:
+def look_arguments(key: bytes, *, companions: bool = True, most: int = MAX_HOLDERS) -> tuple[list[bytes], list[bytes]]:
     """Return the keys and the other arguments of a call of LOOK.
 
     Args:
         key: The lock's name.
-        companions: False for a user who has no right to the companion keys; fence, permits and the queue of a fair
-            lock are unknown then.
+        companions: False to look at nothing but the key itself: for many names, and for a user who has no right to the
+            companion keys. Fence, permits, listeners and the queue of a fair lock are unknown then.
+        most: The most holders to return.
     """
-    alive = queue_keys(key)[1]
-    keys = [key, fence_key(key), alive, permits_key(key)] if companions else [key]
+    limits = [b"%d" % limit for limit in (most, _MOST_BYTES, _MOST_MARKS)]
+    if not companions:
+        return [key], limits
     channels = [wake_channel(key, group) for group in (b"", b"fair:", b"read:", b"write:", b"permit:")]
-    limits = [b"%d" % limit for limit in (MAX_HOLDERS, _MOST_BYTES, _MOST_MARKS)]
-    return keys, [*limits, *channels, redisson_channel(key)]
+    alive = queue_keys(key)[1]
+    return [key, fence_key(key), alive, permits_key(key)], [*limits, *channels, redisson_channel(key)]
 
 
-def look(key: bytes, *, companions: bool = True) -> Command:
+def look(key: bytes, *, companions: bool = True, most: int = MAX_HOLDERS) -> Command:
     """Return the command that asks what the server has under ``key``; see :func:`look_arguments`."""
-    keys, others = look_arguments(key, companions=companions)
+    keys, others = look_arguments(key, companions=companions, most=most)
     return Command(LOOK, len(keys), len(keys) + len(others), b"".join(map(bulk_string, keys + others)))
 
 

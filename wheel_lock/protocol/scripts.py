@@ -197,6 +197,7 @@ LOOK_HOLDERS = _load("look_holders")
 
 LOOK = _load("look")
 
+FORCE_RELEASE = _load("force_release")
 RIGHTS = _load("rights")
 
 ALL = tuple(script for script in list(globals().values()) if isinstance(script, Script))

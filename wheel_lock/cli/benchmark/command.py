@@ -41,7 +41,7 @@ def bench(
     sentence on stderr; 2 if the command line is wrong; 130 or 143 if it was interrupted by Ctrl-C or SIGTERM.
     """
     plan = _plan(locks, timeout, seconds, prefix)
-    with closing(target.find(url)) as found:
+    with closing(target.find(url, "URL")) as found:
         progress = output.progress(quiet=as_json)
         try:
             with output.logged_to(progress), progress:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from wheel_lock import WheelLockError, __version__
-from wheel_lock.cli import output, server
+from wheel_lock.cli import output, server, target
 from wheel_lock.cli.arguments import (
     INTERRUPTED,
     SERVER_TROUBLE,
@@ -52,8 +52,8 @@ def demo(
             url, where = stack.enter_context(_embedded_server()).url, "on fakeredis inside this process"
         else:
             url, where = redis, "on {}"
-        run = Run(server.connect(url), plan)
-        headline = f"{plan.locks:,} locks, one thread, {where.format(server.address(run.client))}"
+        run = Run(target.find(url), plan)
+        headline = f"{plan.locks:,} locks, one thread, {where.format(run.target.address)}"
         watch: Watch
         if output.pretty(console):
             watch = LiveWatch(console, headline)
@@ -80,7 +80,7 @@ def hold(
     Ends with status 0 only if nothing was lost and the server says that every key was still ours at the end.
     """
     plan = _plan("hold", locks, timeout, renew_every, seconds)
-    outcome = _conduct(Run(server.connect(redis), plan), QuietWatch())
+    outcome = _conduct(Run(target.find(redis), plan), QuietWatch())
     if as_json:
         print(report.to_json(outcome))
     else:
@@ -115,11 +115,11 @@ def _conduct(run: Run, watch: Watch) -> Outcome:
         with output.logged_to(watch):
             return conduct(run, watch)
     except WheelLockError as error:
-        sentence = f"cannot acquire {run.plan.locks:,} locks on {server.address(run.client)}: {server.one_line(error)}"
+        sentence = f"cannot acquire {run.plan.locks:,} locks on {run.target.address}: {server.one_line(error)}"
         raise Refusal(sentence, SERVER_TROUBLE) from None
     except KeyboardInterrupt:
         left = f"interrupted again: what is not released yet expires within {run.plan.timeout_s:g} s"
         raise Refusal(left, INTERRUPTED) from None
     finally:
         watch.done()
-        run.client.close()
+        run.target.close()

@@ -100,7 +100,7 @@ if KEYS[4] then
 end
 local listeners = -1
 for _, command in ipairs({'numsub', 'shardnumsub'}) do
-  local counted = redis.pcall('pubsub', command, unpack(ARGV, 4))
+  local counted = ARGV[4] and redis.pcall('pubsub', command, unpack(ARGV, 4))
   if type(counted) == 'table' and not counted.err then
     listeners = math.max(listeners, 0)
     for i = 2, #counted, 2 do listeners = listeners + (tonumber(counted[i]) or 0) end
