@@ -20,9 +20,9 @@ try:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
     from opentelemetry.trace import Tracer
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"wheel_lock.observe.opentelemetry needs {error.name}: pip install 'wheel-lock[opentelemetry]'", name=error.name
-    ) from error
+    _package = (error.name or "").partition(".")[0]
+    _message = f"wheel_lock.observe.opentelemetry needs {_package}: pip install 'wheel-lock[opentelemetry]'"
+    raise ModuleNotFoundError(_message, name=_package) from error
 
 from wheel_lock.observe.spans import Spans
 

@@ -18,9 +18,9 @@ try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
     from prometheus_client.registry import Collector as _Collector
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"wheel_lock.observe.prometheus needs {error.name}: pip install 'wheel-lock[prometheus]'", name=error.name
-    ) from error
+    _package = (error.name or "").partition(".")[0]
+    _message = f"wheel_lock.observe.prometheus needs {_package}: pip install 'wheel-lock[prometheus]'"
+    raise ModuleNotFoundError(_message, name=_package) from error
 
 __all__ = ["Collector"]
 

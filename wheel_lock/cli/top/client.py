@@ -106,4 +106,5 @@ class Client:
 
     def close(self) -> None:
         """Close the connection."""
+        self._file.close()
         self._socket.close()
