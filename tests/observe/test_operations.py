@@ -40,7 +40,9 @@ def check(expression: str) -> None:
     allowed = LABELS | {"context"} | {label for name in names for label in EXPORTED[name].labels}
     selectors = re.findall(r"\{([^}]*)\}", expression)
     used = {label for selector in selectors for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector)}
-    used |= {label for some in re.findall(r"\b(?:by|on|without)\s*\(([^)]*)\)", expression) for label in some.split(", ")}
+    used |= {
+        label for some in re.findall(r"\b(?:by|on|without)\s*\(([^)]*)\)", expression) for label in some.split(", ")
+    }
     assert used <= allowed, expression
     for name in re.findall(r"(?:rate|increase)\((wheel_lock_\w+)", expression):
         assert EXPORTED[name].kind != "gauge", f"{name} is a gauge, which has no rate"
@@ -90,7 +92,9 @@ def test_the_dashboard_shows_exported_metrics(dashboard: Any) -> None:
 
 def test_alert_rules_have_what_prometheus_needs(rules: list[Any]) -> None:
     runbook = (OPERATIONS / "runbook.md").read_text()
-    anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^## (.+)$", runbook, re.M)}
+    anchors = {
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^## (.+)$", runbook, re.M)
+    }
     names = [rule["alert"] for rule in rules]
     assert len(set(names)) == len(names) > 0
     for rule in rules:
