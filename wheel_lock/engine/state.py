@@ -200,7 +200,7 @@ class EngineState:
 
     @property
     def label(self) -> str:
-        """What metrics, dumps and log records call the context."""
+        """The name of the context in metrics, dumps and log records."""
         raise NotImplementedError
 
     def node_health(self) -> list[NodeHealth]:

@@ -1,4 +1,4 @@
-"""What a context holds and waits for: as a text like faulthandler's, and as plain values for ``wheel-lock top``.
+"""The state of a context: as a text like faulthandler's, and as plain values for ``wheel-lock top``.
 
 Tokens appear as their ids only. All of it can be called from any thread, and asks no server.
 """

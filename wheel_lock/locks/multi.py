@@ -52,7 +52,7 @@ class BaseMultiLock(Side, Generic[L]):
 
     @property
     def _kind(self) -> str:
-        """What its spans have instead of the name of a lock type."""
+        """The name of a lock type, for spans."""
         return "multi"
 
     @property

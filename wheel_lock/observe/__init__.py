@@ -1,4 +1,4 @@
-"""What can be seen of a running context: snapshots, health and events, which are frozen values, and the exporters.
+"""Observation of running contexts: snapshots, health and events, which are frozen values, and the exporters.
 
 The exporters, ``wheel_lock.observe.prometheus`` and ``wheel_lock.observe.opentelemetry``, need packages of the extras with
 these names, so they are imported by users only.

@@ -1,1 +1,1 @@
-"""``wheel-lock top``: what a running process holds, read from the socket that ``context.serve_debug()`` opens."""
+"""``wheel-lock top``: a view of what a running process holds, read from the socket that ``context.serve_debug()`` opens."""
