@@ -61,6 +61,10 @@ class LockContext(ThreadLocks, ThreadContext):
         renewal_slack: The share of its interval, 0 to 0.5, by which a renewal may come early to join others that are due
             at the same server: fewer calls, for more renewals by at most that share. With 0 none comes early; a lock that
             is alone never is.
+        watch: True to have the server report at once when the key of a held lock is deleted, overwritten, expired or
+            flushed (CLIENT TRACKING, Redis 6 and newer), so that the loss is noticed within milliseconds and not at the
+            next renewal. It takes one more connection per server, and is for locks with one holder. Where the server
+            refuses it a WARNING says so, and losses are noticed at renewals.
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
@@ -94,6 +98,7 @@ class LockContext(ThreadLocks, ThreadContext):
         declare_keys: bool = False,
         track_acquisitions: bool = False,
         renewal_slack: float = 1 / 32,
+        watch: bool = False,
     ) -> None:
         options = ContextOptions(
             batch_size=batch_size,
@@ -109,6 +114,7 @@ class LockContext(ThreadLocks, ThreadContext):
             declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
             renewal_slack=renewal_slack,
+            watch=watch,
         )
         self._connector = connector_for(client)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects

@@ -353,6 +353,7 @@ class ContextOptions:
             other calls are detected in any case.
         track_acquisitions: True to keep the call site of each acquisition for the warning about an abandoned lock.
         renewal_slack: The share of its interval by which a renewal may come early to join others that are due.
+        watch: True if the servers are asked to report changes of the keys of held locks (CLIENT TRACKING).
     """
 
     batch_size: int = 500
@@ -371,6 +372,7 @@ class ContextOptions:
     declare_keys: bool = False
     track_acquisitions: bool = False
     renewal_slack: float = 1 / 32
+    watch: bool = False
 
     def __post_init__(self) -> None:
         # A script call blocks the server until it ends: 5,000 leases take about 5 ms.
@@ -391,6 +393,8 @@ class ContextOptions:
         ):
             self._take(f"{what}_s", seconds(what, getattr(self, f"{what}_s"), above=0.0))
         self._take("renewal_slack", share("renewal_slack", self.renewal_slack, most=MAX_SLACK))
+        if type(self.watch) is not bool:
+            raise TypeError(f"watch must be True or False, not {_shown(self.watch)}")
         if self.backoff_first_s > self.backoff_max_s:
             raise ValueError(
                 f"backoff_first must not exceed backoff_max of {self.backoff_max_s:g} s, not {self.backoff_first_s!r}"

@@ -36,6 +36,7 @@ class Exclusive(LockType):
 
     name = "exclusive"
     key_type = "string"
+    watchable = True
     contention = Contention.FIRST_WAITER
     renew = scripts.RENEW
     change_ttl = scripts.EXTEND

@@ -55,6 +55,7 @@ class QuorumOptions(TypedDict, total=False):
     declare_keys: bool
     track_acquisitions: bool
     renewal_slack: float
+    watch: bool
 
 
 def _options(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOptions:
@@ -97,7 +98,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             long as a restarted one: safe also for a process that starts after a master's restart, but masters that have
             just been set up grant nothing until then.
         timer, batch_size, response_timeout, connect_timeout, close_timeout, release_on_close, max_held, max_waiting,
-            declare_keys, track_acquisitions, renewal_slack: As for :class:`wheel_lock.LockContext`.
+            declare_keys, track_acquisitions, renewal_slack, watch: As for :class:`wheel_lock.LockContext`.
 
     Raises:
         TypeError: A client is not that of a single server over a socket.
@@ -122,6 +123,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         declare_keys: bool = False,
         track_acquisitions: bool = False,
         renewal_slack: float = 1 / 32,
+        watch: bool = False,
     ) -> None:
         clients = list(clients)
         if len(clients) < LEAST_NODES:
@@ -143,6 +145,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
             renewal_slack=renewal_slack,
+            watch=watch,
         )
         self._engine = QuorumEngine(
             clients,
