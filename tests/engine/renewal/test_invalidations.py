@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.rig import BUSY, integer, names
+from tests.engine.rig import BUSY, error, integer, names
 from tests.engine.watched_rig import FLUSHED, WatchedRig, message
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import State
@@ -182,6 +182,17 @@ def test_a_key_that_goes_between_a_renewal_and_its_registration_is_missed_in_the
     rig.once["EXISTS"] = lambda: rig.keys.pop(b"lock:1")
     rig.pass_time(10.0)
     assert rig.reasons == [("lock:1", LossReason.KEY_GONE)]
+
+
+def test_a_registration_that_is_refused_for_the_moment_is_repeated(rig: WatchedRig) -> None:
+    rig.replies["EXISTS"] = error("BUSY Redis is busy running a script.")
+    rig.hold("a")
+    rig.pass_time(0.1)
+    assert len(rig.registered()) == 1
+    del rig.replies["EXISTS"]
+    rig.pass_time(1.1)
+    assert rig.registered() == [(b"a",)]
+    assert rig.stats().watching
 
 
 def test_a_name_that_is_acquired_again_shows_that_its_former_lease_is_lost(rig: WatchedRig) -> None:

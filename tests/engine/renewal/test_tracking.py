@@ -120,8 +120,11 @@ def test_a_missing_right_to_register_keys_is_a_refusal(rig: WatchedRig, log: Log
     assert len(log.said("does not report changes of locks")) == 1
 
 
-def test_a_server_that_hangs_up_at_the_question_is_asked_twice_and_no_more(rig: WatchedRig, log: Log) -> None:
-    rig.replies["TRACKING"] = None
+@pytest.mark.parametrize("command", ["TRACKING", "CACHING", "EXISTS"])
+def test_a_server_that_hangs_up_at_a_command_is_asked_twice_and_no_more(
+    rig: WatchedRig, log: Log, command: str
+) -> None:
+    rig.replies[command] = None
     lease = rig.hold("a")
     rig.pass_time(60.0)
     assert len(rig.connector.servers) == 3

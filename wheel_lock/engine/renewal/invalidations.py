@@ -20,9 +20,10 @@ from wheel_lock.runtime.alarm import Alarm
 
 _CALLS = 8  # in flight: enough to keep the server busy, few enough to let renewals that are due in between
 _SETTLED_S = 0.02  # a lease that is released sooner is never registered
-_REGISTERED_A_SECOND = 2000  # leases with invalidations; more are checked, and registered at their next renewal
-_COST_OF_CALL = 20  # in leases: a key that another client changes again and again is checked 100 times a second at most
+_REGISTERED_A_SECOND = 1000  # leases with invalidations; more are checked, and registered at their next renewal
+_COST_OF_CALL = 10  # in leases: a key that another client changes again and again is checked 100 times a second at most
 _REST_OF_PASS = 10.0  # times the duration of a pass over all leases, before the next one
+_REFUSED_S = 1.0  # after a registration that was refused for a reason of that moment
 _RETRY_S = 0.02  # while calls about the same leases are in flight, or the server rejects calls
 
 
@@ -60,6 +61,7 @@ class Invalidations:
         self._retry: Alarm | None = None
         self._pass_alarm: Alarm | None = None
         self._settling: list[Lease] = []
+        self._refused: list[Lease] = []
         self._pass_began: float | None = None
         self._pass_wanted = False
         self._next_pass = -math.inf
@@ -83,6 +85,17 @@ class Invalidations:
     def _settled(self, now: float) -> None:
         settling, self._settling = self._settling, []
         self._unregistered.update({lease: None for lease in settling if lease.state <= OVERDUE})
+        self._go_on()
+
+    def register_later(self, leases: Iterable[Lease]) -> None:
+        """Check and register, after a pause, leases whose registration was refused for a reason of that moment."""
+        if not self._refused:
+            self._timer.call_at(self._timer.now + _REFUSED_S, self._register_refused, self._renewer)
+        self._refused.extend(leases)
+
+    def _register_refused(self, now: float) -> None:
+        refused, self._refused = self._refused, []
+        self._unregistered.update({lease: None for lease in refused if lease.state <= OVERDUE})
         self._go_on()
 
     def doubt(self, leases: Iterable[Lease]) -> None:

@@ -98,7 +98,7 @@ class _TrackingCommand(BareCommand):
         self._tracking.answered(self, reply if isinstance(reply, ServerError) else None)
 
     def on_connection_lost(self, error: Exception) -> None:
-        self._tracking.interrupted(self, error)
+        self._tracking.interrupted(error)
 
 
 class TrackingOwner(Shard, Protocol):
@@ -146,7 +146,9 @@ class Tracking(InvalidationListener):
         self._unreachable = 0  # attempts in a row to connect the feed that have failed
         self._feed_since = -math.inf
         self._trouble_since: float | None = None  # of the connection for renewals
-        self._hang_ups = 0  # in a row
+        self._hang_ups = 0  # connections in a row that were lost at a command of this
+        self._proven = False  # a key has been registered on this connection
+        self._counted = False  # the loss of this connection has been counted
         self._rest_until = -math.inf
         self._again: Alarm | None = None
 
@@ -175,6 +177,7 @@ class Tracking(InvalidationListener):
         """Ask again on a new connection for renewals."""
         trouble_since, self._trouble_since = self._trouble_since, None
         if new:
+            self._proven = self._counted = False
             self._switch_off()
             if trouble_since is not None and self._feed_since <= trouble_since and self.feed.client_id is not None:
                 self.feed.stop()  # its server may be another one: a name may have got another address
@@ -209,7 +212,6 @@ class Tracking(InvalidationListener):
 
     def answered(self, command: _TrackingCommand, error: ServerError | None) -> None:
         """Take the reply to ``command``."""
-        self._hang_ups = 0  # whatever it answers
         if command is not self._asked:
             return  # the feed has been replaced meanwhile
         self._asked = None
@@ -244,11 +246,16 @@ class Tracking(InvalidationListener):
         if self.on:
             self._unavailable(error_text(error))
 
-    def interrupted(self, command: _TrackingCommand, error: Exception) -> None:
-        """Count a connection that was lost before the reply to ``command``: a proxy may hang up at commands."""
-        if command is self._asked:
-            self._switch_off()
-        self._hung_up(error)
+    def registered(self) -> None:
+        """Note that the server has answered a registration."""
+        self._proven = True
+        self._hang_ups = 0
+
+    def interrupted(self, error: Exception) -> None:
+        """Count a connection that was lost before the first key was registered: a proxy may hang up at commands."""
+        if not (self._proven or self._counted):
+            self._counted = True
+            self._hung_up(error)
 
     def _hung_up(self, error: Exception) -> None:
         if isinstance(error, TimeoutError):

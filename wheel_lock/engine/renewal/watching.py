@@ -34,6 +34,9 @@ class _Announcement(BareCommand):
         if isinstance(reply, ServerError) and reply.code in _REFUSALS:
             self._renewer.tracking.refused(reply)
 
+    def on_connection_lost(self, error: Exception) -> None:
+        self._renewer.tracking.interrupted(error)
+
 
 class _Registration(BareCommand):
     """EXISTS, by which the server registers the keys of ``leases``: one that is deleted afterwards is reported.
@@ -53,12 +56,19 @@ class _Registration(BareCommand):
         if isinstance(reply, ServerError):
             if reply.code in _REFUSALS:
                 self._renewer.tracking.refused(reply)
+            else:  # a slot that is being migrated, a server that is busy
+                self._renewer.invalidations.register_later(self._leases)
         elif type(reply) is not int:
             raise MalformedReply(f"{reply!r:.40} is no number of keys")
-        elif reply < len(self._leases):
-            left = [lease for lease in self._leases if lease.state <= EXTENDING]
-            if reply < len(left):
-                self._renewer.invalidations.doubt(left)
+        else:
+            self._renewer.tracking.registered()
+            if reply < len(self._leases):
+                left = [lease for lease in self._leases if lease.state <= EXTENDING]
+                if reply < len(left):
+                    self._renewer.invalidations.doubt(left)
+
+    def on_connection_lost(self, error: Exception) -> None:
+        self._renewer.tracking.interrupted(error)
 
 
 class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
