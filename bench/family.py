@@ -23,7 +23,8 @@ import redis
 from tests.support.redis_server import RedisServer
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.cli.measure import read
-from wheel_lock.cli.watch import StatusLine
+from wheel_lock.cli.output import StatusLine
+from wheel_lock.cli.server import cpu_s
 
 TARGET = 1.5  # times what a plain lock costs
 THREADS = 32
@@ -172,13 +173,13 @@ def measure(what: str, recipes: Sequence[Recipe], timeout_s: float, seconds: flo
         gc.collect()
         gc.freeze()
         time.sleep(SETTLE_S)  # collecting has kept the renewals waiting
-        before = read(context, client)
+        before = read(context, cpu_s(client))
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
             stats = context.stats()
             line.say(f"{what}: {stats.held:,} held, {stats.lost} lost, {stats.renewed:,} renewed, {left_s:.0f} s to go")
             time.sleep(min(LOOK_S, left_s))
-        after = read(context, client)
+        after = read(context, cpu_s(client))
         line.say(f"{what}: releasing")
         return Cost(
             what,

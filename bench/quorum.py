@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 from tests.support.redis_server import RedisServer
 from wheel_lock import LockContext, QuorumContext
-from wheel_lock.cli.watch import StatusLine
+from wheel_lock.cli.output import StatusLine
 from wheel_lock.observe.stats import Histogram
 
 MASTERS = 5

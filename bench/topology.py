@@ -29,7 +29,7 @@ from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import MASTERS, Nodes
 from tests.topology.watched_master import FAILOVER_S, Watched
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LostEvent
-from wheel_lock.cli.watch import StatusLine
+from wheel_lock.cli.output import StatusLine
 from wheel_lock.observe.stats import Histogram
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 

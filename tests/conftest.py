@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -51,8 +52,11 @@ _MARKERS = (
 def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
-    # A shell that starts us in the background has us ignore Ctrl-C, and every program that a test starts would, too.
+    # A shell that starts the tests in the background has them ignore both, and every program that a test starts would, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    # Hypothesis imports trio where it is installed, and warns of trio's generator of random numbers.
+    os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")
 
 
 def pytest_pycollect_makeitem(name: str, obj: Any) -> None:

@@ -63,7 +63,10 @@ def test_a_lock_holds_for_all_supported_pythons_and_names_no_package_index(lock:
 
 
 def test_the_demo_has_the_versions_of_development() -> None:
-    assert set(pins("demo.txt")) <= set(pins("dev.txt"))
+    development = set(pins("dev.txt"))
+    # A package that the demo needs on some systems only may be needed on all of them for development.
+    missing = [pin for pin in pins("demo.txt") if not {pin, pin._replace(marker="")} & development]
+    assert missing == []
 
 
 # --- set-up ---

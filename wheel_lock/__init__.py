@@ -26,6 +26,7 @@ from wheel_lock.errors import (
     WheelLockError,
     WrongThread,
 )
+from wheel_lock.holder import Holder
 from wheel_lock.observe import ContextStats, HeldLock, LostEvent
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
@@ -39,6 +40,7 @@ __all__ = [
     "ContextStats",
     "HashedWheelTimer",
     "HeldLock",
+    "Holder",
     "InvalidHandoff",
     "Lock",
     "LockAlreadyHeld",

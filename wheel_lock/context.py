@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 from redis.exceptions import LockError
 
@@ -17,7 +17,7 @@ from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost, checked_callback
 from wheel_lock.locks.bulk import Name
-from wheel_lock.net.clients import AnyClient, client_at, connector_for
+from wheel_lock.net.clients import AnyClient, connector_for, parse
 from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
 from wheel_lock.quorum.context import QuorumContext, QuorumOptions
 from wheel_lock.runtime.interruptions import uninterrupted_start
@@ -29,6 +29,25 @@ from wheel_lock.sync.factory import ThreadLocks
 from wheel_lock.sync.lock import Lock
 
 _EXIT_TIMEOUT_S = 0.8  # a process that holds locks ends within a second
+
+
+class ContextSettings(TypedDict, total=False):
+    """The parameters of :class:`LockContext` except its client."""
+
+    timer: HashedWheelTimer | None
+    batch_size: int
+    response_timeout: float
+    connect_timeout: float
+    close_timeout: float
+    release_on_close: bool
+    fallback_interval: float
+    max_held: int | None
+    max_waiting: int | None
+    min_replicas: int
+    replica_timeout: float
+    declare_keys: bool
+    track_acquisitions: bool
+    renewal_slack: float
 
 
 class LockContext(ThreadLocks, ThreadContext):
@@ -121,13 +140,20 @@ class LockContext(ThreadLocks, ThreadContext):
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
 
     @classmethod
-    def from_url(cls, url: str, *, client_options: dict[str, Any] | None = None, **options: Any) -> LockContext:
-        """Return a context for the server at ``url``.
+    def from_url(
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[ContextSettings]
+    ) -> Self:
+        """Return a context for the server at ``url``. Connects at the first acquire only.
 
         Args:
-            url: As for ``redis.Redis.from_url``: ``redis://``, ``rediss://`` or ``unix://``.
-            client_options: More arguments for ``redis.Redis.from_url``.
-            options: As for the class.
+            url: ``redis://``, ``rediss://`` or ``unix://`` as for ``redis.Redis.from_url``;
+                ``redis+sentinel://[user:password@]host:26379,host:26379/MASTER/0`` for the master that Sentinels name, or
+                ``redis+cluster://[user:password@]host:7000,host:7000`` for a cluster, with TLS ``rediss+sentinel://`` and
+                ``rediss+cluster://``; ``valkey`` for ``redis`` is the same. The certificate and the host name in it are
+                verified unless an option in the URL says otherwise. User, password and database are those of the master;
+                the Sentinels' own are the options ``?sentinel_username=...&sentinel_password=...``.
+            client_options: More arguments for the client: ``redis.Redis``, or ``redis.asyncio.RedisCluster`` for a cluster.
+            settings: As for the class.
 
         Raises:
             TypeError: ``url`` is not a str.
@@ -135,7 +161,7 @@ class LockContext(ThreadLocks, ThreadContext):
         """
         if not isinstance(url, str):
             raise TypeError(f"url must be a str, not {type(url).__name__}")
-        return cls(client_at(url, **(client_options or {})), **options)
+        return cls(parse(url).unconnected_client(**(client_options or {})), **settings)
 
     @classmethod
     def shared(cls, client: AnyClient) -> LockContext:

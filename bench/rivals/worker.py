@@ -158,8 +158,8 @@ def crowd(rival: Implementation, options: Mapping[str, Any]) -> None:
     waiters = options["waiters"]
 
     def answer(line: str) -> dict[str, Any]:
-        grants, began = [0] * waiters, time.monotonic()
-        until = began + float(line.removeprefix("go "))
+        seconds = float(line.removeprefix("go "))
+        grants, until = [0] * waiters, time.monotonic() + seconds
 
         def work(waiter: int) -> None:
             lock = rival.lock(options["name"])
@@ -171,7 +171,7 @@ def crowd(rival: Implementation, options: Mapping[str, Any]) -> None:
                 lock.release()
 
         run_threads(work, waiters)
-        return {"grants": grants, "seconds": until - began}  # those that come too late are not counted
+        return {"grants": grants, "seconds": seconds}  # those that come too late are not counted
 
     serve(answer)
 

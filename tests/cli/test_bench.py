@@ -20,9 +20,10 @@ from tests.cli.test_demo import TERMINAL, Terminal
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import Nodes
-from wheel_lock.cli import bench, main
-from wheel_lock.cli.bench import Bench
-from wheel_lock.cli.figures import Figures, rows, verdict
+from wheel_lock.cli import main
+from wheel_lock.cli.benchmark import bench
+from wheel_lock.cli.benchmark.bench import Bench
+from wheel_lock.cli.benchmark.figures import Figures, rows, verdict
 
 pytestmark = pytest.mark.slow
 
@@ -212,19 +213,19 @@ def test_a_read_only_replica(redis_server: RedisServer, capsys: pytest.CaptureFi
 class OldServer(RedisServer):
     """A server that does not know HELLO."""
 
-    def __init__(self) -> None:
-        super().__init__('rename-command HELLO ""')
+    def __init__(self, *config_lines: str) -> None:
+        super().__init__('rename-command HELLO ""', *config_lines)
 
     def client(self, **settings: Any) -> redis.Redis:
         return super().client(**{"protocol": 2, **settings})
 
 
-def test_a_server_that_is_too_old(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_from_before_redis_6(capsys: pytest.CaptureFixture[str]) -> None:
     with OldServer() as server:
-        status, sentence = refused(capsys, *arguments(server.url))
+        assert measured(capsys, *arguments(server.url))["kind"] == "server"
+        status, sentence = refused(capsys, *arguments(f"{server.url}?protocol=3"))
         assert status == 1
         assert "does not know HELLO, which came with Redis 6" in sentence
-        measured(capsys, *arguments(f"{server.url}?protocol=2"))
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -19,8 +19,9 @@ from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills, running
 from tests.support.waiting import eventually
 from wheel_lock.cli import main
-from wheel_lock.cli.run import Plan, Run, conduct
-from wheel_lock.cli.watch import QuietWatch
+from wheel_lock.cli.demo.run import Plan, Run, conduct
+from wheel_lock.cli.demo.watch import QuietWatch
+from wheel_lock.cli.target import find
 
 pytestmark = pytest.mark.slow
 
@@ -148,10 +149,10 @@ def test_stolen_keys_not_yet_noticed_are_not_ours(
 
 
 def test_an_answer_that_is_too_short_is_no_success(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    with redis_server.client() as client:
-        mget = client.mget
-        monkeypatch.setattr(client, "mget", lambda names: mget(names)[:-1])
-        outcome = conduct(Run(client, Plan("hold", 20, 5.0, 1.0, 0.05)), QuietWatch())
+    with closing(find(redis_server.url)) as found:
+        mget = found.client.mget
+        monkeypatch.setattr(found.client, "mget", lambda names: mget(names)[:-1])
+        outcome = conduct(Run(found, Plan("hold", 20, 5.0, 1.0, 0.05)), QuietWatch())
         assert outcome.owned_at_end == 0
         assert outcome.exit_status == 1
 

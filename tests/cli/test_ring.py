@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wheel_lock.cli.ring import HAND, SECTORS, Picture
+from wheel_lock.cli.demo.ring import HAND, SECTORS, Picture
 
 SLOTS = 1024
 

@@ -23,7 +23,7 @@ def main() -> None:
                 if calls:
                     print("the caller's\n" + part.caller.table(part.count))
                     print("the engine's\n" + part.engine.table(part.count))
-            print(f"    found by the collector {pairs.in_cycles}, left in all {pairs.left}")
+            print(f"    found by the collector {dict(pairs.in_cycles)}, left in all {pairs.left}")
 
 
 if __name__ == "__main__":

@@ -198,7 +198,7 @@ class Pairs:
 
     acquires: PairCosts
     releases: PairCosts
-    in_cycles: int
+    in_cycles: Counter[str]  # by type
     left: int  # objects more than before, when all is released and dropped
 
 
@@ -294,7 +294,19 @@ async def _measure(rig: PairRig, new_lock: Callable[[str], Any], drive: Callable
         locks.clear()
         await asyncio.sleep(0)
         left = rig.objects() - at_first
-        return Pairs(costs[0], costs[1], gc.collect(), left)
+        return Pairs(costs[0], costs[1], _in_cycles(), left)
+
+
+def _in_cycles() -> Counter[str]:
+    """Run the collector, and count what only it finds, by type."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gc.collect()
+        return Counter(type(found).__qualname__ for found in gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.collect()
 
 
 def of_a_thread(port: int) -> Pairs:

@@ -249,4 +249,4 @@ def test_what_is_no_client_no_timer_and_no_url_is_refused_by_its_type() -> None:
     with pytest.raises(ValueError, match="scheme"):
         LockContext.from_url("http://localhost")
     with pytest.raises(TypeError):
-        LockContext.from_url("redis://localhost", no_such_setting=1)
+        LockContext.from_url("redis://localhost", no_such_setting=1)  # type: ignore[call-arg]

@@ -383,6 +383,22 @@ URLS = [
     *(f"redis://user:{SECRET}et@host:port", f"redis://user:{SECRET}et@host:99999", f"unix://u:{SECRET}/et@/run/x"),
     *(f"redis://user:{SECRET}\u2100et@host", f"redis://user:{SECRET}et@[::1", f"redis://x:1/{SECRET}@host/0"),
     *(f"redis://:{SECRET}et@host?db=zero", f"redis://:{SECRET}et@host?nonsense=1", f"redis://u:1?{SECRET}=b@host"),
+    *(
+        f"redis+sentinel://u:{SECRET}/et@host/m",
+        f"redis+sentinel://u:1/{SECRET}@host:5",
+        f"redis+sentinel://:{SECRET}et@h",
+    ),
+    *(
+        f"valkeys+cluster://u:{SECRET}?et@host",
+        f"redis+cluster://:{SECRET}et@host/1",
+        f"redis+cluster://u:1#{SECRET}@h",
+    ),
+    *(f"redis+sentinel://:{SECRET}et@h,/m", f"redis+sentinel://h/m?sentinel_password={SECRET}&nonsense=et@"),
+    *(
+        f"redis+cluster://:{SECRET}et@h?db=2",
+        f"redis+cluster://h?sentinel_password={SECRET}",
+        f"unix+cluster://{SECRET}@h",
+    ),
     *(f"redis://u:1#{SECRET}@host:6379", f"redis://u:a://{SECRET}@host:x", f"u:{SECRET}://et@host"),
 ]
 
@@ -409,6 +425,9 @@ def test_no_part_of_a_password_is_in_what_is_said_of_a_url(url: str) -> None:
         ("unix://user:pass@/run/redis.sock", "/run/redis.sock"),
         ("redis://[::1]:7000/0", "::1:7000"),
         ("redis://localhost:7000/0?socket_timeout=2&max_connections=3", "localhost:7000"),
+        ("valkey://localhost:7000/0", "localhost:7000"),
+        ("redis+sentinel://user:p,ss@a:1,b/the%20one/2", "the master of 'the one'"),
+        ("rediss+cluster://user:p@ss@host:7000,other", "the cluster at host:7000"),
     ],
 )
 def test_a_url_that_makes_sense_is_taken(url: str, place: str) -> None:

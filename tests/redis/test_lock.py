@@ -348,7 +348,7 @@ def test_a_context_refuses_settings_that_cannot_work() -> None:
     with pytest.raises(ValueError, match=r"renewal_slack must be a number from 0 to 0\.5, not -1"):
         LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)], renewal_slack=-1)
     with pytest.raises(ValueError, match=r"renewal_slack must be a number from 0 to 0\.5, not None"):
-        LockContext.from_url("redis://localhost", renewal_slack=None)
+        LockContext.from_url("redis://localhost", renewal_slack=None)  # type: ignore[arg-type]
 
 
 def test_the_servers_error_is_passed_on(fresh: Backend) -> None:

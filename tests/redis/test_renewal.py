@@ -50,9 +50,10 @@ def test_the_same_work_in_real_time_takes_six_renewals(real: Backend) -> None:
             assert believes_no_longer_than_the_server(lock, real.view)
             assert real.view.get("report") == token_of(lock)
             time.sleep(0.02)
-    # On a machine that overslept there is time for more, but never for more than one every interval.
+    # On a machine that overslept there is time for more, but never for more than one every interval. The first is early
+    # by less than a tick of 10 ms: due times are rounded down to ticks.
     renewals = lock.renewals
-    assert renewals <= (context.timer.clock.now() - began) / 0.15
+    assert renewals <= (context.timer.clock.now() - began + 0.01) / 0.15
     assert not real.view.exists("report")
     time.sleep(0.2)
     assert lock.renewals == context.stats().renewed == renewals

@@ -10,10 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import redis
-
 from wheel_lock import ContextStats, LockContext
-from wheel_lock.cli import server
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +30,9 @@ class Reading:
     server_cpu_s: float | None
 
 
-def read(context: LockContext, client: redis.Redis) -> Reading:
-    """Return the measurements of now."""
-    return Reading(time.monotonic(), context.stats(), context.timer.cpu_s(), server.cpu_s(client))
+def read(context: LockContext, server_cpu_s: float | None) -> Reading:
+    """Return the measurements of now; ``server_cpu_s``: the CPU time of the server."""
+    return Reading(time.monotonic(), context.stats(), context.timer.cpu_s(), server_cpu_s)
 
 
 def resident_bytes() -> int:

@@ -14,23 +14,33 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from wheel_lock.net.clients import client_at
+from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
+from wheel_lock.net.clients import ServerUrl, parse
 from wheel_lock.net.tls_mismatch import disagreement
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError)  # raised by redis-py for malformed replies
-TIME_LIMITS = {"socket_connect_timeout": 3.0, "socket_timeout": 5.0}
-"""Settings of clients, in seconds."""
+SETTINGS: dict[str, Any] = {"socket_connect_timeout": 3.0, "socket_timeout": 5.0, "protocol": 2}
+"""Settings of all clients of the command line: time limits in seconds, and RESP2, which Redis 5 speaks, too."""
 
-_SCHEME = re.compile(r"(https?|rediss?|unix)://")
+PROMPT: dict[str, Any] = {**SETTINGS, "retry": Retry(NoBackoff(), 1, (redis.ConnectionError,))}
+"""The same for clients of one server: one more attempt after a connection broke, without pauses; none after a timeout."""
+
+_SCHEME = re.compile(r"(https?|(redis|valkey)s?(\+(sentinel|cluster))?|unix)://")
 
 
-class BadUrl(ValueError):
+class BadUrl(Refusal):
     """The URL is not that of a server."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, USAGE)
 
-class ServerTrouble(Exception):
-    """The server cannot be reached, or refuses the connection."""
+
+class ServerTrouble(Refusal):
+    """The server cannot be reached, or refuses the connection or a command."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, SERVER_TROUBLE)
 
 
 def redacted(url: str) -> str:
@@ -46,55 +56,85 @@ def redacted(url: str) -> str:
     return begin + ("***@" if at else "") + place + ("?***" if question else "")
 
 
-def connect(url: str, parameter: str = "--redis") -> redis.Redis:
-    """Return a client of the server at ``url``, after a successful PING; ``parameter`` names the URL in messages.
+def parsed(url: str, parameter: str = "--redis") -> ServerUrl:
+    """Return what ``url`` names; ``parameter`` names the URL in messages. Raises BadUrl if it is malformed."""
+    try:
+        found = parse(url)
+    except ValueError:
+        found = None
+    # redis-py ignores a database that is not a number, and uses another one.
+    if found is None or any(_database(one) is None for one in found.urls):
+        raise bad_url(url, parameter)
+    return found
+
+
+def _database(url: str) -> re.Match[str] | None:
+    parts = urlsplit(url)
+    return re.fullmatch(r".*" if parts.scheme == "unix" else r"(/\d*)?", parts.path)
+
+
+def bad_url(url: str, parameter: str) -> BadUrl:
+    """Return the error for a malformed URL, whose parts may be secret."""
+    return BadUrl(
+        f"{parameter} must be a URL such as redis://host:6379/0, rediss://host:6379/0, unix:///path, "
+        f"redis+sentinel://host:26379,host:26379/MASTER/0 or redis+cluster://host:7000, not {redacted(url)!r}"
+    )
+
+
+def connect(url: str, given: str, parameter: str) -> redis.Redis:
+    """Return a client of one server, after a successful PING.
+
+    Args:
+        url: As redis-py writes it.
+        given, parameter: The URL on the command line and its name there, for messages.
 
     Raises:
-        BadUrl: The URL is malformed.
+        BadUrl: An option in the URL is malformed.
         ServerTrouble: The server does not answer, or refuses the connection.
     """
     client: redis.Redis | None = None
     try:
-        parts = urlsplit(url)
-        # redis-py ignores a database that is not a number, and uses another one.
-        if parts.scheme == "unix" or re.fullmatch(r"(/\d*)?", parts.path):
-            client = client_at(url, retry=Retry(NoBackoff(), 1), **TIME_LIMITS)
-            client.connection_pool.connection_kwargs["decode_responses"] = False  # tokens are compared as bytes
-            client.ping()
-            return client
+        client = redis.Redis.from_url(url, **PROMPT)
+        client.connection_pool.connection_kwargs["decode_responses"] = False  # tokens are compared as bytes
+        client.ping()
+        return client
     except (redis.RedisError, OSError) as error:
         if client is not None:
             client.close()
-            raise ServerTrouble(_refusal(client, error)) from error
+            raise ServerTrouble(refusal(client, error)) from error
     except (ValueError, TypeError):  # also raised by the ping: redis-py evaluates options of the URL when it connects
         if client is not None:
             client.close()
     # Messages of urllib and redis-py about a malformed URL may quote a part of the password: no text, cause or context.
-    raise BadUrl(
-        f"{parameter} must be a URL such as redis://host:6379/0, rediss://host:6379/0 or unix:///path, "
-        f"not {redacted(url)!r}"
-    )
+    raise bad_url(given, parameter)
 
 
-def _refusal(client: redis.Redis, error: Exception) -> str:
-    """Return the sentence for a connection that could not be made."""
+def refusal(client: redis.Redis, error: Exception, place: str = "", what: str = "server") -> str:
+    """Return the sentence for a connection that could not be made.
+
+    Args:
+        place: Its address, where the client does not have it.
+        what: The role of the server.
+    """
+    place = place or address(client)
     if isinstance(error, redis.AuthenticationError):
         reason = one_line(error)
         if "already authenticated" in reason or "Authentication required" in reason:
             reason = "there is none in the URL"
-        return f"the server {address(client)} refuses the user or the password: {reason}"
+        return f"the {what} {place} refuses the user or the password: {reason}"
     if re.match("unknown command ['`]HELLO", str(error)) is not None:  # the quotes depend on the version
         return (
-            f"the server {address(client)} does not know HELLO, which came with Redis 6 "
-            "(a proxy may do with ?protocol=2 at the end of the URL)"
+            f"the {what} {place} does not know HELLO, which came with Redis 6 "
+            "(without ?protocol=3 in the URL it is not needed)"
         )
     settings: dict[str, Any] = client.connection_pool.connection_kwargs
     if "path" not in settings and not isinstance(error, redis.ResponseError):
         encrypted = issubclass(client.connection_pool.connection_class, redis.SSLConnection)
-        mismatch = disagreement((settings.get("host", "localhost"), settings.get("port", 6379)), encrypted)
+        host, _, port = place.rpartition(":")
+        mismatch = disagreement((host.strip("[]"), int(port)), encrypted)
         if mismatch is not None:
-            return f"cannot reach the server {address(client)}: {mismatch}"
-    return f"cannot reach the server {address(client)}: {one_line(error)}"
+            return f"cannot reach the {what} {place}: {mismatch}"
+    return f"cannot reach the {what} {place}: {one_line(error)}"
 
 
 def address(client: redis.Redis) -> str:

@@ -1,7 +1,8 @@
-"""The target of a benchmark: one server, the master that a Sentinel names, or a cluster, found behind one URL."""
+"""The target of a command: one server, the master that Sentinels name, or a cluster, found behind one URL."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,9 @@ from redis.connection import parse_url
 from redis.sentinel import Sentinel
 
 from wheel_lock.cli import server
+from wheel_lock.cli.arguments import Refusal
 from wheel_lock.cli.server import ServerTrouble
+from wheel_lock.net.clients import ServerUrl
 from wheel_lock.protocol.resp import error_text
 
 # RedisClusterException is no RedisError; the last four are raised by redis-py for malformed replies.
@@ -19,7 +22,7 @@ FAILURES = (redis.RedisError, redis.RedisClusterException, OSError, ValueError, 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server or servers to measure, and the clients of them.
+    """The server or servers of a command, and the clients of them.
 
     Attributes:
         client: The client that contexts are made of.
@@ -42,6 +45,14 @@ class Target:
         used = [server.cpu_s(master) for master in self.masters]
         return None if None in used else sum(cpu_s for cpu_s in used if cpu_s is not None)
 
+    def values(self, names: Sequence[str | bytes]) -> list[Any]:
+        """Return the values of keys."""
+        if isinstance(self.client, redis.RedisCluster):
+            found: list[Any] = self.client.mget_nonatomic(names)
+        else:
+            found = self.client.mget(names)
+        return found
+
     def close(self) -> None:
         """Close all clients."""
         self.client.close()
@@ -49,63 +60,154 @@ class Target:
             master.close()
 
 
-def find(url: str) -> Target:
-    """Return the target at ``url``: the server itself, the only master of a Sentinel, or the cluster of a node.
+def find(url: str, parameter: str = "--redis") -> Target:
+    """Return the target at ``url``: a server, the master that Sentinels name, or a cluster.
+
+    The URL of a node stands for its cluster, and that of a Sentinel for its only master.
+
+    Args:
+        parameter: The name of the URL in messages.
 
     Raises:
         BadUrl: The URL is malformed.
         ServerTrouble: There is no server, or none that can be used.
     """
-    entrance = server.connect(url, "URL")
+    named = server.parsed(url, parameter)
+    if named.topology == "sentinel":
+        return _found(*_named_master(named, url, parameter), "sentinel", {})
+    entrance = _first(named, url, parameter)
     try:
         hello = _hello(entrance)
         kind = {"cluster": "cluster", "sentinel": "sentinel"}.get(hello.get("mode", ""), "server")
-        client: redis.Redis | redis.RedisCluster = entrance
-        masters: tuple[redis.Redis, ...] = (entrance,)
-        address = server.address(entrance)
+        if kind == "sentinel":
+            return _found(*_only_master(named.urls[0], entrance), kind, hello)
+        if kind == "server" and named.topology == "cluster":
+            raise ServerTrouble(f"the server {server.address(entrance)} is not a node of a cluster: use redis://")
         if kind == "cluster":
-            client = redis.RedisCluster.from_url(url, **server.TIME_LIMITS)
-            masters = tuple(client.get_redis_connection(node) for node in client.get_primaries())
-        elif kind == "sentinel":
-            client, address = _master(url, entrance)
-            client.ping()
-            masters = (client,)
+            return _found(_cluster(named, url, parameter), server.address(entrance), kind, hello)
+        return _found(entrance, server.address(entrance), kind, hello)
     except FAILURES as error:
         entrance.close()
         raise ServerTrouble(f"cannot use the server {server.address(entrance)}: {server.one_line(error)}") from error
-    except ServerTrouble:
+    except Refusal:
         entrance.close()
         raise
-    if client is not entrance:
-        entrance.close()
+
+
+def _found(client: redis.Redis | redis.RedisCluster, address: str, kind: str, hello: dict[str, str]) -> Target:
+    """Return the target that ``client`` is for, once it answers."""
+    masters: tuple[redis.Redis, ...]
+    if isinstance(client, redis.RedisCluster):
+        masters = tuple(client.get_redis_connection(node) for node in client.get_primaries())
+    else:
+        client.ping()
+        masters = (client,)
     version = error_text(hello["version"], 40) if "version" in hello else server.version(masters[0])
     return Target(client, masters, address, kind, version, _cpu_unknown(masters[0]))
 
 
+def _first(named: ServerUrl, url: str, parameter: str) -> redis.Redis:
+    """Return a client of the first server in the URL that answers. Raises the refusal of the last one if none does."""
+    trouble: ServerTrouble | None = None
+    for one in named.urls:
+        try:
+            return server.connect(one, url, parameter)
+        except ServerTrouble as error:
+            trouble = error
+    assert trouble is not None
+    raise trouble
+
+
 def _hello(client: redis.Redis) -> dict[str, str]:
-    """Return the reply to HELLO, which needs no rights; empty if the server does not know the command."""
+    """Return the reply to HELLO, which needs no rights; before Redis 6, mode and version as INFO has them."""
     try:
         reply: Any = client.execute_command("HELLO")
     except redis.ResponseError:
-        return {}
+        info = _info(client, "server")
+        known = {"mode": info.get("redis_mode"), "version": info.get("redis_version")}
+        return {name: value for name, value in known.items() if isinstance(value, str)}
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return {name.decode(): value.decode() for name, value in pairs if isinstance(value, bytes)}
 
 
-def _master(url: str, sentinel: redis.Redis) -> tuple[redis.Redis, str]:
+def _info(client: redis.Redis, section: str) -> dict[str, Any]:
+    try:
+        found: Any = client.info(section)
+    except FAILURES:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _cluster(named: ServerUrl, url: str, parameter: str) -> redis.RedisCluster:
+    if named.topology == "cluster":
+        client = named.client(**server.SETTINGS)
+        assert isinstance(client, redis.RedisCluster)
+    else:
+        client = redis.RedisCluster.from_url(named.urls[0], **server.SETTINGS)
+    if client.encoder.decode_responses:
+        client.close()
+        raise server.bad_url(url, parameter)  # tokens are compared as bytes
+    return client
+
+
+def _named_master(named: ServerUrl, url: str, parameter: str) -> tuple[redis.Redis, str]:
+    """Return a client of the master that the Sentinels in the URL name, and its address."""
+    client = named.client(**server.PROMPT)
+    assert isinstance(client, redis.Redis)
+    client.connection_pool.connection_kwargs["decode_responses"] = False
+    manager: Any = client.connection_pool.sentinel_manager  # type: ignore[attr-defined]
+    try:
+        place = _place(*manager.discover_master(named.service))
+    except (*FAILURES, UnicodeError) as error:
+        raise _of_sentinels(manager.sentinels, named.service) from error
+    try:
+        client.ping()
+        return client, place
+    except (redis.RedisError, OSError) as error:
+        client.close()
+        raise ServerTrouble(server.refusal(client, error, place, "master")) from error
+    except (ValueError, TypeError):
+        client.close()
+    raise server.bad_url(url, parameter)
+
+
+def _of_sentinels(sentinels: Sequence[redis.Redis], service: str) -> ServerTrouble:
+    """Return the sentence for a master that no Sentinel names: preferably what a Sentinel has answered."""
+    sentence = ""
+    for sentinel in sentinels:
+        place = server.address(sentinel)
+        try:
+            if sentinel.sentinel_get_master_addr_by_name(service) is None:
+                return ServerTrouble(f"the Sentinel {place} knows no master {error_text(service)!r}")
+        except FAILURES as failure:
+            answered = isinstance(failure, (redis.AuthenticationError, redis.ResponseError))
+            if answered or not sentence:
+                sentence = server.refusal(sentinel, failure, place, "Sentinel")
+        finally:
+            sentinel.close()
+    return ServerTrouble(sentence or f"no Sentinel names a master {error_text(service)!r} that is up")
+
+
+def _only_master(url: str, sentinel: redis.Redis) -> tuple[redis.Redis, str]:
     """Return a client of the only master of a Sentinel, with the settings of ``url`` for both, and its address."""
     masters: Any = sentinel.sentinel_masters()
     if len(masters) != 1:
         known = ", ".join(f"{error_text(name)} at {state['ip']}:{state['port']}" for name, state in masters.items())
         raise ServerTrouble(f"{server.address(sentinel)} is a Sentinel: choose the URL of a master ({known or 'none'})")
-    settings = {**server.TIME_LIMITS, **parse_url(url)}
+    settings = {**server.PROMPT, **parse_url(url)}
     settings["ssl"] = issubclass(settings.pop("connection_class", redis.Connection), redis.SSLConnection)
     asked = settings.pop("host", "localhost"), settings.pop("port", 6379)
     for_sentinel = {name: value for name, value in settings.items() if name != "db"}
     sentinels = Sentinel([asked], sentinel_kwargs=for_sentinel, **settings)
     name = next(iter(masters))
-    host, port = sentinels.discover_master(name)
-    return sentinels.master_for(name), f"{error_text(host)}:{port}"
+    place = _place(*sentinels.discover_master(name))
+    sentinel.close()
+    return sentinels.master_for(name), place
+
+
+def _place(host: str, port: int) -> str:
+    text = error_text(host)
+    return f"{f'[{text}]' if ':' in text else text}:{port}"
 
 
 def _cpu_unknown(master: redis.Redis) -> str | None:

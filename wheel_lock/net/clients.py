@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode
 
 import redis
 import redis.asyncio
 from redis.connection import parse_url
+from redis.sentinel import Sentinel
 
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.net.connector import RedisPyConnector
@@ -15,41 +18,153 @@ from wheel_lock.net.sentinel import SentinelConnector
 
 AnyClient = redis.Redis | redis.asyncio.Redis | redis.RedisCluster | redis.asyncio.RedisCluster
 
-_SCHEME = re.compile(r"(redis|rediss|unix)://")
+_SCHEME = re.compile(r"(?:(?:redis|valkey)(?P<tls>s?)(?:\+(?P<topology>sentinel|cluster))?|(?P<unix>unix))://")
 _AUTHORITY = re.compile(r"[^/?#]*")  # user, password, host and port
 _POOL_SETTINGS = ("connection_class", "max_connections")
+_PATHS = {
+    "sentinel": re.compile(r"/(?P<service>[^/?#@]+)(?:/(?P<db>\d*))?"),
+    "cluster": re.compile(r"(?:/(?P<db>0?))?"),
+}
+_SENTINEL_PORT, _PORT = 26379, 6379
+_OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}  # options of a URL
+_NOT_OF_SENTINELS = ("db", "username", "password", "max_connections")
+# Also RedisClusterException, which is no RedisError. The texts of all may quote a part of the password.
+_MALFORMED = (ValueError, TypeError, redis.RedisError, redis.RedisClusterException)
+
+_FORMS = (
+    "url must be a scheme and a server, as redis://[user:password@]host:6379/0, rediss://host:6379/0, unix:///path, "
+    "redis+sentinel://host:26379,host:26379/MASTER/0 or redis+cluster://host:7000,host:7000 (valkey for redis is the "
+    "same); in user and password whatever means something in a URL is written as in percent-encoding: %2F for a slash"
+)
 
 
-def client_at(url: str, **settings: Any) -> redis.Redis:
-    """Return a client of the server at ``url``; the arguments are those of ``redis.Redis.from_url``.
+@dataclass(frozen=True, slots=True)
+class ServerUrl:
+    """What a URL names, see :func:`parse`.
+
+    Attributes:
+        topology: ``sentinel``, ``cluster``, or empty for one server.
+        urls: The same as redis-py writes it, one for each server that the URL names: nodes of the cluster, or Sentinels.
+        service: The name that the Sentinels have for the master.
+    """
+
+    topology: str
+    urls: tuple[str, ...] = field(repr=False)
+    service: str
+    _servers: tuple[tuple[str, int], ...]
+    _settings: dict[str, Any] = field(repr=False)  # of the master, or of the nodes
+    _of_sentinels: dict[str, Any] = field(repr=False)
+
+    def client(self, **settings: Any) -> redis.Redis | redis.RedisCluster:
+        """Return a client for callers that block. Without any I/O, but for a cluster, whose slot map is fetched.
+
+        Args:
+            settings: More arguments for the client. Those in the URL take precedence.
+
+        Raises:
+            redis.RedisError, redis.RedisClusterException, OSError: The cluster cannot be reached.
+        """
+        if self.topology != "cluster":
+            return self._master(settings)
+        nodes = [redis.cluster.ClusterNode(host, port) for host, port in self._servers]
+        return redis.RedisCluster(startup_nodes=nodes, **{**settings, **self._settings})
+
+    def unconnected_client(self, **settings: Any) -> redis.Redis | redis.asyncio.RedisCluster:
+        """Return a client to make a context of, without any I/O: that of a cluster is one for asyncio."""
+        if self.topology != "cluster":
+            return self._master(settings)
+        nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in self._servers]
+        return redis.asyncio.RedisCluster(startup_nodes=nodes, **{**settings, **self._settings})
+
+    def _master(self, settings: dict[str, Any]) -> redis.Redis:
+        if not self.topology:
+            return redis.Redis.from_url(self.urls[0], **settings)
+        for_sentinels = {name: value for name, value in settings.items() if name not in _NOT_OF_SENTINELS}
+        sentinels = Sentinel(
+            self._servers,
+            sentinel_kwargs={**for_sentinels, **self._of_sentinels},
+            **{**settings, **self._settings},
+        )
+        client: redis.Redis = sentinels.master_for(self.service)
+        return client
+
+
+def parse(url: str) -> ServerUrl:
+    """Return what ``url`` names.
+
+    Args:
+        url: ``redis://``, ``rediss://`` or ``unix://`` as redis-py reads them, ``redis+sentinel://`` with Sentinels and the
+            name of a master, or ``redis+cluster://`` with nodes; with TLS ``rediss+sentinel://`` and ``rediss+cluster://``;
+            the same with ``valkey``. User, password and database are those of the master; ``sentinel_username`` and
+            ``sentinel_password`` among the options at the end are those of the Sentinels.
 
     Raises:
-        ValueError: The URL is malformed. The message shows no part of it, because any part may belong to the password.
+        ValueError: It is malformed. The message shows no part of it, because any part may belong to the password; there is
+            neither cause nor context.
     """
-    if _is_sound(url):
-        return redis.Redis.from_url(url, **settings)
-    raise ValueError(
-        "url must be a scheme and a server, as redis://[user:password@]host:6379/0, rediss://host:6379/0 or unix:///path; "
-        "in user and password whatever means something in a URL is written as in percent-encoding: %2F for a slash"
-    )
-
-
-def _is_sound(url: str) -> bool:
-    """Return whether redis-py accepts the URL, and no special character in the password has ended it early."""
     scheme = _SCHEME.match(url)
-    if scheme is None:
-        return False
-    authority = _AUTHORITY.match(url, scheme.end())
+    found = None
+    if scheme is not None:
+        try:
+            found = _parsed(scheme, url[scheme.end() :])
+        except _MALFORMED:
+            pass
+    if found is None:
+        raise ValueError(_FORMS)
+    return found
+
+
+def _parsed(scheme: re.Match[str], rest: str) -> ServerUrl | None:
+    """Return the parts of a URL, or None. Raises one of _MALFORMED if redis-py does not accept a part."""
+    plain = "unix://" if scheme["unix"] else f"redis{scheme['tls']}://"
+    topology: str = scheme["topology"] or ""
+    if not topology:
+        return ServerUrl("", (plain + rest,), "", (), {}, {}) if _is_sound(plain, rest) else None
+    authority = _AUTHORITY.match(rest)
     assert authority is not None
-    path, _, query = url[authority.end() :].partition("?")
+    path, _, query = rest[authority.end() :].partition("?")
+    parts = _PATHS[topology].fullmatch(path)
+    if parts is None or "#" in query:
+        return None
+    login, at, hosts = authority[0].rpartition("@")
+    options = parse_qsl(query, keep_blank_values=True)
+    for_sentinels = {_OF_SENTINELS[name]: value for name, value in options if name in _OF_SENTINELS}
+    if topology == "cluster" and for_sentinels:
+        return None
+    common = urlencode([(name, value) for name, value in options if name not in _OF_SENTINELS])
+    servers, urls, settings = [], list[str](), dict[str, Any]()
+    for host in hosts.split(","):
+        single = f"{login}{at}{host}/{parts['db'] or ''}?{common}"
+        # The whole authority counts: a mark in the password may have ended it before the "@".
+        if not host or not _is_sound(plain, single) or ("@" in query.partition("=")[0] and not at):
+            return None
+        urls.append(plain + single)
+        settings = parse_url(urls[-1])
+        standard = _SENTINEL_PORT if topology == "sentinel" else _PORT
+        servers.append((settings.pop("host"), settings.pop("port", standard)))
+    if settings.pop("connection_class", None) is redis.SSLConnection:
+        settings["ssl"] = True
+    service = unquote(parts.groupdict().get("service") or "")
+    of_sentinels = {name: value for name, value in settings.items() if name not in _NOT_OF_SENTINELS}
+    found = ServerUrl(topology, tuple(urls), service, tuple(servers), settings, {**of_sentinels, **for_sentinels})
+    # The clients check more than the connections do.
+    found.unconnected_client()
+    return found
+
+
+def _is_sound(scheme: str, rest: str) -> bool:
+    """Return whether redis-py accepts the URL, and no special character in the password has ended it early."""
+    authority = _AUTHORITY.match(rest)
+    assert authority is not None
+    path, _, query = rest[authority.end() :].partition("?")
     ended_early = "@" not in authority[0] and ("@" in path or "@" in query.partition("=")[0])
-    if ended_early and (authority[0] or scheme[1] != "unix"):
+    if ended_early and (authority[0] or scheme != "unix://"):
         return False  # a slash, question mark or number sign in the password has ended the host
     try:
-        settings: dict[str, Any] = parse_url(url)
+        settings: dict[str, Any] = parse_url(scheme + rest)
         connection_class: type[Any] = settings.get("connection_class", redis.Connection)
         connection_class(**{name: value for name, value in settings.items() if name not in _POOL_SETTINGS})
-    except (ValueError, TypeError, redis.RedisError):  # their texts may quote a part of the password
+    except _MALFORMED:
         return False
     return True
 

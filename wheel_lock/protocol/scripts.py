@@ -23,7 +23,8 @@ COMMANDS = frozenset({
     *("del", "exists", "get", "hexists", "hset", "pexpire", "pttl", "set", "time"),
     *("zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zscore"),
 })  # fmt: skip
-"""The commands that scripts require. PUBLISH, TYPE, HLEN and HKEYS are optional: the user may have no right to them."""
+"""The commands that scripts require. PUBLISH, TYPE, HLEN and HKEYS are optional: the user may have no right to them.
+STRLEN, HSTRLEN, HGET and PUBSUB are optional, too: they only add to what a look at a lock returns."""
 
 
 class ScriptForm:
@@ -194,6 +195,9 @@ EXTEND_HOLDER = _load("extend_holder")
 SWAP_HOLDER = _load("swap_holder")
 LOOK_HOLDERS = _load("look_holders")
 
+LOOK = _load("look")
+
+FORCE_RELEASE = _load("force_release")
 RIGHTS = _load("rights")
 
 ALL = tuple(script for script in list(globals().values()) if isinstance(script, Script))

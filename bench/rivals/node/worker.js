@@ -121,8 +121,8 @@ async function handover(rival, { name, hold_s }, url) {
 async function crowd(rival, { name, waiters, hold_s }) {
   return async (argument) => {
     const grants = new Array(waiters).fill(0);
-    const began = now();
-    const until = began + Number(argument);
+    const seconds = Number(argument);
+    const until = now() + seconds;
     await each(waiters, waiters, async (waiter) => {
       while (now() < until) {
         await rival.use(name, async () => {
@@ -132,7 +132,7 @@ async function crowd(rival, { name, waiters, hold_s }) {
         });
       }
     });
-    return { grants, seconds: until - began };
+    return { grants, seconds };
   };
 }
 

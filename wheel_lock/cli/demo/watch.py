@@ -1,25 +1,19 @@
-"""Plain output of a run, for pipes and scripts, and the library's log messages.
+"""Plain output of a run, for pipes and scripts.
 
 The live picture is in display.py; the report is in report.py.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Protocol, TextIO
 
-from wheel_lock import ContextStats, LossReason
-from wheel_lock.cli.report import duration, number
-from wheel_lock.cli.run import Run
-from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock import ContextStats
+from wheel_lock.cli.demo.run import Run
+from wheel_lock.cli.output import Messages, StatusLine, duration, number
 
 _RATE_OVER_S = 1.0
-_MESSAGES = 20  # a server that loses a million keys causes a million messages
 
 
 class Rates:
@@ -47,35 +41,6 @@ class Rates:
 def slack(stats: ContextStats) -> str:
     """Return the least slack as text; a dash before the first renewal."""
     return duration(stats.renewal_slack_min_s if stats.renewed else None)
-
-
-class StatusLine:
-    """A line on a terminal that ``say`` replaces; omitted elsewhere."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._shown = stream.isatty()
-
-    def say(self, text: str) -> None:
-        if self._shown:
-            self._stream.write(f"\r\x1b[K{text}")
-            self._stream.flush()
-
-
-class Messages:
-    """A base of watches that prints log messages on stderr: the first 20, and the number of the others."""
-
-    def __init__(self) -> None:
-        self._seen = 0
-
-    def log(self, line: str) -> None:
-        self._seen += 1
-        if self._seen <= _MESSAGES:
-            print(f"wheel-lock: {line}", file=sys.stderr)
-
-    def done(self) -> None:
-        if self._seen > _MESSAGES:
-            print(f"wheel-lock: and {self._seen - _MESSAGES:,} more messages", file=sys.stderr)
 
 
 class QuietWatch(Messages):
@@ -132,37 +97,3 @@ class PlainWatch(Messages):
 
     def stage(self, what: str) -> None:
         print(what, flush=True)
-
-
-class Log(Protocol):
-    """A place for the library's log messages."""
-
-    def log(self, line: str) -> None:
-        """Show a message."""
-
-
-class _LogHandler(logging.Handler):
-    def __init__(self, watch: Log) -> None:
-        super().__init__(logging.WARNING)
-        self._watch = watch
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        line = record.getMessage() + (f": {error!r}" if error is not None else "")
-        if str(LossReason.CONTEXT_CLOSED) not in line:  # expected: the run closes the context to release the locks
-            self._watch.log(line)
-
-
-@contextmanager
-def logged_to(watch: Log) -> Iterator[None]:
-    """Pass the library's warnings to ``watch`` instead of the log handlers, inside the ``with`` block."""
-    logger = logging.getLogger("wheel_lock")
-    handler, propagate = _LogHandler(watch), logger.propagate
-    logger.addHandler(handler)
-    logger.propagate = False
-    try:
-        yield
-    finally:
-        NOTIFIER.drain(1.0)
-        logger.removeHandler(handler)
-        logger.propagate = propagate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import platform
 from dataclasses import dataclass, field
 
@@ -11,7 +10,8 @@ import redis
 from rich.console import Console
 
 from wheel_lock import __version__
-from wheel_lock.cli.report import Row, duration, number, present, rounded, share
+from wheel_lock.cli import output
+from wheel_lock.cli.output import Row, duration, number, present, share
 
 TTL_S = 30.0  # of all locks of a benchmark: what a killed one leaves behind expires soon
 
@@ -104,7 +104,7 @@ class Figures:
 
 def to_json(figures: Figures) -> str:
     """Return the figures as one line of JSON; unknown values are null."""
-    return json.dumps(rounded({**dataclasses.asdict(figures), "ok": figures.ok}), allow_nan=False)
+    return output.to_json({**dataclasses.asdict(figures), "ok": figures.ok})
 
 
 def rows(figures: Figures) -> list[Row]:

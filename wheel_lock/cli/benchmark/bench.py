@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LockServerError, WheelLockError
 from wheel_lock.cli import server
-from wheel_lock.cli.figures import TTL_S, Figures, Held
-from wheel_lock.cli.measure import Reading, per
+from wheel_lock.cli.benchmark.figures import TTL_S, Figures, Held
+from wheel_lock.cli.measure import Reading, per, read
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.cli.target import FAILURES, Target
 
@@ -311,7 +311,7 @@ class Bench:
         return LockContext(self._target.client, timer=timer, close_timeout=close_timeout_s)
 
     def _read(self, context: LockContext) -> Reading:
-        return Reading(time.monotonic(), context.stats(), context.timer.cpu_s(), self._target.cpu_s())
+        return read(context, self._target.cpu_s())
 
     def _lacks(self, what: str, reason: str) -> None:
         self.figures.not_measured[what] = reason

@@ -15,10 +15,10 @@ from rich.live import Live
 from rich.text import Text
 
 from wheel_lock import ContextStats
-from wheel_lock.cli.report import duration, number, share
-from wheel_lock.cli.ring import AHEAD, BEHIND, HAND, TRACK, Picture
-from wheel_lock.cli.run import Plan, Run
-from wheel_lock.cli.watch import Rates, StatusLine, slack
+from wheel_lock.cli.demo.ring import AHEAD, BEHIND, HAND, TRACK, Picture
+from wheel_lock.cli.demo.run import Plan, Run
+from wheel_lock.cli.demo.watch import Rates, slack
+from wheel_lock.cli.output import StatusLine, duration, number, share
 
 _FRAME_S = 0.1
 _DIAMETERS = (38, 30, 26, 22)

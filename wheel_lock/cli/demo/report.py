@@ -3,57 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Sequence
 
-from rich.console import Console, Group
-from rich.panel import Panel
-from rich.table import Column, Table
-from rich.text import Text
+from rich.console import Console
 
-from wheel_lock.cli.outcome import Outcome
+from wheel_lock.cli import output
+from wheel_lock.cli.demo.outcome import Outcome
+from wheel_lock.cli.output import Row, duration, number, present, share
 
 _ENOUGH_TO_WEIGH = 10_000  # with fewer locks, single pages of memory dominate the result
-
-Row = tuple[str, str, str]  # a line of the table: title, value, and explanation
-
-
-def duration(value_s: float | None) -> str:
-    """Return a time with a suitable unit.
-
-    >>> duration(0.00081), duration(0.0042), duration(1.934), duration(None)
-    ('810 us', '4.2 ms', '1.93 s', '-')
-    """
-    if value_s is None:
-        return "-"
-    if value_s < 0.001:
-        return f"{value_s * 1e6:.0f} us"
-    return f"{value_s * 1e3:.3g} ms" if value_s < 1 else f"{value_s:.2f} s"
-
-
-def number(value: float | None, form: str = ",.0f") -> str:
-    """Return a number with thousands separators, or a dash if it is None."""
-    return "-" if value is None else format(value, form)
-
-
-def share(value: float | None) -> str:
-    """Return a share of one core as a percentage, or a dash if it is None."""
-    return "-" if value is None else f"{value:.1%}"
 
 
 def to_json(outcome: Outcome) -> str:
     """Return the outcome as one line of JSON; unknown values are null."""
-    fields = {**dataclasses.asdict(outcome), "ok": outcome.ok}
-    return json.dumps(rounded(fields), allow_nan=False)
-
-
-def rounded(value: object) -> object:
-    """Return ``value`` with all floats in it, in dicts and lists as well, rounded to six digits."""
-    if isinstance(value, dict):
-        return {name: rounded(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [rounded(inner) for inner in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    return output.to_json({**dataclasses.asdict(outcome), "ok": outcome.ok})
 
 
 def verdict(outcome: Outcome) -> str:
@@ -106,11 +68,6 @@ def rows(outcome: Outcome) -> list[Row]:
     return found
 
 
-def pretty(console: Console) -> bool:
-    """Return whether the console is a terminal with UTF-8 and cursor control."""
-    return console.file.isatty() and not console.is_dumb_terminal and console.encoding.startswith("utf")
-
-
 def show(console: Console, outcome: Outcome, *, embedded: bool) -> None:
     """Print verdict and table: with colours on a terminal, as plain lines elsewhere.
 
@@ -130,37 +87,3 @@ def show(console: Console, outcome: Outcome, *, embedded: bool) -> None:
     colour = "green" if outcome.ok else "yellow" if outcome.interrupted and not outcome.lost else "red"
     title = f"{number(outcome.acquired)} locks, one thread, {outcome.server}"
     present(console, title, table, verdict(outcome), colour, style)
-
-
-def present(
-    console: Console,
-    title: str,
-    table: Sequence[Row],
-    sentence: str,
-    colour: str,
-    style: Callable[[str], str] = lambda what: "bold",
-) -> None:
-    """Print a table and a verdict, in a panel on a terminal: ``colour`` is green if all is well.
-
-    Args:
-        style: Returns the style of the value in the line with this title.
-    """
-    if not pretty(console):
-        for what, value, meaning in table:
-            print(f"  {what:<12} {value:>12}  {meaning}".rstrip(), file=console.file)
-        print(sentence, file=console.file)
-        return
-    grid = Table.grid(Column(style="dim"), Column(justify="right"), Column(style="dim"), padding=(0, 2))
-    for what, value, meaning in table:
-        grid.add_row(what, Text(value, style=style(what)), meaning)
-    mark = {"green": "✔ ", "red": "✘ "}.get(colour, "")
-    console.print(
-        Panel(
-            Group(grid, "", Text(mark + sentence, style=f"bold {colour}")),
-            title=title,
-            title_align="left",
-            border_style=colour,
-            padding=(1, 2),
-            expand=False,
-        )
-    )

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import redis
 
 from wheel_lock import __version__
-
-INTERRUPTED = 130  # the status that shells report for a process that Ctrl-C has ended
+from wheel_lock.cli.arguments import INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

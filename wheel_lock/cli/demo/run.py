@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-import redis
-
 from wheel_lock import ContextStats, Lock, LockContext, WheelLockError
 from wheel_lock.cli import server
+from wheel_lock.cli.demo.outcome import Outcome
 from wheel_lock.cli.measure import Reading, finite, per, read, resident_bytes
-from wheel_lock.cli.outcome import Outcome
+from wheel_lock.cli.target import FAILURES, Target
 from wheel_lock.observe.stats import Histogram
 
 T = TypeVar("T")
@@ -73,17 +72,16 @@ class Watch(Protocol):
 class Run:
     """The steps of one run, in the order in which they are called.
 
-    ``client`` is used for queries; the locks use a connection of their own.
+    The clients of ``target`` are used for queries; the locks use connections of their own.
     """
 
-    def __init__(self, client: redis.Redis, plan: Plan) -> None:
-        self.client = client
+    def __init__(self, target: Target, plan: Plan) -> None:
+        self.target = target
         self.plan = plan
-        self.context = LockContext(client)
+        self.context = LockContext(target.client)
         self.locks: dict[str | bytes, Lock | None] = {}  # None: held by another owner
         self.asked_for = 0  # locks whose acquire has been answered
         self._touched = 0  # locks whose acquire has been sent, or may have been
-        self.server_version = server.version(client)
         self._id = secrets.token_hex(3)
         self._acquire_s = 0.0
         self._rss_before = resident_bytes()
@@ -122,24 +120,24 @@ class Run:
         """Measure the memory, then open the window of measurement."""
         self._rss = resident_bytes()
         self._forget_durations()
-        self._begin = read(self.context, self.client)
+        self._begin = read(self.context, self.target.cpu_s())
 
     def end(self) -> None:
         """Close the window of measurement, unless it is closed."""
         if self._end is None:
-            self._end = read(self.context, self.client)
+            self._end = read(self.context, self.target.cpu_s())
 
     def verify(self) -> None:
         """Count the locks whose keys have this run's tokens, by a plain client."""
         owned = 0
         try:
             for portion in _portions(self.locks.items()):
-                values = self.client.mget([name for name, _ in portion])
+                values = self.target.values([name for name, _ in portion])
                 if len(values) == len(portion):  # a reply of another length is malformed
                     tokens = [None if lock is None else lock.token for _, lock in portion]
                     owned += sum(mine is not None and mine == value for mine, value in zip(tokens, values, strict=True))
-        except (redis.RedisError, OSError, TypeError, ValueError) as error:  # the latter two: a malformed reply
-            self.trouble = f"the server {server.address(self.client)} could not be asked: {server.one_line(error)}"
+        except FAILURES as error:
+            self.trouble = f"the server {self.target.address} could not be asked: {server.one_line(error)}"
         else:
             self._owned = owned
 
@@ -150,8 +148,8 @@ class Run:
         self._close_s = time.monotonic() - began
         names = map(self._name, range(self._touched))  # including those that Ctrl-C kept from being acquired
         try:
-            self._left = sum(int(self.client.exists(*portion)) for portion in _portions(names))
-        except (redis.RedisError, OSError, TypeError, ValueError):
+            self._left = sum(int(self.target.client.exists(*portion)) for portion in _portions(names))
+        except FAILURES:
             self._left = None
 
     def _name(self, number: int) -> str:
@@ -193,7 +191,7 @@ class Run:
 
     def outcome(self, interrupted: bool) -> Outcome:
         """Return the outcome; ``interrupted``: whether Ctrl-C ended the run early."""
-        end = self._end or read(self.context, self.client)
+        end = self._end or read(self.context, self.target.cpu_s())
         begin = self._begin or end
         held_s = end.at - begin.at
         renewed = end.stats.renewed - begin.stats.renewed
@@ -203,7 +201,7 @@ class Run:
             server_s = max(end.server_cpu_s - begin.server_cpu_s, 0.0)
         earlier, acquired = self._acquiring or end.stats, self.acquired
         return Outcome(
-            server=server.address(self.client),
+            server=self.target.address,
             locks=self.plan.locks,
             timeout_s=self.plan.timeout_s,
             renew_every_s=self.plan.renew_every_s,
@@ -239,7 +237,7 @@ class Run:
             rss_bytes_per_lock=per(self._rss - self._rss_before, acquired) if self._begin else None,
             close_s=self._close_s,
             left_at_server=self._left,
-            redis_server=self.server_version,
+            redis_server=self.target.version,
         )
 
 

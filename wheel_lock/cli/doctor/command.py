@@ -1,0 +1,121 @@
+"""The command ``doctor``: its arguments, the order of the checks, and its output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, replace
+from typing import Annotated
+
+import redis
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wheel_lock.cli import output, server, target
+from wheel_lock.cli.arguments import REDIS_VARIABLE, USAGE, AsJson, Refusal, count_option, seconds_option
+from wheel_lock.cli.doctor import distances, neighbours, rights, settings
+from wheel_lock.cli.doctor.findings import Finding, Severity, worst
+from wheel_lock.cli.target import Target
+from wheel_lock.options import count, lock_name, lock_options
+
+WARNED = 3
+ENDANGERED = 4
+_STATUS = {Severity.OK: 0, Severity.UNKNOWN: 0, Severity.WARNING: WARNED, Severity.PROBLEM: ENDANGERED}
+_STYLE = {Severity.OK: "green", Severity.UNKNOWN: "dim", Severity.WARNING: "yellow", Severity.PROBLEM: "bold red"}
+
+
+def doctor(
+    redis: Annotated[
+        list[str],
+        typer.Option(
+            "--redis",
+            envvar=REDIS_VARIABLE,
+            metavar="URL",
+            help="A server, its Sentinels, or a cluster; several times for the masters of a quorum.",
+        ),
+    ],
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="What the names of the locks in use begin with.")] = "",
+    timeout: Annotated[float, seconds_option("The shortest timeout of the locks in use.")] = 30.0,
+    min_replicas: Annotated[int, count_option("The min_replicas of the contexts in use.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Check a server for what endangers locks, and say what to do about it.
+
+    Each kind of lock is acquired, extended and released once on a name of its own below the prefix. At most 10,000 keys
+    of the prefix are looked at, and none is changed.
+
+    Ends with status 0 if nothing was found; 1 if a server is not there or refuses the connection; 2 if the command line is
+    wrong; 3 if there are warnings; 4 if there are problems; 130 if it was interrupted.
+    """
+    _validate(prefix, timeout, min_replicas)
+    with ExitStack() as stack:
+        found = [stack.enter_context(closing(target.find(url))) for url in redis]
+        findings = list(_findings(found, prefix, timeout, min_replicas, output.progress(quiet=True)))
+    if as_json:
+        print(output.to_json({"worst": worst(findings), "findings": [asdict(finding) for finding in findings]}))
+    else:
+        _show(output.console(), findings)
+    raise typer.Exit(_STATUS[worst(findings)])
+
+
+def _validate(prefix: str, timeout: float, min_replicas: int) -> None:
+    try:
+        lock_options(timeout)
+        count("min-replicas", min_replicas, least=0)
+        lock_name(prefix + "0" * 40)  # what follows is shorter
+    except ValueError as error:
+        raise Refusal(f"--{str(error).replace('a lock name', 'prefix', 1)}", USAGE) from None
+
+
+def _findings(
+    found: Sequence[Target], prefix: str, timeout_s: float, min_replicas: int, progress: output.Lines
+) -> Iterator[Finding]:
+    """Yield the findings of all checks."""
+    masters = [(server.address(master), master) for each in found for master in each.masters]
+    with output.logged_to(progress), progress:
+        progress.stage("settings", 0.0)
+        for address, master in masters:
+            yield from (replace(finding, server=address) for finding in settings.findings_of(master, min_replicas))
+        progress.stage("clocks and round trips", 0.3)
+        yield from distances.findings_of(masters, timeout_s)
+        for number, each in enumerate(found):
+            progress.stage("rights", 0.5 + 0.3 * number / len(found))
+            for finding in rights.findings_of(each.client, _user(each.masters[0]), prefix):
+                yield replace(finding, server=each.address)
+        for each in found:
+            progress.stage("keys", 0.8)
+            finding = neighbours.finding_of(each, prefix, lambda share: progress.advance(0.8 + 0.2 * share))
+            yield replace(finding, server=each.address)
+
+
+def _user(master: redis.Redis) -> str:
+    name: str | None = master.connection_pool.connection_kwargs.get("username")
+    return name or "default"
+
+
+def _show(console: Console, findings: Sequence[Finding]) -> None:
+    """Print the findings, the worst last, where it is read first."""
+    order = list(Severity)
+    ranked = sorted(findings, key=lambda finding: order.index(finding.severity))
+    if output.pretty(console):
+        table = Table.grid(padding=(0, 2))
+        for finding in ranked:
+            text = Text(finding.text)
+            if finding.advice:
+                text.append(f"\n-> {finding.advice}", style="cyan")
+            mark = Text(finding.severity.value, style=_STYLE[finding.severity])
+            table.add_row(mark, Text(finding.server, style="dim"), Text(finding.check), text)
+        console.print(table)
+    else:
+        for finding in ranked:
+            print(
+                f"{finding.severity.value:<8} {finding.check:<18} {finding.text}",
+                f"[{finding.server}]" * bool(finding.server),
+            )
+            if finding.advice:
+                print(f"{'':8} -> {finding.advice}")
+    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
+    verdict = ", ".join(f"{number} {severity.value}" for severity, number in counts.items() if number)
+    console.print(Text(verdict, style=_STYLE[worst(findings)]))

@@ -1,0 +1,1 @@
+"""The commands ``ls``, ``inspect``, ``watch`` and ``release``: the locks of a server, seen from a terminal."""

@@ -1,0 +1,153 @@
+"""Looks at the locks of a target: at one name, at many, and at all whose names match a pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import redis
+
+from wheel_lock.cli import server
+from wheel_lock.cli.arguments import USAGE, Refusal
+from wheel_lock.cli.server import ServerTrouble
+from wheel_lock.cli.target import FAILURES, Target
+from wheel_lock.lock_types.holders import MAX_HOLDERS, LockState, look_arguments, parse_look
+from wheel_lock.options import RESERVED, lock_name
+from wheel_lock.protocol.resp import MalformedReply, error_text
+from wheel_lock.protocol.scripts import LOOK
+from wheel_lock.protocol.server_errors import ServerError, code_of
+
+_BATCH = 500  # names for each SCAN, and for each pipeline of looks
+_ELSEWHERE = (redis.exceptions.MovedError, redis.exceptions.AskError, redis.exceptions.TryAgainError)
+
+
+class Found(NamedTuple):
+    """A name and what the server has under it."""
+
+    name: bytes
+    state: LockState
+
+
+def key_of(name: str) -> bytes:
+    """Return the key of a lock's name on the command line. Raises Refusal if it is none."""
+    try:
+        return lock_name(name.encode("utf-8", "surrogateescape"))
+    except (ValueError, UnicodeEncodeError) as error:
+        raise Refusal(str(error), USAGE) from None
+
+
+def look_at(target: Target, name: bytes, *, most: int = MAX_HOLDERS) -> LockState:
+    """Return what the target has under one name, with what accompanies the lock as far as the user may read it.
+
+    Raises:
+        ServerTrouble: The server does not answer, or the user has no right to ask it.
+    """
+    state = _look_alone(target, name, companions=True, most=most)
+    if state.kind == "unreadable":
+        # The user may have no right to the companion keys only.
+        state = _look_alone(target, name, companions=False, most=most)
+    return state
+
+
+def look_at_many(target: Target, master: redis.Redis, names: Sequence[bytes]) -> list[Found]:
+    """Return what is under each of ``names``, which belong to ``master``: kind, holders and times only.
+
+    Raises:
+        ServerTrouble: The server does not answer, or the user has no right to ask it.
+    """
+    if not names:
+        return []
+    pipeline = master.pipeline(transaction=False)
+    for position, name in enumerate(names):
+        keys, others = look_arguments(name, companions=False)
+        # The first call has the text, which the server keeps for the others.
+        call = ("EVALSHA", LOOK.plain.sha1) if position else ("EVAL", LOOK.plain.source)
+        pipeline.execute_command(*call, len(keys), *keys, *others)
+    with _troubles(target):
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+    return [
+        Found(name, _look_alone(target, name) if _is_elsewhere(reply) else _state(target, reply))
+        for name, reply in zip(names, replies, strict=True)
+    ]
+
+
+def look_for(target: Target, pattern: str, advance: Callable[[float], object]) -> Iterator[Found]:
+    """Yield each name that matches ``pattern`` and what is under it, companion keys left out. Uses SCAN, never KEYS.
+
+    SCAN may return a key more than once, and so may this.
+
+    Args:
+        target: Where to look: on a cluster at every master.
+        pattern: As for SCAN.
+        advance: Called with the share of the keys that have been seen, an estimate.
+
+    Raises:
+        ServerTrouble: A server does not answer, or the user has no right to ask it.
+    """
+    for number, master in enumerate(target.masters):
+        size, scanned, cursor = _size(master), 0, 0
+        while True:
+            with _troubles(target):
+                cursor, keys = master.scan(cursor, match=pattern, count=_BATCH)
+            names = [key for key in _as_bytes(keys) if not key.startswith(RESERVED.encode())]
+            yield from look_at_many(target, master, names)
+            scanned += _BATCH
+            advance((number + min(scanned / max(size, 1), 1.0)) / len(target.masters))
+            if cursor == 0:
+                break
+
+
+def _as_bytes(keys: Sequence[bytes | str]) -> list[bytes]:
+    return [key.encode() if isinstance(key, str) else key for key in keys]
+
+
+def _size(master: redis.Redis) -> int:
+    try:
+        return int(master.dbsize())
+    except FAILURES:
+        return 0  # without the right to ask only the display of progress suffers
+
+
+def _look_alone(target: Target, name: bytes, *, companions: bool = False, most: int = MAX_HOLDERS) -> LockState:
+    keys, others = look_arguments(name, companions=companions, most=most)
+    client: Any = target.client  # a cluster's client finds the node by the declared keys
+    with _troubles(target):
+        try:
+            reply = client.execute_command("EVAL", LOOK.plain.source, len(keys), *keys, *others)
+        except redis.exceptions.NoPermissionError as error:
+            reply = error
+    return _state(target, reply)
+
+
+def _is_elsewhere(reply: object) -> bool:
+    return isinstance(reply, _ELSEWHERE) or code_of(reply) == "NOSCRIPT"
+
+
+def _state(target: Target, reply: object) -> LockState:
+    """Return the state that a reply stands for; a refusal of the key is one, too."""
+    if isinstance(reply, Exception):
+        refused = isinstance(reply, redis.exceptions.NoPermissionError)
+        if not refused or ServerError(str(reply)).forbidden:
+            raise _trouble(target, reply)
+        return LockState("unreadable", "", problem=error_text(reply))
+    try:
+        return parse_look(reply)
+    except MalformedReply as error:
+        raise _trouble(target, error) from error
+
+
+def _trouble(target: Target, error: BaseException) -> ServerTrouble:
+    reason = server.one_line(error)
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return ServerTrouble(f"the server {target.address} refuses the command to this user: {reason}")
+    return ServerTrouble(f"cannot use the server {target.address}: {reason}")
+
+
+@contextmanager
+def _troubles(target: Target) -> Iterator[None]:
+    """Turn failures of the server inside the ``with`` block into ServerTrouble."""
+    try:
+        yield
+    except FAILURES as error:
+        raise _trouble(target, error) from error

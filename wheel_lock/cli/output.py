@@ -1,0 +1,226 @@
+"""Output of commands: text and tables on a terminal, plain lines elsewhere, JSON for programs, log messages, progress."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
+from rich.text import Text
+
+from wheel_lock import LossReason
+from wheel_lock.runtime.notifier import NOTIFIER
+
+_MESSAGES = 20  # a server that loses a million keys causes a million messages
+
+Row = tuple[str, str, str]  # a line of a table: title, value, and explanation
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that prints text as it is, without colours for numbers and the like."""
+    return Console(highlight=False, stderr=stderr)
+
+
+def pretty(console: Console) -> bool:
+    """Return whether the console is a terminal with UTF-8 and cursor control."""
+    return console.file.isatty() and not console.is_dumb_terminal and console.encoding.startswith("utf")
+
+
+def duration(value_s: float | None) -> str:
+    """Return a time with a suitable unit.
+
+    >>> duration(0.00081), duration(0.0042), duration(1.934), duration(None)
+    ('810 us', '4.2 ms', '1.93 s', '-')
+    """
+    if value_s is None:
+        return "-"
+    if value_s < 0.001:
+        return f"{value_s * 1e6:.0f} us"
+    return f"{value_s * 1e3:.3g} ms" if value_s < 1 else f"{value_s:.2f} s"
+
+
+def number(value: float | None, form: str = ",.0f") -> str:
+    """Return a number with thousands separators, or a dash if it is None."""
+    return "-" if value is None else format(value, form)
+
+
+def share(value: float | None) -> str:
+    """Return a share of one core as a percentage, or a dash if it is None."""
+    return "-" if value is None else f"{value:.1%}"
+
+
+def to_json(fields: Mapping[str, object]) -> str:
+    """Return ``fields`` as one line of JSON, with floats rounded to six digits."""
+    return json.dumps(_rounded(dict(fields)), allow_nan=False)
+
+
+def _rounded(value: object) -> object:
+    """Return ``value`` with all floats in it, in dicts and lists as well, rounded to six digits."""
+    if isinstance(value, dict):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def present(
+    console: Console,
+    title: str,
+    table: Sequence[Row],
+    sentence: str,
+    colour: str,
+    style: Callable[[str], str] = lambda what: "bold",
+) -> None:
+    """Print a table and a verdict, in a panel on a terminal: ``colour`` is green if all is well.
+
+    Args:
+        style: Returns the style of the value in the line with this title.
+    """
+    if not pretty(console):
+        for what, value, meaning in table:
+            print(f"  {what:<12} {value:>12}  {meaning}".rstrip(), file=console.file)
+        print(sentence, file=console.file)
+        return
+    grid = Table.grid(Column(style="dim"), Column(justify="right"), Column(style="dim"), padding=(0, 2))
+    for what, value, meaning in table:
+        grid.add_row(what, Text(value, style=style(what)), meaning)
+    mark = {"green": "✔ ", "red": "✘ "}.get(colour, "")
+    console.print(
+        Panel(
+            Group(grid, "", Text(mark + sentence, style=f"bold {colour}")),
+            title=title,
+            title_align="left",
+            border_style=colour,
+            padding=(1, 2),
+            expand=False,
+        )
+    )
+
+
+class StatusLine:
+    """A line on a terminal that ``say`` replaces; omitted elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown = stream.isatty()
+
+    def say(self, text: str) -> None:
+        if self._shown:
+            self._stream.write(f"\r\x1b[K{text}")
+            self._stream.flush()
+
+
+class Messages:
+    """Prints log messages on stderr: the first 20, and the number of the others."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def log(self, line: str) -> None:
+        self._seen += 1
+        if self._seen <= _MESSAGES:
+            print(f"wheel-lock: {line}", file=sys.stderr)
+
+    def done(self) -> None:
+        if self._seen > _MESSAGES:
+            print(f"wheel-lock: and {self._seen - _MESSAGES:,} more messages", file=sys.stderr)
+
+
+class Lines(Messages):
+    """Progress as a line for each step, or nothing if ``quiet``."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        super().__init__()
+        self._quiet = quiet
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.done()
+
+    def stage(self, what: str, share_done: float) -> None:
+        """Show the name of the step that begins, and the share of the whole that is done."""
+        if not self._quiet:
+            print(f"{share_done:4.0%}  {what}", flush=True)
+
+    def advance(self, share_done: float) -> None:
+        """Show the share of the whole that is done."""
+
+
+class Bar(Lines):
+    """Progress as a bar on a terminal, drawn when it is updated: drawing competes with what is measured."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
+        self._progress = Progress(*columns, console=console, auto_refresh=False, transient=True)
+        self._task = self._progress.add_task("", total=1.0)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def stage(self, what: str, share_done: float) -> None:
+        self._progress.update(self._task, description=what, completed=share_done, refresh=True)
+
+    def advance(self, share_done: float) -> None:
+        self._progress.update(self._task, completed=share_done, refresh=True)
+
+    def done(self) -> None:
+        self._progress.stop()
+        super().done()
+
+
+def progress(*, quiet: bool) -> Lines:
+    """Return the display of progress: a bar on a terminal, lines on stdout elsewhere.
+
+    Args:
+        quiet: True if stdout has room for the result only. The bar is on stderr then, and no lines are printed.
+    """
+    shown_on = console(stderr=quiet)
+    return Bar(shown_on) if pretty(shown_on) else Lines(quiet)
+
+
+class Log(Protocol):
+    """A place for the library's log messages."""
+
+    def log(self, line: str) -> None:
+        """Show a message."""
+
+
+class _LogHandler(logging.Handler):
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        line = record.getMessage() + (f": {error!r}" if error is not None else "")
+        if str(LossReason.CONTEXT_CLOSED) not in line:  # expected: the run closes the context to release the locks
+            self._log.log(line)
+
+
+@contextmanager
+def logged_to(log: Log) -> Iterator[None]:
+    """Pass the library's warnings to ``log`` instead of the log handlers, inside the ``with`` block."""
+    logger = logging.getLogger("wheel_lock")
+    handler, propagate = _LogHandler(log), logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        NOTIFIER.drain(1.0)
+        logger.removeHandler(handler)
+        logger.propagate = propagate

@@ -1,0 +1,61 @@
+"""The format of a token that names its owner, and the short id of a token.
+
+A token that names its owner is ``@<owner>:<token>``: the owner, percent-encoded, and a token of this library. The
+encoded owner has 1 to 192 characters, all printable ASCII without ``:``. So the first colon ends it, and whatever
+a lock type appends to a token (a secret, the number of a thread) stays where it is, at the end. Members of sorted sets
+have their letter in front: ``r:@<owner>:<token>``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from urllib.parse import quote, unquote_to_bytes
+
+MAX_OWNER_CHARACTERS = 64
+_MAX_ENCODED = 3 * MAX_OWNER_CHARACTERS
+_PLAIN = "!\"#$&'()*+,/;<=>?@[\\]^`{|}"  # printable ASCII that needs no encoding here, beside letters, digits and _.-~
+_OWNED = re.compile(
+    rb"(?:[rwp]:)?@([!-9;-~]{1,%d}):[A-Za-z0-9+/]{22,}(?::[0-9]+)?" % _MAX_ENCODED,
+)
+
+
+def owner_head(owner: str) -> bytes:
+    """Return the head of the tokens of ``owner``: what precedes the random part.
+
+    Raises:
+        ValueError: The owner is empty, has a character that is not printable, or is too long: more than 64 characters,
+            or more than 192 when percent-encoded.
+
+    >>> owner_head("billing@host-7"), owner_head("a b:c")
+    (b'@billing@host-7:', b'@a%20b%3Ac:')
+    """
+    encoded = quote(owner, safe=_PLAIN) if owner.isprintable() else ""
+    if not 1 <= len(owner) <= MAX_OWNER_CHARACTERS or not 1 <= len(encoded) <= _MAX_ENCODED:
+        raise ValueError(f"owner must have 1 to {MAX_OWNER_CHARACTERS} printable characters, not {owner!r:.80}")
+    return b"@%b:" % encoded.encode()
+
+
+def owner_of(token: bytes) -> str | None:
+    """Return the owner at the head of a token or a member; None if it names none. Never raises.
+
+    >>> owner_of(b"@a%20b:" + b"x" * 22), owner_of(b"r:@billing:" + b"x" * 44), owner_of(b"x" * 22)
+    ('a b', 'billing', None)
+    """
+    found = _OWNED.fullmatch(token)
+    if found is None:
+        return None
+    owner = unquote_to_bytes(found[1]).decode("utf-8", "replace")
+    # Any client can write such a value: one that this library does not make could garble a terminal.
+    return owner if 1 <= len(owner) <= MAX_OWNER_CHARACTERS and owner.isprintable() else None
+
+
+def token_id(token: bytes) -> str:
+    """Return the first eight hexadecimal digits of the SHA-256 of a token (``lock.token``).
+
+    The digits of the token itself are not used: a token that a caller has chosen may be short, and all of it secret.
+
+    >>> token_id(b"secret")
+    '2bb80d53'
+    """
+    return hashlib.sha256(token, usedforsecurity=False).hexdigest()[:8]
