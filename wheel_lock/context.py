@@ -48,6 +48,7 @@ class ContextSettings(TypedDict, total=False):
     declare_keys: bool
     track_acquisitions: bool
     renewal_slack: float
+    watch: bool
 
 
 class LockContext(ThreadLocks, ThreadContext):

@@ -69,10 +69,15 @@ def reason(losses: Losses) -> LossReason:
     return event.reason
 
 
+def _make_a_list(view: redis.Redis) -> None:
+    view.lpush("list", "1")
+    view.rename("list", NAME)
+
+
 CHANGES: dict[str, tuple[Callable[[redis.Redis], object], LossReason]] = {
     "deleted": (lambda view: view.delete(NAME), LossReason.KEY_GONE),
     "overwritten": (lambda view: view.set(NAME, "another's"), LossReason.TAKEN),
-    "of another type": (lambda view: view.pipeline().delete(NAME).lpush(NAME, 1).execute(), LossReason.TAKEN),
+    "of another type": (_make_a_list, LossReason.TAKEN),
     "renamed": (lambda view: view.rename(NAME, "elsewhere"), LossReason.KEY_GONE),
     "expired": (lambda view: view.pexpire(NAME, -1), LossReason.KEY_GONE),
     "flushed": (lambda view: view.flushdb(), LossReason.KEY_GONE),
@@ -118,7 +123,7 @@ def test_a_lock_that_is_not_renewed_is_watched(fresh: Backend) -> None:
 
 
 def test_kinds_with_several_holders_work_unwatched(backend: Backend, context: LockContext, invalidated: Any) -> None:
-    terms = {"timeout": 5.0, "renew_every": 0.1}
+    terms: dict[str, Any] = {"timeout": 5.0, "renew_every": 0.1}
     locks = [context.rw_lock("rw", **terms).read(), context.semaphore("permits", 2, **terms)]
     for lock in locks:
         assert lock.acquire()
@@ -230,7 +235,7 @@ def test_a_table_that_is_too_small_costs_no_lock_and_no_storm(fresh: Backend) ->
     assert all(lock is not None and lock.is_held for lock in (later, *locks.values()))
 
 
-@pytest.mark.parametrize("right", ["-client|tracking", "-client|id", "-client|caching"])
+@pytest.mark.parametrize("right", ["-client|tracking", "-client|id", "-client|caching", "resetchannels"])
 def test_a_missing_right_costs_the_feature_and_is_logged_once(backend: Backend, log: Log, right: str) -> None:
     require_redis_7()  # which lets single subcommands be taken away
     backend.view.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", right)

@@ -322,7 +322,7 @@ class InvalidationListener(Listener, Protocol):
         """Called when a connection is subscribed, and its client id is known."""
 
     def on_refused(self, reason: str) -> None:
-        """Called when the server does not say the connection's client id."""
+        """Called when the server refuses the connection's client id, or the subscription."""
 
     def on_ended(self, error: Exception, was_ready: bool) -> None:
         """Called when a connection has been lost; ``was_ready`` if :meth:`on_ready` had been called for it."""
@@ -443,6 +443,8 @@ class InvalidationFeed(PubSub):
         elif type(reply) is list and len(reply) == 3 and reply[:2] == [b"message", INVALIDATIONS]:
             self._silent = False
             self._take(reply[2])
+        elif isinstance(reply, ServerError):  # to SUBSCRIBE: PING is not refused
+            guarded(self._listener, self._listener.on_refused, error_text(reply))
         else:
             super()._on_push(reply)
             if self.client_id is None and self._known is not None and INVALIDATIONS in self._holding:

@@ -102,13 +102,16 @@ def test_a_refusal_costs_only_the_feature_and_is_logged_once(rig: WatchedRig, lo
     assert rig.told == []
 
 
-def test_a_server_without_client_ids_is_not_asked(rig: WatchedRig, log: Log) -> None:
-    rig.replies["ID"] = error("ERR Unknown subcommand")
+@pytest.mark.parametrize("command", ["ID", "SUBSCRIBE"])
+def test_a_server_that_refuses_the_feed_is_not_asked(rig: WatchedRig, log: Log, command: str) -> None:
+    rig.replies[command] = NOPERM
     rig.hold("a")
     rig.pass_time(1.0)
     assert rig.tracked() == []
     assert rig.feed.hung_up
-    assert len(log.said("does not report changes of locks")) == 1
+    assert rig.connector.listeners.attempts == 1
+    (line,) = log.lines
+    assert "does not report changes of locks" in line[1]
 
 
 @pytest.mark.parametrize("command", ["EXISTS", "CACHING"])
