@@ -123,6 +123,17 @@ def test_a_missing_right_to_register_keys_is_a_refusal(rig: WatchedRig, log: Log
     assert len(log.said("does not report changes of locks")) == 1
 
 
+def test_a_refusal_that_comes_again_on_another_connection_is_not_logged_again(rig: WatchedRig, log: Log) -> None:
+    rig.replies["CACHING"] = NOPERM
+    rig.hold("a")
+    rig.pass_time(0.5)
+    for _ in range(3):
+        rig.server.close()
+        rig.pass_time(1.0)
+    assert len(rig.tracked()) == 4
+    assert len(log.lines) == 1
+
+
 @pytest.mark.parametrize("command", ["TRACKING", "CACHING", "EXISTS"])
 def test_a_server_that_hangs_up_at_a_command_is_asked_twice_and_no_more(
     rig: WatchedRig, log: Log, command: str

@@ -23,6 +23,7 @@ _SETTLED_S = 0.02  # a lease that is released sooner is never registered
 _REGISTERED_A_SECOND = 1000  # leases with invalidations; more are checked, and registered at their next renewal
 _COST_OF_CALL = 10  # in leases: a key that another client changes again and again is checked 100 times a second at most
 _REST_OF_PASS = 10.0  # times the duration of a pass over all leases, before the next one
+_LONGEST_REST_S = 30.0
 _REFUSED_S = 1.0  # after a registration that was refused for a reason of that moment
 _RETRY_S = 0.02  # while calls about the same leases are in flight, or the server rejects calls
 
@@ -62,8 +63,6 @@ class Invalidations:
         self._pass_alarm: Alarm | None = None
         self._settling: list[Lease] = []
         self._refused: list[Lease] = []
-        self._pass_began: float | None = None
-        self._pass_wanted = False
         self._next_pass = -math.inf
         self._window = -math.inf  # when the second began in which registrations are counted
         self._in_window = 0
@@ -73,6 +72,8 @@ class Invalidations:
         self._doubted: dict[Lease, None] = {}
         self._unregistered: dict[Lease, None] = {}
         self._later: list[tuple[dict[Lease, None], list[Lease]]] = []  # about which calls are in flight, by queue
+        self._pass_began: float | None = None
+        self._pass_wanted = False
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 
@@ -165,7 +166,8 @@ class Invalidations:
             elif not self._in_flight and self._renewer.node.ready:
                 self._retry_later()
         elif self._pass_began is not None and not self._in_flight:
-            self._next_pass = self._timer.now + _REST_OF_PASS * (self._timer.now - self._pass_began)
+            rest_s = min(_REST_OF_PASS * (self._timer.now - self._pass_began), _LONGEST_REST_S)
+            self._next_pass = self._timer.now + rest_s
             self._pass_began = None
             self._begin_pass()
 

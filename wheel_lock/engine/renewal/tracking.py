@@ -218,9 +218,6 @@ class Tracking(InvalidationListener):
         if error is None:
             self._state = TrackingState.ON
             self._restarts = self._unreachable = 0
-            if self._logged:
-                self._logged = False
-                NOTIFIER.post(logger.info, "%s reports changes of locks again", self._place)
             self._renewer.on_tracking(verified=self._verified)
         elif error.code in NOT_NOW:
             self._switch_off()
@@ -250,6 +247,9 @@ class Tracking(InvalidationListener):
         """Note that the server has answered a registration."""
         self._proven = True
         self._hang_ups = 0
+        if self._logged and self.on:
+            self._logged = False
+            NOTIFIER.post(logger.info, "%s reports changes of locks again", self._place)
 
     def interrupted(self, error: Exception) -> None:
         """Count a connection that was lost before the first key was registered: a proxy may hang up at commands."""
