@@ -192,8 +192,3 @@ class WatchedRig(Rig):
 
     def stats(self) -> ContextStats:
         return self.engine.stats()
-
-    def close(self) -> None:
-        for feed in self.engine.router.feeds:
-            feed.close(ConnectionAbortedError("the test is over"))
-        super().close()

@@ -321,7 +321,7 @@ class InvalidationListener(Listener, Protocol):
     def on_ready(self) -> None:
         """Called when a connection is subscribed, and its client id is known."""
 
-    def on_refused(self, reason: str) -> None:
+    def on_refused(self, error: ServerError) -> None:
         """Called when the server refuses the connection's client id, or the subscription."""
 
     def on_ended(self, error: Exception, was_ready: bool) -> None:
@@ -435,7 +435,7 @@ class InvalidationFeed(PubSub):
         if self._id_awaited:
             self._id_awaited = False
             if isinstance(reply, ServerError):
-                guarded(self._listener, self._listener.on_refused, error_text(reply))
+                guarded(self._listener, self._listener.on_refused, reply)
                 return
             if type(reply) is not int:
                 raise MalformedReply(f"{reply!r:.40} is no client id")
@@ -444,7 +444,7 @@ class InvalidationFeed(PubSub):
             self._silent = False
             self._take(reply[2])
         elif isinstance(reply, ServerError):  # to SUBSCRIBE: PING is not refused
-            guarded(self._listener, self._listener.on_refused, error_text(reply))
+            guarded(self._listener, self._listener.on_refused, reply)
         else:
             super()._on_push(reply)
             if self.client_id is None and self._known is not None and INVALIDATIONS in self._holding:

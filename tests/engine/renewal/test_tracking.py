@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.rig import REFUSED, Rig, error, integer, names
+from tests.engine.rig import BUSY, REFUSED, Rig, error, integer, names
 from tests.engine.watched_rig import WatchedRig
 from tests.support.logged import Log
 from wheel_lock.lease import State
@@ -177,10 +177,11 @@ def test_a_feed_that_cannot_be_connected_is_tried_with_pauses_and_logged_once(ri
     assert len(log.said("reports changes of locks again")) == 1
 
 
-def test_a_server_that_is_loading_is_asked_again(rig: WatchedRig, log: Log) -> None:
-    rig.replies["TRACKING"] = error("LOADING Redis is loading the dataset in memory")
+@pytest.mark.parametrize("command", ["ID", "SUBSCRIBE", "TRACKING"])
+def test_a_server_that_is_busy_is_asked_again(rig: WatchedRig, log: Log, command: str) -> None:
+    rig.replies[command] = BUSY
     rig.hold("a")
-    del rig.replies["TRACKING"]
+    del rig.replies[command]
     assert not rig.stats().watching
     rig.pass_time(1.1)
     assert rig.stats().watching

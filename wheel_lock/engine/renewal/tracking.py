@@ -299,8 +299,11 @@ class Tracking(InvalidationListener):
         self._switch_off()  # the id of the feed is another one
         self._ask(verified=False)
 
-    def on_refused(self, reason: str) -> None:
-        self._unavailable(reason)
+    def on_refused(self, error: ServerError) -> None:
+        if error.code in NOT_NOW:
+            self._timer.call_at(self._timer.now + _NOT_NOW_S, lambda now: self._restart_feed(), self._renewer)
+        else:
+            self._unavailable(error_text(error))
 
     def on_ended(self, error: Exception, was_ready: bool) -> None:
         self._switch_off()
