@@ -43,6 +43,7 @@ def test_each_node_of_a_cluster_reports_its_own(nodes: Nodes) -> None:
 def test_a_lock_that_moves_with_its_slot_is_no_loss_and_is_watched_at_its_new_home(nodes: Nodes) -> None:
     told: list[LostEvent] = []
     source, target = nodes.masters[:2]
+    view = target.client()
     slot = 5
     names = names_in(slot, 3)
     with LockContext(nodes.client(), watch=True) as context:
@@ -53,9 +54,9 @@ def test_a_lock_that_moves_with_its_slot_is_no_loss_and_is_watched_at_its_new_ho
         nodes.move(slot, source, target)
         try:
             # The move is reported by the old home; the check of that, or the next one, finds the new one.
-            eventually(lambda: target.client().info("stats")["tracking_total_keys"] == 4, LONG_S)
+            eventually(lambda: view.info("stats")["tracking_total_keys"] == 4, LONG_S)
             assert told == []
-            target.client().delete(*names)
+            view.delete(*names)
             eventually(lambda: len(told) == 3, LONG_S)
             assert elsewhere.is_held
         finally:
@@ -68,7 +69,8 @@ def test_the_next_master_that_sentinels_name_is_asked_to_report() -> None:
         lock = context.lock("order:42", timeout=UNHURRIED_S, on_lost=told.append)
         assert lock.acquire()
         eventually(lambda: lock.renewals >= 1, LONG_S)
-        eventually(lambda: watched.replica.client().exists("order:42"), LONG_S)
+        replica = watched.replica.client()
+        eventually(lambda: replica.exists("order:42"), LONG_S)
         before = lock.renewals
         watched.fail_over()
         eventually(lambda: lock.renewals > before and context.stats().watching, FAILOVER_S)
