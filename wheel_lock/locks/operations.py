@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests.adopt import Adopt
+from wheel_lock.engine.requests.adopt import Adopt, adopted_too_late
 from wheel_lock.engine.requests.base import refused_by_server
 from wheel_lock.errors import (
     HolderChanged,
     LockAlreadyHeld,
     LockNotAcquired,
+    LocksNotAdopted,
     LossReason,
     WheelLockError,
     quoted,
@@ -28,11 +29,12 @@ from wheel_lock.errors import (
 from wheel_lock.holder import Holder
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.base import BaseLock, OnLost
 from wheel_lock.locks.bulk import AnyLock, BulkAcquire, Name, leases_to_release, let_go_of, raise_if_any, read_all
 from wheel_lock.locks.callers import CallerFuture, Side
-from wheel_lock.locks.handoff import adopted_options, adopted_type
+from wheel_lock.locks.handoff import BulkAdoption, BulkExport, adopted_options, adopted_type
 from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseWriteLock
 from wheel_lock.options import LockOptions, extension_ms, lock_name
@@ -204,11 +206,58 @@ def adopt(
         engine.submit(request.begin)
         yield from adopted.wait()
         if not adopted.result():
-            raise LockNotAcquired(f"The lock {quoted(lock.name)} was adopted too late", lock.name)
+            raise adopted_too_late(lock.name)
         lock._take_adopted(request.lease)
         return lock
     except BaseException:
         engine.post_if_open(request.give_up)
+        raise
+
+
+def export_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[dict[str | bytes, str | None]]:
+    """Export ``locks``; return the text of each name, or None for a lock that was lost before."""
+    engine, bulk = side._server, BulkExport(locks)
+    exported: CallerFuture[set[Lease]] = side._new_future()
+    undo = partial(engine.undo_export_many, bulk.leases, exported)
+    exported.if_undeliverable(undo)
+    try:
+        for _ in bulk.write():
+            yield from exported.pause()
+        engine.submit(partial(engine.export_many, bulk.leases, exported))
+        yield from exported.wait()
+        return bulk.outcome(exported.result())
+    except BaseException:
+        engine.post_if_open(undo)  # the texts reach no caller
+        raise
+
+
+def adopt_many(
+    side: Side,
+    lock_class: Callable[..., AnyLock],
+    texts: Iterable[str | None],
+    on_lost: OnLost | None,
+    thread_local: bool,
+    **more: Any,
+) -> Steps[dict[str | bytes, AnyLock | None]]:
+    """Adopt exported leases; return the lock object of each name, or None. ``more`` are further arguments of its class."""
+    engine = side._server
+    adopted: CallerFuture[None] = side._new_future()
+
+    def new_lock(lock_type: LockType, name: str | bytes, options: LockOptions) -> AnyLock:
+        return lock_class(engine, lock_type, name, options, on_lost, **more)
+
+    many = BulkAdoption(engine, texts, new_lock, thread_local, adopted)
+    adopted.if_undeliverable(many.give_up)
+    try:
+        for _ in many.submit():
+            yield from adopted.pause()
+        yield from adopted.wait()
+        adopted.result()
+        return many.outcome()
+    except LocksNotAdopted:
+        raise  # it has the locks that were adopted
+    except BaseException:
+        many.give_up()
         raise
 
 
@@ -290,16 +339,17 @@ def acquire_many(
     options: LockOptions,
     on_lost: OnLost | None,
     all_or_nothing: bool,
+    blocking: bool,
     limit: float | None,
 ) -> Steps[dict[Name, AnyLock | None]]:
-    """Try once to acquire each of ``names``; return the lock of each, or None."""
+    """Acquire each of ``names``, or all or none; return the lock of each, or None. See :class:`BulkAcquire`."""
     engine = side._server
     acquired: CallerFuture[None] = side._new_future()
 
     def new_lock(name: Name) -> AnyLock:
         return lock_class(engine, EXCLUSIVE, name, options, on_lost)
 
-    many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit)
+    many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit, blocking)
     acquired.if_undeliverable(many.give_up)
     try:
         for _ in many.submit():

@@ -92,7 +92,8 @@ def _run(name: str, options: LockOptions, wait_s: float | None, fence_env: str |
         stack.enter_context(output.logged_to(output.Messages()))
         signals.raising = True
         found = stack.enter_context(closing(target.find(url)))
-        context = LockContext(found.client, owner=_owner(plan.command), readable_owner=True, close_timeout=_CLOSE_S)
+        owner = _owner(plan.command)
+        context = LockContext(found.client, owner=owner, readable_owner=True, watch=True, close_timeout=_CLOSE_S)
         stack.enter_context(closing(context))
         lock = context.lock(
             name, options.timeout_s, fencing=options.fencing, thread_local=False, on_lost=lambda event: signals.wake()
