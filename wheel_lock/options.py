@@ -8,13 +8,17 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
+import socket
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512
+MAX_OWNER_LENGTH = 64  # characters, and bytes as UTF-8
+MAX_LABEL_CHARACTERS = 64
 RESERVED = "wheel_lock:"  # prefix of companion keys: a lock with such a name could overwrite one of another lock
 _RESERVED = RESERVED.encode()
 MAX_COUNT = 2**53 - 1  # the largest number that a Lua script represents exactly
@@ -200,6 +204,36 @@ def lock_token(token: object) -> bytes:
     return _binary("a token", token, MAX_TOKEN_BYTES, secret=True)
 
 
+def owner_text(owner: object) -> str:
+    """Return the readable owner of a context.
+
+    Raises:
+        ValueError: It is not a str of 1 to 64 printable characters, or has more than 64 bytes as UTF-8.
+    """
+    text = str.__str__(owner) if isinstance(owner, str) else ""
+    if not text or not text.isprintable() or len(text.encode()) > MAX_OWNER_LENGTH:
+        raise ValueError(
+            f"owner must be a str of 1 to {MAX_OWNER_LENGTH} printable characters, with at most {MAX_OWNER_LENGTH} bytes "
+            f"as UTF-8, not {_shown(owner)}"
+        )
+    return text
+
+
+def process_owner() -> str:
+    """Return the owner of a context that is given none: the host's name and the number of this process."""
+    number = f":{os.getpid()}"
+    return _host_name()[: MAX_OWNER_LENGTH - len(number)] + number
+
+
+@functools.cache
+def _host_name() -> str:
+    try:
+        name = socket.gethostname()
+    except OSError:  # a sandbox may refuse the call
+        name = ""
+    return "".join(character for character in name if character.isascii() and character.isprintable()) or "localhost"
+
+
 def _binary(what: str, value: object, most: int, *, secret: bool = False) -> bytes:
     if isinstance(value, str):
         try:
@@ -331,6 +365,13 @@ def _cached_options(
     )
 
 
+def context_label(label: object) -> str:
+    """Return the label of a context. Raises ValueError unless it is a str of 1 to 64 printable characters."""
+    if not isinstance(label, str) or not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not label.isprintable():
+        raise ValueError(f"label must have 1 to {MAX_LABEL_CHARACTERS} printable characters, not {_shown(label)}")
+    return label
+
+
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
     """The settings of a context.
@@ -353,6 +394,10 @@ class ContextOptions:
             other calls are detected in any case.
         track_acquisitions: True to keep the call site of each acquisition for the warning about an abandoned lock.
         renewal_slack: The share of its interval by which a renewal may come early to join others that are due.
+        owner: The readable owner of the context; None for the host and the process.
+        readable_owner: True if tokens begin with the owner.
+        label: What metrics, dumps and log records call the context; None for the address of its server.
+        watch: True if the servers are asked to report changes of the keys of held locks (CLIENT TRACKING).
     """
 
     batch_size: int = 500
@@ -371,6 +416,10 @@ class ContextOptions:
     declare_keys: bool = False
     track_acquisitions: bool = False
     renewal_slack: float = 1 / 32
+    owner: str | None = None
+    readable_owner: bool = False
+    label: str | None = None
+    watch: bool = False
 
     def __post_init__(self) -> None:
         # A script call blocks the server until it ends: 5,000 leases take about 5 ms.
@@ -391,11 +440,22 @@ class ContextOptions:
         ):
             self._take(f"{what}_s", seconds(what, getattr(self, f"{what}_s"), above=0.0))
         self._take("renewal_slack", share("renewal_slack", self.renewal_slack, most=MAX_SLACK))
+        if self.owner is not None:
+            self._take("owner", owner_text(self.owner))
+        if self.label is not None:
+            context_label(self.label)
+        if type(self.watch) is not bool:
+            raise TypeError(f"watch must be True or False, not {_shown(self.watch)}")
         if self.backoff_first_s > self.backoff_max_s:
             raise ValueError(
                 f"backoff_first must not exceed backoff_max of {self.backoff_max_s:g} s, not {self.backoff_first_s!r}"
             )
 
-    def _take(self, setting: str, value: float) -> None:
-        """Store a validated setting as a plain number."""
+    @property
+    def current_owner(self) -> str:
+        """The owner, in this process."""
+        return process_owner() if self.owner is None else self.owner
+
+    def _take(self, setting: str, value: float | str) -> None:
+        """Store a validated setting as a plain number or text."""
         object.__setattr__(self, setting, value)

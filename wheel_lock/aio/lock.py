@@ -8,20 +8,22 @@ import logging
 import weakref
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, run
 from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
 from wheel_lock.engine.loss_events import LoopCallback
-from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
+from wheel_lock.errors import WheelLockError, quoted
+from wheel_lock.holder import Holder
 from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost, checked_callback
 from wheel_lock.observe.events import LostEvent
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 
 class Lock(TaskSide, BaseLock):
@@ -33,6 +35,9 @@ class Lock(TaskSide, BaseLock):
     """
 
     __slots__ = ("_blocks", "_cancel_on_lost")
+
+    _leave_releases: ClassVar[bool] = True
+    """Whether the end of a block releases by itself, and not by ``release()``."""
 
     def __init__(self, *arguments: Any, cancel_on_lost: bool = False) -> None:
         super().__init__(*arguments)
@@ -83,9 +88,17 @@ class Lock(TaskSide, BaseLock):
         """Query the server; return True if this lock's own token is stored there."""
         return await run(operations.owned(self))
 
+    async def holder(self) -> Holder | None:
+        """Query the server; return the holder of this lock's name, or None; see :meth:`wheel_lock.Lock.holder`."""
+        return await run(operations.holder(self))
+
+    async def holders(self) -> tuple[Holder, ...]:
+        """Query the server; return all holders; see :meth:`wheel_lock.Lock.holders`."""
+        return await run(operations.holders(self))
+
     async def __aenter__(self) -> Self:
         if not (self._enters_adopted() or await self.acquire()):
-            raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
+            raise await run(operations.not_acquired(self))
         try:
             self._enter()
             return self
@@ -184,4 +197,5 @@ def _call_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost,
 
 
 def _log_closed(name: str | bytes) -> None:
-    logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(name))
+    fields = log_fields("loop_closed", names=[name])
+    logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(name), extra=fields)

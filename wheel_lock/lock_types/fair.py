@@ -1,13 +1,14 @@
 """The fair lock: first come, first served, across processes. An exclusive lock with a queue beside it.
 
 The queue is a sorted set of waiters by ticket; another sorted set has the expiry of each waiter, which every try prolongs.
-Expired waiters are skipped. A waiter's name is the first half of its tokens; the second half is new for each try. A release
-publishes the name of the first waiter, so only that one is woken.
+Expired waiters are skipped. A waiter's name is what its tokens begin with; their last 22 characters are new for each try. A
+release publishes the name of the first waiter, so only that one is woken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import FENCE_TTL_MS, Contention, LockType
@@ -16,7 +17,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, queue_keys, wake_channel
 from wheel_lock.protocol.resp import bulk_string, int_arg
 from wheel_lock.protocol.scripts import Command
-from wheel_lock.runtime.tokens import TOKEN_CHARACTERS, new_token
+from wheel_lock.runtime.tokens import new_token
 
 
 class Fair(Exclusive):
@@ -25,19 +26,17 @@ class Fair(Exclusive):
     name = "fair"
     contention = Contention.SERVER_QUEUE
     registers_waiters = True
-    queue_key = LockType.queue_key
-    plain_try = LockType.plain_try
-    parse_acquire = LockType.parse_acquire
-    release = LockType.release
-    keyed_release = LockType.keyed_release
-    release_quietly = LockType.release_quietly
-    parse_release = LockType.parse_release
+    if not TYPE_CHECKING:  # the types are those of the base class
+        queue_key = LockType.queue_key
+        plain_try = LockType.plain_try
+        parse_acquire = LockType.parse_acquire
+        release = LockType.release
+        keyed_release = LockType.keyed_release
+        release_quietly = LockType.release_quietly
+        parse_release = LockType.parse_release
 
-    def token(self) -> bytes:
-        return new_token() + new_token()  # the waiter's name, and a secret
-
-    def next_token(self, first: bytes) -> bytes:
-        return first[:TOKEN_CHARACTERS] + new_token()
+    def token(self, head: bytes = b"") -> bytes:
+        return head + new_token() + new_token()  # the waiter's name, and a secret
 
     def wake_channel(self, key: bytes) -> bytes:
         return wake_channel(key, b"fair:")

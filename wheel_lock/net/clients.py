@@ -185,11 +185,19 @@ def _is_sound(scheme: str, rest: str) -> bool:
     return True
 
 
-def connector_for(client: AnyClient) -> RedisPyConnector | ClusterConnector:
-    """Return the connector that connects like ``client``. Raises TypeError if that client is not supported."""
+def connector_for(client: AnyClient, owner: str | None = None) -> RedisPyConnector | ClusterConnector:
+    """Return the connector that connects like ``client``, for the readable ``owner`` of a context.
+
+    Raises:
+        TypeError: That client is not supported.
+    """
+    connector: RedisPyConnector | ClusterConnector
     like_redis_pys: Any = client  # also one of valkey-py
     if isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster)) or valkey_clients.is_cluster_client(client):
-        return ClusterConnector(like_redis_pys)
-    if hasattr(getattr(client, "connection_pool", None), "sentinel_manager"):
-        return SentinelConnector(like_redis_pys)
-    return RedisPyConnector(like_redis_pys)
+        connector = ClusterConnector(like_redis_pys)
+    elif hasattr(getattr(client, "connection_pool", None), "sentinel_manager"):
+        connector = SentinelConnector(like_redis_pys)
+    else:
+        connector = RedisPyConnector(like_redis_pys)
+    connector.owner = owner
+    return connector

@@ -23,7 +23,7 @@ from wheel_lock.protocol.keys import SLOTS
 from wheel_lock.protocol.resp import MalformedReply, error_text
 from wheel_lock.runtime.notifier import NOTIFIER
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 MOST_NODES = 1000  # masters, and as many replicas; the cluster specification recommends no more nodes in all
 
@@ -70,6 +70,15 @@ class ClusterConnector:
             # It sends READONLY, which is for replicas, and calls the user's function.
             function = getattr(client, "user_on_connect_func", None)
             self._template.greet_with(None if function is None else Tie(function, _after_on_connect))
+
+    @property
+    def owner(self) -> str | None:
+        """As of :class:`RedisPyConnector`, for all nodes."""
+        return self._template.owner
+
+    @owner.setter
+    def owner(self, owner: str | None) -> None:
+        self._template.owner = owner
 
     def known_place(self, host: str, port: str) -> Server | None:
         """Return the address to use for one that the cluster sends; None if the slot map must be fetched first."""
