@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import threading
+import warnings
+from collections import Counter
 
 from wheel_lock.errors import LossReason
-from wheel_lock.observe.contexts import ContextRegistry, HeldName, Reading
+from wheel_lock.observe.contexts import CONTEXTS, ContextRegistry, HeldName, Reading
 from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import Counters
 
@@ -80,3 +85,77 @@ def test_a_node_of_two_contexts_is_connected_if_both_are_connected_to_it() -> No
     reading.add_node(NodeHealth("h:2", True, 0, None, None))
     assert reading.nodes["h:1"] == NodeHealth("h:1", False, 3, 5.0, "not connected")
     assert set(reading.nodes) == {"h:1", "h:2"}
+
+
+def test_an_engine_that_ends_while_it_is_read_counts_once() -> None:
+    registry = ContextRegistry()
+    kept: list[Engine] = []
+
+    class Ending(Engine):
+        def read_into(self, reading: Reading) -> None:
+            super().read_into(reading)
+            kept.clear()
+
+    kept.append(Ending("a", 100))
+    registry.add(kept[0])
+    stays = Engine("a", 1)
+    registry.add(stays)
+    assert acquired(registry) == {"a": 101}
+    gc.collect()
+    assert acquired(registry) == acquired(registry) == {"a": 101}
+
+
+def test_two_scrapes_at_once_lose_no_count() -> None:
+    registry, stays, ends = ContextRegistry(), Engine("a", 1), Engine("a", 100)
+    merging, scraped = threading.Event(), threading.Event()
+
+    class Slow(Counter[LossReason]):
+        def copy(self) -> Counter[LossReason]:
+            merging.set()
+            scraped.wait(0.2)  # in vain if the other scrape waits for this one
+            return Counter(self)
+
+    registry.add(stays)
+    registry.add(ends)
+    assert acquired(registry) == {"a": 101}
+    ends.counters.lost = Slow()
+    del ends
+    gc.collect()
+    first = threading.Thread(target=registry.readings)
+    first.start()
+    assert merging.wait(30.0)
+    assert acquired(registry) == {"a": 101}
+    scraped.set()
+    first.join()
+    assert acquired(registry) == {"a": 101}
+
+
+def test_a_fork_in_the_middle_of_a_scrape_does_not_block_the_child() -> None:
+    begun, forked = threading.Event(), threading.Event()
+
+    class Slow(Engine):
+        def read_into(self, reading: Reading) -> None:
+            super().read_into(reading)
+            if threading.current_thread() is slow:
+                begun.set()
+                forked.wait(30.0)
+
+    stays = Slow("slow", 1)
+    CONTEXTS.add(stays)
+    slow = threading.Thread(target=CONTEXTS.readings)
+    slow.start()
+    assert begun.wait(30.0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads
+            pid = os.fork()
+        if pid == 0:
+            signal.alarm(30)
+            try:
+                os._exit(0 if "slow" in acquired(CONTEXTS) else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        forked.set()
+        slow.join()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -101,6 +103,7 @@ class ContextRegistry:
         self._ended: deque[tuple[str, Counters]] = deque(maxlen=_MOST_ENDED)
         self._sums: dict[str, Counters] = {}
         self._read = False
+        self._lock = threading.RLock()  # of readings: two scrapes may come at once
 
     def add(self, engine: Observed) -> None:
         """Add an engine, which is removed when it is collected. O(1)."""
@@ -120,23 +123,33 @@ class ContextRegistry:
 
     def readings(self) -> list[Reading]:
         """Return one reading for each label that an uncollected context has, in the order of labels."""
-        self._read = True
-        found: dict[str, Reading] = {}
-        for engine in self:
-            reading = found.get(engine.label)
-            if reading is None:
-                reading = found[engine.label] = Reading(engine.label)
-            engine.read_into(reading)
-        sums = {label: counted for label, counted in self._sums.items() if label in found}
-        while self._ended:
-            label, counters = self._ended.popleft()
-            if label in found:
-                sums.setdefault(label, Counters()).merge(counters)
-        self._sums = sums
-        for label, counted in sums.items():
-            found[label].counters.merge(counted)
-        return [found[label] for label in sorted(found)]
+        with self._lock:
+            self._read = True
+            found: dict[str, Reading] = {}
+            # None of them is collected until the counters of those that have ended have been read, so none counts twice.
+            engines = list(self)
+            for engine in engines:
+                reading = found.get(engine.label)
+                if reading is None:
+                    reading = found[engine.label] = Reading(engine.label)
+                engine.read_into(reading)
+            sums = {label: counted for label, counted in self._sums.items() if label in found}
+            while self._ended:
+                label, counters = self._ended.popleft()
+                if label in found:
+                    sums.setdefault(label, Counters()).merge(counters)
+            self._sums = sums
+            for label, counted in sums.items():
+                found[label].counters.merge(counted)
+            return [found[label] for label in sorted(found)]
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: replace the lock, which another thread of the parent may have held."""
+        self._lock = threading.RLock()
 
 
 CONTEXTS = ContextRegistry()
 """The contexts of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=CONTEXTS.after_fork_in_child)
