@@ -103,3 +103,13 @@ def test_a_name_that_no_lock_can_have_is_refused(run: CommandLine, name: str) ->
 
 def test_a_name_is_required(run: CommandLine) -> None:
     assert run("inspect").status == 2
+
+
+@pytest.mark.parametrize("command", ["zcount", "zrange", "zrangebyscore", "time", "pttl"])
+def test_a_semaphore_that_cannot_be_read_is_neither_free_nor_held_for_decades(
+    real: Backend, redis_server: RedisServer, run: CommandLine, command: str
+) -> None:
+    with real.context().semaphore(NAME, 2), user(redis_server, "~*", "&*", "+@all", f"-{command}") as url:
+        said = run("inspect", NAME, url=url)
+        assert (said.status, said.out) == (1, "")
+        assert run("inspect", NAME, "--json", url=url).json["kind"] == "unreadable"

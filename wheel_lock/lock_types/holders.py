@@ -125,8 +125,9 @@ def parse_look(reply: Reply) -> LockState:
         raise MalformedReply(f"{values!r:.40} are no values of a lock")
     number = _number(total) or 0
     kind = _kind(key_type, values, number, mode, foreign=foreign == 1)
-    if kind != "free" and not entries and errors:
-        kind = "unreadable"
+    # A sorted set may exist without holders, so those that may not be read must not look like none.
+    if errors and key_type != b"none" and (not entries or pttl is None):
+        kind, entries, values = "unreadable", [], []
     marks = _number(waiters)
     if kind == "free" and key_type == b"zset" and marks:
         kind = "read-write"  # only its waiters are left

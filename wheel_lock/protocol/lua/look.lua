@@ -2,7 +2,7 @@
 -- Look at what a server has under the name of a lock, whatever that is. Nothing is changed, and what is read is bounded.
 -- KEYS: name, and optionally the fence key, the expiries of a fair lock's waiters, and the permits key.
 -- ARGV: the most holders to return, the most bytes of a value, the most marks of waiters to read, wake-up channels.
--- Reply: a list: the key's type ('' if unknown), its remaining time in ms or -1, a flat list of the holders, the number of
+-- Reply: a list: the key's type ('' if unknown), its remaining time in ms, -1 or nil (it may not be read), a flat list of the holders, the number of
 -- all holders, 1 if it is a sorted set of another application, the number of registered waiters or -1, the fence and the
 -- permits as they are stored, the number of connections that listen for wake-ups or -1, the field `mode` of a hash, and a
 -- list of the errors.
@@ -34,8 +34,8 @@ local function type_of(key)
   noted(found)
   return ''
 end
-local time = noted(redis.pcall('time')) or {'0', '0'}
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local time = noted(redis.pcall('time'))
+local now = time and tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local holders, total, foreign, waiters, mode = {}, 0, 0, -1, false
 local function add(value, left, count)
   if #holders >= 3 * most or #value > most_bytes then return end
@@ -70,6 +70,7 @@ function look_at.zset()
     foreign, total = 1, redis.call('zcard', name)
     return
   end
+  if not now then return end -- without the time the holders are not known
   -- Holders and waiters whose time has not come; the others are removed by the next acquire.
   local others = redis.call('zrangebyscore', name, '-inf', '(-' .. now, 'WITHSCORES', 'LIMIT', 0, most_marks)
   waiters = redis.call('zcount', name, '-inf', '(-' .. now) - #others / 2
@@ -91,12 +92,12 @@ if look_at[kind] then
   local well, problem = pcall(look_at[kind])
   if not well then noted({err = type(problem) == 'table' and problem.err or tostring(problem)}) end
 end
-local pttl = noted(redis.pcall('pttl', name)) or -1
+local pttl = noted(redis.pcall('pttl', name)) or false
 local fence, permits = false, false
 if KEYS[4] then
   fence = text_of(KEYS[2]) or false
   permits = text_of(KEYS[4]) or false
-  if waiters < 0 and kind ~= 'hash' then waiters = noted(redis.pcall('zcount', KEYS[3], '(' .. now, '+inf')) or -1 end
+  if waiters < 0 and kind ~= 'hash' and now then waiters = noted(redis.pcall('zcount', KEYS[3], '(' .. now, '+inf')) or -1 end
 end
 local listeners = -1
 for _, command in ipairs({'numsub', 'shardnumsub'}) do
