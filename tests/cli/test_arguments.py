@@ -156,3 +156,11 @@ def test_a_missing_extra_is_told(missing: str, extra: str) -> None:
     assert done.stderr.count("\n") == 1
     assert missing in done.stderr
     assert extra in done.stderr
+
+
+@pytest.mark.parametrize("url", ["redis://host/zero?password=sec@ret", "redis://user:sec?@ret@host/zero"])
+def test_a_part_of_a_password_is_not_shown(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    status, sentence = refused(capsys, *replaced("--redis", url))
+    assert (status, "redis://***" in sentence) == (2, True)
+    assert "sec" not in sentence.replace("seconds", "")
+    assert "ret" not in sentence

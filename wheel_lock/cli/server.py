@@ -51,7 +51,9 @@ def redacted(url: str) -> str:
     """
     scheme = _SCHEME.match(url)
     begin = scheme[0] if scheme is not None else ""
-    _, at, place = url[len(begin) :].rpartition("@")
+    login, at, place = url[len(begin) :].rpartition("@")
+    if "?" in login:  # of a password in front of the server, or of one among the options: the rest may belong to it
+        return f"{begin}***"
     place, question, _ = place.partition("?")
     return begin + ("***@" if at else "") + place + ("?***" if question else "")
 
