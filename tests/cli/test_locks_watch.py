@@ -183,3 +183,22 @@ def test_a_terminal_shows_a_table_and_gets_its_cursor_back(real: Backend) -> Non
     text = terminal.end()
     assert "*: 1 watched" in text
     assert terminal.shows_its_cursor
+
+
+def test_a_key_that_can_be_read_again_is_as_at_the_first_look(real: Backend, redis_server: RedisServer) -> None:
+    watcher = Watcher(NAME.encode(), NAME)
+    with (
+        user(redis_server, "~*", "&*", "+@all") as url,
+        closing(target.find(url)) as found,
+        real.context().lock(NAME, timeout=NEVER_S) as held,
+    ):
+        token = token_id(held.token or b"")
+        assert events(watcher.look(found)[1]) == [(NAME, "held", token)]
+        for after in ("held", "free"):
+            real.view.execute_command("ACL", "SETUSER", "looker", "-get", "-exists")
+            assert events(watcher.look(found)[1]) == [(NAME, "unreadable", None)]
+            real.view.execute_command("ACL", "SETUSER", "looker", "+get", "+exists")
+            if after == "free":
+                held.release()
+            assert events(watcher.look(found)[1]) == [(NAME, after, token if after == "held" else None)]
+        assert held.acquire()

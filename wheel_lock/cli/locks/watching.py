@@ -22,8 +22,9 @@ class Change(NamedTuple):
 
     Attributes:
         at: The time of the look.
-        event: ``held`` and ``free`` are what the first look finds; ``released`` includes expiries; ``count`` is another
-            hold count; ``changed`` is another number of holders, where there are too many to compare.
+        event: ``held`` and ``free`` are what the first look finds, also the first that can read the key again; ``released``
+            includes expiries; ``count`` is another hold count; ``changed`` is another number of holders, where there are
+            too many to compare.
         name: The lock's name.
         state: What is under the name now; of a lock that was released, what was.
         holder: The holder that the change is about; None if it is about none or several.
@@ -83,7 +84,7 @@ def _compare(old: LockState | None, new: LockState) -> Iterator[tuple[Event, Hol
         if old is None or old.kind != "unreadable":
             yield "unreadable", None
         return
-    if old is None:
+    if old is None or old.kind == "unreadable":  # what has changed meanwhile is not known
         for holder in new.holders if new.is_held else ():
             yield "held", holder
         if not new.is_held:
