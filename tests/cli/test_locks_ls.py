@@ -177,3 +177,18 @@ def test_a_reader_that_has_gone_ends_the_list(real: Backend) -> None:
     os.close(writer)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (141, "")
+
+
+def test_the_others_are_listed_if_the_first_cannot_be_read(
+    real: Backend, redis_server: RedisServer, run: CommandLine
+) -> None:
+    names = [f"{whose}:{number}" for number in range(4) for whose in ("mine", "theirs")]
+    lock(real.view, *names)
+    first = run("ls").rows[0][0]
+    real.view.script_flush()
+    with user(redis_server, "~*", "+@all") as url:  # all keys but the one that SCAN returns first
+        with redis_server.client() as admin:
+            admin.execute_command("ACL", "SETUSER", "looker", "resetkeys", *(f"~{n}" for n in names if n != first))
+        said = run("ls", url=url)
+    assert {row[0]: row[1] == "exclusive" for row in said.rows} == {name: name != first for name in names}
+    assert said.status == 1

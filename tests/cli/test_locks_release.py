@@ -6,6 +6,7 @@ import os
 import pty
 import re
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -16,7 +17,9 @@ from tests.support.background import Background
 from tests.support.lock_types import NAME, NEVER_S, listening, make
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from wheel_lock.cli import main
+from wheel_lock.cli import main, target
+from wheel_lock.cli.locks.looking import force_release, look_at
+from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.protocol.owners import owner_head, token_id
 
 FORCED = (NAME, "--force", "--yes")
@@ -176,3 +179,14 @@ def test_a_terminal_is_asked(
     if answer == "changed":
         assert "other holders meanwhile" in said
         assert real.view.get(NAME) == TOKEN
+
+
+def test_a_release_without_a_reply_is_not_sent_again(real: Backend) -> None:
+    real.view.set(NAME, TOKEN, px=60_000)
+    proxy = real.proxy()
+    with closing(target.find(f"redis://127.0.0.1:{proxy.port}/0")) as found:
+        state = look_at(found, NAME.encode())
+        proxy.cut_after_bytes(0, "to_client")
+        with pytest.raises(ServerTrouble, match="it is not known whether the lock is released"):
+            force_release(found, NAME.encode(), state)
+    assert real.view.get(NAME) is None

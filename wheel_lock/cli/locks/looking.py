@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from wheel_lock.cli import server
 from wheel_lock.cli.arguments import USAGE, Refusal
@@ -21,6 +23,8 @@ from wheel_lock.protocol.server_errors import ServerError, code_of
 
 _BATCH = 500  # names for each SCAN, and for each pipeline of looks
 _ELSEWHERE = (redis.exceptions.MovedError, redis.exceptions.AskError, redis.exceptions.TryAgainError)
+# redis-py has removed the code from the text. The server does not keep a script whose call it refuses.
+_ALONE = (*_ELSEWHERE, redis.exceptions.NoScriptError)
 
 
 class Found(NamedTuple):
@@ -68,7 +72,7 @@ def look_at_many(target: Target, master: redis.Redis, names: Sequence[bytes]) ->
     with _troubles(target):
         replies: list[Any] = pipeline.execute(raise_on_error=False)
     return [
-        Found(name, _look_alone(target, name) if _is_elsewhere(reply) else _state(target, reply))
+        Found(name, _look_alone(target, name) if isinstance(reply, _ALONE) else _state(target, reply))
         for name, reply in zip(names, replies, strict=True)
     ]
 
@@ -109,13 +113,29 @@ def force_release(target: Target, name: bytes, state: LockState) -> int | None:
         ServerTrouble: The server does not answer, or the user has no right to release.
     """
     keys, others = force_release_arguments(name, state.key_type, state.values)
-    client: Any = target.client
+    call = ("EVAL", _wakes(target).source, len(keys), *keys, *others)
     with _troubles(target):
         try:
-            reply = client.execute_command("EVAL", _wakes(target).source, len(keys), *keys, *others)
+            reply = _once(target, name, call)
+        except _ELSEWHERE:  # it was not executed
+            reply = target.client.execute_command(*call)
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            sentence = f"{_trouble(target, error).sentence}; it is not known whether the lock is released"
+            raise ServerTrouble(sentence) from error
+        try:
             return parse_force_release(reply)
         except MalformedReply as error:
             raise _trouble(target, error) from error
+
+
+def _once(target: Target, name: bytes, call: Sequence[Any]) -> Any:
+    """Return the reply to a command that is never sent again: without its reply it may have been executed or not."""
+    client: Any = target.client
+    if isinstance(client, redis.RedisCluster):
+        client = client.get_redis_connection(client.get_node_from_key(name))
+    with client.client() as alone:  # has a connection of its own
+        alone.connection.retry = Retry(NoBackoff(), 0)
+        return alone.execute_command(*call)
 
 
 def _wakes(target: Target) -> ScriptForm:
@@ -145,10 +165,6 @@ def _look_alone(target: Target, name: bytes, *, companions: bool = False, most: 
         except redis.exceptions.NoPermissionError as error:
             reply = error
     return _state(target, reply)
-
-
-def _is_elsewhere(reply: object) -> bool:
-    return isinstance(reply, _ELSEWHERE) or code_of(reply) == "NOSCRIPT"
 
 
 def _state(target: Target, reply: object) -> LockState:
