@@ -8,6 +8,7 @@ import signal
 import threading
 import warnings
 from collections import Counter
+from typing import Self
 
 from wheel_lock.errors import LossReason
 from wheel_lock.observe.contexts import CONTEXTS, ContextRegistry, HeldName, Reading
@@ -110,10 +111,10 @@ def test_two_scrapes_at_once_lose_no_count() -> None:
     merging, scraped = threading.Event(), threading.Event()
 
     class Slow(Counter[LossReason]):
-        def copy(self) -> Counter[LossReason]:
+        def copy(self) -> Self:
             merging.set()
             scraped.wait(0.2)  # in vain if the other scrape waits for this one
-            return Counter(self)
+            return self
 
     registry.add(stays)
     registry.add(ends)

@@ -30,11 +30,19 @@ def _traced(plain: Any) -> type:
 
 
 def _of_threads(plain: Any) -> dict[str, Any]:
+    takes_token = "token" in inspect.signature(plain.acquire).parameters
+
     @functools.wraps(plain.acquire)
-    def acquire(self: Any, *arguments: Any, **keywords: Any) -> Any:
+    def acquire(self: Any, blocking: Any = None, blocking_timeout: Any = None, token: Any = None) -> Any:
+        if token is not None and not takes_token:
+            raise TypeError("acquire() got an unexpected keyword argument 'token'")
         spans, span, acquired = self._engine.spans, _start(self, "acquire"), False
         try:
-            acquired = plain.acquire(self, *arguments, **keywords)
+            # No arguments with a star: CPython 3.11 checks for signals at the end of such a call, before the assignment.
+            if takes_token:
+                acquired = plain.acquire(self, blocking, blocking_timeout, token)
+            else:
+                acquired = plain.acquire(self, blocking, blocking_timeout)
             spans.end(span, acquired)
             return acquired
         except BaseException as error:

@@ -95,7 +95,11 @@ class _Entry(NamedTuple):
 
 
 class ContextRegistry:
-    """The engines of the contexts of this process. Safe in any thread and in finalisers."""
+    """The engines of the contexts of this process. Safe in any thread and in finalisers.
+
+    Attributes:
+        lock: Held during each scrape: two may come at once. A forked child has a new one.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[int, _Entry] = {}
@@ -103,7 +107,7 @@ class ContextRegistry:
         self._ended: deque[tuple[str, Counters]] = deque(maxlen=_MOST_ENDED)
         self._sums: dict[str, Counters] = {}
         self._read = False
-        self._lock = threading.RLock()  # of readings: two scrapes may come at once
+        self.lock = threading.RLock()
 
     def add(self, engine: Observed) -> None:
         """Add an engine, which is removed when it is collected. O(1)."""
@@ -123,7 +127,7 @@ class ContextRegistry:
 
     def readings(self) -> list[Reading]:
         """Return one reading for each label that an uncollected context has, in the order of labels."""
-        with self._lock:
+        with self.lock:
             self._read = True
             found: dict[str, Reading] = {}
             # None of them is collected until the counters of those that have ended have been read, so none counts twice.
@@ -145,7 +149,7 @@ class ContextRegistry:
 
     def after_fork_in_child(self) -> None:
         """In a forked child: replace the lock, which another thread of the parent may have held."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
 
 CONTEXTS = ContextRegistry()

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -26,7 +24,6 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(_message, name=_package) from error
 
 from wheel_lock.observe.spans import Spans
-from wheel_lock.runtime.weak_registry import WeakRegistry
 
 __all__ = ["MOST_RECORDED", "instrument", "trace"]
 
@@ -129,8 +126,6 @@ class _Histograms:
     """The histograms of one meter, and what has been recorded of them. Safe in any thread."""
 
     def __init__(self, meter: Meter) -> None:
-        self.unlock()
-        _RECORDERS.add(self)
         self._recorded: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
         self._instruments = []
         for metric in METRICS:
@@ -144,13 +139,9 @@ class _Histograms:
                     made = meter.create_histogram(metric.otel_name, **options)
                 self._instruments.append((metric, made))
 
-    def unlock(self) -> None:
-        """Replace the lock: in a forked child it may be held by a thread of the parent."""
-        self._lock = threading.Lock()
-
     def record(self) -> None:
         """Record what has been counted since the last call."""
-        with self._lock:  # two readers may collect at the same time
+        with CONTEXTS.lock:  # two readers may collect at the same time
             recorded, readings = {}, CONTEXTS.readings()
             for metric, instrument in self._instruments:
                 for reading in readings:
@@ -165,18 +156,6 @@ class _Histograms:
                             for _ in range(times):
                                 instrument.record(middle, attributes)
             self._recorded = recorded
-
-
-_RECORDERS: WeakRegistry[_Histograms] = WeakRegistry()
-
-
-def _after_fork() -> None:
-    for histograms in _RECORDERS:
-        histograms.unlock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _middles(histogram: Histogram) -> list[float]:

@@ -118,7 +118,8 @@ def force_release(target: Target, name: bytes, state: LockState) -> int | None:
         try:
             reply = _once(target, name, call)
         except _ELSEWHERE:  # it was not executed
-            reply = target.client.execute_command(*call)
+            client: Any = target.client
+            reply = client.execute_command(*call)
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             sentence = f"{_trouble(target, error).sentence}; it is not known whether the lock is released"
             raise ServerTrouble(sentence) from error
