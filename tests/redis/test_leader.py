@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -212,6 +213,18 @@ def test_exceptions_of_callbacks_end_nothing(candidate: NewCandidate, handled: b
 
 
 @pytest.mark.usefixtures("_stands_again_soon")
+def test_an_on_error_that_exits_does_not_end_the_campaign(candidate: NewCandidate, log: Log) -> None:
+    def fail(leadership: Any) -> None:
+        raise ZeroDivisionError
+
+    leading = candidate(on_demoted=fail, on_error=lambda error: sys.exit(3)).start()
+    leading.leads()
+    leading.leader.resign()
+    eventually(lambda: leading.words == ["elected", "elected"], LONG_S)
+    assert log.said("on_error of the leader 'scheduler' raised an exception")
+
+
+@pytest.mark.usefixtures("_stands_again_soon")
 def test_a_callback_may_resign_or_close(backend: Backend, candidate: NewCandidate) -> None:
     resigning: Candidate = candidate(on_elected=lambda leadership: resigning.leader.resign())
     resigning.start()
@@ -400,6 +413,26 @@ async def test_on_elected_is_a_task_that_is_cancelled_at_the_end_of_the_term(con
         assert leader.is_leader
     assert told == ["elected", "demoted", "cancelled"]
     assert not leader.is_leader
+
+
+@pytest.mark.usefixtures("_stands_again_soon")
+async def test_a_callback_that_awaits_a_cancelled_task_does_not_end_the_campaign(context: LockContext, log: Log) -> None:
+    fences: list[int] = []
+
+    async def stop_work(leadership: Any) -> None:
+        work = asyncio.ensure_future(asyncio.sleep(3600))
+        work.cancel()
+        await work  # raises CancelledError, although the campaign is not cancelled
+
+    async with context.asyncio.leader(
+        NAME, on_elected=lambda leadership: fences.append(leadership.fence), on_demoted=stop_work
+    ) as leader:
+        while len(fences) < 2:
+            await asyncio.sleep(0.001)
+            assert leader._task is not None
+            assert not leader._task.done()
+            leader.resign()
+    assert log.said("on_demoted of the leader 'scheduler' raised an exception")
 
 
 def test_the_end_of_the_event_loop_ends_the_leadership(backend: Backend, context: LockContext) -> None:

@@ -130,5 +130,10 @@ class Leader(TaskSide, BaseLeader[Leadership]):
             result = callback(leadership)
             if inspect.isawaitable(result):
                 await result
+        except asyncio.CancelledError as error:
+            task = current_task()
+            if task is None or task.cancelling():
+                raise
+            self._report(what, error)  # of another task, which the callback has cancelled and awaited
         except Exception as error:
             self._report(what, error)

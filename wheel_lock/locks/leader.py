@@ -377,7 +377,7 @@ class BaseLeader(Side, Generic[AnyLeadership]):
             return False
         try:
             self._on_error(error)
-        except Exception as another:
+        except (Exception, SystemExit) as another:  # SystemExit would end the campaign's thread without a word
             logger.error("on_error of the leader %s raised an exception", quoted(self.name), exc_info=another)
             return False
         return True
