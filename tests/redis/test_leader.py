@@ -416,7 +416,9 @@ async def test_on_elected_is_a_task_that_is_cancelled_at_the_end_of_the_term(con
 
 
 @pytest.mark.usefixtures("_stands_again_soon")
-async def test_a_callback_that_awaits_a_cancelled_task_does_not_end_the_campaign(context: LockContext, log: Log) -> None:
+async def test_a_callback_that_awaits_a_cancelled_task_does_not_end_the_campaign(
+    context: LockContext, log: Log
+) -> None:
     fences: list[int] = []
 
     async def stop_work(leadership: Any) -> None:
