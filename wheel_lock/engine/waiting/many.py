@@ -7,6 +7,7 @@ at a time, and nothing is held during that wait.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -22,6 +23,7 @@ from wheel_lock.options import LockOptions
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.wheel import WheelEntry
 
+_LOOK_EVERY_S = 1.0  # for the end of an event loop, during which locks are held that no result will name
 _PART = 100  # waiters that begin, or end, in one step of the timer's thread, so that renewals come in between
 
 
@@ -48,7 +50,8 @@ class NameWaiter(Waiter):
 class AcquireEach(WheelEntry):
     """Acquire many locks, each on its own, and wait for those that others hold. An error releases all that were granted.
 
-    Timer's thread only, but for the constructor. On the wheel it waits for the time limit.
+    Timer's thread only, but for the constructor. On the wheel it waits for the time limit, or for its next look whether the
+    caller is still there.
 
     Args:
         queues: The wait queues of the engine.
@@ -101,8 +104,15 @@ class AcquireEach(WheelEntry):
         if limit_s is not None:
             self._limit_s = max([limit_s, *map(least_s, self.table.router.nodes)])
             self._until = timer.now + self._limit_s
-            timer.wheel.schedule(self, timer.scale.ceil(self._until))
+        self._schedule()
         self._first.begin(expected)
+
+    def _schedule(self) -> None:
+        timer, when = self.table.timer, self._until
+        if self._future.may_be_abandoned:
+            when = min(timer.now + _LOOK_EVERY_S, math.inf if when is None else when)
+        if when is not None:
+            timer.wheel.schedule(self, timer.scale.ceil(when))
 
     def add(self, leases: Sequence[Lease]) -> None:
         """Add leases; see :class:`AcquireMany`."""
@@ -168,8 +178,14 @@ class AcquireEach(WheelEntry):
             self._future.set_result(None)
 
     def on_timeout(self, now: float) -> None:
-        """End all waits: the time of the call is up."""
-        if self._over or self._until is None:
+        """End all waits if the time of the call is up; give up if its event loop was closed, which cancels no task."""
+        if self._over:
+            return
+        if self._future.abandoned:
+            self.give_up()
+            return
+        if self._until is None or self.table.timer.scale.ceil(self._until) > self.table.timer.wheel.now:
+            self._schedule()
             return
         if self._first is not None:
             self._first.time_up(self._limit_s)
