@@ -390,6 +390,21 @@ def test_a_server_that_is_away_is_an_error_and_the_campaign_goes_on(
     assert {type(error) for error in standing.errors} <= {LockTimeout, LockUnavailable}
 
 
+@pytest.mark.settings(own_timer=True)
+def test_a_system_that_has_no_thread_for_the_timer_is_an_error_and_the_campaign_goes_on(
+    candidate: NewCandidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("wheel_lock.runtime.native.start_new_thread", refuse)
+        standing = candidate().start()
+        eventually(lambda: len(standing.errors) >= 2)  # of the acquire, and of the pause
+    assert {type(error) for error in standing.errors} == {RuntimeError}
+    standing.leads()
+
+
 # Tasks
 
 

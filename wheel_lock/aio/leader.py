@@ -125,6 +125,9 @@ class Leader(TaskSide, BaseLeader[Leadership]):
             return ()
         return self._call("on_demoted", self._on_demoted, leadership).__await__()
 
+    def _sleep(self, pause_s: float) -> Iterable[Any]:
+        return asyncio.sleep(pause_s).__await__()
+
     async def _call(self, what: str, callback: Callable[[Leadership], object], leadership: Leadership) -> None:
         try:
             result = callback(leadership)

@@ -277,6 +277,10 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         """Call ``on_demoted``, by ``yield from``. An exception is reported."""
         raise NotImplementedError
 
+    def _sleep(self, pause_s: float) -> Iterable[Any]:
+        """Wait for ``pause_s`` seconds, by ``yield from``, without the timer."""
+        raise NotImplementedError
+
     def _campaign(self) -> Steps:
         """Stand for election again and again, until the candidate or the context is closed."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
@@ -296,9 +300,11 @@ class BaseLeader(Side, Generic[AnyLeadership]):
                 self._report_failure(error)
             try:
                 yield from self._pause(backoff.pause() if pause_s is None else pause_s)
-            except WheelLockError:
+            except Exception as error:  # also a RuntimeError: the system has no thread for the timer
                 if self._engine.over:
                     return
+                self._report_failure(error)
+                yield from self._sleep(_FIRST_PAUSE_S)
 
     def _serve(self) -> Generator[Any, None, bool]:
         """Wait to be elected, and serve one term; return True if it ended by a resignation."""
