@@ -8,6 +8,7 @@
 from wheel_lock.context import LockContext
 from wheel_lock.errors import (
     ContextClosed,
+    HolderChanged,
     InvalidHandoff,
     LockAlreadyHeld,
     LockLost,
@@ -15,6 +16,7 @@ from wheel_lock.errors import (
     LockNotHeld,
     LockServerError,
     LocksLost,
+    LocksNotAdopted,
     LockTimeout,
     LockUnavailable,
     LossReason,
@@ -30,6 +32,7 @@ from wheel_lock.holder import Holder
 from wheel_lock.observe import ContextStats, HeldLock, LostEvent
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+from wheel_lock.sync.leader import Leader, Leadership
 from wheel_lock.sync.lock import Lock
 from wheel_lock.sync.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 
@@ -41,7 +44,10 @@ __all__ = [
     "HashedWheelTimer",
     "HeldLock",
     "Holder",
+    "HolderChanged",
     "InvalidHandoff",
+    "Leader",
+    "Leadership",
     "Lock",
     "LockAlreadyHeld",
     "LockContext",
@@ -52,6 +58,7 @@ __all__ = [
     "LockTimeout",
     "LockUnavailable",
     "LocksLost",
+    "LocksNotAdopted",
     "LossReason",
     "LostEvent",
     "MultiLock",

@@ -86,6 +86,9 @@ class Terminal:
         """Whether the cursor was shown after it was hidden for the last time."""
         return self._data.rfind(b"\x1b[?25h") > self._data.rfind(b"\x1b[?25l")
 
+    def type(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
     def end(self) -> str:
         """Return the text when nobody writes any more."""
         os.close(self.theirs)

@@ -114,6 +114,10 @@ def use_every_kind(context: LockContext, prefix: str, view: redis.Redis) -> None
                 assert held.owned()
                 assert held.locked()
                 assert held.extend(1.0)
+                assert len(held.holders()) == 1
+            for forced in (context.fair_lock(name + ":forced"), context.rw_lock(name + ":forced").write()):
+                assert forced.acquire()
+                assert len(context.force_release(name + ":forced")) == 1
         permit.set_permits(None)
 
 
@@ -260,7 +264,7 @@ def test_in_a_cluster_the_documented_rights_are_enough_too() -> None:
             eventually(lambda: context.stats().waiting, LONG_S)
             eventually(lambda: lock.renewals, LONG_S)
         assert waiting.result()
-        assert {entry["user"] for entry in node.view.client_list() if entry["name"] == "wheel_lock"} == {"a"}
+        assert {entry["user"] for entry in node.view.client_list() if entry["name"].startswith("wheel_lock:")} == {"a"}
         waiter.release()
         context.close()
         client.close()

@@ -231,7 +231,7 @@ def none_left(backend: Backend, context: LockContext) -> bool:
     return context.stats().held == 0 and backend.view.dbsize() == 0 and context._engine.leases.acquiring == 0
 
 
-def of(locks: Mapping[str, T | None]) -> list[T]:
+def of(locks: Mapping[Any, T | None]) -> list[T]:
     """The locks of a bulk acquire of which none was refused."""
     found = [lock for lock in locks.values() if lock is not None]
     assert len(found) == len(locks)

@@ -29,7 +29,7 @@ class BaseReadLock(BaseReentrantLock):
     _half = SHARED
 
     def _new_token(self) -> bytes:
-        return self._lock_type.token()  # a member of a sorted set, whose form the scripts know
+        return self._lock_type.token(self._engine.token_head)  # a member of a sorted set, whose form the scripts know
 
 
 class BaseWriteLock(BaseReentrantLock):
@@ -42,7 +42,7 @@ class BaseWriteLock(BaseReentrantLock):
     _half = EXCLUSIVE
 
     def _new_token(self) -> bytes:
-        return self._lock_type.token()
+        return self._lock_type.token(self._engine.token_head)
 
     @property
     def _keeps_reading(self) -> bool:
@@ -65,7 +65,8 @@ class BaseWriteLock(BaseReentrantLock):
         assert hold is not None
         key, options = lock_name(self.name), hold.options
         group = self._engine.group(key, READ, options)
-        reader = Lease(self.name, lease_args(key, READ.token()), group, writer.owner, writer.on_lost, writer.call_site)
+        wire = lease_args(key, READ.token(self._engine.token_head))
+        reader = Lease(self.name, wire, group, writer.owner, writer.on_lost, writer.call_site)
         hold.swap = swap = Swap(self._engine.leases, writer, reader, options, future)
         return hold, swap
 

@@ -169,10 +169,18 @@ def _is_sound(scheme: str, rest: str) -> bool:
     return True
 
 
-def connector_for(client: AnyClient) -> RedisPyConnector | ClusterConnector:
-    """Return the connector that connects like ``client``. Raises TypeError if that client is not supported."""
+def connector_for(client: AnyClient, owner: str | None = None) -> RedisPyConnector | ClusterConnector:
+    """Return the connector that connects like ``client``, for the readable ``owner`` of a context.
+
+    Raises:
+        TypeError: That client is not supported.
+    """
+    connector: RedisPyConnector | ClusterConnector
     if isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster)):
-        return ClusterConnector(client)
-    if hasattr(getattr(client, "connection_pool", None), "sentinel_manager"):
-        return SentinelConnector(client)
-    return RedisPyConnector(client)
+        connector = ClusterConnector(client)
+    elif hasattr(getattr(client, "connection_pool", None), "sentinel_manager"):
+        connector = SentinelConnector(client)
+    else:
+        connector = RedisPyConnector(client)
+    connector.owner = owner
+    return connector

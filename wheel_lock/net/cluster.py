@@ -70,6 +70,15 @@ class ClusterConnector:
             function = getattr(client, "user_on_connect_func", None)
             self._template.greet_with(None if function is None else Tie(function, _after_on_connect))
 
+    @property
+    def owner(self) -> str | None:
+        """As of :class:`RedisPyConnector`, for all nodes."""
+        return self._template.owner
+
+    @owner.setter
+    def owner(self, owner: str | None) -> None:
+        self._template.owner = owner
+
     def known_place(self, host: str, port: str) -> Server | None:
         """Return the address to use for one that the cluster sends; None if the slot map must be fetched first."""
         return (host, port) if self._remap is None else self._remapped.get((host, port))

@@ -28,6 +28,8 @@ from wheel_lock.net.client_references import ClientGone, Tie, tied
 from wheel_lock.net.connect_budget import Allowance, LimitedSocket, limited
 from wheel_lock.net.handshake import HandshakeParser
 from wheel_lock.net.tls_mismatch import disagreement, may_disagree
+from wheel_lock.options import process_owner
+from wheel_lock.protocol.owners import client_name
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.runtime.native import without_hub
 from wheel_lock.runtime.notifier import NOTIFIER
@@ -193,6 +195,8 @@ class RedisPyConnector:
 
     discovers = False
     in_cluster = False
+    owner: str | None = None
+    """The readable owner in the name of the connections; None for the host and the process."""
 
     def __init__(self, client: redis.Redis | redis.asyncio.Redis) -> None:
         pool = getattr(client, "connection_pool", None)
@@ -309,7 +313,7 @@ class RedisPyConnector:
         settings = self._limited(timeout_s)
         connection = self._limited_class(**settings)
         try:
-            introduction = _introduction(connection, settings)
+            introduction = _introduction(connection, settings, self.owner or process_owner())
             connection.connect()
             self._check(connection)
             capabilities = self._capabilities  # of this connection: other threads may connect at the same time
@@ -380,9 +384,11 @@ class RoundRobinConnector:
             raise
 
 
-def _introduction(connection: AbstractConnection, settings: dict[str, Any]) -> list[tuple[str, ...]]:
+def _introduction(connection: AbstractConnection, settings: dict[str, Any], owner: str) -> list[tuple[str, ...]]:
     """Return the commands that name the connection in CLIENT LIST; redis-py's own would take two more round trips."""
-    commands: list[tuple[str, ...]] = [] if settings.get("client_name") else [("CLIENT", "SETNAME", "wheel_lock")]
+    commands: list[tuple[str, ...]] = []
+    if not settings.get("client_name"):
+        commands.append(("CLIENT", "SETNAME", client_name(owner)))
     driver: Any = getattr(connection, "driver_info", None)
     if driver is not None:
         connection.driver_info = None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
-from wheel_lock.cli.arguments import PIPE_CLOSED
 from wheel_lock.cli.locks.looking import Found
 from wheel_lock.cli.output import Row
 from wheel_lock.holder import Holder
@@ -32,18 +30,9 @@ def name_text(name: bytes) -> str:
 
 
 def line(text: str) -> None:
-    """Print one line on stdout at once, with escapes for what its encoding does not have.
-
-    Raises:
-        SystemExit: The reader of stdout has gone, such as ``head``.
-    """
+    """Print one line on stdout at once, with escapes for what its encoding does not have."""
     encoding = sys.stdout.encoding or "ascii"
-    try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-    except BrokenPipeError:
-        # The interpreter would fail again when it flushes stdout at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(PIPE_CLOSED)
+    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def holder_text(holder: Holder) -> str:
