@@ -5,6 +5,9 @@
 'key gone'
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from wheel_lock.context import LockContext
 from wheel_lock.errors import (
     ContextClosed,
@@ -29,7 +32,7 @@ from wheel_lock.errors import (
     WrongThread,
 )
 from wheel_lock.holder import Holder
-from wheel_lock.observe import ContextStats, HeldLock, LostEvent
+from wheel_lock.observe import ContextStats, Health, HeldLock, LostEvent, NodeHealth
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 from wheel_lock.sync.leader import Leader, Leadership
@@ -42,6 +45,7 @@ __all__ = [
     "ContextClosed",
     "ContextStats",
     "HashedWheelTimer",
+    "Health",
     "HeldLock",
     "Holder",
     "HolderChanged",
@@ -62,6 +66,7 @@ __all__ = [
     "LossReason",
     "LostEvent",
     "MultiLock",
+    "NodeHealth",
     "NotReplicated",
     "QuorumContext",
     "ReadLock",
@@ -77,3 +82,21 @@ __all__ = [
     "WriteLock",
     "WrongThread",
 ]
+
+# `import wheel_lock` alone makes these reachable; they are imported when they are first used.
+if TYPE_CHECKING:
+    from wheel_lock import asyncio as asyncio
+    from wheel_lock import observe as observe
+    from wheel_lock import redis_lock as redis_lock
+    from wheel_lock import testing as testing
+else:
+    _MODULES = frozenset({"asyncio", "observe", "redis_lock", "testing"})
+
+    def __getattr__(name):
+        """Return the module ``name`` of this package, imported now. Raises AttributeError if there is none for users."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.{name}")
+
+    def __dir__():
+        return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})

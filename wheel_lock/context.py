@@ -19,6 +19,7 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost, checked_callback
 from wheel_lock.locks.bulk import Name
 from wheel_lock.net.clients import AnyClient, connector_for, parse
+from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
 from wheel_lock.quorum.context import QuorumContext, QuorumOptions
 from wheel_lock.runtime.interruptions import uninterrupted_start
@@ -49,6 +50,10 @@ class ContextSettings(TypedDict, total=False):
     declare_keys: bool
     track_acquisitions: bool
     renewal_slack: float
+    owner: str | None
+    readable_owner: bool
+    label: str | None
+    watch: bool
 
 
 class LockContext(ThreadLocks, ThreadContext):
@@ -56,8 +61,8 @@ class LockContext(ThreadLocks, ThreadContext):
 
     Args:
         client: A ``redis.Redis`` or ``redis.asyncio.Redis`` client, one from ``Sentinel.master_for``, or a ``RedisCluster``
-            of either. The context uses its settings (TCP, unix socket or TLS, credentials, database), and connections of
-            its own.
+            of either, or the same of valkey-py. The context uses its settings (TCP, unix socket or TLS, credentials,
+            database), and connections of its own.
         timer: The timer to use; by default one that all contexts of the process share. The timeout of a renewed lock must
             be a little longer than four of its ticks; a shorter one raises ValueError at the acquire.
         batch_size: Leases per renewal script call.
@@ -86,6 +91,12 @@ class LockContext(ThreadLocks, ThreadContext):
             in their names (CLIENT LIST).
         readable_owner: True if each token begins with the owner: :meth:`Lock.holder` returns it, also in other processes,
             and each client that may read the lock's key sees it.
+        label: What metrics, dumps and log records call this context, 1 to 64 printable characters; by default the address
+            of its server. Contexts with one label share their metrics.
+        watch: True to have the server report at once when the key of a held lock is deleted, overwritten, expired or
+            flushed (CLIENT TRACKING, Redis 6 and newer), so that the loss is noticed within milliseconds and not at the
+            next renewal. It takes one more connection per server, and is for locks with one holder. Where the server
+            refuses it a WARNING says so, and losses are noticed at renewals.
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
@@ -121,6 +132,8 @@ class LockContext(ThreadLocks, ThreadContext):
         renewal_slack: float = 1 / 32,
         owner: str | None = None,
         readable_owner: bool = False,
+        label: str | None = None,
+        watch: bool = False,
     ) -> None:
         options = ContextOptions(
             batch_size=batch_size,
@@ -138,10 +151,13 @@ class LockContext(ThreadLocks, ThreadContext):
             renewal_slack=renewal_slack,
             owner=owner,
             readable_owner=bool(readable_owner),
+            label=label,
+            watch=watch,
         )
         self._connector = connector_for(client, options.owner)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
+        CONTEXTS.add(self._engine)
 
     @classmethod
     def from_url(

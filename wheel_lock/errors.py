@@ -23,6 +23,11 @@ _SHOWN_CHARACTERS = 80
 AnyError = TypeVar("AnyError", bound=Exception)
 
 
+def text_of(name: str | bytes) -> str:
+    """Return ``name`` as text; bytes that are not UTF-8 are escaped."""
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
+
+
 def quoted(name: str | bytes | None) -> str:
     """Return ``name`` escaped and shortened, fit for a message or a log line.
 
@@ -33,7 +38,7 @@ def quoted(name: str | bytes | None) -> str:
     """
     if name is None:
         return "(no name)"
-    text = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
+    text = text_of(name)
     if len(text) > _SHOWN_CHARACTERS:
         text = text[:_SHOWN_CHARACTERS] + "..."
     return ascii(text)
@@ -79,6 +84,7 @@ class WheelLockError(LockError):
 
     def __init__(self, message: str, lock_name: str | bytes | None = None) -> None:
         super().__init__(message, lock_name)  # type: ignore[arg-type]  # redis-py annotates str only
+        self.args = (message,)  # the text of the error; LockError of redis-py 7 leaves the name in it as well
 
 
 class LockNotHeld(WheelLockError):
@@ -140,8 +146,8 @@ class LocksLost(LockLost):
         super().__init__(name, reason)
         self.losses = losses
         if len(losses) > 1:
-            self.args = (f"{len(losses)} locks were lost, among them {quoted(name)}: {reason}",)
-            self.message = self.args[0]
+            self.message: str = f"{len(losses)} locks were lost, among them {quoted(name)}: {reason}"
+            self.args: tuple[Any, ...] = (self.message,)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.losses,), self.__dict__

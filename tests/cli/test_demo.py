@@ -77,6 +77,9 @@ class Terminal:
         """What is on it, without escape sequences."""
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._data.decode("utf-8", "replace"))
 
+    def type(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
     def wait_for(self, text: str) -> None:
         """Wait until a text has been written to it."""
         eventually(lambda: text in self.text)
@@ -85,9 +88,6 @@ class Terminal:
     def shows_its_cursor(self) -> bool:
         """Whether the cursor was shown after it was hidden for the last time."""
         return self._data.rfind(b"\x1b[?25h") > self._data.rfind(b"\x1b[?25l")
-
-    def type(self, keys: str) -> None:
-        os.write(self._ours, keys.encode())
 
     def end(self) -> str:
         """Return the text when nobody writes any more."""

@@ -257,7 +257,7 @@ def test_in_a_cluster_the_documented_rights_are_enough_too() -> None:
             rights += ["+spublish", "+ssubscribe", "+sunsubscribe", "&wheel_lock:wake:probe"]
         node.view.execute_command("ACL", "SETUSER", "a", "reset", "on", f">{PASSWORD}", *rights)
         client = redis.RedisCluster(host="127.0.0.1", port=server.port, username="a", password=PASSWORD)
-        context = node.context_of(client, fallback_interval=60.0)  # type: ignore[arg-type]
+        context = node.context_of(client, fallback_interval=60.0)
         with context.lock("a:order", timeout=3.0, fencing=True, renew_every=0.05) as lock:
             waiter = context.lock("a:order", timeout=3.0, thread_local=False)
             waiting = Background(waiter.acquire)

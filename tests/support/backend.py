@@ -16,6 +16,7 @@ from tests.support.proxy import TcpProxy
 from tests.support.steady_clock import SteadyClock
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LockTimeout, LockUnavailable, LostEvent
+from wheel_lock.net.clients import AnyClient
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.testing import ManualClock, settle
 
@@ -96,7 +97,7 @@ class Backend:
     def context_through(self, proxy: TcpProxy, **options: Any) -> LockContext:
         return self.context_of(self.client(port=proxy.port), **options)
 
-    def context_of(self, client: redis.Redis, **options: Any) -> LockContext:
+    def context_of(self, client: AnyClient, **options: Any) -> LockContext:
         context = LockContext(client, **options)
         self._cleanup.callback(context.close)
         return context

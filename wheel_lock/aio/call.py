@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import weakref
 from collections import deque
@@ -22,7 +23,7 @@ from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 T = TypeVar("T")
 
@@ -35,8 +36,8 @@ class LoopBridge:
     __slots__ = ("__weakref__", "_arrived", "_called", "_check", "expected", "in_daemon", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.in_daemon = threading.current_thread().daemon
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.in_daemon: bool = threading.current_thread().daemon
         self.expected: set[AsyncFuture[Any]] = set()
         self._arrived: deque[AsyncFuture[Any]] = deque()
         self._called = False
@@ -109,13 +110,31 @@ _here = _Here()
 
 
 def _loop_bridge() -> LoopBridge:
-    loop = asyncio.get_running_loop()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        _refuse_trio()
+        raise
     known = _here.bridge
     bridge = None if known is None else known()
     if bridge is None or bridge.loop is not loop:
         bridge = LoopBridge(loop)
         _here.bridge = weakref.ref(bridge)
     return bridge
+
+
+def _refuse_trio() -> None:
+    """Raise RuntimeError if the caller is a task of trio, which the event loop of asyncio cannot resume."""
+    sniffio = sys.modules.get("sniffio")  # trio imports it
+    try:
+        library = None if sniffio is None else sniffio.current_async_library()
+    except RuntimeError:  # its AsyncLibraryNotFoundError: no library runs here
+        return
+    if library == "trio":
+        raise RuntimeError(
+            "context.asyncio is for tasks of asyncio, and this is a task of trio: use a lock for threads in a worker "
+            "thread, as in await trio.to_thread.run_sync(work), where work() has the block with context.lock(name)"
+        ) from None
 
 
 class AsyncFuture(CallerFuture[T]):
@@ -131,8 +150,8 @@ class AsyncFuture(CallerFuture[T]):
         # Not through super(): its ``notify`` would be a bound method of this object, which makes a cycle.
         self._value = None
         self.done = False
-        self.error = None
-        self.engine = engine
+        self.error: Exception | None = None
+        self.engine: LockEngine = engine
         self._deaths = engine.deaths
         self._bridge = bridge = _loop_bridge()
         self._future: asyncio.Future[None] = bridge.loop.create_future()
@@ -221,7 +240,7 @@ class TaskOwner(Owner):
         self._task = weakref.ref(task)
         self._loop = weakref.ref(task.get_loop())
         self._outlived = outlived
-        self.holds = None
+        self.holds: dict[Any, Any] | None = None
         self.alarms: dict[Lease, Callable[[], object]] = {}
 
     @property

@@ -19,6 +19,7 @@ from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Shutdown
 from wheel_lock.engine.state import EngineState, Launch
 from wheel_lock.engine.topology import AnyConnector, router_for
+from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.engine.waiting.waiter import Waiter
@@ -26,6 +27,8 @@ from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.lock_types.holders import LockState
+from wheel_lock.observe.contexts import Reading
+from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -43,6 +46,9 @@ class Engine(EngineState):
         options, timer, launch: As for :class:`EngineState`.
     """
 
+    router: SingleRouter
+    wait_queues: WaitQueueRegistry
+
     def __init__(
         self,
         connector: AnyConnector,
@@ -52,12 +58,12 @@ class Engine(EngineState):
     ) -> None:
         super().__init__(options, timer, launch)
         self.connector = connector
-        self.leases: LeaseTable = LeaseTable(self, LossReporter(timer).report)
+        self.leases: LeaseTable = LeaseTable(self, LossReporter(self).report)
         self.router = self.leases.router = router_for(connector, self.leases)
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
         self.leases.on_ended = self._shutdown.on_lease_ended
-        self.stable = self.router.stable
+        self.stable: bool = self.router.stable
         timer.attach(self)
         ENGINES.add(self)
 
@@ -178,7 +184,30 @@ class Engine(EngineState):
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
-        return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=self.wait_queues.count)
+        waiting, watching = self.wait_queues.count, self.router.watching
+        return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=waiting, watching=watching)
+
+    @property
+    def label(self) -> str:
+        return self.options.label or self.connector.label()
+
+    def node_health(self) -> list[NodeHealth]:
+        now, router = self.timer.clock.now(), self.router
+        return [renewer.health(now) for renewer in list(router.shards) if router.owns_names(renewer)]
+
+    def waits(self) -> list[tuple[str | bytes, int, float]]:
+        return self.wait_queues.waits()
+
+    def connect_nodes(self) -> None:
+        for renewer in self.router.shards:
+            if self.router.owns_names(renewer):
+                renewer.node.connect()
+
+    def read_into(self, reading: Reading) -> None:
+        super().read_into(reading)
+        if not self.over:
+            for node in self.node_health():
+                reading.add_node(node)
 
     def overdue_leases(self) -> Collection[Lease]:
         return {lease for renewer in self.router.shards for lease in renewer.overdue.snapshot()}

@@ -21,6 +21,7 @@ from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.callers import Side
+from wheel_lock.locks.tracing import trace
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
 from wheel_lock.protocol.handoff import Handoff
@@ -85,7 +86,14 @@ class BaseLock(Side):
         self._lock_type = lock_type
         self._options = options
         self._on_lost = on_lost
-        self.name = name
+        self.name: str | bytes = name
+        if engine.spans is not None:
+            trace(self)
+
+    @property
+    def _kind(self) -> str:
+        """The name of the lock type."""
+        return self._lock_type.name
 
     def _caller(self) -> Owner:
         """Return the owner that stands for the calling thread or task."""
@@ -381,10 +389,7 @@ class BaseLock(Side):
 
     def __reduce__(self) -> NoReturn:
         # Not even a shallow copy: two objects would have one lease, and the first to be collected would abandon it.
-        raise TypeError(
-            f"{self!r} cannot be copied or pickled: make another lock of that name, in another process with a context of "
-            "its own, or hand this one over with export() and adopt()"
-        )
+        refuse_copy(self)
 
     def __del__(self) -> None:
         # A lock that is collected while held can no longer be released by its owner. May run anywhere: takes no lock.
@@ -392,6 +397,14 @@ class BaseLock(Side):
         for lease in leases:
             if lease is not None and lease.state <= EXTENDING and lease.group.alive and not sys.is_finalizing():
                 self._engine.post_if_open(partial(self._engine.abandon, lease))
+
+
+def refuse_copy(lock: object) -> NoReturn:
+    """Raise TypeError, because a lock object belongs to one process, and its lease to one object."""
+    raise TypeError(
+        f"{lock!r} cannot be copied or pickled: make another lock of that name, in another process with a context of "
+        "its own, or hand this one over with export() and adopt()"
+    )
 
 
 def checked_callback(on_lost: OnLost | None) -> OnLost | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
@@ -10,7 +10,7 @@ from wheel_lock.engine.requests.swap import Swap
 from wheel_lock.errors import ContextClosed, LockAlreadyHeld, WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import FENCED_WRITE, READ, WRITE
-from wheel_lock.locks.base import BaseLock, OnLost
+from wheel_lock.locks.base import BaseLock, OnLost, refuse_copy
 from wheel_lock.locks.reentrancy import EXCLUSIVE, SHARED, BaseReentrantLock, HoldCount
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.protocol.resp import lease_args
@@ -137,7 +137,7 @@ class BaseReadWriteLock(Generic[R, W]):
         self._engine = engine
         self._options = options
         self._on_lost = on_lost
-        self.name = name
+        self.name: str | bytes = name
 
     def read(self) -> R:
         """Return the half for readers: held together with other readers, and never with a writer."""
@@ -149,6 +149,9 @@ class BaseReadWriteLock(Generic[R, W]):
         lock_type = FENCED_WRITE if self._options.fencing else WRITE
         lock: W = self._write_class(self._engine, lock_type, self.name, self._options, self._on_lost)
         return lock
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {quoted(self.name)}>"

@@ -16,13 +16,14 @@ import redis
 import redis.asyncio
 from redis.connection import AbstractConnection
 
+from wheel_lock import valkey_clients
 from wheel_lock.net.client_references import Tie
 from wheel_lock.net.connector import RedisPyConnector, RoundRobinConnector, Server, as_server
 from wheel_lock.protocol.keys import SLOTS
 from wheel_lock.protocol.resp import MalformedReply, error_text
 from wheel_lock.runtime.notifier import NOTIFIER
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 MOST_NODES = 1000  # masters, and as many replicas; the cluster specification recommends no more nodes in all
 
@@ -65,7 +66,7 @@ class ClusterConnector:
         remap = getattr(client.nodes_manager, "address_remap", None)
         self._remap = None if remap is None else Tie(remap)
         self._template = RedisPyConnector(_client_of_a_node(client))
-        if type(client).on_connect is redis.RedisCluster.on_connect:
+        if type(client).on_connect is redis.RedisCluster.on_connect or valkey_clients.sends_readonly(client):
             # It sends READONLY, which is for replicas, and calls the user's function.
             function = getattr(client, "user_on_connect_func", None)
             self._template.greet_with(None if function is None else Tie(function, _after_on_connect))
@@ -106,6 +107,10 @@ class ClusterConnector:
 
     def describe(self) -> str:
         return f"the cluster at {':'.join(map(str, self.servers[0]))}"
+
+    def label(self) -> str:
+        """Return what metrics call the cluster."""
+        return self.describe()
 
     def ask(self, timeout_s: float) -> list[SlotRange]:
         """Fetch the slot map; return an empty list if no node sends one. Blocks.
@@ -220,6 +225,8 @@ def _after_on_connect(function: Callable[[AbstractConnection], object]) -> Calla
 
 def _client_of_a_node(client: AnyCluster) -> redis.Redis | redis.asyncio.Redis:
     """Return a client for any node; the settings are the same for all."""
+    if valkey_clients.is_cluster_client(client):
+        return valkey_clients.node_client(client)  # type: ignore[no-any-return]
     if isinstance(client, redis.RedisCluster):
         own: redis.Redis = client.get_default_node().redis_connection
         return own

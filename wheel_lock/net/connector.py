@@ -23,6 +23,7 @@ from redis.credentials import CredentialProvider
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
+from wheel_lock import valkey_clients
 from wheel_lock.net.capabilities import Capabilities, prepare, send_and_skip
 from wheel_lock.net.client_references import ClientGone, Tie, tied
 from wheel_lock.net.connect_budget import Allowance, LimitedSocket, limited
@@ -117,6 +118,8 @@ class Connector(Protocol):
 
     def describe(self) -> str: ...
 
+    def label(self) -> str: ...
+
 
 def _disconnect(connections: list[AbstractConnection]) -> None:
     """Disconnect the connection in the list, so that it is collected on this thread: its finaliser disconnects, too."""
@@ -132,6 +135,9 @@ class RedisPyConnection:
         self._connection = [connection]  # emptied by the thread that closes it
         self.sock = sock
         self.server = server
+        self.capability: int
+        self.keyed: bool
+        self.missing_rights: frozenset[str]
         self.capability, self.keyed, self.missing_rights = capabilities
 
     def close(self) -> None:
@@ -201,7 +207,9 @@ class RedisPyConnector:
     def __init__(self, client: redis.Redis | redis.asyncio.Redis) -> None:
         pool = getattr(client, "connection_pool", None)
         connection_class = getattr(pool, "connection_class", None)
-        if not isinstance(client, (redis.Redis, redis.asyncio.Redis)) or pool is None or connection_class is None:
+        is_valkeys = valkey_clients.is_client(client)
+        known = is_valkeys or isinstance(client, (redis.Redis, redis.asyncio.Redis))
+        if not known or pool is None or connection_class is None:
             got = f"{type(client).__module__}.{type(client).__qualname__}"
             raise TypeError(f"expected a redis.Redis or redis.asyncio.Redis client of one server, not a {got}")
         if connection_class.__module__.partition(".")[0] == "fakeredis":
@@ -210,10 +218,12 @@ class RedisPyConnector:
                 "wheel_lock.testing.fake_context() starts fakeredis as a server and returns a context for it"
             )
         settings: dict[str, Any] = dict(pool.connection_kwargs)
+        if is_valkeys:
+            connection_class = valkey_clients.as_redis_pys(connection_class, settings)
         connection_class = self._synchronous(connection_class, settings)
         if not issubclass(connection_class, AbstractConnection):
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
-        for_asyncio = isinstance(client, redis.asyncio.Redis)
+        for_asyncio = isinstance(client, redis.asyncio.Redis) or valkey_clients.is_for_asyncio(client)
         if for_asyncio and settings.get("redis_connect_func") is not None:
             raise TypeError("a redis_connect_func of an asyncio client cannot be called from the engine's thread")
         self._connection_class: type[AbstractConnection] = connection_class
@@ -300,6 +310,10 @@ class RedisPyConnector:
             return error_text(self._settings["path"])
         return error_text(f"{self._settings.get('host', 'localhost')}:{self._settings.get('port', 6379)}")
 
+    def label(self) -> str:
+        """Return what metrics call the server: a text that does not change as long as the context lives."""
+        return self.describe()
+
     def connect(self, timeout_s: float) -> RedisPyConnection:
         """Connect, authenticate, load the scripts.
 
@@ -373,6 +387,9 @@ class RoundRobinConnector:
     def listener(self) -> RoundRobinConnector:
         return self
 
+    def label(self) -> str:
+        return self._current().label()
+
     def describe(self) -> str:
         return self._current().describe()
 
@@ -389,9 +406,15 @@ def _introduction(connection: AbstractConnection, settings: dict[str, Any], owne
     commands: list[tuple[str, ...]] = []
     if not settings.get("client_name"):
         commands.append(("CLIENT", "SETNAME", client_name(owner)))
-    driver: Any = getattr(connection, "driver_info", None)
-    if driver is not None:
-        connection.driver_info = None
-        named = ("LIB-NAME", driver.formatted_name), ("LIB-VER", driver.lib_version)
-        commands += [("CLIENT", "SETINFO", what, str(value)) for what, value in named if value]
-    return commands
+    return [*commands, *(("CLIENT", "SETINFO", what, str(value)) for what, value in _library(connection) if value)]
+
+
+def _library(connection: AbstractConnection) -> list[tuple[str, str | None]]:
+    """Return the library's name and version for CLIENT SETINFO, and keep redis-py from sending them itself."""
+    described: Any = connection
+    if hasattr(described, "driver_info"):
+        driver, described.driver_info = described.driver_info, None
+        return [] if driver is None else [("LIB-NAME", driver.formatted_name), ("LIB-VER", driver.lib_version)]
+    named = [("LIB-NAME", getattr(described, "lib_name", None)), ("LIB-VER", getattr(described, "lib_version", None))]
+    described.lib_name = described.lib_version = None  # redis-py 7.0
+    return named

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import EXTENDING, Event, Lease
 from wheel_lock.protocol.resp import lease_args
@@ -34,7 +34,7 @@ class Quorum(VoteListener, Protocol):
     def add_waiter(self, waiter: QuorumWaiter) -> WheelLockError | None: ...
     def note_timeout(self, time_s: float) -> None: ...
     def limit_s(self, timeout_s: float) -> float: ...
-    def grant(self, lease: QuorumLease) -> None: ...
+    def grant(self, lease: QuorumLease, began_at: float) -> None: ...
     def heal_later(self, lease: QuorumLease) -> None: ...
     def release(self, lease: Lease, future: Future[None]) -> None: ...
 
@@ -70,7 +70,7 @@ class AcquireRound:
         self._to_ask = len(lease.votes)
         self._over = False
         self._lease = lease
-        self.granted = False
+        self.granted: bool = False
         self.failure: WheelLockError | None = None
 
     def begin(self) -> None:
@@ -159,9 +159,23 @@ class QuorumWaiter(WheelEntry):
         blocking: Whether to wait.
         until: The time limit, in seconds of the timer's clock; None if there is none.
         future: Completed with the lease, in a sequence of one, or with None if it was not granted.
+
+    Attributes:
+        began_at: When it began, in seconds of the timer's clock.
     """
 
-    __slots__ = ("_blocking", "_engine", "_future", "_lease", "_over", "_round", "_rounds", "_until", "group")
+    __slots__ = (
+        "_blocking",
+        "_engine",
+        "_future",
+        "_lease",
+        "_over",
+        "_round",
+        "_rounds",
+        "_until",
+        "began_at",
+        "group",
+    )
 
     def __init__(
         self,
@@ -172,7 +186,7 @@ class QuorumWaiter(WheelEntry):
         future: Future[Sequence[Lease] | None],
     ) -> None:
         self.tick = -1
-        self.group = REQUEST_TIMEOUTS
+        self.group: RequestTimeouts = REQUEST_TIMEOUTS
         self._engine = engine
         self._lease = lease
         self._blocking = blocking
@@ -181,12 +195,20 @@ class QuorumWaiter(WheelEntry):
         self._round: AcquireRound | None = None
         self._rounds = 0
         self._over = False
+        self.began_at = 0.0
+
+    @property
+    def name(self) -> str | bytes:
+        """The lock's name as the caller gave it."""
+        return self._lease.name
 
     def begin(self) -> None:
         """Start a round."""
         if self._over:
             return
-        if self._rounds:
+        if not self._rounds:
+            self.began_at = self._engine.timer.now
+        else:
             last = self._lease
             wire = lease_args(last.key, last.another_token())
             self._lease = QuorumLease(
@@ -207,7 +229,7 @@ class QuorumWaiter(WheelEntry):
             return
         if self._round.granted:
             self.end()
-            self._engine.grant(self._lease)
+            self._engine.grant(self._lease, self.began_at)
             self._future.set_result((self._lease,))
         elif self._round.failure is not None:
             self.fail(self._round.failure)

@@ -20,17 +20,21 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.loss_events import node_of
 from wheel_lock.errors import LossReason, counted, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
+from wheel_lock.net.node import Node
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.owners import token_id
 from wheel_lock.protocol.resp import error_text
 from wheel_lock.protocol.server_errors import code_of
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _SECONDS = re.compile("[0-9]{1,12}")
 _INFO_LIMIT_BYTES = 100_000
@@ -53,7 +57,7 @@ class History:
         self._trusts_new = trusts_new
         self._run_id: str | None = None
         self._is_known = False
-        self.empty_since = -math.inf
+        self.empty_since: float = -math.inf
 
     def seen(self, run_id: str | None, up_s: int) -> bool:
         """Note the server behind a new connection; return whether it may have restarted and lost its grants.
@@ -89,6 +93,8 @@ class NodeConnector(RedisPyConnector):
         self._history = history
 
     def _check(self, connection: AbstractConnection) -> None:
+        if not self._runs_scripts:
+            return  # nothing is granted on it, so the restart is noted with the connection for grants
         connection.send_command("INFO", "server")
         try:
             fields = _fields(connection.read_response())
@@ -99,10 +105,11 @@ class NodeConnector(RedisPyConnector):
             fields = {}  # INFO is not allowed or not supported, so restarts cannot be detected
         up = fields.get("uptime_in_seconds", "")
         if self._history.seen(fields.get("run_id"), int(up) if _SECONDS.fullmatch(up) else 0):
+            node = self.describe()
             NOTIFIER.post(
-                logger.warning,
+                partial(logger.warning, extra=log_fields("node_restarted", node=node)),
                 "%s has restarted, or may have: its votes do not count until the leases that it may have lost have expired",
-                self.describe(),
+                node,
             )
 
 
@@ -116,11 +123,11 @@ class NodeEngine(Engine):
     """The engine of one master. Its leases are votes; ``on_lost`` is called only when the majority is lost."""
 
     def __init__(self, client: AnyClient, options: ContextOptions, timer: HashedWheelTimer, trusts_new: bool) -> None:
-        self.history = History(timer.clock.now, trusts_new)
+        self.history: History = History(timer.clock.now, trusts_new)
         connector = NodeConnector(client, self.history)
         connector.owner = options.owner
         super().__init__(connector, options, timer)
-        self.node = self.router.renewer.node
+        self.node: Node = self.router.renewer.node
         self.leases.report_lost = partial(NOTIFIER.post, _log_lost)
 
     @property
@@ -134,4 +141,13 @@ def _log_lost(leases: Sequence[Lease]) -> None:
     closing = all(lease.loss is LossReason.CONTEXT_CLOSED for lease in leases)
     level = logging.DEBUG if closing else logging.INFO
     name, reason = quoted(leases[0].name), leases[0].loss
-    logger.log(level, "a node no longer grants %s, among them %s: %s", counted(len(leases)), name, reason)
+    fields = log_fields(
+        "votes_lost",
+        names=[leases[0].name],
+        locks=len(leases),
+        reason=str(reason),
+        node=node_of(leases),
+        token_id=token_id(leases[0].token),
+    )
+    text = "a node no longer grants %s, among them %s: %s"
+    logger.log(level, text, counted(len(leases)), name, reason, extra=fields)

@@ -25,9 +25,9 @@ class Listing:
     def __init__(self, everything: bool) -> None:
         self._everything = everything
         self._seen: set[bytes] = set()
-        self.locks = 0
-        self.foreign = 0
-        self.unreadable = 0
+        self.locks: int = 0
+        self.foreign: int = 0
+        self.unreadable: int = 0
         self.problem: str | None = None
 
     def choose(self, found: Iterable[Found]) -> Iterator[Found]:

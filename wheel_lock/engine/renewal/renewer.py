@@ -41,10 +41,12 @@ class Renewer(RenewalRetries):
         self._options = table.state.options
         self._counters = table.state.counters
         self.domain: FailureDomain = self
-        self.node = new_node(table, self, connector)
+        self.node: Node = new_node(table, self, connector)
         self._groups: dict[tuple[LockType, int, int], RenewalGroup] = {}
-        self.replication = ReplicationBarrier(table, self, connector) if self._options.min_replicas else None
-        self.acquiring_node = self.node if self.replication is None else self.replication.node
+        self.replication: ReplicationBarrier | None = (
+            ReplicationBarrier(table, self, connector) if self._options.min_replicas else None
+        )
+        self.acquiring_node: Node = self.node if self.replication is None else self.replication.node
         self.every_ticks = 1  # each node of several has ticks of its own:
         self.tick_share = 0  # those with this remainder modulo every_ticks
         self._reset()
@@ -270,6 +272,7 @@ class Renewer(RenewalRetries):
         """Confirm the leases of a batch but for the ``failed`` entries."""
         now = self.timer.clock.now()  # not the turn's time: the process may have been stopped before the reply was read
         self.retire_batch(batch)
+        self.confirmed_at = now
         leases = batch.leases
         if self._server_rejecting:
             self._server_rejecting = False
@@ -298,6 +301,8 @@ class Renewer(RenewalRetries):
         counters, seconds = self._counters, self.timer.scale.seconds
         if result.slack_s < counters.slack_min_s:
             counters.slack_min_s = result.slack_s
+        if renewed := len(result.kept) + len(result.limited):
+            counters.slack.add(result.slack_s, renewed)
         for kept in (result.kept, result.limited):
             if not kept:
                 continue

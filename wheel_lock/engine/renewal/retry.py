@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Sequence
 from functools import partial
 
@@ -13,6 +14,7 @@ from wheel_lock.engine.renewal.batch import Batch, BatchOwner, Callback
 from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.overdue import Overdue
+from wheel_lock.engine.renewal.tracking import Tracking
 from wheel_lock.engine.renewal.verification import Verification
 from wheel_lock.engine.requests.base import Query
 from wheel_lock.engine.requests.replication import ReplicationBarrier
@@ -20,7 +22,9 @@ from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import HELD, OVERDUE, Event, Lease, local_deadline
 from wheel_lock.net.node import Node
+from wheel_lock.observe.health import LATE_S, NodeHealth
 from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.protocol.scripts import Script
 from wheel_lock.protocol.server_errors import NOT_NOW
 from wheel_lock.runtime.alarm import Alarm
@@ -38,13 +42,15 @@ class RenewalRetries(BatchOwner):
     table: LeaseTable
     router: Router
     replication: ReplicationBarrier | None = None
+    tracking: Tracking | None = None  # of a renewer that watches its locks
     timer: HashedWheelTimer
     _options: ContextOptions
 
     def _reset(self) -> None:
         if self.replication is not None:
             self.replication.begin_anew()
-        self.overdue = Overdue()
+        self.confirmed_at: float = -math.inf
+        self.overdue: Overdue = Overdue()
         self._in_flight = 0
         self._drained_in_flight = 0  # the number of these that are about overdue leases
         self._silent: set[Batch] = set()  # batches that were not answered within their time limit
@@ -60,7 +66,7 @@ class RenewalRetries(BatchOwner):
         self._watch: Alarm | None = None
         self.verification: Verification | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
-        self.outage = Outage(self.table, self, lambda: self.well)
+        self.outage: Outage = Outage(self.table, self, lambda: self.well)
         self._joint = JointTicks(self.timer)
 
     @property
@@ -84,6 +90,19 @@ class RenewalRetries(BatchOwner):
     def nodes(self) -> list[Node]:
         """The node, once for each of its connections."""
         return [self.node] if self.replication is None else [self.node, self.replication.node]
+
+    def health(self, now: float) -> NodeHealth:
+        """Return the health of the node at ``now``, in seconds of the timer's clock. From any thread."""
+        node, since, trouble = self.node, self.outage.since, None
+        ready, connected, error = node.ready, node.connected, node.last_error
+        if connected and not ready:
+            trouble = "it does not answer"
+        elif error is not None and (node.unreachable or self.is_needed(node)):
+            trouble = f"not connected: {error_text(error, LONG_TEXT)}"
+        elif since is not None and now - since > LATE_S and self.table.held:
+            trouble = f"it has not confirmed all renewals for {now - since:.1f} s"
+        age_s = None if self.confirmed_at == -math.inf else max(now - self.confirmed_at, 0.0)
+        return NodeHealth(node.connector.describe(), ready, len(self.overdue), age_s, trouble)
 
     @property
     def idle(self) -> bool:
@@ -115,6 +134,8 @@ class RenewalRetries(BatchOwner):
             if lease.state is HELD:
                 lease.transition(Event.OUTCOME_UNKNOWN)
         self.overdue.add(leases)
+        counters = self.table.state.counters
+        counters.overdue_most = max(counters.overdue_most, len(self.overdue))
         self._set_watch()
 
     def _set_watch(self) -> None:

@@ -12,7 +12,7 @@ from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire, PlainAcquire
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, acquiring_node_of, least_s, no_answer
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, acquiring_node_of, least_s, no_answer
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import WheelLockError, copied, internal_error, quoted
@@ -21,13 +21,14 @@ from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.net.node import Node
 from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.net.request_queue import Parking
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.wheel import WheelEntry
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _LEAST_WAITER_TTL_S = 0.1
 IS_OVER: Callable[[Waiter], bool] = attrgetter("over")
@@ -45,6 +46,10 @@ class QueueOfWaiters(Protocol):
 class FirstWaiter(Protocol):
     """The maker of the first try of a name: a ``Waiter``, or a ``FirstTry``, which becomes one."""
 
+    @property
+    def name(self) -> str | bytes | None: ...
+    @property
+    def began_at(self) -> float | None: ...
     def as_waiter(self) -> Waiter: ...
 
 
@@ -123,9 +128,9 @@ class Waiter(WheelEntry):
         future: Future[Sequence[Lease] | None],
     ) -> None:
         self.tick = -1
-        self.group = REQUEST_TIMEOUTS
+        self.group: RequestTimeouts = REQUEST_TIMEOUTS
         self._queues = queues
-        self.table = queues.table
+        self.table: LeaseTable = queues.table
         self._template = leases
         self._token_given = token_given
         self._blocking = blocking
@@ -135,20 +140,25 @@ class Waiter(WheelEntry):
         self._attempts = 0
         self._warned = False
         self.lock_type: LockType = group_of(leases[0]).lock_type
-        self.options = options
-        self.until = until
-        self.future = future
+        self.options: LockOptions = options
+        self.until: float | None = until
+        self.future: Future[Sequence[Lease] | None] = future
         self.leases: Sequence[Lease] | None = None
         self.queue: QueueOfWaiters | None = None
-        self.over = False
-        self.last = False  # its time is up; the try in flight is the last
-        self.began_at = 0.0
+        self.over: bool = False
+        self.last: bool = False  # its time is up; the try in flight is the last
+        self.began_at: float = 0.0
         self._wait_for(leases[0].key)
 
     def _wait_for(self, key: bytes) -> None:
         """Wait for the lock with this key from now on."""
-        self.key = key
-        self.queue_key = self.lock_type.queue_key(key)
+        self.key: bytes = key
+        self.queue_key: bytes = self.lock_type.queue_key(key)
+
+    @property
+    def name(self) -> str | bytes:
+        """The lock's name as the caller gave it; the first of several that are acquired together."""
+        return self._template[0].name
 
     @property
     def _polls(self) -> bool:
@@ -306,7 +316,15 @@ class Waiter(WheelEntry):
         if not self._warned:
             self._warned = True
             message = "waiting for the lock %s: its key holds a %s, where this kind of lock keeps a %s"
-            NOTIFIER.post(logger.warning, message, quoted(self._template[0].name), found, self.lock_type.key_type)
+            fields = log_fields(
+                "foreign_key",
+                names=[self.name],
+                reason=f"the key holds a {found}",
+                node=self.node.connector.describe(),
+                context=self.table.state.label,
+            )
+            log = partial(logger.warning, extra=fields)
+            NOTIFIER.post(log, message, quoted(self.name), found, self.lock_type.key_type)
 
     def refused_by(self, request: Acquire) -> bool:
         """Take a refusal; return True if the waiter waits for another name from now on."""
@@ -374,6 +392,7 @@ class Waiter(WheelEntry):
         self._end()
         self._request = None  # it refers to this waiter, and the cycle would be left to the garbage collector
         self.leases = leases
+        self.table.state.counters.acquire.add(max(self.table.granted_at - self.began_at, 0.0))
         self.future.set_result(leases)
 
     def refuse(self) -> None:
