@@ -8,8 +8,14 @@ WORKERS := 6
 # The tests start hundreds of programs. Each would compile the package anew where no bytecode is kept.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/pycache $(BIN)/python -m pytest
 
+# What shows that each kind of lock, each kind of client and each topology works with a version of redis-py.
+KINDS := tests/lock_types/test_models.py tests/redis_lock tests/valkey_py tests/redis/test_clients.py tests/redis/test_lock.py \
+	tests/redis/test_handover.py tests/aio/test_many.py tests/locks/test_fair.py tests/locks/test_read_write.py \
+	tests/locks/test_semaphore.py tests/locks/test_multi.py tests/locks/test_reentrant.py tests/quorum/test_quorum.py \
+	tests/topology/test_cluster.py tests/topology/test_sentinel.py
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-redis
+.PHONY: help demo test test-oldest test-all fuzz lint audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-oldest setup-redis
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +27,12 @@ demo: setup-demo ## show the library at work; needs no Redis server
 
 test: setup-dev setup-redis ## run the tests against real Redis servers
 	$(PYTEST) -n $(WORKERS) --dist loadgroup --benchmark-disable $(ARGS)
+
+test-oldest: setup-oldest setup-redis ## run the tests of the kinds of locks with the oldest supported redis-py
+	$(subst .venv,.venv-oldest,$(PYTEST)) -n $(WORKERS) --dist loadgroup --benchmark-disable $(or $(ARGS),$(KINDS))
+
+test-all: setup-dev setup-redis ## the same on every Python of this machine, with the oldest and the newest redis-py: half an hour
+	WORKERS=$(WORKERS) $(BIN)/python scripts/test_all.py $(ARGS)
 
 fuzz: setup-dev ## send FUZZ_REPLIES (200000) hostile replies of each form; FUZZ_SEED chooses others
 	FUZZ_REPLIES=$${FUZZ_REPLIES:-200000} $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/hostile $(ARGS)
@@ -46,7 +58,7 @@ bench-targets: setup-dev setup-redis ## each promise about speed beside its riva
 	$(BIN)/python -m bench.targets.table $(ARGS)
 
 clean: ## remove everything that the other targets made, .venv included
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-oldest .venv-all build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	rm -rf bench/rivals/jvm/target bench/rivals/go/bin bench/rivals/node/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -56,6 +68,9 @@ setup-demo:
 
 setup-dev:
 	@scripts/setup.sh dev
+
+setup-oldest:
+	@scripts/setup.sh oldest
 
 setup-redis:
 	@scripts/setup.sh redis

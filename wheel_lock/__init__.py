@@ -8,6 +8,7 @@
 from wheel_lock.context import LockContext
 from wheel_lock.errors import (
     ContextClosed,
+    HolderChanged,
     InvalidHandoff,
     LockAlreadyHeld,
     LockLost,
@@ -15,6 +16,7 @@ from wheel_lock.errors import (
     LockNotHeld,
     LockServerError,
     LocksLost,
+    LocksNotAdopted,
     LockTimeout,
     LockUnavailable,
     LossReason,
@@ -30,6 +32,7 @@ from wheel_lock.holder import Holder
 from wheel_lock.observe import ContextStats, Health, HeldLock, LostEvent, NodeHealth
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+from wheel_lock.sync.leader import Leader, Leadership
 from wheel_lock.sync.lock import Lock
 from wheel_lock.sync.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 
@@ -42,7 +45,10 @@ __all__ = [
     "Health",
     "HeldLock",
     "Holder",
+    "HolderChanged",
     "InvalidHandoff",
+    "Leader",
+    "Leadership",
     "Lock",
     "LockAlreadyHeld",
     "LockContext",
@@ -53,6 +59,7 @@ __all__ = [
     "LockTimeout",
     "LockUnavailable",
     "LocksLost",
+    "LocksNotAdopted",
     "LossReason",
     "LostEvent",
     "MultiLock",

@@ -197,6 +197,7 @@ class LockEngine(Protocol):
     exiting: bool
     interrupted: bool
     stable: bool
+    token_head: bytes
     spans: Any
     debug_socket: DebugSocket | None
 

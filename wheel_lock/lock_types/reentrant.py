@@ -17,7 +17,6 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, redisson_channel
 from wheel_lock.protocol.resp import Reply, bulk_string, command, int_arg
 from wheel_lock.protocol.scripts import Command
-from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
 
 
 class Reentrant(Exclusive):
@@ -31,9 +30,6 @@ class Reentrant(Exclusive):
     release_batch = scripts.RELEASE_REENTRANT_MANY
     plain_try = LockType.plain_try
     parse_acquire = LockType.parse_acquire
-
-    def next_token(self, first: bytes) -> bytes:
-        return self.token() + first[TOKEN_CHARACTERS:]  # the number of the thread or task does not change
 
     def wake_channel(self, key: bytes) -> bytes:
         return redisson_channel(key)

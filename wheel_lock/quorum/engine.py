@@ -305,7 +305,8 @@ class QuorumEngine(EngineState):
 
     @property
     def label(self) -> str:
-        return self.options.label or ",".join(engine.connector.describe() for engine in self.engines)
+        addresses = ",".join(engine.connector.describe() for engine in self.engines)
+        return self.options.label or self.options.owner or addresses
 
     def node_health(self) -> list[NodeHealth]:
         return [node for engine in self.engines for node in engine.node_health()]
@@ -387,6 +388,7 @@ class QuorumEngine(EngineState):
 
     def after_fork_in_child(self) -> None:
         self.deaths += 1
+        self.name_tokens()
         groups, self._groups = self._groups, {}
         for group in groups.values():
             group.alive = False
