@@ -14,8 +14,14 @@ KINDS := tests/lock_types/test_models.py tests/redis_lock tests/valkey_py tests/
 	tests/locks/test_semaphore.py tests/locks/test_multi.py tests/locks/test_reentrant.py tests/quorum/test_quorum.py \
 	tests/topology/test_cluster.py tests/topology/test_sentinel.py
 
+# It takes the packages of the first python3 in the PATH, and this one from the folder of the checkout.
+PYRIGHT = PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=$(CURDIR) $(BIN)/basedpyright
+
+# Without its notice about the future of MkDocs. The build fetches nothing.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-all fuzz lint audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-oldest setup-redis
+.PHONY: help demo test test-oldest test-all fuzz lint docs docs-serve package audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-oldest setup-redis
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -37,10 +43,22 @@ test-all: setup-dev setup-redis ## the same on every Python of this machine, wit
 fuzz: setup-dev ## send FUZZ_REPLIES (200000) hostile replies of each form; FUZZ_SEED chooses others
 	FUZZ_REPLIES=$${FUZZ_REPLIES:-200000} $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/hostile $(ARGS)
 
-lint: setup-dev ## ruff check, ruff format --check, mypy --strict
+lint: setup-dev ## ruff check, ruff format --check, mypy --strict, and what a user's type checker sees
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(PYRIGHT) tests/typing_/public_calls.py
+	$(PYRIGHT) --verifytypes wheel_lock --ignoreexternal
+
+docs: setup-dev ## build the site into build/site; a dead link or a page outside the navigation is an error
+	$(MKDOCS) build --strict $(ARGS)
+	$(BIN)/python scripts/site_links.py build/site
+
+docs-serve: setup-dev ## show the site at http://127.0.0.1:8000, and build it again when a page changes
+	$(MKDOCS) serve $(ARGS)
+
+package: setup-dev ## build the sdist and the wheel into dist/, and check both
+	$(BIN)/python scripts/package.py $(ARGS)
 
 audit: setup-dev ## check the pinned packages for known vulnerabilities
 	$(BIN)/python scripts/audit.py $(ARGS)

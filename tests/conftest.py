@@ -88,6 +88,7 @@ _BY_FILE = (
     "greenlets/",
     "interop/",
     "quorum/",
+    "site/",
     "topology/",
     "bench/test_go",
     "bench/test_jvm",

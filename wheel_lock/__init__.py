@@ -5,6 +5,9 @@
 'key gone'
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from wheel_lock.context import LockContext
 from wheel_lock.errors import (
     ContextClosed,
@@ -79,3 +82,21 @@ __all__ = [
     "WriteLock",
     "WrongThread",
 ]
+
+# `import wheel_lock` alone makes these reachable; they are imported when they are first used.
+if TYPE_CHECKING:
+    from wheel_lock import asyncio as asyncio
+    from wheel_lock import observe as observe
+    from wheel_lock import redis_lock as redis_lock
+    from wheel_lock import testing as testing
+else:
+    _MODULES = frozenset({"asyncio", "observe", "redis_lock", "testing"})
+
+    def __getattr__(name):
+        """Return the module ``name`` of this package, imported now. Raises AttributeError if there is none for users."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.{name}")
+
+    def __dir__():
+        return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})

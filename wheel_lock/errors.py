@@ -146,8 +146,8 @@ class LocksLost(LockLost):
         super().__init__(name, reason)
         self.losses = losses
         if len(losses) > 1:
-            self.args = (f"{len(losses)} locks were lost, among them {quoted(name)}: {reason}",)
-            self.message = self.args[0]
+            self.message: str = f"{len(losses)} locks were lost, among them {quoted(name)}: {reason}"
+            self.args: tuple[Any, ...] = (self.message,)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.losses,), self.__dict__

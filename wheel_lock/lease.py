@@ -94,7 +94,7 @@ class Owner:
     __slots__ = ("__weakref__", "ended", "holds")
 
     def __init__(self) -> None:
-        self.ended = False
+        self.ended: bool = False
         self.holds: dict[Any, Any] | None = None
 
     @property
@@ -115,8 +115,8 @@ class Limits:
     __slots__ = ("hold_until", "max_renewals")
 
     def __init__(self, max_renewals: int | None, hold_until: float) -> None:
-        self.max_renewals = max_renewals
-        self.hold_until = hold_until
+        self.max_renewals: int | None = max_renewals
+        self.hold_until: float = hold_until
 
 
 class Extras:
@@ -138,10 +138,10 @@ class Extras:
         fence: int | None = None,
         max_expiry: float = -math.inf,
     ) -> None:
-        self.on_lost = on_lost
-        self.call_site = call_site
-        self.fence = fence
-        self.max_expiry = max_expiry
+        self.on_lost: Callable[[LostEvent], object] | None = on_lost
+        self.call_site: str | None = call_site
+        self.fence: int | None = fence
+        self.max_expiry: float = max_expiry
 
 
 _NO_EXTRAS = Extras()
@@ -228,17 +228,17 @@ class Lease(WheelEntry):
         call_site: str | None = None,
     ) -> None:
         self.tick = -1
-        self.name = name
-        self.lease_args = lease_args
-        self.group = group
+        self.name: str | bytes = name
+        self.lease_args: bytes = lease_args
+        self.group: Group = group
         self.state: State = State.PENDING
-        self.deadline = _NEVER
-        self.acquired_at = math.inf
-        self.renewals = 0
+        self.deadline: float = _NEVER
+        self.acquired_at: float = math.inf
+        self.renewals: int = 0
         self.limits: Limits | None = None
         self.loss: LossReason | None = None
-        self.owner = owner
-        self.extras = _NO_EXTRAS if on_lost is None and call_site is None else Extras(on_lost, call_site)
+        self.owner: Owner = owner
+        self.extras: Extras = _NO_EXTRAS if on_lost is None and call_site is None else Extras(on_lost, call_site)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -407,7 +407,7 @@ class Confirmation:
         self.kept: list[Lease] = []
         self.limited: list[Lease] = []
         self.other: list[Lease] = []
-        self.slack_s = math.inf
+        self.slack_s: float = math.inf
 
 
 def confirm_all(leases: Sequence[Lease], sent_at: float, now: float, timeout_s: float) -> Confirmation:

@@ -166,7 +166,7 @@ class FakeContext(LockContext):
 
     def __init__(self, clock: Clock | None, timer: HashedWheelTimer | None, options: dict[str, Any]) -> None:
         self._own_timer = None if clock is None else HashedWheelTimer(clock=clock)
-        self.server = EmbeddedServer()
+        self.server: EmbeddedServer = EmbeddedServer()
         try:
             super().__init__(self.server.client(), timer=self._own_timer or timer, **options)
         except BaseException:

@@ -304,6 +304,9 @@ class ScriptedConnector:
         self.servers.append(ScriptedServer(theirs))
         return _ScriptedConnection(sock, self.flagged, self.address)
 
+    def label(self) -> str:
+        return self.describe()
+
     def describe(self) -> str:
         return "the scripted server"
 
@@ -751,7 +754,8 @@ class Rig:
     def close(self) -> None:
         """Close every socket, and fail if the timer's thread had to survive anything."""
         self.engine.router.renewer.node.close(ConnectionAbortedError("the test is over"))
-        self.engine.router.wakeups.close(ConnectionAbortedError("the test is over"))
+        for listener in (self.engine.router.wakeups, *self.engine.router.feeds):
+            listener.close(ConnectionAbortedError("the test is over"))
         for server in self.servers:
             server.close()
         for sock in self.connector.sockets + self.connector.listeners.sockets:

@@ -1,4 +1,4 @@
-"""The recipes of docs/redis_py.md as modules: what users are told to write is what is tested."""
+"""The recipes of docs/guide/redis-py.md as modules: what users are told to write is what is tested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-PAGE = Path(__file__).parents[2] / "docs" / "redis_py.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "redis-py.md"
 
 
 def recipe(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Who may release what another thread, or another task, has acquired: as the table in docs/locks.md says."""
+"""Who may release what another thread, or another task, has acquired: as the table in docs/guide/which-lock.md says."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from wheel_lock.locks.callers import CallerFuture, Side
 from wheel_lock.runtime.interruptions import uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 T = TypeVar("T")
 
@@ -36,8 +36,8 @@ class LoopBridge:
     __slots__ = ("__weakref__", "_arrived", "_called", "_check", "expected", "in_daemon", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.in_daemon = threading.current_thread().daemon
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.in_daemon: bool = threading.current_thread().daemon
         self.expected: set[AsyncFuture[Any]] = set()
         self._arrived: deque[AsyncFuture[Any]] = deque()
         self._called = False
@@ -150,8 +150,8 @@ class AsyncFuture(CallerFuture[T]):
         # Not through super(): its ``notify`` would be a bound method of this object, which makes a cycle.
         self._value = None
         self.done = False
-        self.error = None
-        self.engine = engine
+        self.error: Exception | None = None
+        self.engine: LockEngine = engine
         self._deaths = engine.deaths
         self._bridge = bridge = _loop_bridge()
         self._future: asyncio.Future[None] = bridge.loop.create_future()
@@ -240,7 +240,7 @@ class TaskOwner(Owner):
         self._task = weakref.ref(task)
         self._loop = weakref.ref(task.get_loop())
         self._outlived = outlived
-        self.holds = None
+        self.holds: dict[Any, Any] | None = None
         self.alarms: dict[Lease, Callable[[], object]] = {}
 
     @property

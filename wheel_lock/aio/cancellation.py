@@ -26,8 +26,8 @@ class CancelOnLoss:
     def __init__(self, lease: Lease, owner: TaskOwner) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self.lease = lease
-        self.tripped = False
+        self.lease: Lease = lease
+        self.tripped: bool = False
         self._owner = owner
         self._task = weakref.ref(task)
         self._open = True
@@ -72,8 +72,8 @@ class EnteredBlock:
     def __init__(self, lease: Lease, guard: CancelOnLoss | None) -> None:
         task = asyncio.current_task()
         self._task = None if task is None else weakref.ref(task)
-        self.lease = lease
-        self.guard = guard
+        self.lease: Lease = lease
+        self.guard: CancelOnLoss | None = guard
 
     @property
     def task(self) -> asyncio.Task[Any] | None:

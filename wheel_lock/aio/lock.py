@@ -23,7 +23,7 @@ from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 
 class Lock(TaskSide, BaseLock):

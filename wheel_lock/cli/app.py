@@ -18,25 +18,26 @@ from wheel_lock.cli.demo.command import demo, hold
 from wheel_lock.cli.doctor.command import doctor
 from wheel_lock.cli.locks.inspect import inspect
 from wheel_lock.cli.locks.ls import ls
+from wheel_lock.cli.locks.release import release
 from wheel_lock.cli.locks.watch import watch
 from wheel_lock.cli.output import complain, discard_stdout
 from wheel_lock.cli.run.command import run
 from wheel_lock.cli.top.command import top
 
-COMMANDS: tuple[Callable[..., None], ...] = (run, ls, inspect, watch, top, doctor, demo, hold, bench)
+COMMANDS: tuple[Callable[..., None], ...] = (run, ls, inspect, watch, release, doctor, top, demo, hold, bench)
 
 # typer does not export the base class of its usage errors, and its module depends on the version.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="wheel-lock",
     help="Very many Redis locks, every one of them kept alive from one thread.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in COMMANDS:
-    app.command()(command)
+for _command in COMMANDS:
+    app.command()(_command)
 
 
 def run_command(argv: Sequence[str] | None) -> int:

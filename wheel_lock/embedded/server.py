@@ -26,7 +26,7 @@ class Server(fakeredis.TcpFakeServer):
         super().__init__(("127.0.0.1", 0), server_type="redis")
         self.daemon_threads = True  # a program that does not close the server can end nevertheless
         self.fake_server.config[b"requirepass"] = password.encode()  # for clients that send AUTH again
-        self.RequestHandlerClass = _handler(self.RequestHandlerClass)
+        self.RequestHandlerClass: Any = _handler(self.RequestHandlerClass)
         try:
             self._check()
         except BaseException:
@@ -47,7 +47,7 @@ class Server(fakeredis.TcpFakeServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         greeting = admit(request, self._password)
         if greeting is not None:
-            self.RequestHandlerClass(request, client_address, self, greeting)  # type: ignore[call-arg, arg-type]
+            self.RequestHandlerClass(request, client_address, self, greeting)
 
     def shutdown_request(self, request: Any) -> None:
         self._connections.discard(request)

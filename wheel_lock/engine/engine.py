@@ -19,6 +19,7 @@ from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Shutdown
 from wheel_lock.engine.state import EngineState, Launch
 from wheel_lock.engine.topology import AnyConnector, router_for
+from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.engine.waiting.waiter import Waiter
@@ -26,7 +27,6 @@ from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.lock_types.holders import LockState
-from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.observe.contexts import Reading
 from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import ContextStats, snapshot
@@ -46,6 +46,9 @@ class Engine(EngineState):
         options, timer, launch: As for :class:`EngineState`.
     """
 
+    router: SingleRouter
+    wait_queues: WaitQueueRegistry
+
     def __init__(
         self,
         connector: AnyConnector,
@@ -60,7 +63,7 @@ class Engine(EngineState):
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
         self.leases.on_ended = self._shutdown.on_lease_ended
-        self.stable = self.router.stable
+        self.stable: bool = self.router.stable
         timer.attach(self)
         ENGINES.add(self)
 
@@ -181,14 +184,12 @@ class Engine(EngineState):
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
-        return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=self.wait_queues.count)
+        waiting, watching = self.wait_queues.count, self.router.watching
+        return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=waiting, watching=watching)
 
     @property
     def label(self) -> str:
-        connector, options = self.connector, self.options
-        # A Sentinel's master is described with its address, which changes.
-        address = connector.service if isinstance(connector, SentinelConnector) else connector.describe()
-        return options.label or options.owner or address
+        return self.options.label or self.options.owner or self.connector.label()
 
     def node_health(self) -> list[NodeHealth]:
         now, router = self.timer.clock.now(), self.router

@@ -40,7 +40,7 @@ class Future(Generic[T]):
     def __init__(self, notify: Callable[[], object]) -> None:
         self._notify = notify
         self._value: T | None = None
-        self.done = False
+        self.done: bool = False
         self.error: Exception | None = None
 
     def set_result(self, value: T) -> None:

@@ -24,7 +24,7 @@ from wheel_lock.runtime.notifier import NOTIFIER, Notifier
 from wheel_lock.runtime.slow_calls import SlowCalls
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _NAMES_IN_LOG = 5
 

@@ -30,7 +30,7 @@ class Pace:
         self._in_vain = 0
         self._tried_at = 0.0
         self._expiry: float | None = -math.inf  # of the holder's lease; None since a grant here
-        self.paused = False
+        self.paused: bool = False
 
     @property
     def doubtful(self) -> bool:

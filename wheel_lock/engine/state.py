@@ -37,10 +37,10 @@ class HeldLeases:
 
     def __init__(self, state: EngineState, report_lost: Callable[[Sequence[Lease]], object]) -> None:
         self.state = state
-        self.timer = state.timer
+        self.timer: HashedWheelTimer = state.timer
         self.report_lost = report_lost
         self.held: dict[Lease, None] = {}
-        self.acquiring = 0
+        self.acquiring: int = 0
 
     def forget(self) -> None:
         """Drop all leases without reporting them."""
@@ -113,19 +113,19 @@ class EngineState:
         self.options = options
         self.timer = timer
         self.launch = launch
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self.closed = False
         self.deaths = 0
         self.exiting = False
-        self.interrupted = False
+        self.interrupted: bool = False
+        self.spans: Any = None
+        self.debug_socket: Any = None
         self.name_tokens()
 
     def name_tokens(self) -> None:
         """Set the head of new tokens. Called again in a forked child, whose default owner is another one."""
         options = self.options
         self.token_head = owner_head(options.current_owner) if options.readable_owner else b""
-        self.spans: Any = None
-        self.debug_socket: Any = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -254,7 +254,7 @@ class EngineState:
             longest_wait_s=self.longest_wait_s(),
             last_confirmation_age_s=min(ages, default=None),
             timer_late_s=late_s,
-            watching=False,
+            watching=stats.watching,
         )
 
     def overdue_most(self) -> int:

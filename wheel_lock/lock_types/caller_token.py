@@ -9,6 +9,7 @@ to expire, as redis-py's own Lock does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, State
@@ -59,7 +60,8 @@ class EverlastingCallerToken(CallerToken):
     """A lock with a caller token and without an expiry."""
 
     name = "everlasting"
-    plain_try = LockType.plain_try
+    if not TYPE_CHECKING:  # the types are those of the base class
+        plain_try = LockType.plain_try
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """Return a plain SET. The time-to-live that the engine keeps for the lease is not sent."""

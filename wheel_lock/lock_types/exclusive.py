@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease
@@ -27,7 +28,7 @@ from wheel_lock.protocol.resp import (
     name_in,
     set_if_free,
 )
-from wheel_lock.protocol.scripts import Command
+from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.protocol.server_errors import ServerError
 
 
@@ -36,11 +37,12 @@ class Exclusive(LockType):
 
     name = "exclusive"
     key_type = "string"
+    watchable = True
     contention = Contention.FIRST_WAITER
-    renew = scripts.RENEW
-    change_ttl = scripts.EXTEND
-    release_one = scripts.RELEASE
-    release_batch = scripts.RELEASE_MANY
+    renew: Script = scripts.RENEW
+    change_ttl: Script = scripts.EXTEND
+    release_one: Script = scripts.RELEASE
+    release_batch: Script = scripts.RELEASE_MANY
 
     def queue_key(self, key: bytes) -> bytes:
         return key  # whoever acquires it by any of these types; those of all other types begin with wheel_lock:
@@ -117,8 +119,9 @@ class Fenced(Exclusive):
 
     name = "fenced"
     fenced = True
-    plain_try = LockType.plain_try
-    parse_acquire = LockType.parse_acquire
+    if not TYPE_CHECKING:  # the types are those of the base class
+        plain_try = LockType.plain_try
+        parse_acquire = LockType.parse_acquire
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         name = lease.key
@@ -131,8 +134,9 @@ class Everlasting(Exclusive):
     """An exclusive lock without an expiry: held until it is released, also by a holder that crashed. For redis_lock."""
 
     name = "everlasting"
-    plain_try = LockType.plain_try
-    parse_acquire = LockType.parse_acquire
+    if not TYPE_CHECKING:  # the types are those of the base class
+        plain_try = LockType.plain_try
+        parse_acquire = LockType.parse_acquire
 
     def acquire(self, lease: Lease, ttl_ms: int, *, again: bool, waiter_ttl_ms: int) -> Command:
         """Return the script's call. The time-to-live that the engine keeps for the lease is not sent."""

@@ -8,6 +8,7 @@ release publishes the name of the first waiter, so only that one is woken.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import FENCE_TTL_MS, Contention, LockType
@@ -25,13 +26,14 @@ class Fair(Exclusive):
     name = "fair"
     contention = Contention.SERVER_QUEUE
     registers_waiters = True
-    queue_key = LockType.queue_key
-    plain_try = LockType.plain_try
-    parse_acquire = LockType.parse_acquire
-    release = LockType.release
-    keyed_release = LockType.keyed_release
-    release_quietly = LockType.release_quietly
-    parse_release = LockType.parse_release
+    if not TYPE_CHECKING:  # the types are those of the base class
+        queue_key = LockType.queue_key
+        plain_try = LockType.plain_try
+        parse_acquire = LockType.parse_acquire
+        release = LockType.release
+        keyed_release = LockType.keyed_release
+        release_quietly = LockType.release_quietly
+        parse_release = LockType.parse_release
 
     def token(self, head: bytes = b"") -> bytes:
         return head + new_token() + new_token()  # the waiter's name, and a secret

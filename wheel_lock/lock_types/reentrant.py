@@ -9,6 +9,8 @@ the server.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import replies
 from wheel_lock.lock_types.base import FENCE_TTL_MS, LockType
@@ -16,7 +18,7 @@ from wheel_lock.lock_types.exclusive import Exclusive
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, redisson_channel
 from wheel_lock.protocol.resp import Reply, bulk_string, command, int_arg
-from wheel_lock.protocol.scripts import Command
+from wheel_lock.protocol.scripts import Command, Script
 
 
 class Reentrant(Exclusive):
@@ -24,12 +26,13 @@ class Reentrant(Exclusive):
 
     name = "reentrant"
     key_type = "hash"
-    renew = scripts.RENEW_REENTRANT
-    change_ttl = scripts.EXTEND_REENTRANT
-    release_one = scripts.RELEASE_REENTRANT
-    release_batch = scripts.RELEASE_REENTRANT_MANY
-    plain_try = LockType.plain_try
-    parse_acquire = LockType.parse_acquire
+    renew: Script = scripts.RENEW_REENTRANT
+    change_ttl: Script = scripts.EXTEND_REENTRANT
+    release_one: Script = scripts.RELEASE_REENTRANT
+    release_batch: Script = scripts.RELEASE_REENTRANT_MANY
+    if not TYPE_CHECKING:  # the types are those of the base class
+        plain_try = LockType.plain_try
+        parse_acquire = LockType.parse_acquire
 
     def wake_channel(self, key: bytes) -> bytes:
         return redisson_channel(key)

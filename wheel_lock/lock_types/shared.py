@@ -16,7 +16,7 @@ from wheel_lock.lock_types import replies
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import MalformedReply, Reply, bulk_string, int_arg
-from wheel_lock.protocol.scripts import Command
+from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.runtime.tokens import new_token
 
 
@@ -25,8 +25,8 @@ class SharedSet(LockType):
 
     key_type = "zset"
     contention = Contention.SHARED
-    renew = scripts.RENEW_HOLDERS
-    change_ttl = scripts.EXTEND_HOLDER
+    renew: Script = scripts.RENEW_HOLDERS
+    change_ttl: Script = scripts.EXTEND_HOLDER
     prefix: ClassVar[bytes]  # of its members
 
     def token(self, head: bytes = b"") -> bytes:

@@ -86,7 +86,7 @@ class BaseLock(Side):
         self._lock_type = lock_type
         self._options = options
         self._on_lost = on_lost
-        self.name = name
+        self.name: str | bytes = name
         if engine.spans is not None:
             trace(self)
 

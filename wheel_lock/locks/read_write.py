@@ -137,7 +137,7 @@ class BaseReadWriteLock(Generic[R, W]):
         self._engine = engine
         self._options = options
         self._on_lost = on_lost
-        self.name = name
+        self.name: str | bytes = name
 
     def read(self) -> R:
         """Return the half for readers: held together with other readers, and never with a writer."""

@@ -36,11 +36,11 @@ class HoldCount:
     __slots__ = ("downgraded", "exclusive", "lease", "options", "shared", "swap")
 
     def __init__(self, lease: Lease, options: LockOptions) -> None:
-        self.lease = lease
-        self.options = options
-        self.exclusive = 0
-        self.shared = 0
-        self.downgraded = False
+        self.lease: Lease = lease
+        self.options: LockOptions = options
+        self.exclusive: int = 0
+        self.shared: int = 0
+        self.downgraded: bool = False
         self.swap: Swap | None = None
 
     def add(self, half: str, times: int) -> None:

@@ -39,7 +39,7 @@ class BriefWait:
     def __init__(self, sock: socket.socket, may_wait: Callable[[], bool]) -> None:
         self._may_wait = may_wait
         self._wait = reply_waiter(sock)
-        self.possible = self._wait is not None
+        self.possible: bool = self._wait is not None
         self._asked_at = math.inf  # when the only unanswered request was written; infinite if there are several
         self._left = 0  # waits that are left; if negative, replies until they are tried again
         self._missed = 0  # waits in vain since the last reply that one has seen

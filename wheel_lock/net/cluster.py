@@ -23,7 +23,7 @@ from wheel_lock.protocol.keys import SLOTS
 from wheel_lock.protocol.resp import MalformedReply, error_text
 from wheel_lock.runtime.notifier import NOTIFIER
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 MOST_NODES = 1000  # masters, and as many replicas; the cluster specification recommends no more nodes in all
 
@@ -107,6 +107,10 @@ class ClusterConnector:
 
     def describe(self) -> str:
         return f"the cluster at {':'.join(map(str, self.servers[0]))}"
+
+    def label(self) -> str:
+        """Return what metrics call the cluster."""
+        return self.describe()
 
     def ask(self, timeout_s: float) -> list[SlotRange]:
         """Fetch the slot map; return an empty list if no node sends one. Blocks.

@@ -27,7 +27,7 @@ class Allowance:
 
     def __init__(self, step_s: float) -> None:
         self.step_s = step_s
-        self.left_s = step_s * _STEPS
+        self.left_s: float = step_s * _STEPS
         self._left_bytes = _MOST_BYTES
 
     def limit(self, step_s: float | None) -> float:

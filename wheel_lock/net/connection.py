@@ -76,7 +76,7 @@ class BareCommand:
     """A command, given as its words, whose reply is ignored or arrives as a push message."""
 
     finished = may_wait = awaited = False
-    above = None
+    above: FailureDomain | None = None
 
     def __init__(self, *words: bytes) -> None:
         self._bytes = command(*words)
@@ -87,9 +87,15 @@ class BareCommand:
     def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
         return self
 
+    def on_reply(self, reply: Reply) -> None: ...
+
+    def on_connection_lost(self, error: Exception) -> None: ...
+
     def _ignore(self, *_: object) -> None: ...
 
-    unsent = on_reply = on_connection_lost = on_unavailable = crashed = _ignore
+    unsent: Callable[..., None] = _ignore
+    on_unavailable: Callable[..., None] = _ignore
+    crashed: Callable[..., None] = _ignore
 
 
 class PipelinedConnection:
@@ -143,7 +149,7 @@ class PipelinedConnection:
         self._flush_wanted = False
         self._writing = False
         self.when_room: Callable[[], object] | None = None
-        self.open = True
+        self.open: bool = True
         timer.watch(self._sock, selectors.EVENT_READ, self._ready, domain)
 
     @property

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import hiredis
-import redis
 from redis._parsers import BaseParser
+from redis.exceptions import ConnectionError, InvalidResponse
 
 from wheel_lock.protocol.reply_reader import NOTHING, TO_QUESTIONS, ReplyReader, as_malformed
 from wheel_lock.protocol.resp import MalformedReply
@@ -18,7 +18,7 @@ from wheel_lock.protocol.resp import MalformedReply
 _MAX_DEPTH = 8  # of lists in lists
 
 
-class HungUp(redis.exceptions.ConnectionError):
+class HungUp(ConnectionError):
     """The server has closed the connection."""
 
 
@@ -46,12 +46,12 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
         """Return the next reply.
 
         Raises:
-            redis.exceptions.InvalidResponse: It is malformed.
-            redis.exceptions.ConnectionError, OSError: The connection has ended.
+            InvalidResponse: It is malformed.
+            ConnectionError, OSError: The connection has ended.
         """
         reader, sock = self._reader, self._sock
         if reader is None or sock is None:
-            raise redis.exceptions.ConnectionError("the connection is closed")
+            raise ConnectionError("the connection is closed")
         fresh = True  # the previous reply was complete
         try:
             while (reply := reader.gets()) is NOTHING:
@@ -66,8 +66,8 @@ class HandshakeParser(BaseParser):  # type: ignore[misc, unused-ignore]
             raise
         except Exception as error:
             text = f"the server's reply makes no sense: {as_malformed(error)}"
-            raise redis.exceptions.InvalidResponse(text) from None
-        if isinstance(reply, redis.exceptions.ConnectionError):
+            raise InvalidResponse(text) from None
+        if isinstance(reply, ConnectionError):
             raise reply
         return reply
 

@@ -32,7 +32,7 @@ from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 MOST_UNANSWERED = 1 << 14  # requests; beyond it those of callers wait; a healthy server rarely has as many
 MOST_SUSPECTED = 1 << 10  # the same for a suspected connection
@@ -150,15 +150,17 @@ class Node:
         self._retry: Alarm | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
         self.server: Server | None = None
-        self.capability = PLAIN
+        self.capability: int = PLAIN
         self.missing_rights: frozenset[str] = frozenset()
         self.last_error: Exception | None = None
         self.unreachable = False
 
     def _set_mode(self, single_key: bool) -> None:
         self.single_key_mode = single_key
-        self.declares = single_key or self.connector.in_cluster
+        self.declares: bool = single_key or self.connector.in_cluster
         most = self._options.batch_size
+        self.batch_size: int
+        self.calls_for_a_batch: int
         self.batch_size, self.calls_for_a_batch = (1, most) if single_key else (most, 1)
 
     def note_keys_required(self, error: ServerError, declared: bool) -> bool:

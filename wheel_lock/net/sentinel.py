@@ -80,8 +80,10 @@ class SentinelConnector(RedisPyConnector):
         self._sentinel = Tie(pool.sentinel_manager)
         self._check_connection: bool = pool.check_connection
         self.service: str = pool.service_name
-        self.sentinels = [RedisPyConnector(sentinel) for sentinel in pool.sentinel_manager.sentinels]
-        self.opinions = Opinions(len(self.sentinels), time.monotonic)
+        self.sentinels: list[RedisPyConnector] = [
+            RedisPyConnector(sentinel) for sentinel in pool.sentinel_manager.sentinels
+        ]
+        self.opinions: Opinions = Opinions(len(self.sentinels), time.monotonic)
         self._unanswered: dict[int, float] = {}  # when a question was sent, for each Sentinel that has not answered
         self._targets: dict[Server, SentinelConnector] = {}
 
@@ -101,6 +103,9 @@ class SentinelConnector(RedisPyConnector):
         """Return the name of the service, and the address of its master if it is known."""
         belief = self.opinions.belief
         return f"the master of {self.service!r} ({':'.join(map(str, belief.servers[0])) if belief else 'not known'})"
+
+    def label(self) -> str:
+        return self.service  # the master's address changes
 
     def listener(self) -> Self:
         other = super().listener()

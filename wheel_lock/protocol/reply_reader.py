@@ -97,7 +97,7 @@ class ReplyReader:
     def __init__(self, reader: Any, limits: Limits) -> None:
         self._reader = reader
         self._limits = limits
-        self.gets = reader.gets
+        self.gets: Any = reader.gets
         self._rest = b""  # received bytes ...
         self._at = 0  # ... that have not been fed from this position on
         self._payload = 0  # remaining bytes of a text; negative if it is skipped

@@ -38,8 +38,8 @@ class ScriptForm:
     __slots__ = ("_by_sha1", "_by_source", "_heads", "sha1", "source")
 
     def __init__(self, source: bytes) -> None:
-        self.source = source
-        self.sha1 = hashlib.sha1(source, usedforsecurity=False).hexdigest()
+        self.source: bytes = source
+        self.sha1: str = hashlib.sha1(source, usedforsecurity=False).hexdigest()
         self._by_sha1 = b"$7\r\nEVALSHA\r\n" + bulk_string(self.sha1.encode())
         self._heads: dict[
             tuple[int, int], bytes
@@ -107,10 +107,10 @@ class Command:
     __slots__ = ("arguments", "body", "keys", "script")
 
     def __init__(self, script: Script | None, keys: int, arguments: int, body: bytes) -> None:
-        self.script = script
-        self.keys = keys
-        self.arguments = arguments
-        self.body = body
+        self.script: Script | None = script
+        self.keys: int = keys
+        self.arguments: int = arguments
+        self.body: bytes = body
 
     def declared(self) -> Command:
         """Return the call with declared keys if it is a batched one about one lease, else the call itself."""

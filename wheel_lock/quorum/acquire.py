@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import EXTENDING, Event, Lease
 from wheel_lock.protocol.resp import lease_args
@@ -70,7 +70,7 @@ class AcquireRound:
         self._to_ask = len(lease.votes)
         self._over = False
         self._lease = lease
-        self.granted = False
+        self.granted: bool = False
         self.failure: WheelLockError | None = None
 
     def begin(self) -> None:
@@ -186,7 +186,7 @@ class QuorumWaiter(WheelEntry):
         future: Future[Sequence[Lease] | None],
     ) -> None:
         self.tick = -1
-        self.group = REQUEST_TIMEOUTS
+        self.group: RequestTimeouts = REQUEST_TIMEOUTS
         self._engine = engine
         self._lease = lease
         self._blocking = blocking

@@ -69,10 +69,11 @@ class QuorumEngine(EngineState):
     ) -> None:
         super().__init__(options, timer, start_helper_thread)
         per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
-        self.engines = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
-        self.quorum = self.nodes_needed = len(self.engines) // 2 + 1
+        self.engines: list[NodeEngine] = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
+        self.quorum: int = len(self.engines) // 2 + 1
+        self.nodes_needed = self.quorum
         self.waiters: set[QuorumWaiter] = set()
-        self.longest_s = longest_s
+        self.longest_s: float = longest_s
         self.leases: QuorumLeases = QuorumLeases(self, LossReporter(self).report)
         self._node_timeout_s = node_timeout_s
         self._groups: dict[float, QuorumGroup] = {}
@@ -297,6 +298,7 @@ class QuorumEngine(EngineState):
             overdue=sum(node.overdue for node in nodes),
             batches=sum(node.batches for node in nodes),
             connects=sum(node.connects for node in nodes),
+            watching=all(node.watching for node in nodes),
             renewal_lag_p50_s=max(node.renewal_lag_p50_s for node in nodes),
             renewal_lag_p99_s=max(node.renewal_lag_p99_s for node in nodes),
             renewal_lag_max_s=max(node.renewal_lag_max_s for node in nodes),
@@ -362,7 +364,7 @@ class QuorumEngine(EngineState):
 
     def _stop(self) -> None:
         if not self.closed:
-            self.closed = True
+            self.closed: bool = True
             self._end_waiters(ContextClosed("The timer has been stopped"))
             self.leases.mark_lost(list(self.leases.held), LossReason.CONTEXT_CLOSED)
 

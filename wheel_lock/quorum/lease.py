@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.loss_events import log_illegal
@@ -85,11 +85,11 @@ class Vote(Owner):
     __slots__ = ("_callback", "counts_from", "failure", "in_flight", "lease", "node", "quorum_lease")
 
     def __init__(self, node: NodeEngine, quorum_lease: QuorumLease) -> None:
-        self.holds = None
-        self.node = node
-        self.quorum_lease = quorum_lease
+        self.holds: dict[Any, Any] | None = None
+        self.node: NodeEngine = node
+        self.quorum_lease: QuorumLease = quorum_lease
         self.lease: Lease | None = None
-        self.counts_from = math.inf
+        self.counts_from: float = math.inf
         self.in_flight: Acquire | None = None
         self.failure: Exception | None = None
         self._callback: Callable[[], object] = noop
@@ -206,10 +206,10 @@ class QuorumLease(Lease):
         call_site: str | None,
         options: LockOptions,
     ) -> None:
-        self.params = params
-        self.options = options
-        self.votes = tuple(Vote(node, self) for node in params.engine.engines)
-        self.quorum = params.engine.quorum
+        self.params: QuorumGroup = params
+        self.options: LockOptions = options
+        self.votes: tuple[Vote, ...] = tuple(Vote(node, self) for node in params.engine.engines)
+        self.quorum: int = params.engine.quorum
         super().__init__(name, lease_args, params, owner, on_lost, call_site)
 
     def support(self, now: float) -> list[Lease]:
@@ -231,7 +231,7 @@ class QuorumLease(Lease):
 
     @deadline.setter
     def deadline(self, deadline: float) -> None:
-        self.final_deadline = deadline
+        self.final_deadline: float = deadline
 
     @property
     def renewals(self) -> int:

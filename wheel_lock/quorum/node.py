@@ -25,6 +25,7 @@ from wheel_lock.errors import LossReason, counted, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
+from wheel_lock.net.node import Node
 from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.owners import token_id
@@ -33,7 +34,7 @@ from wheel_lock.protocol.server_errors import code_of
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _SECONDS = re.compile("[0-9]{1,12}")
 _INFO_LIMIT_BYTES = 100_000
@@ -56,7 +57,7 @@ class History:
         self._trusts_new = trusts_new
         self._run_id: str | None = None
         self._is_known = False
-        self.empty_since = -math.inf
+        self.empty_since: float = -math.inf
 
     def seen(self, run_id: str | None, up_s: int) -> bool:
         """Note the server behind a new connection; return whether it may have restarted and lost its grants.
@@ -92,6 +93,8 @@ class NodeConnector(RedisPyConnector):
         self._history = history
 
     def _check(self, connection: AbstractConnection) -> None:
+        if not self._runs_scripts:
+            return  # nothing is granted on it, so the restart is noted with the connection for grants
         connection.send_command("INFO", "server")
         try:
             fields = _fields(connection.read_response())
@@ -120,11 +123,11 @@ class NodeEngine(Engine):
     """The engine of one master. Its leases are votes; ``on_lost`` is called only when the majority is lost."""
 
     def __init__(self, client: AnyClient, options: ContextOptions, timer: HashedWheelTimer, trusts_new: bool) -> None:
-        self.history = History(timer.clock.now, trusts_new)
+        self.history: History = History(timer.clock.now, trusts_new)
         connector = NodeConnector(client, self.history)
         connector.owner = options.owner
         super().__init__(connector, options, timer)
-        self.node = self.router.renewer.node
+        self.node: Node = self.router.renewer.node
         self.leases.report_lost = partial(NOTIFIER.post, _log_lost)
 
     @property

@@ -2,7 +2,7 @@
 
 ``client.lock("order:42", timeout=30, lock_class=Lock)`` is all that changes. These *are* redis-py's classes, with its
 tokens, checks and messages; their commands go through the engine of ``LockContext.shared(client)``, so a lock that has a
-timeout is renewed until it is released, lost or dropped, and a release wakes waiters. See docs/redis_py.md.
+timeout is renewed until it is released, lost or dropped, and a release wakes waiters. See docs/guide/redis-py.md.
 """
 
 import atexit

@@ -91,7 +91,7 @@ class AsyncGrant(Grant, aio_lock.Lock):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.unanswered = False
+        self.unanswered: bool = False
 
     async def release(self) -> bool:
         """Release the grant."""

@@ -19,8 +19,8 @@ from wheel_lock.sync.call import run
 class Lock(Renewed, redis.lock.Lock):
     """redis-py's Lock, renewed: ``redis.Redis().lock(name, timeout=30, lock_class=Lock)``.
 
-    Arguments, methods and exceptions are those of :class:`redis.lock.Lock`; docs/redis_py.md lists what differs. With a
-    timeout (of 0.2 s or more) it is renewed every third of that; without, it does not expire and is not renewed.
+    Arguments, methods and exceptions are those of :class:`redis.lock.Lock`; docs/guide/redis-py.md lists what differs.
+    With a timeout (of 0.2 s or more) it is renewed every third of that; without, it does not expire and is not renewed.
     """
 
     _for_asyncio = False

@@ -15,9 +15,9 @@ class Alarm(WheelEntry):
 
     def __init__(self, action: Callable[[float], object], domain: FailureDomain | None) -> None:
         self.tick = -1
-        self.group = _ALARMS
-        self.action = action
-        self.domain = domain
+        self.group: AlarmGroup = _ALARMS
+        self.action: Callable[[float], object] = action
+        self.domain: FailureDomain | None = domain
 
     def disarm(self) -> None:
         """Remove the action: a cancelled alarm may have come due in the same step of the wheel."""

@@ -53,7 +53,7 @@ class Clock(Protocol):
 class SystemClock:
     """CLOCK_BOOTTIME if the system has it, else ``time.monotonic``."""
 
-    now = staticmethod(_now)
+    now: staticmethod[[], float] = staticmethod(_now)
 
     def sleep_s(self, remaining_s: float) -> float | None:
         return remaining_s  # this clock counts real time

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from wheel_lock.runtime.notifier import NOTIFIER
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 
 class FailureDomain(Protocol):

@@ -127,7 +127,7 @@ class GreenletOwner(Owner):
 
     def __init__(self, greenlet: Any) -> None:
         self._greenlet = weakref.ref(greenlet)  # weak, because a held lease keeps its owner
-        self.holds = None
+        self.holds: dict[Any, Any] | None = None
 
     @property
     def ended(self) -> bool:  # type: ignore[override]

@@ -31,7 +31,7 @@ from wheel_lock.runtime.poller import BOTH, EventWaker, Poller, SocketWaker, new
 from wheel_lock.runtime.weak_registry import WeakRegistry
 from wheel_lock.wheel import TickScale, Wheel
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _numbers = itertools.count(1)
 _LONGEST_INBOX_S = 0.01
@@ -105,12 +105,12 @@ class Loop:
 
     def __init__(self, tick_ms: int, slots: int, clock: Clock, threaded: bool) -> None:
         self.clock = clock
-        self.now = clock.now()
-        self.scale = TickScale(tick_ms, self.now)
-        self.name = f"wheel-lock-timer-{next(_numbers)}"
-        self.turns = 0
+        self.now: float = clock.now()
+        self.scale: TickScale = TickScale(tick_ms, self.now)
+        self.name: str = f"wheel-lock-timer-{next(_numbers)}"
+        self.turns: int = 0
         self._waited_in = -1  # the turn of the last first_wait()
-        self.deaths = 0
+        self.deaths: int = 0
         self._slots = slots
         self._threaded = threaded
         self._members: WeakRegistry[Member] = WeakRegistry()

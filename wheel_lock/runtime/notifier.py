@@ -23,7 +23,7 @@ from wheel_lock.runtime.greenlets import SystemThread, new_gate, new_thread, run
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.weak_registry import WeakRegistry
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _names = itertools.count(1)
 RUNS, GIVEN_UP = "runs", "given up"  # the two claims to a thread that is being started; the first claim holds

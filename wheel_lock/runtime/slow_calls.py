@@ -12,7 +12,7 @@ from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.loop import Loop
 from wheel_lock.runtime.notifier import Notifier
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 SLOW_S = 1.0
 _SHOWN = reprlib.Repr()  # an argument may be a list of all leases that were lost together

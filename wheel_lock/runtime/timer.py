@@ -26,7 +26,7 @@ from wheel_lock.runtime.notifier import NOTIFIER, Task
 from wheel_lock.runtime.slow_calls import SlowCalls
 from wheel_lock.wheel import WheelEntry
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _LONGEST_DELAY_S = 1e10
 _LONGEST_TAKING_S = 0.005
@@ -150,8 +150,8 @@ class HashedWheelTimer(Loop):
         clock: Clock | None = None,
         threaded: bool = True,
     ) -> None:
-        self.max_pending = None if max_pending is None else count("max_pending", max_pending, least=1)
-        self.timeouts = TimeoutGroup(self)
+        self.max_pending: int | None = None if max_pending is None else count("max_pending", max_pending, least=1)
+        self.timeouts: TimeoutGroup = TimeoutGroup(self)
         # Whoever removes a timeout from it decides what becomes of that: one atomic operation, not a lock, because a
         # signal's handler that interrupts the holder of a lock may wait for this thread. Removing is one instruction, so
         # no handler runs between that and the next statement.

@@ -58,7 +58,7 @@ class SyncFuture(CallerFuture[T]):
         self._notify = gate.release
         self._value = None
         self.done = False
-        self.error = None
+        self.error: Exception | None = None
         self._engine = engine
         self._deaths = engine.deaths
 

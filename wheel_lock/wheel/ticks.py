@@ -31,8 +31,8 @@ class TickScale:
     def __init__(self, tick_ms: int, origin_s: float = 0.0) -> None:
         if isinstance(tick_ms, bool) or not isinstance(tick_ms, int) or not 1 <= tick_ms <= 1000:
             raise ValueError(f"tick_ms must be a whole number from 1 to 1000, not {tick_ms!r}")
-        self.tick_s = int.__index__(tick_ms) / 1000
-        self.origin_s = origin_s
+        self.tick_s: float = int.__index__(tick_ms) / 1000
+        self.origin_s: float = origin_s
 
     def floor(self, seconds: float) -> int:
         """Return the last tick at or before ``seconds``."""

@@ -78,7 +78,7 @@ class Wheel(Generic[E]):
             raise ValueError(f"slots must be a power of two of at least 2, not {slots!r}")
         self._slots = slots
         self._mask = slots - 1
-        self.now = now
+        self.now: int = now
         self._horizon = now + slots  # the last tick that has a slot
         self._reset()
 

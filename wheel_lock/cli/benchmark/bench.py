@@ -87,7 +87,7 @@ class Bench:
         self._busy_cores: float | None = None
         self._done_s = 0.0
         self._stopped = False
-        self.figures = Figures(
+        self.figures: Figures = Figures(
             server=target.address,
             kind=target.kind,
             masters=len(target.masters),

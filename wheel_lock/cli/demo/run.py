@@ -78,9 +78,9 @@ class Run:
     def __init__(self, target: Target, plan: Plan) -> None:
         self.target = target
         self.plan = plan
-        self.context = LockContext(target.client)
+        self.context: LockContext = LockContext(target.client)
         self.locks: dict[str | bytes, Lock | None] = {}  # None: held by another owner
-        self.asked_for = 0  # locks whose acquire has been answered
+        self.asked_for: int = 0  # locks whose acquire has been answered
         self._touched = 0  # locks whose acquire has been sent, or may have been
         self._id = secrets.token_hex(3)
         self._acquire_s = 0.0

@@ -21,9 +21,9 @@ class Rates:
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int, int, float]] = deque()
-        self.renewals = 0.0
-        self.batches = 0.0
-        self.cores = 0.0
+        self.renewals: float = 0.0
+        self.batches: float = 0.0
+        self.cores: float = 0.0
 
     def update(self, stats: ContextStats, cpu_s: float) -> None:
         """Add a sample: statistics, and CPU seconds of the timer's thread."""

@@ -74,14 +74,14 @@ class RenewalGroup:
         interval_ticks: int,
         slack_ticks: int,
     ) -> None:
-        self.renewer = renewer
-        self.lock_type = lock_type
-        self.timeout_s = timeout_s
-        self.timeout_ms = timeout_ms
-        self.interval_ticks = interval_ticks
-        self.slack_ticks = slack_ticks
-        self.ttl = int_arg(timeout_ms)
-        self.alive = True
+        self.renewer: BatchOwner = renewer
+        self.lock_type: LockType = lock_type
+        self.timeout_s: float = timeout_s
+        self.timeout_ms: int = timeout_ms
+        self.interval_ticks: int = interval_ticks
+        self.slack_ticks: int = slack_ticks
+        self.ttl: bytes = int_arg(timeout_ms)
+        self.alive: bool = True
         self._phase = 0
 
     def next_phase(self) -> int:
@@ -135,6 +135,8 @@ class Batch(Request):
 
     __slots__ = ("_renewer", "drained", "leases", "overdue", "params", "silent", "verified")
 
+    attempts: int
+
     leases: Sequence[Lease]
     may_wait = False
 
@@ -148,12 +150,12 @@ class Batch(Request):
     ) -> None:
         super().__init__(renewer.table, renewer.node)
         self._renewer = renewer
-        self.params = params
+        self.params: LeaseGroup = params
         self.leases = leases
-        self.verified = verified
-        self.drained = drained
-        self.overdue = False
-        self.silent = False
+        self.verified: Callback | None = verified
+        self.drained: bool = drained
+        self.overdue: bool = False
+        self.silent: bool = False
 
     def redirect_to(self, shard: Shard) -> None:
         self._renewer.moved(self, shard)
@@ -170,7 +172,7 @@ class Batch(Request):
     def encode(self, capability: int) -> bytes:
         if self.node.declares:
             return super().encode(capability)
-        self.sent_at = self.timer.now
+        self.sent_at: float = self.timer.now
         self.attempts += 1
         leases, params = self.leases, self.params
         body = b"".join([params.ttl, *[lease.lease_args for lease in leases]])

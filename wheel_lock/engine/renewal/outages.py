@@ -19,7 +19,7 @@ from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.notifier import NOTIFIER
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _LOGGED_AFTER_S = 1.0
 

@@ -41,10 +41,12 @@ class Renewer(RenewalRetries):
         self._options = table.state.options
         self._counters = table.state.counters
         self.domain: FailureDomain = self
-        self.node = new_node(table, self, connector)
+        self.node: Node = new_node(table, self, connector)
         self._groups: dict[tuple[LockType, int, int], RenewalGroup] = {}
-        self.replication = ReplicationBarrier(table, self, connector) if self._options.min_replicas else None
-        self.acquiring_node = self.node if self.replication is None else self.replication.node
+        self.replication: ReplicationBarrier | None = (
+            ReplicationBarrier(table, self, connector) if self._options.min_replicas else None
+        )
+        self.acquiring_node: Node = self.node if self.replication is None else self.replication.node
         self.every_ticks = 1  # each node of several has ticks of its own:
         self.tick_share = 0  # those with this remainder modulo every_ticks
         self._reset()

@@ -14,6 +14,7 @@ from wheel_lock.engine.renewal.batch import Batch, BatchOwner, Callback
 from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.overdue import Overdue
+from wheel_lock.engine.renewal.tracking import Tracking
 from wheel_lock.engine.renewal.verification import Verification
 from wheel_lock.engine.requests.base import Query
 from wheel_lock.engine.requests.replication import ReplicationBarrier
@@ -41,14 +42,15 @@ class RenewalRetries(BatchOwner):
     table: LeaseTable
     router: Router
     replication: ReplicationBarrier | None = None
+    tracking: Tracking | None = None  # of a renewer that watches its locks
     timer: HashedWheelTimer
     _options: ContextOptions
 
     def _reset(self) -> None:
         if self.replication is not None:
             self.replication.begin_anew()
-        self.confirmed_at = -math.inf
-        self.overdue = Overdue()
+        self.confirmed_at: float = -math.inf
+        self.overdue: Overdue = Overdue()
         self._in_flight = 0
         self._drained_in_flight = 0  # the number of these that are about overdue leases
         self._silent: set[Batch] = set()  # batches that were not answered within their time limit
@@ -64,7 +66,7 @@ class RenewalRetries(BatchOwner):
         self._watch: Alarm | None = None
         self.verification: Verification | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
-        self.outage = Outage(self.table, self, lambda: self.well)
+        self.outage: Outage = Outage(self.table, self, lambda: self.well)
         self._joint = JointTicks(self.timer)
 
     @property

@@ -63,14 +63,14 @@ class Acquire(CallerRequest):
         self._lock_type: LockType = group_of(leases[0]).lock_type
         self._options = options
         self._waiter_ttl_ms = waiter_ttl_ms
-        self.future = future
+        self.future: Future[bool] = future
         self.retry_ms: int | None = None
         self.caller_until: float | None = None
-        self.cut_short = False
+        self.cut_short: bool = False
         self._hurried = False  # the caller's time limit comes before that of requests
         self.on_found: Callable[[str], object] | None = None
         self._counted = False  # its leases are counted in LeaseTable.acquiring
-        self.suspicion_s = min(self.suspicion_s, options.timeout_s / 6)
+        self.suspicion_s: float = min(self.suspicion_s, options.timeout_s / 6)
 
     @property
     def lease(self) -> Lease:
@@ -219,7 +219,7 @@ class Acquire(CallerRequest):
         if left_s < self.limit_s:
             self._hurried = True
             self.limit_s = left_s
-            self.until = begun_at + left_s + self.timer.scale.tick_s  # because due ticks are rounded down
+            self.until: float = begun_at + left_s + self.timer.scale.tick_s  # because due ticks are rounded down
 
     def on_timeout(self, now: float) -> None:
         self.cut_short = self._hurried and self.timer.scale.floor(self.until) <= self.timer.wheel.now
@@ -247,7 +247,7 @@ class Acquire(CallerRequest):
             self._hurry(self.caller_until)
 
     def finish(self) -> None:
-        self.finished = True
+        self.finished: bool = True
         if self.tick >= 0:
             self.timer.wheel.cancel(self)
         if self._counted:

@@ -32,6 +32,9 @@ class AcquireAll(Acquire):
 
     __slots__ = ("_sequential", "blocker")
 
+    name: str | bytes | None
+    retry_ms: int | None
+
     def __init__(self, table: LeaseTable, leases: Sequence[Lease], options: LockOptions, future: Future[bool]) -> None:
         super().__init__(table, leases, options, future)
         self.blocker: Lease | None = None
@@ -68,7 +71,7 @@ class AcquireAll(Acquire):
         if self._sequential is None:
             super().abandon()
         else:
-            self.finished = True
+            self.finished: bool = True
             self._sequential.future = Future(noop)
             self._sequential.abandon()
 
@@ -102,6 +105,9 @@ class AcquireAllSequential(AcquireAll):
 
     __slots__ = ("_callbacks", "_granted", "_part", "_parts", "maybe_granted")
 
+    blocker: Lease | None
+    retry_ms: int | None
+
     def __init__(
         self,
         table: LeaseTable,
@@ -123,7 +129,7 @@ class AcquireAllSequential(AcquireAll):
             for begin in reversed(range(0, len(by_node[part]), MOST_TOGETHER))
         ]
         self._part: AcquireAll | None = None
-        self.maybe_granted = False
+        self.maybe_granted: bool = False
         self._granted: list[Lease] = []
         self._callbacks = [lease.on_lost for lease in leases]
         for lease in leases:
@@ -165,7 +171,7 @@ class AcquireAllSequential(AcquireAll):
             self._undo_all(lambda: self.future.set_result(False))
 
     def _undo_all(self, then: Callable[[], object]) -> None:
-        self.finished = True
+        self.finished: bool = True
         self._part = None
         for leases in self._parts:
             self.table.reject(leases, self.maybe_granted)

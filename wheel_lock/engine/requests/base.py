@@ -27,6 +27,7 @@ from wheel_lock.protocol.resp import LONG_TEXT, MalformedReply, Reply, error_tex
 from wheel_lock.protocol.scripts import Command, rights_call
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import FailureDomain, guarded
+from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.wheel import WheelEntry
 
 _AT_ONCE_S = 0.05  # a request that is suspicious so soon goes onto the wheel at once
@@ -100,18 +101,20 @@ class Request(WheelEntry):
         "use_eval",
     )
 
+    timer: HashedWheelTimer
+
     def __init__(self, table: LeaseTable, node: Node) -> None:
         self.tick = -1
-        self.group = REQUEST_TIMEOUTS
-        self.table = table
+        self.group: RequestTimeouts = REQUEST_TIMEOUTS
+        self.table: LeaseTable = table
         self.timer = timer = table.timer
-        self.node = node
-        self.sent_asking = False
-        self.declared = False
-        self.finished = False
-        self.use_eval = False
-        self.attempts = 0
-        self.sent_at = timer.now
+        self.node: Node = node
+        self.sent_asking: bool = False
+        self.declared: bool = False
+        self.finished: bool = False
+        self.use_eval: bool = False
+        self.attempts: int = 0
+        self.sent_at: float = timer.now
 
     def call(self) -> Command:
         """Return the command."""
@@ -260,23 +263,27 @@ class CallerRequest(Request):
 
     __slots__ = ("limit_s", "name", "suspicion_s", "until")
 
+    attempts: int
+    limit_s: float
+    timer: HashedWheelTimer
+
     def __init__(self, table: LeaseTable, node: Node, name: str | bytes | None) -> None:
         # Not through super(): each pair of acquire and release makes two of these.
         self.tick = -1
         self.group = REQUEST_TIMEOUTS
         self.table = table
         self.timer = timer = table.timer
-        self.node = node
+        self.node: Node = node
         self.sent_asking = False
         self.declared = False
         self.finished = False
         self.use_eval = False
         self.attempts = 0
-        self.sent_at = timer.now
-        self.name = name
+        self.sent_at: float = timer.now
+        self.name: str | bytes | None = name
         self.limit_s = limit_s = table.state.options.response_timeout_s
-        self.suspicion_s = limit_s / 5  # silence for so long makes the connection suspect
-        self.until = 0.0
+        self.suspicion_s: float = limit_s / 5  # silence for so long makes the connection suspect
+        self.until: float = 0.0
 
     def start(self) -> None:
         """Send the request; its time limit begins now."""
@@ -432,7 +439,7 @@ class RightsCheck(Request):
         self._request.on_connection_lost(error)
 
     def on_unavailable(self, error: Exception) -> None:
-        self.finished = True
+        self.finished: bool = True
         self._request.on_unavailable(error)
 
 
@@ -444,7 +451,7 @@ class LeaseRequest(CallerRequest):
     def __init__(self, table: LeaseTable, lease: Lease, future: Future[None]) -> None:
         super().__init__(table, node_of(lease), lease.name)
         self._future = future
-        self.lease = lease
+        self.lease: Lease = lease
 
     @property
     def leases(self) -> Sequence[Lease]:

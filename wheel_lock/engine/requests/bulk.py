@@ -37,11 +37,11 @@ class NodeBacklog:
     __slots__ = ("in_flight", "leases", "next", "node", "stopped")
 
     def __init__(self, node: Node) -> None:
-        self.node = node
+        self.node: Node = node
         self.leases: list[Lease] = []
-        self.next = 0
-        self.in_flight = 0
-        self.stopped = False
+        self.next: int = 0
+        self.in_flight: int = 0
+        self.stopped: bool = False
 
     @property
     def may_send(self) -> bool:
@@ -75,7 +75,7 @@ class BulkBatch(CallerRequest):
         super().__init__(bulk.table, bulk.node_on(group_of(leases[0]).renewer), leases[0].name)
         self._bulk = bulk
         self.leases = leases
-        self.backlog = backlog
+        self.backlog: NodeBacklog = backlog
 
     def node_on(self, shard: Shard) -> Node:
         return self._bulk.node_on(shard)

@@ -108,4 +108,4 @@ class Cleanup(Request):
         self.finish()
 
     def on_timeout(self, now: float) -> None:
-        self.finished = True
+        self.finished: bool = True

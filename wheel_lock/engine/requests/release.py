@@ -57,7 +57,7 @@ class Release(LeaseRequest):
         self._future = future
         self.lease = lease
         self._lock_type = group.lock_type
-        self.quiet = False
+        self.quiet: bool = False
         self._counts = True  # the reply to the latest try counts listeners
         self._unheard = False  # an earlier try was quiet
 

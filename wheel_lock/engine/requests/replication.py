@@ -73,7 +73,7 @@ class ReplicationBarrier:
     def __init__(self, table: LeaseTable, observer: NodeObserver, connector: Connector) -> None:
         self._table = table
         expected_delay_s = 2 * table.state.options.replica_timeout_s  # the WAIT in flight, and the next one
-        self.node = new_node(table, observer, connector, expected_delay_s)
+        self.node: Node = new_node(table, observer, connector, expected_delay_s)
         self.begin_anew()
 
     def begin_anew(self) -> None:

@@ -39,9 +39,9 @@ class Swap(LeaseRequest):
     def __init__(self, table: LeaseTable, lease: Lease, new: Lease, options: LockOptions, future: Future[None]) -> None:
         super().__init__(table, lease, future)
         self._options = options
-        self.begun = False
+        self.begun: bool = False
         self._releases: list[Future[None]] = []
-        self.new = new
+        self.new: Lease = new
 
     def begin(self) -> None:
         """Send the swap if the old lease is still held. No effect the second time, after an interruption."""

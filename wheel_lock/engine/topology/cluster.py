@@ -42,8 +42,9 @@ _PAUSE_S = 0.05  # before a call that a node could not carry out is sent again
 class ClusterRouter(SingleRouter):
     """The router of a cluster."""
 
-    stable = False
-    known = False  # until a node has sent its slot map
+    stable: bool = False
+    shards: list[Renewer]
+    known: bool = False  # until a node has sent its slot map
 
     def __init__(self, leases: LeaseTable, connector: ClusterConnector) -> None:
         self._connector = connector
@@ -93,7 +94,7 @@ class ClusterRouter(SingleRouter):
     def _at(self, server: Server) -> Renewer:
         renewer = self._by_server.get(server)
         if renewer is None:
-            renewer = Renewer(self.leases, self, self._connector.to(server))
+            renewer = self.new_renewer(self._connector.to(server))
             self._by_server[server] = renewer
             self._connector.servers = [server, *self._connector.servers]  # a node named just now is alive
             self.shards = [*self.shards, renewer]  # others may be iterating over it

@@ -30,6 +30,8 @@ _PAUSE_S = 5.0  # at most, between two attempts to connect to a Sentinel: there 
 class SentinelRouter(SingleRouter):
     """The router of a master that Sentinels name: it subscribes to them, and asks them."""
 
+    listeners: list[PubSub]
+
     def __init__(self, leases: LeaseTable, connector: SentinelConnector) -> None:
         super().__init__(leases, connector)
         self._state = state = leases.state
@@ -143,4 +145,5 @@ class SentinelRouter(SingleRouter):
         error = ConnectionAbortedError(f"the Sentinels say that {named} is the master now")
         for node in self.nodes:
             node.leave_for(masters, error)
-        self.wakeups.leave_for(masters, error)
+        for listener in (self.wakeups, *self.feeds):
+            listener.leave_for(masters, error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from wheel_lock.engine.pacing import Pace
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.wait_queue import BaseWaitQueue
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
@@ -24,13 +24,13 @@ class QueueSlot(WheelEntry):
 
     def __init__(self, queue: FairWaitQueue, waiter: Waiter) -> None:
         self.tick = -1
-        self.group = REQUEST_TIMEOUTS
+        self.group: RequestTimeouts = REQUEST_TIMEOUTS
         self._queue = queue
-        self.waiter = waiter
-        self.trying = False
-        self.again = False  # try once more when the current try is over
-        self.called = False  # woken while a try was in flight, which may have been refused just before
-        self.pace = Pace(queue.timer.scale.tick_s)
+        self.waiter: Waiter = waiter
+        self.trying: bool = False
+        self.again: bool = False  # try once more when the current try is over
+        self.called: bool = False  # woken while a try was in flight, which may have been refused just before
+        self.pace: Pace = Pace(queue.timer.scale.tick_s)
 
     def on_timeout(self, now: float) -> None:
         """Try, which also renews the waiter's registration."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseGroup
+from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import PlainAcquire
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types.base import Contention, LockType
+from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import contain
+from wheel_lock.runtime.timer import HashedWheelTimer
 
 
 class FirstTry(PlainAcquire):
@@ -31,6 +34,10 @@ class FirstTry(PlainAcquire):
     """
 
     __slots__ = ("_blocking", "_caller", "_registry", "_token_given", "_waiter", "began_at", "queue_key")
+
+    limit_s: float
+    table: LeaseTable
+    timer: HashedWheelTimer
 
     def __init__(
         self,
@@ -50,28 +57,28 @@ class FirstTry(PlainAcquire):
         self.timer = timer = table.timer
         self.tick = -1
         self.group = REQUEST_TIMEOUTS
-        self.node = group.renewer.acquiring_node
+        self.node: Node = group.renewer.acquiring_node
         self.sent_asking = self.declared = self.finished = self.use_eval = False
         self.attempts = 0
-        self.sent_at = timer.now
-        self.name = lease.name
+        self.sent_at: float = timer.now
+        self.name: str | bytes = lease.name
         self.limit_s = limit_s = table.state.options.response_timeout_s
-        self.suspicion_s = min(limit_s / 5, options.timeout_s / 6)
-        self.until = 0.0
-        self.leases = (lease,)
+        self.suspicion_s: float = min(limit_s / 5, options.timeout_s / 6)
+        self.until: float = 0.0
+        self.leases: Sequence[Lease] = (lease,)
         self._lock_type: LockType = group.lock_type
         self._options = options
         self._waiter_ttl_ms = 0
-        self.retry_ms = None
+        self.retry_ms: int | None = None
         self.caller_until = until
         self.cut_short = self._hurried = self._counted = False
-        self.on_found = None
+        self.on_found: Callable[[str], object] | None = None
         self._token_given = token_given
         self._blocking = blocking
         self._caller = future
         self._waiter: Waiter | None = None
         self.began_at: float | None = None
-        self.queue_key = group.lock_type.queue_key(key)
+        self.queue_key: bytes = group.lock_type.queue_key(key)
 
     def begin(self) -> None:
         """Send the try if nothing stands against it; otherwise have a waiter begin."""

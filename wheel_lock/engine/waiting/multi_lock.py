@@ -37,7 +37,7 @@ class MultiLockWaiter(Waiter):
     def begin(self) -> None:
         """Try for all of them: the answer to another waiter's try for one of them says nothing about the others."""
         if not self.over:
-            self.began_at = self.table.timer.now
+            self.began_at: float = self.table.timer.now
             self.try_once(self._tried, waiting=False)
 
     def prepare(self, tried: Callable[[], object]) -> None:

@@ -40,7 +40,7 @@ class WaitQueueRegistry:
         self._queues: dict[bytes, BaseWaitQueue] = {}
         self.in_flight: dict[bytes, FirstWaiter] = {}
         self.pollers: set[Waiter] = set()
-        self.waiting = 0
+        self.waiting: int = 0
 
     def __len__(self) -> int:
         return len(self._queues)

@@ -16,7 +16,7 @@ from functools import partial
 
 from wheel_lock.engine.pacing import Pace
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, least_s, node_of
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, least_s, node_of
 from wheel_lock.engine.requests.release import announce
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.waiter import IS_OVER, Registry, Waiter
@@ -24,6 +24,7 @@ from wheel_lock.errors import TooManyLocks, copied
 from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types.base import Contention
 from wheel_lock.net.request_queue import Parking
+from wheel_lock.runtime.timer import HashedWheelTimer
 from wheel_lock.wheel import WheelEntry
 
 _CLOSE_AFTER_S = 2.0  # a subscription outlives its last waiter for so long: the next one may come at once
@@ -44,12 +45,12 @@ class BaseWaitQueue(WheelEntry):
 
     def __init__(self, wait_queues: Registry, first: Waiter) -> None:
         self.tick = -1
-        self.group = REQUEST_TIMEOUTS
+        self.group: RequestTimeouts = REQUEST_TIMEOUTS
         self._registry = wait_queues
-        self.timer = wait_queues.table.timer
+        self.timer: HashedWheelTimer = wait_queues.table.timer
         self._key = first.key
-        self.channel = first.lock_type.wake_channel(first.key)
-        self.queue_key = first.queue_key
+        self.channel: bytes = first.lock_type.wake_channel(first.key)
+        self.queue_key: bytes = first.queue_key
         # Ordered, because taking the first of many out of a plain dict again and again is quadratic.
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._listens = False

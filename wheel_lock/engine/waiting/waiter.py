@@ -12,7 +12,7 @@ from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire, PlainAcquire
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, acquiring_node_of, least_s, no_answer
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, acquiring_node_of, least_s, no_answer
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import WheelLockError, copied, internal_error, quoted
@@ -28,7 +28,7 @@ from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.wheel import WheelEntry
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _LEAST_WAITER_TTL_S = 0.1
 IS_OVER: Callable[[Waiter], bool] = attrgetter("over")
@@ -128,9 +128,9 @@ class Waiter(WheelEntry):
         future: Future[Sequence[Lease] | None],
     ) -> None:
         self.tick = -1
-        self.group = REQUEST_TIMEOUTS
+        self.group: RequestTimeouts = REQUEST_TIMEOUTS
         self._queues = queues
-        self.table = queues.table
+        self.table: LeaseTable = queues.table
         self._template = leases
         self._token_given = token_given
         self._blocking = blocking
@@ -140,20 +140,20 @@ class Waiter(WheelEntry):
         self._attempts = 0
         self._warned = False
         self.lock_type: LockType = group_of(leases[0]).lock_type
-        self.options = options
-        self.until = until
-        self.future = future
+        self.options: LockOptions = options
+        self.until: float | None = until
+        self.future: Future[Sequence[Lease] | None] = future
         self.leases: Sequence[Lease] | None = None
         self.queue: QueueOfWaiters | None = None
-        self.over = False
-        self.last = False  # its time is up; the try in flight is the last
-        self.began_at = 0.0
+        self.over: bool = False
+        self.last: bool = False  # its time is up; the try in flight is the last
+        self.began_at: float = 0.0
         self._wait_for(leases[0].key)
 
     def _wait_for(self, key: bytes) -> None:
         """Wait for the lock with this key from now on."""
-        self.key = key
-        self.queue_key = self.lock_type.queue_key(key)
+        self.key: bytes = key
+        self.queue_key: bytes = self.lock_type.queue_key(key)
 
     @property
     def name(self) -> str | bytes:

@@ -1,0 +1,33 @@
+"""Makes Markdown of the docstrings' Sphinx roles, for the API reference of the site.
+
+A role becomes code. A section "Example:" becomes one that mkdocstrings shows as a session of the interpreter.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from griffe import Extension, Object
+
+_ROLE = re.compile(r":(?:class|meth|func|attr|mod|exc|data):`(~?)([^`]+)`")
+_EXAMPLE = re.compile(r"^(\s*)Example:$", re.MULTILINE)
+
+
+def as_markdown(text: str) -> str:
+    """Return a docstring with code instead of Sphinx's roles.
+
+    >>> as_markdown("Raises :class:`~wheel_lock.LockLost`; see :meth:`close`.")
+    'Raises `LockLost`; see `close`.'
+    """
+    text = _ROLE.sub(lambda found: f"`{found[2].rpartition('.')[2] if found[1] else found[2]}`", text)
+    return _EXAMPLE.sub(r"\1Examples:", text)
+
+
+class Roles(Extension):
+    """Changes each docstring when it has been read."""
+
+    def on_instance(self, *, obj: Object, **_: Any) -> None:
+        """Change the docstring of a module, class, function or attribute."""
+        if obj.docstring is not None:
+            obj.docstring.value = as_markdown(obj.docstring.value)

@@ -1,0 +1,251 @@
+"""A program that uses every public call, for type checkers of users: mypy --strict and pyright find nothing in it.
+
+It is checked, and not run. `import wheel_lock` is the only import of the package: everything must be reachable from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import redis
+import redis.asyncio
+
+import wheel_lock
+from wheel_lock import LockContext, QuorumContext
+
+Name = str | bytes
+
+
+def report(event: wheel_lock.LostEvent) -> None:
+    reason: wheel_lock.LossReason = event.reason
+    name: Name = event.name
+    numbers: tuple[float, float, int, int | None] = (event.at, event.deadline, event.renewals, event.fence)
+    print(name, reason, reason is wheel_lock.LossReason.KEY_GONE, numbers)
+
+
+def contexts() -> None:
+    with LockContext(redis.Redis(), timer=wheel_lock.HashedWheelTimer(), batch_size=100) as context:
+        print(context.closed, context.timer.pending)
+    LockContext(redis.asyncio.Redis(), response_timeout=1.0, connect_timeout=1.0, close_timeout=1.0)
+    LockContext.shared(redis.Redis()).close(timeout=1.0)
+    LockContext(redis.Redis(), release_on_close=False, fallback_interval=0.5, max_held=10, max_waiting=None)
+    LockContext(redis.Redis(), min_replicas=1, replica_timeout=0.5, declare_keys=True)
+    LockContext.from_url("redis://localhost:6379", client_options={"db": 1}, track_acquisitions=True, renewal_slack=0.0)
+    with LockContext.quorum([redis.Redis()], node_timeout=0.1, longest_timeout=60.0, trust_new_nodes=False) as quorum:
+        majority(quorum)
+
+
+def majority(quorum: QuorumContext) -> None:
+    with quorum.lock("order:42", 30.0, on_lost=report, blocking_timeout=1.0) as lock:
+        print(lock.is_held, quorum.stats().held, quorum.held(), quorum.timer, quorum.closed)
+    with quorum.reentrant_lock("order:42") as again:
+        print(again.count)
+    for node, stats in quorum.node_stats().items():
+        print(node, stats.connects)
+
+    @quorum.locked("report:{number}")
+    def write(number: int) -> str:
+        return str(number)
+
+    async def tasks() -> None:
+        async with quorum.asyncio.lock("order:42", cancel_on_lost=True) as held:
+            print(held.remaining())
+        async with quorum.asyncio.reentrant_lock("order:42"):
+            pass
+
+    asyncio.run(tasks())
+    print(write(7).upper())
+    quorum.close(timeout=1.0)
+
+
+def locks(context: LockContext) -> None:
+    lock = context.lock(
+        "order:42",
+        timeout=30.0,
+        blocking=True,
+        blocking_timeout=5.0,
+        renew=True,
+        renew_every=10.0,
+        max_renewals=6,
+        max_hold=60.0,
+        retry_every=0.05,
+        max_attempts=3,
+        fencing=True,
+        on_lost=report,
+        thread_local=False,
+    )
+    acquired: bool = lock.acquire(blocking=True, blocking_timeout=1.0, token="mine")
+    done: bool = lock.extend(10.0, replace_ttl=True) and lock.reacquire() and lock.release()
+    seen: tuple[bool, bool, bool] = (lock.locked(), lock.owned(), lock.is_held)
+    known: tuple[Name, float, float, int] = (lock.name, lock.timeout, lock.remaining(), lock.renewals)
+    secret: bytes | None = lock.token
+    fence: int | None = lock.fence
+    lost: wheel_lock.LossReason | None = lock.lost
+    lock.raise_if_lost()
+    text: str = lock.export()
+    adopted: wheel_lock.Lock = context.adopt(text, on_lost=report, thread_local=True)
+    print(acquired, done, seen, known, secret is None, fence, lost, adopted)
+
+
+def kinds(context: LockContext) -> None:
+    with context.reentrant_lock("order:42", fencing=True, on_lost=report) as reentrant:
+        counted: wheel_lock.ReentrantLock = reentrant
+        print(counted.count)
+    pair: wheel_lock.ReadWriteLock = context.rw_lock("table:7", 30.0)
+    print(pair.name)
+    with pair.read() as reader:
+        reading: wheel_lock.ReadLock = reader
+        print(reading.count)
+    with pair.write() as writer:
+        writing: wheel_lock.WriteLock = writer
+        print(writing.count)
+        kept: wheel_lock.ReadLock = writer.downgrade()
+    kept.release()
+    with context.fair_lock("printer", blocking_timeout=1.0) as first:
+        print(first.is_held)
+    with context.semaphore("licence", permits=5) as permit:
+        one: wheel_lock.Semaphore = permit
+        one.set_permits(one.permits + 1)
+    with context.multi_lock(["a", b"b"]) as together:
+        several: wheel_lock.MultiLock = together
+        print(several.names, several.locks["a"].is_held, several.is_held, several.lost, several.remaining())
+        several.raise_if_lost()
+    together.acquire(blocking=False)
+    together.release()
+
+
+def bulk(context: LockContext) -> None:
+    granted = context.acquire_many(
+        (f"shard:{number}" for number in range(9)),
+        timeout=30.0,
+        all_or_nothing=False,
+        blocking_timeout=1.0,
+        renew=True,
+        max_hold=60.0,
+        on_lost=report,
+        thread_local=False,
+    )
+    held: list[wheel_lock.Lock] = [lock for lock in granted.values() if lock is not None]
+    context.release_many(held)
+
+
+async def for_tasks(context: LockContext) -> None:
+    tasks: wheel_lock.asyncio.AsyncContext = context.asyncio
+    lock: wheel_lock.asyncio.Lock = tasks.lock("order:42", 30.0, on_lost=report, cancel_on_lost=True, fencing=True)
+    done: bool = await lock.acquire(blocking_timeout=1.0) and await lock.extend(1.0) and await lock.reacquire()
+    seen: tuple[bool, bool] = (await lock.locked(), await lock.owned())
+    text: str = await lock.export()
+    async with await tasks.adopt(text, cancel_on_lost=True) as adopted:
+        print(
+            done, seen, adopted.is_held, adopted.lost, adopted.fence, adopted.token, adopted.renewals, adopted.timeout
+        )
+    released: bool = await adopted.release()
+    async with tasks.reentrant_lock("order:42") as reentrant:
+        counted: wheel_lock.asyncio.ReentrantLock = reentrant
+    pair: wheel_lock.asyncio.ReadWriteLock = tasks.rw_lock("table:7")
+    async with pair.read() as reader:
+        reading: wheel_lock.asyncio.ReadLock = reader
+    async with pair.write() as writer:
+        writing: wheel_lock.asyncio.WriteLock = writer
+        kept = await writing.downgrade()
+        await kept.release()
+    async with tasks.fair_lock("printer"):
+        pass
+    async with tasks.semaphore("licence", 5) as permit:
+        one: wheel_lock.asyncio.Semaphore = permit
+        await one.set_permits(None)
+    async with tasks.multi_lock(["a", "b"]) as together:
+        several: wheel_lock.asyncio.MultiLock = together
+        several.raise_if_lost()
+    many = await tasks.acquire_many([b"a", b"b"], blocking_timeout=1.0)
+    await tasks.release_many(many.values())
+    print(released, counted.count, reading.count, pair.name, tasks.stats(), tasks.held(), tasks.timer, tasks.closed)
+    await tasks.close(timeout=1.0)
+
+
+def functions(context: LockContext) -> None:
+    @context.locked("invoice:{customer_id}", timeout=5.0, blocking=False)
+    def write_invoice(customer_id: int) -> str:
+        return str(customer_id)
+
+    @context.locked("report:{customer_id}")
+    async def fetch(customer_id: int, *, kind: str = "daily") -> list[str]:
+        return [kind, str(customer_id)]
+
+    async def main() -> list[str]:
+        return await fetch(7, kind="weekly")
+
+    print(write_invoice(7).upper(), asyncio.run(main()))
+
+
+def errors(context: LockContext) -> None:
+    try:
+        with context.lock("order:42"):
+            pass
+    except wheel_lock.LockServerError as error:
+        print(error.code)
+    except wheel_lock.LocksLost as error:
+        print([(name, reason.value) for name, reason in error.losses.items()])
+    except wheel_lock.LockLost as error:
+        print(error.reason)
+    except (wheel_lock.NotReplicated, wheel_lock.LockUnavailable, wheel_lock.LockTimeout) as error:
+        print(error)
+    except (wheel_lock.UpgradeRefused, wheel_lock.LockAlreadyHeld, wheel_lock.LockNotHeld, wheel_lock.WrongThread):
+        pass
+    except (wheel_lock.LockNotAcquired, wheel_lock.TooManyLocks, wheel_lock.ContextClosed, wheel_lock.InvalidHandoff):
+        pass
+    except (wheel_lock.TimerStopped, wheel_lock.TooManyTimeouts):
+        pass
+    except wheel_lock.WheelLockError as error:
+        print(error)
+
+
+def numbers(context: LockContext) -> None:
+    stats: wheel_lock.ContextStats = context.stats()
+    counts: list[int] = [stats.held, stats.acquired, stats.released, stats.renewed, stats.lost, stats.unknown]
+    more: list[int] = [stats.overdue, stats.waiting, stats.batches, stats.connects, *stats.lost_by_reason.values()]
+    lags: list[float] = [stats.renewal_lag_p50_s, stats.renewal_lag_p99_s, stats.renewal_lag_max_s]
+    slack: float | None = stats.renewal_slack_min_s
+    print(counts, more, lags, slack)
+    for held in context.held():
+        one: wheel_lock.HeldLock = held
+        print(one.name, one.age_s, one.remaining_s, one.timeout_s, one.renewals, one.overdue)
+    again: wheel_lock.observe.ContextStats = stats
+    print(again)
+
+
+def holders(holder: wheel_lock.Holder) -> None:
+    who: tuple[str | None, str, float | None] = (holder.owner, holder.token_id, holder.remaining_s)
+    print(who, holder.count, holder.mode)
+
+
+def timers() -> None:
+    timer = wheel_lock.HashedWheelTimer(tick_ms=10, slots=1024)
+    timeout: wheel_lock.Timeout = timer.new_timeout(lambda due: print(due.expired, due.cancelled), delay=2.5)
+    cancelled: bool = timeout.cancel()
+    print(cancelled, timeout.task, timeout.timer, timer.pending)
+    left: set[wheel_lock.Timeout] = timer.stop()
+    print(len(left), wheel_lock.HashedWheelTimer.shared().pending)
+
+
+def in_place_of_redis_py() -> None:
+    client = redis.Redis()
+    lock = client.lock("order:42", timeout=30, lock_class=wheel_lock.redis_lock.Lock)
+    with lock:
+        print(lock.owned(), lock.locked(), lock.extend(1), lock.reacquire())
+    own: wheel_lock.redis_lock.Lock = wheel_lock.redis_lock.Lock(client, "order:42", timeout=30)
+    tasks = wheel_lock.redis_lock.AsyncLock(redis.asyncio.Redis(), "order:42", timeout=30)
+    print(own, tasks)
+
+
+def in_tests() -> None:
+    clock = wheel_lock.testing.ManualClock(now=random.random())
+    with wheel_lock.testing.fake_context(clock=clock, max_held=10) as context:
+        fake: wheel_lock.testing.FakeContext = context
+        clock.advance(10.0)
+        clock.jump(1.0)
+        print(clock.now(), fake.server.url, fake.server.client())
+    with wheel_lock.testing.EmbeddedServer() as server:
+        print(server.port, server.password)
+        server.close()
