@@ -133,6 +133,12 @@ def test_contexts_with_one_label_are_added_up(
     locks[0].release()
 
 
+def test_the_label_is_the_owner_s_or_the_server_s_by_default(real: Backend) -> None:
+    assert real.context(owner="billing@host")._engine.label == "billing@host"
+    assert real.context(owner="billing@host", label="billing")._engine.label == "billing"
+    assert real.context()._engine.label == f"127.0.0.1:{real.port}"
+
+
 def test_the_nodes_of_a_quorum_have_figures_of_their_own(
     masters: list[RedisServer], label: str, scraper: Scraper
 ) -> None:
