@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 
 import redis
 import redis.asyncio
@@ -208,6 +209,14 @@ def numbers(context: LockContext) -> None:
     lags: list[float] = [stats.renewal_lag_p50_s, stats.renewal_lag_p99_s, stats.renewal_lag_max_s]
     slack: float | None = stats.renewal_slack_min_s
     print(counts, more, lags, slack)
+    health: wheel_lock.Health = context.health()
+    print(health.ok, health.reasons, health.held, health.waiting, health.overdue, health.overdue_most, health.as_dict())
+    print(health.longest_wait_s, health.last_confirmation_age_s, health.timer_late_s, health.watching)
+    node: wheel_lock.NodeHealth
+    for node in health.nodes:
+        print(node.node, node.connected, node.overdue, node.last_confirmation_age_s, node.trouble)
+    context.dump(sys.stderr)
+    print(context.serve_debug())
     for held in context.held():
         one: wheel_lock.HeldLock = held
         print(one.name, one.age_s, one.remaining_s, one.timeout_s, one.renewals, one.overdue)

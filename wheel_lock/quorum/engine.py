@@ -307,7 +307,8 @@ class QuorumEngine(EngineState):
 
     @property
     def label(self) -> str:
-        return self.options.label or ",".join(engine.connector.describe() for engine in self.engines)
+        addresses = ",".join(engine.connector.describe() for engine in self.engines)
+        return self.options.label or self.options.owner or addresses
 
     def node_health(self) -> list[NodeHealth]:
         return [node for engine in self.engines for node in engine.node_health()]
