@@ -14,8 +14,14 @@ PYRIGHT = PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=$(CURDIR) $(BIN)/basedpyright
 # Without its notice about the future of MkDocs. The build fetches nothing.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
+# What shows that each kind of lock, each kind of client and each topology works with a version of redis-py.
+KINDS := tests/lock_types/test_models.py tests/redis_lock tests/valkey_py tests/redis/test_clients.py tests/redis/test_lock.py \
+	tests/redis/test_handover.py tests/aio/test_many.py tests/locks/test_fair.py tests/locks/test_read_write.py \
+	tests/locks/test_semaphore.py tests/locks/test_multi.py tests/locks/test_reentrant.py tests/quorum/test_quorum.py \
+	tests/topology/test_cluster.py tests/topology/test_sentinel.py
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint docs docs-serve package audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-redis
+.PHONY: help demo test test-oldest test-all fuzz lint docs docs-serve package audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-oldest setup-redis
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +33,12 @@ demo: setup-demo ## show the library at work; needs no Redis server
 
 test: setup-dev setup-redis ## run the tests against real Redis servers
 	$(PYTEST) -n $(WORKERS) --dist loadgroup --benchmark-disable $(ARGS)
+
+test-oldest: setup-oldest setup-redis ## run the tests of the kinds of locks with the oldest supported redis-py
+	$(subst .venv,.venv-oldest,$(PYTEST)) -n $(WORKERS) --dist loadgroup --benchmark-disable $(or $(ARGS),$(KINDS))
+
+test-all: setup-dev setup-redis ## the same on every Python of this machine, with the oldest and the newest redis-py: half an hour
+	WORKERS=$(WORKERS) $(BIN)/python scripts/test_all.py $(ARGS)
 
 fuzz: setup-dev ## send FUZZ_REPLIES (200000) hostile replies of each form; FUZZ_SEED chooses others
 	FUZZ_REPLIES=$${FUZZ_REPLIES:-200000} $(PYTEST) -n $(WORKERS) -o faulthandler_timeout=0 tests/hostile $(ARGS)
@@ -64,7 +76,7 @@ bench-targets: setup-dev setup-redis ## each promise about speed beside its riva
 	$(BIN)/python -m bench.targets.table $(ARGS)
 
 clean: ## remove everything that the other targets made, .venv included
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-oldest .venv-all build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	rm -rf bench/rivals/jvm/target bench/rivals/go/bin bench/rivals/node/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -74,6 +86,9 @@ setup-demo:
 
 setup-dev:
 	@scripts/setup.sh dev
+
+setup-oldest:
+	@scripts/setup.sh oldest
 
 setup-redis:
 	@scripts/setup.sh redis

@@ -1,21 +1,26 @@
-"""Renew requirements/dev.txt and demo.txt: every version that scripts/setup.sh installs, with its sha256 (`make lock`).
+"""Renew requirements/*.txt: every version that scripts/setup.sh installs, with its sha256 (`make lock`).
 
-Run in .venv. Both files hold for each Python version and platform at once (environment markers choose), name no package
-index, and have the same version of whatever is in both. Arguments are handed to uv instead of --upgrade, for example
---upgrade-package django.
+Run in .venv. The files hold for each Python version and platform at once (environment markers choose), name no package
+index, and have the same version of whatever is in several; only redis-py is the oldest supported one in oldest.txt.
+Arguments are handed to uv instead of --upgrade, for example --upgrade-package django.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DEV = "requirements/dev.txt"
 DEMO = "requirements/demo.txt"
+OLDEST = "requirements/oldest.txt"
+FOR_OLDEST = ("hypothesis", "pytest", "pytest-benchmark", "pytest-xdist", "trio", "trustme", "uvloop")
+"""What the tests of the kinds of locks need, beside the extras demo and valkey."""
 
 HEADER = """\
 # python: {versions}
@@ -25,7 +30,7 @@ HEADER = """\
 
 
 def main(arguments: list[str]) -> None:
-    """Write both files; the arguments are uv's."""
+    """Write the files; the arguments are uv's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     versions = locked_pythons(project["project"]["classifiers"])
     how = arguments or ["--upgrade"]
@@ -34,6 +39,27 @@ def main(arguments: list[str]) -> None:
     build_tools = "\n".join([*project["build-system"]["requires"], "editables"])
     lock(DEV, "dev", versions, build_tools, ["--extra", "dev", *how])
     lock(DEMO, "demo", versions, build_tools, ["--extra", "demo", "--extra", "cli", "--constraint", DEV, *how])
+    bound = "redis==" + lower_bound("redis", project["project"]["dependencies"])
+    others = [line for line in (ROOT / DEV).read_text().splitlines() if "==" in line and name_of(line) != "redis"]
+    tools = [text for text in project["project"]["optional-dependencies"]["dev"] if name_of(text) in FOR_OLDEST]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+        constraints.write("\n".join([bound, *(line.rstrip(" \\") for line in others)]))
+        constraints.flush()
+        # Without annotations, which would name that file.
+        extras = ["--extra", "demo", "--extra", "valkey", "--no-annotate", "--constraint", constraints.name]
+        lock(OLDEST, "oldest", versions, "\n".join([build_tools, *tools]), [*extras, *how])
+
+
+def name_of(requirement: str) -> str:
+    """Return the name of a package in a requirement such as ``redis>=7.0.1,<9``."""
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+
+
+def lower_bound(package: str, requirements: list[str]) -> str:
+    """Return the oldest version of ``package`` that ``requirements`` allow."""
+    (text,) = (text for text in requirements if name_of(text) == package)
+    (bound,) = re.findall(r">=\s*([\w.]+)", text)
+    return str(bound)
 
 
 def locked_pythons(classifiers: list[str]) -> list[str]:

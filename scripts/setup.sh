@@ -2,13 +2,14 @@
 # What a make target needs before it can run:
 #   setup.sh demo    .venv with the library and its command line
 #   setup.sh dev     .venv with everything tests, linters and benchmarks use
+#   setup.sh oldest  .venv-oldest with the oldest supported redis-py and what the tests of the kinds of locks use
 #   setup.sh redis   a redis-server program
 # Each is quick when there is nothing left to do. What comes from the package index has the version and the sha256 of
 # requirements/*.txt. LOCKED=no goes without them; SUDO=sudo lets apt-get be run by whoever is not root.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly VENV=.venv
+if [ "${1:-}" = oldest ]; then readonly VENV=.venv-oldest; else readonly VENV=.venv; fi
 readonly STAMP=$VENV/wheel_lock.stamp
 readonly OLDEST_MINOR=11
 
@@ -121,7 +122,9 @@ setup_venv() {
         "$python" -m venv "$VENV" || die "$python could not make a virtual environment; its own words are above"
     fi
     rm -f "$STAMP"
-    if locked "requirements/$kind.txt"; then
+    if [ "$kind" = oldest ] && [ "${LOCKED:-yes}" = no ]; then
+        die "LOCKED=no: the oldest redis-py is installed as requirements/oldest.txt pins it, or not at all"
+    elif locked "requirements/$kind.txt"; then
         install_locked "requirements/$kind.txt"
     else
         say "installing wheel-lock[$extras] into $VENV"
@@ -192,6 +195,7 @@ wait_for_turn
 case "${1:-}" in
     demo) setup_venv demo demo,cli ;;
     dev) setup_venv dev dev ;;
+    oldest) setup_venv oldest demo,valkey ;;
     redis) setup_redis ;;
-    *) die "usage: scripts/setup.sh demo|dev|redis" ;;
+    *) die "usage: scripts/setup.sh demo|dev|oldest|redis" ;;
 esac

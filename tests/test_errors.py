@@ -20,6 +20,7 @@ from wheel_lock.errors import (
     LockNotHeld,
     LockServerError,
     LocksLost,
+    LocksNotAdopted,
     LockTimeout,
     LockUnavailable,
     LossReason,
@@ -48,6 +49,7 @@ ALL: list[WheelLockError] = [
     LockLost("order:42", LossReason.KEY_GONE),
     LocksLost({"order:42": LossReason.KEY_GONE}),
     LocksLost({"order:42": LossReason.KEY_GONE, b"order:43": LossReason.TAKEN}),
+    LocksNotAdopted({"order:42": LockTimeout("no answer", "order:42")}),
 ]
 NASTY = ["two\nlines\r\n", "\0", "\x1b[31mred", "\u202eright to left", "\ud800", "ünïcode", "x" * 1_000_000]
 

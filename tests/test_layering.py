@@ -19,7 +19,7 @@ MAX_LINES = 600
 
 # Lowest first. A module may import from its own row and from those above it here.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "options", "holder", "wheel"),
+    ("errors", "options", "holder", "wheel", "valkey_clients"),
     ("protocol", "observe", "lease"),
     ("runtime",),
     ("net", "lock_types"),
@@ -58,6 +58,7 @@ MAY_IMPORT_REDIS = (
         for name in ("capabilities", "clients", "cluster", "connect_budget", "connector", "handshake", "sentinel")
     ),
     *("context.py", "quorum/node.py", "embedded/server.py", "testing.py", "cli.py"),
+    "valkey_clients.py",
 )
 FORBIDDEN_NAMES = ("utils", "helpers")
 

@@ -37,10 +37,17 @@ def project() -> dict[str, list[str]]:
     itself, extras = settings["project"], settings["project"]["optional-dependencies"]
     always = [*itself["dependencies"], *settings["build-system"]["requires"]]
     demo = [*always, *extras["demo"], *extras["cli"]]
-    return {"demo.txt": demo, "dev.txt": [*demo, *extras["dev"]], "classifiers": itself["classifiers"]}
+    oldest = [text for text in always if Requirement(text).name != "redis"]
+    oldest += [*extras["demo"], *extras["valkey"]]
+    return {
+        "oldest.txt": oldest,
+        "demo.txt": demo,
+        "dev.txt": [*demo, *extras["dev"]],
+        "classifiers": itself["classifiers"],
+    }
 
 
-@pytest.mark.parametrize("lock", ["dev.txt", "demo.txt"])
+@pytest.mark.parametrize("lock", ["dev.txt", "demo.txt", "oldest.txt"])
 def test_all_that_the_project_asks_for_is_locked(lock: str) -> None:
     locked = {(pin.package, pin.version) for pin in pins(lock)}
     for text in project()[lock]:
@@ -52,7 +59,7 @@ def test_all_that_the_project_asks_for_is_locked(lock: str) -> None:
             assert all(version in wanted.specifier for version in versions), f"{lock} is older than {text}: make lock"
 
 
-@pytest.mark.parametrize("lock", ["dev.txt", "demo.txt"])
+@pytest.mark.parametrize("lock", ["dev.txt", "demo.txt", "oldest.txt"])
 def test_a_lock_holds_for_all_supported_pythons_and_names_no_package_index(lock: str) -> None:
     text = (REQUIREMENTS / lock).read_text()
     supported = [line.rpartition(" :: ")[2] for line in project()["classifiers"] if " :: 3." in line]
@@ -67,6 +74,13 @@ def test_the_demo_has_the_versions_of_development() -> None:
     # A package that the demo needs on some systems only may be needed on all of them for development.
     missing = [pin for pin in pins("demo.txt") if not {pin, pin._replace(marker="")} & development]
     assert missing == []
+
+
+def test_the_oldest_redis_py_is_the_oldest_that_is_allowed_and_all_else_is_as_in_development() -> None:
+    oldest, development = ({pin.package: pin.version for pin in pins(name)} for name in ("oldest.txt", "dev.txt"))
+    (wanted,) = (text for text in project()["demo.txt"] if Requirement(text).name == "redis")
+    assert f">={oldest.pop('redis')}" in str(Requirement(wanted).specifier)
+    assert oldest.items() <= development.items()
 
 
 # --- set-up ---

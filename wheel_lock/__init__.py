@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from wheel_lock.context import LockContext
 from wheel_lock.errors import (
     ContextClosed,
+    HolderChanged,
     InvalidHandoff,
     LockAlreadyHeld,
     LockLost,
@@ -18,6 +19,7 @@ from wheel_lock.errors import (
     LockNotHeld,
     LockServerError,
     LocksLost,
+    LocksNotAdopted,
     LockTimeout,
     LockUnavailable,
     LossReason,
@@ -33,6 +35,7 @@ from wheel_lock.holder import Holder
 from wheel_lock.observe import ContextStats, HeldLock, LostEvent
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
+from wheel_lock.sync.leader import Leader, Leadership
 from wheel_lock.sync.lock import Lock
 from wheel_lock.sync.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 
@@ -44,7 +47,10 @@ __all__ = [
     "HashedWheelTimer",
     "HeldLock",
     "Holder",
+    "HolderChanged",
     "InvalidHandoff",
+    "Leader",
+    "Leadership",
     "Lock",
     "LockAlreadyHeld",
     "LockContext",
@@ -55,6 +61,7 @@ __all__ = [
     "LockTimeout",
     "LockUnavailable",
     "LocksLost",
+    "LocksNotAdopted",
     "LossReason",
     "LostEvent",
     "MultiLock",

@@ -1,7 +1,19 @@
 """The public names for asyncio: the class of :attr:`wheel_lock.LockContext.asyncio`, and those of its locks."""
 
 from wheel_lock.aio.context import AsyncContext
+from wheel_lock.aio.leader import Leader, Leadership
 from wheel_lock.aio.lock import Lock
 from wheel_lock.aio.primitives import MultiLock, ReadLock, ReadWriteLock, ReentrantLock, Semaphore, WriteLock
 
-__all__ = ["AsyncContext", "Lock", "MultiLock", "ReadLock", "ReadWriteLock", "ReentrantLock", "Semaphore", "WriteLock"]
+__all__ = [
+    "AsyncContext",
+    "Leader",
+    "Leadership",
+    "Lock",
+    "MultiLock",
+    "ReadLock",
+    "ReadWriteLock",
+    "ReentrantLock",
+    "Semaphore",
+    "WriteLock",
+]

@@ -13,6 +13,7 @@ from redis.exceptions import LockError
 from wheel_lock.asyncio import AsyncContext
 from wheel_lock.decorator import Locked
 from wheel_lock.engine.engine import ENGINES, Engine
+from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost, checked_callback
@@ -55,8 +56,8 @@ class LockContext(ThreadLocks, ThreadContext):
 
     Args:
         client: A ``redis.Redis`` or ``redis.asyncio.Redis`` client, one from ``Sentinel.master_for``, or a ``RedisCluster``
-            of either. The context uses its settings (TCP, unix socket or TLS, credentials, database), and connections of
-            its own.
+            of either, or the same of valkey-py. The context uses its settings (TCP, unix socket or TLS, credentials,
+            database), and connections of its own.
         timer: The timer to use; by default one that all contexts of the process share. The timeout of a renewed lock must
             be a little longer than four of its ticks; a shorter one raises ValueError at the acquire.
         batch_size: Leases per renewal script call.
@@ -80,6 +81,11 @@ class LockContext(ThreadLocks, ThreadContext):
         renewal_slack: The share of its interval, 0 to 0.5, by which a renewal may come early to join others that are due
             at the same server: fewer calls, for more renewals by at most that share. With 0 none comes early; a lock that
             is alone never is.
+        owner: A readable name of what holds the locks, such as ``"billing@host-7"``: 1 to 64 printable characters, at most
+            64 bytes as UTF-8; by default the host's name and the number of the process. The context's connections have it
+            in their names (CLIENT LIST).
+        readable_owner: True if each token begins with the owner: :meth:`Lock.holder` returns it, also in other processes,
+            and each client that may read the lock's key sees it.
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
@@ -113,6 +119,8 @@ class LockContext(ThreadLocks, ThreadContext):
         declare_keys: bool = False,
         track_acquisitions: bool = False,
         renewal_slack: float = 1 / 32,
+        owner: str | None = None,
+        readable_owner: bool = False,
     ) -> None:
         options = ContextOptions(
             batch_size=batch_size,
@@ -128,8 +136,10 @@ class LockContext(ThreadLocks, ThreadContext):
             declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
             renewal_slack=renewal_slack,
+            owner=owner,
+            readable_owner=bool(readable_owner),
         )
-        self._connector = connector_for(client)
+        self._connector = connector_for(client, options.owner)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
 
@@ -249,6 +259,7 @@ class LockContext(ThreadLocks, ThreadContext):
         timeout: float = 30.0,
         *,
         all_or_nothing: bool = False,
+        blocking: bool = False,
         blocking_timeout: float | None = None,
         renew: bool = True,
         renew_every: float | None = None,
@@ -257,29 +268,37 @@ class LockContext(ThreadLocks, ThreadContext):
         on_lost: OnLost | None = None,
         thread_local: bool = False,
     ) -> dict[Name, Lock | None]:
-        """Try once to acquire each of ``names``, many of them per round trip.
+        """Acquire each of ``names``, many of them per round trip; by default without waiting.
 
         Args:
             names: The names; duplicates are ignored.
-            all_or_nothing: True if none is acquired when another owner holds one of them.
-            blocking_timeout: Longest time in seconds for the whole call; with None each part has ``response_timeout``. The
-                call does not wait for locks that another owner holds in any case.
+            all_or_nothing: True if none is acquired unless all are.
+            blocking: True to wait for locks that other owners hold. Each is waited for by itself, and those that are
+                granted are held meanwhile: two callers with overlapping names may wait for each other until
+                ``blocking_timeout`` ends it. With ``all_or_nothing`` nothing is held during the wait, so they cannot.
+            blocking_timeout: Longest time in seconds for the whole call. None for no limit, where each part of a try has
+                ``response_timeout``.
             thread_local: As for :meth:`lock`, but False by default: locks in bulk belong to the process.
             timeout, renew, renew_every, max_renewals, max_hold, on_lost: As for :meth:`lock`.
 
         Returns:
-            The held lock of each name, or None if another owner holds it; with ``all_or_nothing`` all locks or only None.
+            The held lock of each name, or None if another owner holds it (until the end of the wait, if there is one);
+            with ``all_or_nothing`` all locks or only None. A lock that was lost while others were waited for is in the
+            result, and its ``lost`` is the reason.
 
         Raises:
-            ValueError: A name or a value is out of range; before any I/O.
+            ValueError: A name or a value is out of range; with ``blocking``, also if two names are of the same lock;
+                before any I/O.
             TypeError: ``names`` is a str or bytes; before any I/O.
             LockUnavailable, LockTimeout, LockServerError: Not all could be requested. None is left acquired.
-            TooManyLocks: ``max_held`` does not allow that many. None is left acquired.
+            TooManyLocks: ``max_held``, or ``max_waiting``, does not allow that many. None is left acquired.
         """
         terms = {"renew": renew, "renew_every": renew_every, "max_renewals": max_renewals, "max_hold": max_hold}
         options = lock_options(timeout, blocking=False, thread_local=thread_local, **terms)
         callback = checked_callback(on_lost)
-        return run(operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking_timeout))
+        return run(
+            operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)
+        )
 
     @uninterrupted_start
     def release_many(self, locks: Iterable[Lock | None]) -> None:
@@ -317,6 +336,74 @@ class LockContext(ThreadLocks, ThreadContext):
             LockUnavailable, LockTimeout, LockServerError: As for :meth:`Lock.acquire`.
         """
         return run(operations.adopt(self, Lock, text, checked_callback(on_lost), thread_local))
+
+    def force_release(self, name: str | bytes, *, foreign: bool = False) -> tuple[Holder, ...]:
+        """Release a lock of any kind for its holders, whatever process they are in, and wake its waiters.
+
+        The server is asked for the holders, and releases exactly those. Each of them finds out with its next renewal, and
+        reports a loss ("key gone"); those of this context at once. Until then it may still believe that it holds the lock,
+        as after a ``DEL`` by hand: what it protects should check fences. Fences, permits and waiters stay.
+
+        Args:
+            name: The lock's name.
+            foreign: True to delete also a string that has not the form of a token: that of a lock with a token which its
+                holder has chosen, or the data of another application.
+
+        Returns:
+            The holders that were released; empty if there was none.
+
+        Raises:
+            HolderChanged: The lock got another holder between the two commands, and was not released.
+            WheelLockError: The key belongs to no lock, or has more than 64 holders; nothing was released.
+            LockUnavailable, LockTimeout, LockServerError: The server could not be reached, did not answer, or refused. It
+                may have released the lock all the same.
+            ValueError: The name is invalid; before any I/O.
+        """
+        return run(operations.force_release(self, name, bool(foreign)))
+
+    def export_many(self, locks: Iterable[Lock | None]) -> dict[str | bytes, str | None]:
+        """Give up many locks without releasing them, so that they can be adopted; see :meth:`Lock.export`.
+
+        All of them are checked first. If the call is interrupted, all that it has exported is released, because the texts
+        reach no caller.
+
+        Args:
+            locks: The locks, each held by this thread (or by the process); None is skipped.
+
+        Returns:
+            The text of each name, a secret that works once; None for a lock that was lost before, whose ``lost`` is the
+            reason.
+
+        Raises:
+            LockNotHeld, WrongThread: This thread cannot export one of them; nothing has been exported then.
+            WheelLockError: One of them is of a kind that cannot be handed over; nothing has been exported then.
+            TypeError: One of them is not a lock.
+            ValueError: Two of them have one name.
+        """
+        return run(operations.export_many(self, locks))
+
+    def adopt_many(
+        self, texts: Iterable[str | None], *, on_lost: OnLost | None = None, thread_local: bool = False
+    ) -> dict[str | bytes, Lock | None]:
+        """Take over many exported locks, each as by :meth:`adopt`, with many calls on their way at a time.
+
+        If the call is interrupted, what it has adopted is released; a text whose adoption was not sent can still be used.
+
+        Args:
+            texts: Results of ``export``, or the values of that of ``export_many``; None is skipped.
+            on_lost: As for :meth:`lock`.
+            thread_local: As for :meth:`lock`, but False by default: locks in bulk belong to the process.
+
+        Returns:
+            The held lock of each name; None if it has expired, was adopted before, or may not be held any longer.
+
+        Raises:
+            InvalidHandoff: A text is malformed or has been changed, or two are of one lock; before any I/O.
+            TypeError: ``texts`` is a str or bytes; before any I/O.
+            LocksNotAdopted: Some could not be adopted for another reason, such as the network. Its ``errors`` has the
+                reason of each, its ``locks`` what this method would have returned: those that were adopted are held.
+        """
+        return run(operations.adopt_many(self, Lock, texts, checked_callback(on_lost), thread_local))
 
     def locked(self, name: str, timeout: float = 30.0, **terms: Unpack[LockTerms]) -> Locked:
         """Return a decorator: the function, or coroutine function, runs while it holds a lock.

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import copy
 import enum
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from wheel_lock.holder import Holder
 
 _SHOWN_CHARACTERS = 80
 
@@ -75,6 +79,9 @@ class WheelLockError(LockError):
 
     def __init__(self, message: str, lock_name: str | bytes | None = None) -> None:
         super().__init__(message, lock_name)  # type: ignore[arg-type]  # redis-py annotates str only
+        self.args: tuple[Any, ...] = (
+            message,
+        )  # the text of the error; LockError of redis-py 7 leaves the name in it as well
 
 
 class LockNotHeld(WheelLockError):
@@ -90,7 +97,19 @@ class UpgradeRefused(LockAlreadyHeld):
 
 
 class LockNotAcquired(WheelLockError):
-    """A ``with`` statement did not acquire the lock within its blocking timeout or its number of attempts."""
+    """A ``with`` statement did not acquire the lock within its blocking timeout or its number of attempts.
+
+    Attributes:
+        holder: What held the lock just after the refusal; None if that is not known, or the lock was free again.
+    """
+
+    def __init__(self, message: str, lock_name: str | bytes | None = None, holder: Holder | None = None) -> None:
+        super().__init__(message, lock_name)
+        self.holder = holder
+
+
+class HolderChanged(WheelLockError):
+    """A lock was not released by force, because its holders were others than a moment before."""
 
 
 class WrongThread(WheelLockError):
@@ -125,7 +144,7 @@ class LocksLost(LockLost):
         self.losses = losses
         if len(losses) > 1:
             self.message: str = f"{len(losses)} locks were lost, among them {quoted(name)}: {reason}"
-            self.args: tuple[Any, ...] = (self.message,)
+            self.args = (self.message,)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.losses,), self.__dict__
@@ -140,6 +159,26 @@ def internal_error(error: Exception, name: str | bytes | None) -> WheelLockError
 
 class InvalidHandoff(WheelLockError, ValueError):
     """A text given to ``adopt`` was not returned by ``export``, or is no longer valid."""
+
+
+class LocksNotAdopted(WheelLockError):
+    """Some of the locks given to ``adopt_many`` could not be adopted, for another reason than that they are gone.
+
+    Attributes:
+        errors: The error of each of these, by name. A text whose adoption was never sent can still be used.
+        locks: The result of the call: the lock of each name, held, or None. Only in the process that raises it.
+    """
+
+    def __init__(
+        self, errors: dict[str | bytes, Exception], locks: Mapping[str | bytes, object] = MappingProxyType({})
+    ) -> None:
+        name, first = next(iter(errors.items()))
+        super().__init__(f"{counted(len(errors))} could not be adopted, among them {quoted(name)}: {first}", name)
+        self.errors = errors
+        self.locks = locks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errors,)  # without the locks, which are of this process
 
 
 class LockTimeout(WheelLockError, RedisTimeoutError):

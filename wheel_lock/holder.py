@@ -28,3 +28,13 @@ class Holder:
     remaining_s: float | None
     count: int = 1
     mode: Mode = "exclusive"
+
+    def __str__(self) -> str:
+        """Return the holder and its remaining time, for messages.
+
+        >>> str(Holder("billing@host-7", "2bb80d53", 12.34)), str(Holder(None, "2bb80d53", None))
+        ('billing@host-7 for another 12.3 s', 'the owner of token 2bb80d53 without a time limit')
+        """
+        who = f"the owner of token {self.token_id}" if self.owner is None else self.owner
+        left = "without a time limit" if self.remaining_s is None else f"for another {self.remaining_s:.1f} s"
+        return f"{who} {left}"

@@ -16,9 +16,9 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-from wheel_lock.errors import LossReason
+from wheel_lock.errors import LossReason, quoted
 from wheel_lock.observe.events import HeldLock, LostEvent
 from wheel_lock.options import DRIFT, MARGIN_S
 from wheel_lock.protocol.resp import name_in, split_bulk_strings
@@ -239,6 +239,12 @@ class Lease(WheelEntry):
         self.loss: LossReason | None = None
         self.owner: Owner = owner
         self.extras: Extras = _NO_EXTRAS if on_lost is None and call_site is None else Extras(on_lost, call_site)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"the lease of {quoted(self.name)} cannot be copied or pickled: it belongs to one process, which hands its "
+            "lock over with export() and adopt()"
+        )
 
     @property
     def on_lost(self) -> Callable[[LostEvent], object] | None:

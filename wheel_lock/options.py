@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
+import socket
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -15,6 +17,7 @@ logger: logging.Logger = logging.getLogger("wheel_lock")
 
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512
+MAX_OWNER_LENGTH = 64  # characters, and bytes as UTF-8
 RESERVED = "wheel_lock:"  # prefix of companion keys: a lock with such a name could overwrite one of another lock
 _RESERVED = RESERVED.encode()
 MAX_COUNT = 2**53 - 1  # the largest number that a Lua script represents exactly
@@ -200,6 +203,36 @@ def lock_token(token: object) -> bytes:
     return _binary("a token", token, MAX_TOKEN_BYTES, secret=True)
 
 
+def owner_text(owner: object) -> str:
+    """Return the readable owner of a context.
+
+    Raises:
+        ValueError: It is not a str of 1 to 64 printable characters, or has more than 64 bytes as UTF-8.
+    """
+    text = str.__str__(owner) if isinstance(owner, str) else ""
+    if not text or not text.isprintable() or len(text.encode()) > MAX_OWNER_LENGTH:
+        raise ValueError(
+            f"owner must be a str of 1 to {MAX_OWNER_LENGTH} printable characters, with at most {MAX_OWNER_LENGTH} bytes "
+            f"as UTF-8, not {_shown(owner)}"
+        )
+    return text
+
+
+def process_owner() -> str:
+    """Return the owner of a context that is given none: the host's name and the number of this process."""
+    number = f":{os.getpid()}"
+    return _host_name()[: MAX_OWNER_LENGTH - len(number)] + number
+
+
+@functools.cache
+def _host_name() -> str:
+    try:
+        name = socket.gethostname()
+    except OSError:  # a sandbox may refuse the call
+        name = ""
+    return "".join(character for character in name if character.isascii() and character.isprintable()) or "localhost"
+
+
 def _binary(what: str, value: object, most: int, *, secret: bool = False) -> bytes:
     if isinstance(value, str):
         try:
@@ -353,6 +386,8 @@ class ContextOptions:
             other calls are detected in any case.
         track_acquisitions: True to keep the call site of each acquisition for the warning about an abandoned lock.
         renewal_slack: The share of its interval by which a renewal may come early to join others that are due.
+        owner: The readable owner of the context; None for the host and the process.
+        readable_owner: True if tokens begin with the owner.
     """
 
     batch_size: int = 500
@@ -371,6 +406,8 @@ class ContextOptions:
     declare_keys: bool = False
     track_acquisitions: bool = False
     renewal_slack: float = 1 / 32
+    owner: str | None = None
+    readable_owner: bool = False
 
     def __post_init__(self) -> None:
         # A script call blocks the server until it ends: 5,000 leases take about 5 ms.
@@ -391,11 +428,18 @@ class ContextOptions:
         ):
             self._take(f"{what}_s", seconds(what, getattr(self, f"{what}_s"), above=0.0))
         self._take("renewal_slack", share("renewal_slack", self.renewal_slack, most=MAX_SLACK))
+        if self.owner is not None:
+            self._take("owner", owner_text(self.owner))
         if self.backoff_first_s > self.backoff_max_s:
             raise ValueError(
                 f"backoff_first must not exceed backoff_max of {self.backoff_max_s:g} s, not {self.backoff_first_s!r}"
             )
 
-    def _take(self, setting: str, value: float) -> None:
-        """Store a validated setting as a plain number."""
+    @property
+    def current_owner(self) -> str:
+        """The owner, in this process."""
+        return process_owner() if self.owner is None else self.owner
+
+    def _take(self, setting: str, value: float | str) -> None:
+        """Store a validated setting as a plain number or text."""
         object.__setattr__(self, setting, value)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,11 @@ async def test_a_task_keeps_its_loss_when_another_acquires_through_the_same_obje
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
 async def test_tasks_that_begin_at_once_are_tasks_like_others(real: Backend, context: LockContext) -> None:
-    asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009
+    def eager(loop: Any, coroutine: Any, eager_start: bool = True, **settings: Any) -> Any:
+        # uvloop passes eager_start, which asyncio's own factory does not know on Python 3.12 and 3.13.0.
+        return getattr(asyncio, "eager_task_factory")(loop, coroutine, **settings)  # noqa: B009
+
+    asyncio.get_running_loop().set_task_factory(eager)
     lock, inside = context.asyncio.lock("order:42", cancel_on_lost=True), 0
 
     async def work() -> None:

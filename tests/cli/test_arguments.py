@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from tests.cli.program import ROOT
+from tests.cli.program import ROOT, start
 from tests.support.ports import candidate_port
 from wheel_lock import __version__
 from wheel_lock.cli import main
@@ -110,6 +111,24 @@ def test_an_unreachable_unix_socket_is_named(capsys: pytest.CaptureFixture[str])
     status, sentence = refused(capsys, *replaced("--redis", "unix:///nowhere/redis.sock"))
     assert status == 1
     assert "/nowhere/redis.sock" in sentence
+
+
+def test_a_reader_of_stdout_that_ends_is_no_failure() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with start("bench", "--help", stdout=writer, stderr=subprocess.PIPE) as process:
+        os.close(writer)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (141, "")
+
+
+def test_a_benchmark_needs_a_server(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WHEEL_LOCK_REDIS", raising=False)
+    status, sentence = refused(capsys, "bench")
+    assert (status, "name a server" in sentence) == (2, True)
+    monkeypatch.setenv("WHEEL_LOCK_REDIS", f"redis://127.0.0.1:{candidate_port()}")
+    status, sentence = refused(capsys, "bench")
+    assert (status, "cannot reach the server" in sentence) == (1, True)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

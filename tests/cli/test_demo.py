@@ -77,6 +77,9 @@ class Terminal:
         """What is on it, without escape sequences."""
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._data.decode("utf-8", "replace"))
 
+    def type(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
     def end(self) -> str:
         """Return the text when nobody writes any more."""
         os.close(self.theirs)

@@ -89,7 +89,7 @@ def listeners(server: RedisServer) -> int:
 
 def connections(server: RedisServer) -> list[str]:
     """The library's connections."""
-    return sorted(client["id"] for client in server.client().client_list() if client["name"] == "wheel_lock")
+    return sorted(client["id"] for client in server.client().client_list() if client["name"].startswith("wheel_lock:"))
 
 
 def wait_and_listen(context: LockContext, server: RedisServer) -> Background[float]:

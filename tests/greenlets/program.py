@@ -111,7 +111,7 @@ def hold(name: str, let_go: Any, **options: Any) -> Any:
 def hang_up() -> None:
     """Have the server close all connections of the library."""
     for client in view.client_list():
-        if client["name"] == "wheel_lock":
+        if client["name"].startswith("wheel_lock:"):
             view.client_kill_filter(_id=client["id"])
 
 

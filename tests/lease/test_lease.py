@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from itertools import product
 
 import pytest
@@ -34,6 +36,12 @@ def renewing(*, limits: Limits | None = None, sent_at: float = 100.0) -> Lease:
     lease = granted(sent_at, limits=limits)
     mark_sent([lease])
     return lease
+
+
+def test_a_lease_can_be_neither_copied_nor_pickled() -> None:
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"the lease of .* cannot be copied or pickled.*export\(\) and adopt"):
+            copied(granted(100.0))
 
 
 # What may follow what

@@ -85,6 +85,10 @@ class Server:
         arguments = [part for token in tokens for part in (NAME, token, QUEUE, ALIVE, CHANNEL)]
         return self.call(scripts.RELEASE_FAIR, [], *arguments)
 
+    def force(self, kind: str, *holders: bytes) -> Any:
+        keys = [NAME, QUEUE, ALIVE] if kind == "string" else [NAME]
+        return self.call(scripts.FORCE_RELEASE, keys, kind, SHARED, ALONE, *holders)
+
     def members(self) -> set[bytes]:
         return set(zmembers(self.backend))
 

@@ -298,6 +298,10 @@ REFUSED: dict[str, tuple[Step, Step]] = {
         lambda s: field(s, 60_000),
         lambda s: s.call(scripts.RELEASE_REENTRANT_MANY, [], NAME, TOKEN, CHANNEL),
     ),
+    "look at all": (written_by_another, lambda s: s.call(scripts.LOOK, [NAME], 64, 600, 1_000)),
+    "force a string": (lambda s: string(s, 60_000), lambda s: s.force("string", TOKEN)),
+    "force a reentrant lock": (lambda s: field(s, 60_000), lambda s: s.force("hash", TOKEN)),
+    "force a writer": (a_reader_waits, lambda s: s.force("zset", WRITE_1)),
     "set permits": (nothing, lambda s: s.call(scripts.SET_PERMITS, [PERMITS], 5, SHARED)),
 }
 """What is there, and what is called then; every script, in every state in which it does something else."""

@@ -52,6 +52,7 @@ def test_the_holders_that_were_seen_are_released_with_a_wake_up(
     assert force(backend.view, seen) == 0
 
 
+@pytest.mark.servers("real")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_holder_that_came_in_between_keeps_its_lock(
     backend: Backend, context: LockContext, other: LockContext, kind: str

@@ -20,6 +20,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.tls import TlsFiles, make_tls_files
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError, LockUnavailable
+from wheel_lock.options import process_owner
 
 SECRET = "a-password-that-must-not-be-shown"
 
@@ -84,7 +85,8 @@ def test_client_options_go_with_a_url(redis_server: RedisServer) -> None:
 
 def test_a_connection_is_named_after_the_library_where_the_client_names_none(redis_server: RedisServer) -> None:
     with LockContext.from_url(redis_server.url) as context, context.lock("order:42"):
-        assert "wheel_lock" in [client["name"] for client in redis_server.client().client_list()]
+        names = [client["name"] for client in redis_server.client().client_list()]
+        assert f"wheel_lock:{process_owner()}" in names
 
 
 @pytest.mark.parametrize(

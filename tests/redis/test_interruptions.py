@@ -146,6 +146,17 @@ def in_bulk(context: LockContext, interruption: Interruption) -> None:
     context.release_many(locks.values())
 
 
+def in_bulk_with_a_wait(all_or_nothing: bool) -> Scene:
+    def scene(context: LockContext, interruption: Interruption) -> None:
+        names = [f"{NAME}:{number}" for number in range(3)]
+        interruption.begin()
+        locks = context.acquire_many(names, TIMEOUT_S, blocking=True, all_or_nothing=all_or_nothing)
+        interruption.end()
+        context.release_many(locks.values())
+
+    return scene
+
+
 def released_in_bulk(context: LockContext, interruption: Interruption) -> None:
     locks = context.acquire_many([f"{NAME}:{number}" for number in range(3)], TIMEOUT_S)
     interruption.begin()
@@ -189,6 +200,31 @@ def exported(context: LockContext, interruption: Interruption) -> None:
     context.adopt(text).release()
 
 
+def adopted_in_bulk(context: LockContext, interruption: Interruption) -> None:
+    texts = context.export_many(context.acquire_many([NAME, "another"], TIMEOUT_S).values())
+    interruption.begin()
+    try:
+        context.release_many(context.adopt_many(texts.values()).values())
+    finally:
+        interruption.end()
+        context.release_many(context.adopt_many(texts.values()).values())  # where the first attempt never began
+
+
+def exported_in_bulk(context: LockContext, interruption: Interruption) -> None:
+    locks = context.acquire_many([NAME, "another"], TIMEOUT_S)
+    given = [*locks.values()]
+    interruption.begin()
+    try:
+        texts = context.export_many(given)
+    except Struck:
+        interruption.end()
+        for lock in given:
+            give_back(lock)  # where it was not begun yet
+        raise
+    interruption.end()
+    context.release_many(context.adopt_many(texts.values()).values())
+
+
 def extended(context: LockContext, interruption: Interruption) -> None:
     with context.lock(NAME, TIMEOUT_S) as lock:
         interruption.begin()
@@ -206,10 +242,14 @@ SCENES: dict[str, Scene] = {
     "downgraded by hand": downgraded_by_hand,
     "decorated": decorated,
     "in bulk": in_bulk,
+    "in bulk with a wait": in_bulk_with_a_wait(False),
+    "in bulk with a wait, all or nothing": in_bulk_with_a_wait(True),
     "released in bulk": released_in_bulk,
     "released from an iterator": released_from_an_iterator,
     "adopted": adopted,
     "exported": exported,
+    "adopted in bulk": adopted_in_bulk,
+    "exported in bulk": exported_in_bulk,
     "extended": extended,
 }
 

@@ -114,6 +114,10 @@ def use_every_kind(context: LockContext, prefix: str, view: redis.Redis) -> None
                 assert held.owned()
                 assert held.locked()
                 assert held.extend(1.0)
+                assert len(held.holders()) == 1
+            for forced in (context.fair_lock(name + ":forced"), context.rw_lock(name + ":forced").write()):
+                assert forced.acquire()
+                assert len(context.force_release(name + ":forced")) == 1
         permit.set_permits(None)
 
 
@@ -253,14 +257,14 @@ def test_in_a_cluster_the_documented_rights_are_enough_too() -> None:
             rights += ["+spublish", "+ssubscribe", "+sunsubscribe", "&wheel_lock:wake:probe"]
         node.view.execute_command("ACL", "SETUSER", "a", "reset", "on", f">{PASSWORD}", *rights)
         client = redis.RedisCluster(host="127.0.0.1", port=server.port, username="a", password=PASSWORD)
-        context = node.context_of(client, fallback_interval=60.0)  # type: ignore[arg-type]
+        context = node.context_of(client, fallback_interval=60.0)
         with context.lock("a:order", timeout=3.0, fencing=True, renew_every=0.05) as lock:
             waiter = context.lock("a:order", timeout=3.0, thread_local=False)
             waiting = Background(waiter.acquire)
             eventually(lambda: context.stats().waiting, LONG_S)
             eventually(lambda: lock.renewals, LONG_S)
         assert waiting.result()
-        assert {entry["user"] for entry in node.view.client_list() if entry["name"] == "wheel_lock"} == {"a"}
+        assert {entry["user"] for entry in node.view.client_list() if entry["name"].startswith("wheel_lock:")} == {"a"}
         waiter.release()
         context.close()
         client.close()

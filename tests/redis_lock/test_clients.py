@@ -12,6 +12,8 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
+import valkey
+import valkey.asyncio
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.commands.core import AsyncScript
 from redis.credentials import CredentialProvider
@@ -198,9 +200,11 @@ def test_clients_of_a_master_that_sentinels_watch_are_served() -> None:
     ):
         address = [("127.0.0.1", sentinel.port)]
         asking = Sentinel(address)
-        with asking, asking.master_for("locks") as client, client.lock(NAME, timeout=3.0, lock_class=Lock) as lock:
+        with asking.master_for("locks") as client, client.lock(NAME, timeout=3.0, lock_class=Lock) as lock:
             assert lock.owned()
             assert master.client().get(NAME) == lock.local.token
+        for asked in asking.sentinels:
+            asked.close()
 
         async def main() -> None:
             asking = AsyncSentinel(address)
@@ -234,3 +238,36 @@ def test_clients_of_a_cluster_are_served() -> None:
 
         asyncio.run(main())
         assert not server.client().exists(NAME)
+
+
+# Clients of valkey-py
+
+
+def test_a_client_of_valkey_py_is_served_and_excludes_its_own_lock(real: Backend) -> None:
+    client: Any = valkey.Valkey(port=real.port)
+    lock: Any = client.lock(NAME, timeout=3.0, lock_class=Lock)
+    with lock:
+        assert client.get(NAME) == lock.local.token
+        assert not client.lock(NAME, timeout=3.0).acquire(blocking=False)
+        eventually(lambda: LockContext.shared(client).stats().renewed >= 1, LONG_S)
+    theirs = client.lock(NAME, timeout=3.0)
+    assert theirs.acquire()
+    assert not lock.acquire(blocking=False)
+    lock.local.token = theirs.local.token  # unknown to the engine: valkey-py's own scripts are called
+    lock.extend(1.0)
+    lock.release()
+    assert not client.exists(NAME)
+    LockContext.shared(client).close()
+    client.close()
+
+
+async def test_an_asyncio_client_of_valkey_py_is_served(real: Backend) -> None:
+    client: Any = valkey.asyncio.Valkey(port=real.port)
+    lock: Any = client.lock(NAME, timeout=3.0, lock_class=AsyncLock)
+    async with lock:
+        assert real.view.get(NAME) == lock.local.token
+        assert not await client.lock(NAME, timeout=3.0).acquire(blocking=False)
+    with pytest.raises(TypeError, match="for a synchronous client"):
+        client.lock(NAME, lock_class=Lock)
+    await LockContext.shared(client).asyncio.close()
+    await client.aclose()

@@ -16,6 +16,7 @@ from tests.support.proxy import TcpProxy
 from tests.support.steady_clock import SteadyClock
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, Lock, LockContext, LockTimeout, LockUnavailable, LostEvent
+from wheel_lock.net.clients import AnyClient
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.testing import ManualClock, settle
 
@@ -96,7 +97,7 @@ class Backend:
     def context_through(self, proxy: TcpProxy, **options: Any) -> LockContext:
         return self.context_of(self.client(port=proxy.port), **options)
 
-    def context_of(self, client: redis.Redis, **options: Any) -> LockContext:
+    def context_of(self, client: AnyClient, **options: Any) -> LockContext:
         context = LockContext(client, **options)
         self._cleanup.callback(context.close)
         return context
@@ -231,7 +232,7 @@ def none_left(backend: Backend, context: LockContext) -> bool:
     return context.stats().held == 0 and backend.view.dbsize() == 0 and context._engine.leases.acquiring == 0
 
 
-def of(locks: Mapping[str, T | None]) -> list[T]:
+def of(locks: Mapping[Any, T | None]) -> list[T]:
     """The locks of a bulk acquire of which none was refused."""
     found = [lock for lock in locks.values() if lock is not None]
     assert len(found) == len(locks)

@@ -115,7 +115,7 @@ def test_unix_sockets_and_tls_with_a_checked_host_name(
 
 def test_a_sentinel_watches_a_server(redis_server: RedisServer) -> None:
     with RedisServer(f"sentinel monitor main 127.0.0.1 {redis_server.port} 1", sentinel=True) as watcher:
-        found = watcher.client().sentinel_get_master_addr_by_name("main")
+        found = watcher.client().execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", "main")
         assert found == (b"127.0.0.1", redis_server.port)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 import redis.asyncio
+import valkey
+import valkey.asyncio
 
 from tests.support.background import Background
 from tests.support.proxy import TcpProxy
@@ -160,6 +163,28 @@ def test_an_asyncio_client_of_a_cluster_will_do(nodes: Nodes) -> None:
     client = redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes.servers[0].port)
     with LockContext(client) as context, context.lock("order:42") as lock:
         assert nodes.client().get("order:42") == lock.token
+
+
+def test_clients_of_valkey_py_will_do(nodes: Nodes) -> None:
+    address: Any = {"host": "127.0.0.1", "port": nodes.servers[0].port}
+    greeted: list[Any] = []
+    clients: list[Any] = [valkey.ValkeyCluster(**address, valkey_connect_func=greeted.append)]
+    clients += [
+        valkey.asyncio.ValkeyCluster(**address),
+        valkey.asyncio.ValkeyCluster(**address, read_from_replicas=True),
+    ]
+    names = [f"order:{number}" for number in range(100)]
+    with clients[0]:
+        for client in clients:
+            greeted.clear()
+            with LockContext(client) as context:
+                locks = context.acquire_many(names)
+                assert all(locks.values())
+                assert nodes.client().get("order:42") == locks["order:42"].token  # type: ignore[union-attr]
+                context.release_many(locks.values())
+            assert bool(greeted) is (client is clients[0])
+        assert LockContext.shared(clients[0]) is LockContext.shared(clients[0])
+        LockContext.shared(clients[0]).close()
 
 
 def test_what_a_node_has_lost_is_told_and_the_rest_stays(nodes: Nodes, context: LockContext) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 import redis.asyncio.sentinel
+import valkey
+import valkey.asyncio
 from redis.sentinel import Sentinel
 
 from tests.support.waiting import eventually
@@ -51,6 +53,22 @@ def test_an_asyncio_client_of_a_master_will_do(watched: Watched) -> None:
     client = redis.asyncio.sentinel.Sentinel(addresses).master_for(SERVICE)
     with LockContext(client) as context, context.lock("order:42") as lock:
         assert watched.master.client().get("order:42") == lock.token
+
+
+def test_clients_of_valkey_py_will_do(watched: Watched) -> None:
+    addresses = [("127.0.0.1", sentinel.port) for sentinel in watched.sentinels]
+    one, two = valkey.Sentinel(addresses), valkey.asyncio.Sentinel(addresses)
+    for client in (one.master_for(SERVICE), two.master_for(SERVICE)):
+        with LockContext(client) as context, context.lock("order:42") as lock:
+            assert watched.master.client().get("order:42") == lock.token
+    for refused in (one.slave_for(SERVICE), two.slave_for(SERVICE)):
+        with pytest.raises(TypeError, match="master_for"):
+            LockContext(refused)
+    with LockContext(one.master_for(SERVICE)) as context, context.lock("order:42", timeout=UNHURRIED_S) as lock:
+        eventually(lambda: replicated(watched))
+        watched.fail_over()
+        eventually(lambda: lock.renewals >= 1, FAILOVER_S)
+        assert lock.is_held
 
 
 def test_a_client_of_replicas_is_refused(watched: Watched) -> None:

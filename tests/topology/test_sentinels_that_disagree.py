@@ -42,7 +42,7 @@ def client_of(watched: Watched, first: int = 0, **settings: Any) -> redis.Redis:
 
 
 def named_by(sentinel: RedisServer) -> int:
-    found: Any = sentinel.client().sentinel_get_master_addr_by_name(SERVICE)
+    found: Any = sentinel.client().execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)
     return int(found[1])
 
 

@@ -287,7 +287,7 @@ def hang_up(place: Place) -> None:
     for server in (place.server, *place.cluster.masters):
         with server.client() as admin:
             for connection in admin.client_list():
-                if connection["name"] == "wheel_lock":
+                if connection["name"].startswith("wheel_lock:"):
                     admin.client_kill_filter(_id=connection["id"])
 
 
@@ -325,7 +325,7 @@ def test_no_connection_of_a_context_is_for_reading_from_replicas(place: Place, k
                 pass
         for server in place.cluster.masters:
             with server.client() as admin:
-                ours = [one for one in admin.client_list() if one["name"] == "wheel_lock"]
+                ours = [one for one in admin.client_list() if one["name"].startswith("wheel_lock:")]
                 assert ours
                 assert not any("r" in one["flags"] for one in ours)
     if isinstance(client, redis.RedisCluster):

@@ -81,7 +81,7 @@ class Watched:
         return self
 
     def _knows_all(self, sentinel: RedisServer) -> bool:
-        state: Any = sentinel.client().sentinel_master(SERVICE)
+        state: Any = sentinel.client().execute_command("SENTINEL MASTER", SERVICE)
         return bool(state["num-other-sentinels"] == 2 and state["num-slaves"] >= self._replicas)
 
     def __exit__(self, *error: object) -> None:

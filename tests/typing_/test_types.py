@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, assert_type
 
@@ -12,6 +13,8 @@ from wheel_lock import (
     ContextStats,
     HashedWheelTimer,
     HeldLock,
+    Leader,
+    Leadership,
     Lock,
     LockContext,
     LossReason,
@@ -159,6 +162,46 @@ def test_locks_in_bulk_are_found_by_names_of_the_type_that_was_given(context: Lo
     by_either = context.acquire_many(names)
     assert_type(by_either, dict[str | bytes, Lock | None])
     context.release_many(by_either.values())
+
+
+def test_locks_that_change_hands_in_bulk(context: LockContext) -> None:
+    texts = context.export_many(context.acquire_many(["a", "b"], blocking=True, blocking_timeout=1.0).values())
+    assert_type(texts, dict[str | bytes, str | None])
+    adopted = context.adopt_many(texts.values())
+    assert_type(adopted, dict[str | bytes, Lock | None])
+    context.release_many(adopted.values())
+
+    async def main() -> None:
+        tasks = context.asyncio
+        texts = await tasks.export_many((await tasks.acquire_many(["a"], blocking=True, all_or_nothing=True)).values())
+        adopted = await tasks.adopt_many(texts.values(), cancel_on_lost=True)
+        assert_type(adopted, dict[str | bytes, AsyncLock | None])
+        await tasks.release_many(adopted.values())
+
+    asyncio.run(main())
+
+
+def test_leaders(context: LockContext) -> None:
+    def elected(leadership: Leadership) -> None:
+        assert_type(leadership.fence, int)
+        assert_type(leadership.lost, LossReason | None)
+        assert_type(leadership.ended, threading.Event)
+
+    with context.leader("leader", on_elected=elected) as leader:
+        assert_type(leader, Leader)
+        assert_type(leader.leadership, Leadership | None)
+        assert_type(leader.is_leader, bool)
+
+    async def demoted(leadership: family.Leadership) -> None:
+        assert_type(leadership.ended, asyncio.Event)
+
+    async def main() -> None:
+        async with context.asyncio.leader("leader", on_demoted=demoted) as leader:
+            assert_type(leader, family.Leader)
+            assert_type(leader.leadership, family.Leadership | None)
+            assert_type(leader.resign(), bool)
+
+    asyncio.run(main())
 
 
 def test_a_decorated_function_keeps_its_type(context: LockContext) -> None:

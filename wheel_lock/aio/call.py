@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import weakref
 from collections import deque
@@ -109,13 +110,31 @@ _here = _Here()
 
 
 def _loop_bridge() -> LoopBridge:
-    loop = asyncio.get_running_loop()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        _refuse_trio()
+        raise
     known = _here.bridge
     bridge = None if known is None else known()
     if bridge is None or bridge.loop is not loop:
         bridge = LoopBridge(loop)
         _here.bridge = weakref.ref(bridge)
     return bridge
+
+
+def _refuse_trio() -> None:
+    """Raise RuntimeError if the caller is a task of trio, which the event loop of asyncio cannot resume."""
+    sniffio = sys.modules.get("sniffio")  # trio imports it
+    try:
+        library = None if sniffio is None else sniffio.current_async_library()
+    except RuntimeError:  # its AsyncLibraryNotFoundError: no library runs here
+        return
+    if library == "trio":
+        raise RuntimeError(
+            "context.asyncio is for tasks of asyncio, and this is a task of trio: use a lock for threads in a worker "
+            "thread, as in await trio.to_thread.run_sync(work), where work() has the block with context.lock(name)"
+        ) from None
 
 
 class AsyncFuture(CallerFuture[T]):

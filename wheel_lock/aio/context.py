@@ -15,6 +15,7 @@ from wheel_lock.aio.factory import TaskLocks
 from wheel_lock.aio.lock import Lock, task_callback
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.holder import Holder
 from wheel_lock.lock_types import EXCLUSIVE, FENCED
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost
@@ -90,6 +91,7 @@ class AsyncContext(TaskLocks, TaskContext):
         timeout: float = 30.0,
         *,
         all_or_nothing: bool = False,
+        blocking: bool = False,
         blocking_timeout: float | None = None,
         renew: bool = True,
         renew_every: float | None = None,
@@ -98,12 +100,12 @@ class AsyncContext(TaskLocks, TaskContext):
         on_lost: OnLost | None = None,
         thread_local: bool = False,
     ) -> dict[Name, Lock | None]:
-        """Try once to acquire each of ``names``; see :meth:`wheel_lock.LockContext.acquire_many`."""
+        """Acquire each of ``names``; see :meth:`wheel_lock.LockContext.acquire_many`."""
         terms = {"renew": renew, "renew_every": renew_every, "max_renewals": max_renewals, "max_hold": max_hold}
         options = lock_options(timeout, blocking=False, thread_local=thread_local, **terms)
         callback = task_callback(on_lost)
         return await run(
-            operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking_timeout)
+            operations.acquire_many(self, Lock, names, options, callback, all_or_nothing, blocking, blocking_timeout)
         )
 
     @uninterrupted_start
@@ -117,3 +119,28 @@ class AsyncContext(TaskLocks, TaskContext):
         """Take over an exported lock; see :meth:`wheel_lock.LockContext.adopt`."""
         callback = task_callback(on_lost)
         return await run(operations.adopt(self, Lock, text, callback, thread_local, cancel_on_lost=cancel_on_lost))
+
+    async def force_release(self, name: str | bytes, *, foreign: bool = False) -> tuple[Holder, ...]:
+        """Release a lock of any kind for its holders; see :meth:`wheel_lock.LockContext.force_release`."""
+        return await run(operations.force_release(self, name, bool(foreign)))
+
+    async def export_many(self, locks: Iterable[Lock | None]) -> dict[str | bytes, str | None]:
+        """Give up many locks so that they can be adopted; see :meth:`wheel_lock.LockContext.export_many`.
+
+        Cancellation releases them.
+        """
+        return await run(operations.export_many(self, locks))
+
+    async def adopt_many(
+        self,
+        texts: Iterable[str | None],
+        *,
+        on_lost: OnLost | None = None,
+        cancel_on_lost: bool = False,
+        thread_local: bool = False,
+    ) -> dict[str | bytes, Lock | None]:
+        """Take over many exported locks; see :meth:`wheel_lock.LockContext.adopt_many`."""
+        callback = task_callback(on_lost)
+        return await run(
+            operations.adopt_many(self, Lock, texts, callback, thread_local, cancel_on_lost=cancel_on_lost)
+        )

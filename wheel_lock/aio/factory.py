@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Unpack
 
+from wheel_lock.aio.leader import Leader, Leadership
 from wheel_lock.aio.lock import Lock, task_callback
 from wheel_lock.aio.primitives import MultiLock, ReadWriteLock, ReentrantLock, Semaphore
 from wheel_lock.engine.engine import Engine
 from wheel_lock.locks.base import OnLost
 from wheel_lock.locks.factory import allowed_options, named_options, semaphore_of, type_and_options
+from wheel_lock.locks.leader import LeaderTerms, checked_plain
 from wheel_lock.options import LockTerms, OwnedTerms, SharedTerms
 
 
@@ -82,3 +84,21 @@ class TaskLocks:
         """Return several exclusive locks as one; see :meth:`LockContext.multi_lock`."""
         options = allowed_options("multi_lock", timeout, terms)
         return MultiLock(self._engine, names, options, task_callback(on_lost))
+
+    def leader(
+        self,
+        name: str | bytes,
+        timeout: float = 30.0,
+        *,
+        on_elected: Callable[[Leadership], object] | None = None,
+        on_demoted: Callable[[Leadership], object] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
+        renew_every: float | None = None,
+    ) -> Leader:
+        """Return a candidate for the leadership of ``name``, not yet started; see :meth:`wheel_lock.LockContext.leader`.
+
+        ``on_elected`` and ``on_demoted`` may be coroutine functions. ``on_elected`` is cancelled when the term ends.
+        """
+        checked_plain("on_error", on_error)
+        terms = LeaderTerms.checked(name, timeout, renew_every=renew_every)
+        return Leader(self._engine, self, terms, on_elected, on_demoted, on_error)

@@ -13,7 +13,8 @@ from typing import Any, Self
 from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, run
 from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
 from wheel_lock.engine.loss_events import LoopCallback
-from wheel_lock.errors import LockNotAcquired, WheelLockError, quoted
+from wheel_lock.errors import WheelLockError, quoted
+from wheel_lock.holder import Holder
 from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost, checked_callback
@@ -83,9 +84,17 @@ class Lock(TaskSide, BaseLock):
         """Query the server; return True if this lock's own token is stored there."""
         return await run(operations.owned(self))
 
+    async def holder(self) -> Holder | None:
+        """Query the server; return the holder of this lock's name, or None; see :meth:`wheel_lock.Lock.holder`."""
+        return await run(operations.holder(self))
+
+    async def holders(self) -> tuple[Holder, ...]:
+        """Query the server; return all holders; see :meth:`wheel_lock.Lock.holders`."""
+        return await run(operations.holders(self))
+
     async def __aenter__(self) -> Self:
         if not (self._enters_adopted() or await self.acquire()):
-            raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
+            raise await run(operations.not_acquired(self))
         try:
             self._enter()
             return self

@@ -7,7 +7,7 @@ from typing import Self
 
 from wheel_lock.aio.call import TaskSide, current_task, current_task_itself, run
 from wheel_lock.aio.lock import Lock
-from wheel_lock.errors import LockNotAcquired, WheelLockError
+from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Lease, Owner
 from wheel_lock.locks import operations
 from wheel_lock.locks.multi import BaseMultiLock
@@ -125,7 +125,7 @@ class MultiLock(TaskSide, BaseMultiLock[Lock]):
 
     async def __aenter__(self) -> Self:
         if not await self.acquire():
-            raise LockNotAcquired(f"{self!r} could not be acquired in time")
+            raise await run(operations.not_acquired(self))
         return self
 
     @uninterrupted_start

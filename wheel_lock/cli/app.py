@@ -12,15 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from wheel_lock import __version__
-from wheel_lock.cli.arguments import INTERRUPTED, USAGE, Refusal
+from wheel_lock.cli.arguments import INTERRUPTED, PIPE_BROKEN, USAGE, Refusal
 from wheel_lock.cli.benchmark.command import bench
 from wheel_lock.cli.demo.command import demo, hold
 from wheel_lock.cli.doctor.command import doctor
 from wheel_lock.cli.locks.inspect import inspect
 from wheel_lock.cli.locks.ls import ls
 from wheel_lock.cli.locks.watch import watch
+from wheel_lock.cli.output import complain, discard_stdout
+from wheel_lock.cli.run.command import run
 
-COMMANDS: tuple[Callable[..., None], ...] = (demo, hold, bench, doctor, ls, inspect, watch)
+COMMANDS: tuple[Callable[..., None], ...] = (run, ls, inspect, watch, doctor, demo, hold, bench)
 
 # typer does not export the base class of its usage errors, and its module depends on the version.
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]
@@ -40,6 +42,8 @@ def run_command(argv: Sequence[str] | None) -> int:
     """Run one command line and return its exit status."""
     try:
         status = app(args=None if argv is None else list(argv), prog_name="wheel-lock", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return int(status or 0)
     except Refusal as refusal:
         return _refuse(refusal.sentence, refusal.status)
@@ -47,10 +51,15 @@ def run_command(argv: Sequence[str] | None) -> int:
         return _refuse(error.format_message(), USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return _refuse("interrupted", INTERRUPTED)
+    except (BrokenPipeError, SystemExit) as error:  # typer replaces some of the former by the latter
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        discard_stdout()  # its reader has had enough, as in `wheel-lock ls | head`
+        return PIPE_BROKEN
 
 
 def _refuse(sentence: str, status: int) -> int:
-    print(f"wheel-lock: {' '.join(sentence.split())}", file=sys.stderr)
+    complain(sentence)
     return status
 
 

@@ -11,6 +11,7 @@ status constant
 2      ``USAGE``              The command line is wrong, or a package is missing: one sentence on stderr.
 3      ``NO``                 The answer of a command that is a question, where it documents one.
 130    ``INTERRUPTED``        Ctrl-C.
+141    ``PIPE_BROKEN``        The reader of stdout has ended.
 143    ``TERMINATED``         SIGTERM.
 ====== ====================== ========================================================================================
 """
@@ -26,6 +27,7 @@ SERVER_TROUBLE = 1
 USAGE = 2
 NO = 3
 INTERRUPTED = 130
+PIPE_BROKEN = 141
 TERMINATED = 143
 
 REDIS_VARIABLE = "WHEEL_LOCK_REDIS"
@@ -73,17 +75,19 @@ def seconds_option(meaning: str, *names: str) -> Any:
     return typer.Option(*names, parser=any_number, metavar="SECONDS", help=meaning)
 
 
-RedisUrl = Annotated[
-    str,
-    typer.Option(
-        "--redis",
-        envvar=REDIS_VARIABLE,
-        metavar="URL",
-        help="The server: redis://[user:password@]host:6379/0, rediss://, unix:///path, "
-        "redis+sentinel://host:26379,host/MASTER/0 or redis+cluster://host:7000,host.",
-    ),
-]
+_REDIS: Any = typer.Option(
+    "--redis",
+    envvar=REDIS_VARIABLE,
+    metavar="URL",
+    help="The server: redis://[user:password@]host:6379/0, rediss://, unix:///path, "
+    "redis+sentinel://host:26379,host/MASTER/0 or redis+cluster://host:7000,host.",
+)
+
+RedisUrl = Annotated[str, _REDIS]
 """``--redis URL``, required unless WHEEL_LOCK_REDIS is set."""
+
+OptionalRedisUrl = Annotated[str | None, _REDIS]
+"""The same for commands with another way to name a server."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 """``--json``."""

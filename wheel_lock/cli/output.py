@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -105,6 +106,22 @@ def present(
     )
 
 
+def complain(sentence: str) -> None:
+    """Write one line to stderr. A stderr that is closed, or that is a pipe without a reader, is no failure of a command."""
+    if sys.stderr is not None:
+        try:
+            print(f"wheel-lock: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            sys.stderr = None  # or the interpreter fails to flush it at its end: status 120
+
+
+def discard_stdout() -> None:
+    """Drop what is still to be written to stdout, or the interpreter would fail to flush it at its end: status 120."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
+
+
 class StatusLine:
     """A line on a terminal that ``say`` replaces; omitted elsewhere."""
 
@@ -127,11 +144,11 @@ class Messages:
     def log(self, line: str) -> None:
         self._seen += 1
         if self._seen <= _MESSAGES:
-            print(f"wheel-lock: {line}", file=sys.stderr)
+            complain(line)
 
     def done(self) -> None:
         if self._seen > _MESSAGES:
-            print(f"wheel-lock: and {self._seen - _MESSAGES:,} more messages", file=sys.stderr)
+            complain(f"and {self._seen - _MESSAGES:,} more messages")
 
 
 class Lines(Messages):

@@ -13,6 +13,8 @@ from wheel_lock.engine.renewal.batch import RenewalGroup
 from wheel_lock.engine.requests.base import Query
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.engine.requests.extend import Extend
+from wheel_lock.engine.requests.force_release import ForceRelease
+from wheel_lock.engine.requests.look import Look, look_at
 from wheel_lock.engine.requests.release import release
 from wheel_lock.engine.shutdown import Shutdown
 from wheel_lock.engine.state import EngineState, Launch
@@ -21,9 +23,10 @@ from wheel_lock.engine.topology.single import SingleRouter
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
 from wheel_lock.engine.waiting.waiter import Waiter
-from wheel_lock.errors import LossReason, WheelLockError
+from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import Contention, LockType
+from wheel_lock.lock_types.holders import LockState
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -101,15 +104,40 @@ class Engine(EngineState):
 
     def export(self, lease: Lease, future: Future[None]) -> None:
         """Stop renewing a held lease without releasing it: its adopter renews it from now on."""
-        error = self.leases.check_owned(lease)
-        if error is None and lease.state is EXTENDING:
-            error = WheelLockError("The lock is being extended, and cannot be exported meanwhile", lease.name)
-        error = error or self.leases.begin_release(lease, Event.EXPORT)
+        error = self._export_error(lease) or self.leases.begin_release(lease, Event.EXPORT)
         if error is None:
             self._shutdown.on_lease_ended()
             future.set_result(None)
         else:
             future.set_exception(error)
+
+    def _export_error(self, lease: Lease) -> WheelLockError | None:
+        error = self.leases.check_owned(lease)
+        if error is None and lease.state is EXTENDING:
+            error = WheelLockError("The lock is being extended, and cannot be exported meanwhile", lease.name)
+        return error
+
+    def export_many(self, leases: Sequence[Lease], future: Future[set[Lease]]) -> None:
+        """Stop renewing all of ``leases`` without releasing them; the result of ``future`` is those that were lost before.
+
+        If one of them cannot be exported for another reason, none is, and that is the exception of ``future``.
+        """
+        errors = {lease: error for lease in leases if (error := self._export_error(lease)) is not None}
+        for error in errors.values():
+            if not isinstance(error, LockLost):
+                future.set_exception(error)
+                return
+        lost = {lease for lease in leases if lease in errors or self.leases.begin_release(lease, Event.EXPORT)}
+        self._shutdown.on_lease_ended()
+        future.set_result(lost)
+
+    def undo_export_many(self, leases: Sequence[Lease], future: Future[set[Lease]]) -> None:
+        """Release what an interrupted export of many has exported; see :meth:`undo_export`."""
+        if future.done and future.error is None:
+            lost = future.result()
+            self.leases.clean_up(
+                [lease for lease in leases if lease not in lost and lease.state is State.EXPORTED],
+            )
 
     def undo_export(self, lease: Lease, future: Future[None]) -> None:
         """Release a lease whose export, with ``future``, was interrupted before its text could reach an adopter."""
@@ -136,6 +164,20 @@ class Engine(EngineState):
     def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Send ``call``; the result of ``future`` is ``read(reply)``."""
         Query(self.leases, name, call, read, future).start()
+
+    def look(self, name: str | bytes, future: Future[LockState]) -> None:
+        """Query the state of the lock of a name, of whatever kind it is."""
+        Look(self.leases, name, future).start()
+
+    def look_at(self, names: Sequence[str | bytes], limit_s: float, future: Future[list[LockState]]) -> None:
+        """Query the states of several locks at once, within ``limit_s`` seconds; those without an answer are left out."""
+        look_at(self.leases, names, limit_s, future)
+
+    def force_release(
+        self, name: str | bytes, seen: LockState, own: Sequence[Lease], future: Future[int | None]
+    ) -> None:
+        """Release a lock for the holders that were seen; see :class:`ForceRelease`."""
+        ForceRelease(self.leases, name, seen, own, future).start()
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
@@ -167,6 +209,7 @@ class Engine(EngineState):
 
     def after_fork_in_child(self) -> None:
         self.deaths += 1
+        self.name_tokens()
         self.leases.forget()
         for renewer in self.router.shards:
             renewer.start_empty()

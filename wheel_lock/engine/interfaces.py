@@ -186,6 +186,7 @@ class LockEngine(Protocol):
     exiting: bool
     interrupted: bool
     stable: bool
+    token_head: bytes
 
     @property
     def held(self) -> Collection[Lease]: ...

@@ -13,6 +13,7 @@ from wheel_lock.lease import EXTENDING, Lease, State, held_lock
 from wheel_lock.observe.events import HeldLock
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.owners import owner_head
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
 
@@ -95,6 +96,7 @@ class EngineState:
         exiting: True if the interpreter is about to end.
         interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
         leases: The held leases. Set once, by the engine.
+        token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.
     """
 
     leases: HeldLeases
@@ -109,9 +111,18 @@ class EngineState:
         self.deaths = 0
         self.exiting = False
         self.interrupted: bool = False
+        self.name_tokens()
+
+    def name_tokens(self) -> None:
+        """Set the head of new tokens. Called again in a forked child, whose default owner is another one."""
+        options = self.options
+        self.token_head: bytes = owner_head(options.current_owner) if options.readable_owner else b""
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a context, and what it has made, cannot be pickled: each process makes its own")
+        raise TypeError(
+            "a context, and what it has made, cannot be pickled: each process makes its own; a held lock is handed over "
+            "with export() and adopt()"
+        )
 
     def crashed(self, error: Exception) -> None:
         """End everything: after a failure in a call of this engine's, any lease or request may be inconsistent."""

@@ -15,7 +15,7 @@ from wheel_lock.protocol import keys
 from wheel_lock.protocol.resp import Reply, int_arg
 from wheel_lock.protocol.scripts import Command, Script
 from wheel_lock.protocol.server_errors import ServerError
-from wheel_lock.runtime.tokens import new_token
+from wheel_lock.runtime.tokens import new_token, with_new_secret
 
 FENCE_TTL_MS = 24 * 3600 * 1000  # so that the companion keys of names that are no longer used do not stay for ever
 
@@ -54,16 +54,20 @@ class LockType(Protocol):
     renew: Script
     change_ttl: Script
 
-    def token(self) -> bytes:
-        """Return a new token, for the first try of an acquire."""
-        return new_token()
+    def token(self, head: bytes = b"") -> bytes:
+        """Return a new token, for the first try of an acquire.
+
+        Args:
+            head: What names the context's owner in its tokens, see protocol/owners.py; empty if nothing does.
+        """
+        return head + new_token()
 
     def next_token(self, first: bytes) -> bytes:
         """Return the token of another try of the acquire whose first token is ``first``.
 
-        If waiters are registered both begin with the waiter's name.
+        Only its secret is new: if waiters are registered both begin with the waiter's name.
         """
-        return self.token()
+        return with_new_secret(first)
 
     def wake_channel(self, key: bytes) -> bytes:
         """Return the channel on which waiters for this type of lock are woken."""

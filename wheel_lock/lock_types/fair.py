@@ -1,8 +1,8 @@
 """The fair lock: first come, first served, across processes. An exclusive lock with a queue beside it.
 
 The queue is a sorted set of waiters by ticket; another sorted set has the expiry of each waiter, which every try prolongs.
-Expired waiters are skipped. A waiter's name is the first half of its tokens; the second half is new for each try. A release
-publishes the name of the first waiter, so only that one is woken.
+Expired waiters are skipped. A waiter's name is what its tokens begin with; their last 22 characters are new for each try. A
+release publishes the name of the first waiter, so only that one is woken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, queue_keys, wake_channel
 from wheel_lock.protocol.resp import bulk_string, int_arg
 from wheel_lock.protocol.scripts import Command
-from wheel_lock.runtime.tokens import TOKEN_CHARACTERS, new_token
+from wheel_lock.runtime.tokens import new_token
 
 
 class Fair(Exclusive):
@@ -35,11 +35,8 @@ class Fair(Exclusive):
         release_quietly = LockType.release_quietly
         parse_release = LockType.parse_release
 
-    def token(self) -> bytes:
-        return new_token() + new_token()  # the waiter's name, and a secret
-
-    def next_token(self, first: bytes) -> bytes:
-        return first[:TOKEN_CHARACTERS] + new_token()
+    def token(self, head: bytes = b"") -> bytes:
+        return head + new_token() + new_token()  # the waiter's name, and a secret
 
     def wake_channel(self, key: bytes) -> bytes:
         return wake_channel(key, b"fair:")

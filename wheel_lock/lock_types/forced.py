@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from wheel_lock.lock_types.exclusive import EXCLUSIVE
 from wheel_lock.lock_types.fair import FAIR
+from wheel_lock.lock_types.holders import is_fair_token
 from wheel_lock.lock_types.read_write import READ
 from wheel_lock.lock_types.reentrant import REENTRANT
 from wheel_lock.lock_types.semaphore import semaphore
@@ -35,7 +36,8 @@ def force_release_arguments(key: bytes, key_type: str, holders: Sequence[bytes])
         raise ValueError("a lock without holders cannot be released")
     keys = [key]
     if key_type == "string":
-        keys += queue_keys(key)
+        if is_fair_token(holders[0]):  # else a right to the queue's keys is not needed
+            keys += queue_keys(key)
         channels = (EXCLUSIVE.wake_channel(key), FAIR.wake_channel(key))
     elif key_type == "hash":
         channels = (REENTRANT.wake_channel(key), b"")

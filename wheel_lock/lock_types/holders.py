@@ -79,6 +79,11 @@ class LockState:
         return self.kind not in ("free", "foreign", "unreadable") and bool(self.holders or self.left_out)
 
 
+def is_fair_token(value: bytes) -> bool:
+    """Return whether a value has the form of a fair lock's token."""
+    return _FAIR_TOKEN.fullmatch(value) is not None
+
+
 def look_arguments(key: bytes, *, companions: bool = True, most: int = MAX_HOLDERS) -> tuple[list[bytes], list[bytes]]:
     """Return the keys and the other arguments of a call of LOOK.
 
@@ -151,7 +156,7 @@ def _kind(key_type: bytes, values: Sequence[bytes], total: int, mode: Reply, *, 
     if key_type == b"none":
         return "free"
     if key_type == b"string" and values and _TOKEN.fullmatch(values[0]):
-        return "fair" if _FAIR_TOKEN.fullmatch(values[0]) else "exclusive"
+        return "fair" if is_fair_token(values[0]) else "exclusive"
     if key_type == b"hash":
         if mode in (b"read", b"write") and all(map(_REDISSON_FIELD.fullmatch, values)):
             return "redisson read-write"

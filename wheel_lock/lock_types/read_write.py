@@ -14,7 +14,7 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, wake_channel
 from wheel_lock.protocol.resp import Reply, bulk_string, int_arg
 from wheel_lock.protocol.scripts import Command
-from wheel_lock.runtime.tokens import TOKEN_CHARACTERS, new_token
+from wheel_lock.runtime.tokens import new_token
 
 
 class _ReadWrite(SharedSet):
@@ -22,11 +22,8 @@ class _ReadWrite(SharedSet):
 
     registers_waiters = True
 
-    def token(self) -> bytes:
-        return super().token() + new_token()  # the waiter's name, and a secret
-
-    def next_token(self, first: bytes) -> bytes:
-        return first[: len(self.prefix) + TOKEN_CHARACTERS] + new_token()
+    def token(self, head: bytes = b"") -> bytes:
+        return super().token(head) + new_token()  # the waiter's name, and a secret
 
     def channels(self, key: bytes) -> tuple[bytes, bytes]:
         return wake_channel(key, b"read:"), wake_channel(key, b"write:")

@@ -19,7 +19,6 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.keys import fence_key, redisson_channel
 from wheel_lock.protocol.resp import Reply, bulk_string, command, int_arg
 from wheel_lock.protocol.scripts import Command, Script
-from wheel_lock.runtime.tokens import TOKEN_CHARACTERS
 
 
 class Reentrant(Exclusive):
@@ -34,9 +33,6 @@ class Reentrant(Exclusive):
     if not TYPE_CHECKING:  # the types are those of the base class
         plain_try = LockType.plain_try
         parse_acquire = LockType.parse_acquire
-
-    def next_token(self, first: bytes) -> bytes:
-        return self.token() + first[TOKEN_CHARACTERS:]  # the number of the thread or task does not change
 
     def wake_channel(self, key: bytes) -> bytes:
         return redisson_channel(key)

@@ -29,9 +29,9 @@ class SharedSet(LockType):
     change_ttl: Script = scripts.EXTEND_HOLDER
     prefix: ClassVar[bytes]  # of its members
 
-    def token(self) -> bytes:
+    def token(self, head: bytes = b"") -> bytes:
         """Return a new member."""
-        return self.prefix + new_token()
+        return self.prefix + head + new_token()
 
     def channels(self, key: bytes) -> tuple[bytes, bytes]:
         """Return the channels on which a release publishes: that of shared waiters, and that of exclusive ones."""

@@ -19,6 +19,7 @@ from wheel_lock.lease import EXTENDING, NOBODY, Group, Lease, Owner, State
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
+from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.callers import Side
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
@@ -143,7 +144,7 @@ class BaseLock(Side):
         return Lease(self.name, wire, group, self._new_owner(), on_lost, place)
 
     def _new_token(self) -> bytes:
-        return self._lock_type.token()
+        return self._lock_type.token(self._engine.token_head)
 
     def _type_with_caller_token(self) -> LockType:
         lock_type = WITH_CALLER_TOKEN.get(self._lock_type) if self._lock_type.unique_tokens else self._lock_type
@@ -157,6 +158,10 @@ class BaseLock(Side):
         """Return the query for the stored token of ``lease``, to be run on the timer's thread."""
         parse = partial(self._lock_type.parse_owned, lease=lease)
         return partial(self._engine.query, self.name, self._lock_type.owned(lease), parse)
+
+    def _look(self) -> Callable[[Future[LockState]], object]:
+        """Return the query for what the server has under the lock's name, to be run on the timer's thread."""
+        return partial(self._server.look, self.name)
 
     def _handoff(self, lease: Lease) -> Handoff:
         """Return the data from which ``lease`` can be adopted. Raises WheelLockError if its type has no hand-over."""
@@ -376,10 +381,7 @@ class BaseLock(Side):
 
     def __reduce__(self) -> NoReturn:
         # Not even a shallow copy: two objects would have one lease, and the first to be collected would abandon it.
-        raise TypeError(
-            f"{self!r} cannot be copied or pickled: make another lock of that name, in another process with a context of "
-            "its own, or hand this one over with export() and adopt()"
-        )
+        refuse_copy(self)
 
     def __del__(self) -> None:
         # A lock that is collected while held can no longer be released by its owner. May run anywhere: takes no lock.
@@ -387,6 +389,14 @@ class BaseLock(Side):
         for lease in leases:
             if lease is not None and lease.state <= EXTENDING and lease.group.alive and not sys.is_finalizing():
                 self._engine.post_if_open(partial(self._engine.abandon, lease))
+
+
+def refuse_copy(lock: object) -> NoReturn:
+    """Raise TypeError, because a lock object belongs to one process, and its lease to one object."""
+    raise TypeError(
+        f"{lock!r} cannot be copied or pickled: make another lock of that name, in another process with a context of "
+        "its own, or hand this one over with export() and adopt()"
+    )
 
 
 def checked_callback(on_lost: OnLost | None) -> OnLost | None:

@@ -11,6 +11,7 @@ from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, end_quietly
 from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.requests.bulk_operations import AcquireMany
+from wheel_lock.engine.waiting.many import AcquireEach, AcquireTogether
 from wheel_lock.errors import LockLost, LocksLost, LossReason
 from wheel_lock.lease import NOBODY, Extras, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
@@ -37,9 +38,10 @@ class BulkAcquire(Generic[Name, AnyLock]):
         all_or_nothing: True if none is acquired unless all are.
         future: Completed when the requests of all names are.
         limit: Time limit of the whole call in seconds; None for none.
+        blocking: True to wait for locks that other owners hold.
 
     Raises:
-        ValueError: A name or the limit is invalid.
+        ValueError: A name or the limit is invalid, or two names of a call that waits are of the same lock.
         TypeError: ``names`` is a str or bytes.
     """
 
@@ -52,6 +54,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         all_or_nothing: bool,
         future: Future[None],
         limit: float | None,
+        blocking: bool = False,
     ) -> None:
         if isinstance(names, (str, bytes)):  # whose items would be names of one letter each
             raise TypeError(f"names must be several names, not one {type(names).__name__}")
@@ -63,14 +66,26 @@ class BulkAcquire(Generic[Name, AnyLock]):
         self._call_site = call_site() if engine.options.track_acquisitions else None
         self._distinct: Mapping[Name, bytes] = {name: lock_name(name) for name in names}
         self._locks: dict[Name, AnyLock] = {}
-        self._bulk = AcquireMany(engine.leases, options, future, all_or_nothing)
+        self._waits: AcquireEach | AcquireTogether | None = None
+        if blocking and self._limit_s != 0.0:
+            self._check_different()
+            waits = AcquireTogether if all_or_nothing else AcquireEach
+            self._waits = waits(engine.wait_queues, options, future)
+        self._bulk = self._waits or AcquireMany(engine.leases, options, future, all_or_nothing)
+
+    def _check_different(self) -> None:
+        """Raise ValueError for a name given as text and as bytes: the call would wait for its own lock."""
+        first: dict[bytes, Name] = {}
+        for name, key in self._distinct.items():
+            if first.setdefault(key, name) is not name:
+                raise ValueError(f"names must be of different locks: {first[key]!r:.80} and {name!r:.80} are one")
 
     def submit(self) -> Iterator[None]:
         """Make the locks and submit their leases part by part, so that the server works on one while the next is made."""
         engine, options = self._engine, self._options
         group = engine.group(b"", EXCLUSIVE, options)
         engine.submit(partial(self._bulk.begin, len(self._distinct), self._limit_s))
-        tokens, left = new_tokens(), iter(self._distinct.items())
+        tokens, left = new_tokens(engine.token_head), iter(self._distinct.items())
         owner, extras = None, None
         while part := list(itertools.islice(left, _PART)):
             leases: list[Lease] = []
@@ -95,8 +110,11 @@ class BulkAcquire(Generic[Name, AnyLock]):
     def outcome(self) -> dict[Name, AnyLock | None]:
         """Return the lock of each name, or None if that was not acquired."""
         outcome: dict[Name, AnyLock | None] = dict(self._locks)
+        later: Mapping[Lease, Lease] = self._waits.granted if self._waits is not None else {}
         for name, lock in self._locks.items():
             lease = lock._lease
+            if later and lease is not None:
+                lock._lease = lease = later.get(lease, lease)
             if lease is None or lease.state is State.REFUSED:
                 outcome[name] = None
         if self._all_or_nothing and None in outcome.values():

@@ -43,7 +43,7 @@ class BaseContext(Side):
         # Not even a shallow copy: the first of the two to be collected would close the connections of both.
         raise TypeError(
             f"a {type(self).__name__} cannot be copied or pickled: use the same one everywhere in a process, and make "
-            "another in each other process"
+            "another in each other process; a held lock is handed over with export() and adopt()"
         )
 
     def _closing_time_s(self, timeout: float | None) -> float | None:

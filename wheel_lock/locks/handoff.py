@@ -1,14 +1,28 @@
-"""The lock type and the options of a lease that is adopted."""
+"""Handing locks over, without the waiting: the lock type and the options of an adopted lease, and many at once."""
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Generic
 
-from wheel_lock.errors import InvalidHandoff, quoted
+from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.adopt import Adoption, AdoptMany
+from wheel_lock.errors import InvalidHandoff, LockLost, LocksNotAdopted, quoted
+from wheel_lock.lease import Lease
 from wheel_lock.lock_types import HANDED_OVER
 from wheel_lock.lock_types.base import LockType
-from wheel_lock.options import LockOptions
+from wheel_lock.locks.base import BaseLock
+from wheel_lock.locks.bulk import AnyLock
+from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.protocol.handoff import Handoff
+
+NewLock = Callable[[LockType, str | bytes, LockOptions], AnyLock]
+
+_PART = 500  # texts that are written, or read, before other tasks have their turn
 
 
 def adopted_type(handoff: Handoff) -> LockType:
@@ -32,3 +46,141 @@ def adopted_options(handoff: Handoff, thread_local: bool) -> LockOptions:
     if left_s <= 0:
         raise InvalidHandoff(f"The lock {quoted(handoff.name)} may not be held any longer", handoff.name)
     return handoff.options(max_hold=left_s, thread_local=thread_local)
+
+
+class BulkExport:
+    """An export of many locks, on the caller's side.
+
+    Args:
+        locks: The locks; None is skipped. All of them are checked before the first is exported.
+
+    Attributes:
+        leases: The leases to export.
+
+    Raises:
+        LockNotHeld, WrongThread: The caller cannot export one of them.
+        WheelLockError: One of them is of a kind that cannot be handed over, or has a token that the caller has chosen.
+        TypeError: One of them is not a lock.
+        ValueError: Two of them have one name.
+    """
+
+    def __init__(self, locks: Iterable[BaseLock | None]) -> None:
+        self._locks: dict[str | bytes, BaseLock] = {}
+        self._leases: dict[str | bytes, Lease] = {}
+        for lock in locks:
+            if lock is None:
+                continue
+            if not isinstance(lock, BaseLock):
+                raise TypeError(f"only locks can be exported, not {type(lock).__name__}")
+            if self._locks.setdefault(lock.name, lock) is not lock:
+                raise ValueError(f"two of the locks to export have the name {quoted(lock.name)}")
+        for name, lock in self._locks.items():
+            try:
+                self._leases[name] = lock._to_change("export")
+            except LockLost:
+                continue  # its text is None
+        self.leases: list[Lease] = list(self._leases.values())
+        self._texts: dict[str | bytes, str] = {}
+
+    def write(self) -> Iterator[None]:
+        """Write the texts part by part. They are of use to an adopter only when the locks are exported."""
+        for number, (name, lease) in enumerate(self._leases.items(), 1):
+            self._texts[name] = self._locks[name]._handoff(lease).to_text()
+            if number % _PART == 0:
+                yield
+
+    def outcome(self, lost: set[Lease]) -> dict[str | bytes, str | None]:
+        """Return the text of each name, or None for a lock that was lost before."""
+        gone = {name for name, lease in self._leases.items() if lease in lost} if lost else ()
+        return {name: None if name in gone else self._texts.get(name) for name in self._locks}
+
+
+class BulkAdoption(Generic[AnyLock]):
+    """An adoption of many locks, on the caller's side.
+
+    Args:
+        engine: The engine of the locks.
+        texts: The results of exports; None is skipped.
+        new_lock: Returns the lock object for a lock type, a name and options.
+        thread_local: As for locks.
+        future: Completed when each of them is adopted or has failed.
+
+    Raises:
+        TypeError: ``texts`` is a str or bytes.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        texts: Iterable[str | None],
+        new_lock: NewLock[AnyLock],
+        thread_local: bool,
+        future: Future[None],
+    ) -> None:
+        if isinstance(texts, (str, bytes)):
+            raise TypeError(f"texts must be several texts, not one {type(texts).__name__}")
+        self._engine = engine
+        self._texts = dict.fromkeys(text for text in texts if text is not None)
+        self._new_lock = new_lock
+        self._thread_local = thread_local
+        self._handoffs: dict[bytes, Handoff] = {}
+        self._locks: dict[str | bytes, tuple[AnyLock, Lease] | None] = {}
+        self._many = AdoptMany(engine.leases, future)
+
+    def submit(self) -> Iterator[None]:
+        """Read all texts, then make the locks and submit their adoptions, both part by part.
+
+        Raises:
+            InvalidHandoff: A text is malformed, or has been changed, or two are of one lock; nothing has been sent.
+        """
+        for number, text in enumerate(self._texts, 1):
+            handoff = Handoff.from_text(text)
+            adopted_type(handoff)
+            if self._handoffs.setdefault(lock_name(handoff.name), handoff) is not handoff:
+                raise InvalidHandoff(f"Two of the texts are of the lock {quoted(handoff.name)}", handoff.name)
+            if number % _PART == 0:
+                yield
+        left = iter(self._handoffs.items())
+        while part := list(itertools.islice(left, _PART)):
+            adoptions = [adoption for key, handoff in part if (adoption := self._adoption(key, handoff)) is not None]
+            self._engine.submit(partial(self._many.add, adoptions))
+            yield
+        self._engine.submit(self._many.seal)
+
+    def _adoption(self, key: bytes, handoff: Handoff) -> Adoption | None:
+        """Make the lock, and return what is to be adopted; None if its ``max_hold`` is over."""
+        self._locks[handoff.name] = None
+        try:
+            options = adopted_options(handoff, self._thread_local)
+        except InvalidHandoff:
+            return None
+        lock = self._new_lock(adopted_type(handoff), handoff.name, options)
+        lease = lock._new_lease(key)
+        self._locks[handoff.name] = lock, lease
+        return lease, options, handoff
+
+    def give_up(self) -> None:
+        """Undo all of it, for a caller that waits no more. From any thread."""
+        self._engine.post_if_open(self._many.give_up)
+
+    def outcome(self) -> dict[str | bytes, AnyLock | None]:
+        """Return the lock of each name, or None if it is gone.
+
+        Raises:
+            LocksNotAdopted: Some could not be adopted for another reason; it has the result.
+        """
+        outcome: dict[str | bytes, AnyLock | None] = dict.fromkeys(self._locks)
+        errors: dict[str | bytes, Exception] = {}
+        for name, made in self._locks.items():
+            if made is None:
+                continue
+            lock, lease = made
+            error = self._many.errors.get(lease)
+            if error is None:
+                lock._take_adopted(lease)
+                outcome[name] = lock
+            elif not isinstance(error, LockLost):
+                errors[name] = error
+        if errors:
+            raise LocksNotAdopted(errors, outcome)
+        return outcome

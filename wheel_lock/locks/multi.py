@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
@@ -13,7 +13,7 @@ from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockLost, LockNotHeld, LossReason, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
-from wheel_lock.locks.base import BaseLock, OnLost, time_limit
+from wheel_lock.locks.base import BaseLock, OnLost, refuse_copy, time_limit
 from wheel_lock.locks.callers import Side
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
@@ -46,6 +46,9 @@ class BaseMultiLock(Side, Generic[L]):
         self.locks: Mapping[str | bytes, L] = {
             name: self._lock_class(engine, EXCLUSIVE, name, options, on_lost) for name in ordered
         }
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self)
 
     @property
     def names(self) -> tuple[str | bytes, ...]:

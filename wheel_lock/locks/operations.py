@@ -13,25 +13,43 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future
-from wheel_lock.engine.requests.adopt import Adopt
-from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, LossReason, WheelLockError, quoted
+from wheel_lock.engine.requests.adopt import Adopt, adopted_too_late
+from wheel_lock.engine.requests.base import refused_by_server
+from wheel_lock.errors import (
+    HolderChanged,
+    LockAlreadyHeld,
+    LockNotAcquired,
+    LocksNotAdopted,
+    LossReason,
+    WheelLockError,
+    quoted,
+)
+from wheel_lock.holder import Holder
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.lock_types.base import LockType
+from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.base import BaseLock, OnLost
 from wheel_lock.locks.bulk import AnyLock, BulkAcquire, Name, leases_to_release, let_go_of, raise_if_any, read_all
 from wheel_lock.locks.callers import CallerFuture, Side
-from wheel_lock.locks.handoff import adopted_options, adopted_type
+from wheel_lock.locks.handoff import BulkAdoption, BulkExport, adopted_options, adopted_type
 from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseWriteLock
 from wheel_lock.options import LockOptions, extension_ms, lock_name
 from wheel_lock.protocol.handoff import Handoff
+from wheel_lock.protocol.resp import lease_args
+from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 T = TypeVar("T")
 Reader = TypeVar("Reader", bound=BaseReadLock)
 
 Steps = Generator[Any, None, T]
+
+_LOOK_S = 0.25  # the longest time by which a refusal comes later because of its look at the holder
+_MOST_LOOKS = 64  # names of a multi-lock that are looked at
 
 
 def ask(side: Side, work: Callable[[Future[T]], object]) -> Steps[T]:
@@ -188,11 +206,58 @@ def adopt(
         engine.submit(request.begin)
         yield from adopted.wait()
         if not adopted.result():
-            raise LockNotAcquired(f"The lock {quoted(lock.name)} was adopted too late", lock.name)
+            raise adopted_too_late(lock.name)
         lock._take_adopted(request.lease)
         return lock
     except BaseException:
         engine.post_if_open(request.give_up)
+        raise
+
+
+def export_many(side: Side, locks: Iterable[BaseLock | None]) -> Steps[dict[str | bytes, str | None]]:
+    """Export ``locks``; return the text of each name, or None for a lock that was lost before."""
+    engine, bulk = side._server, BulkExport(locks)
+    exported: CallerFuture[set[Lease]] = side._new_future()
+    undo = partial(engine.undo_export_many, bulk.leases, exported)
+    exported.if_undeliverable(undo)
+    try:
+        for _ in bulk.write():
+            yield from exported.pause()
+        engine.submit(partial(engine.export_many, bulk.leases, exported))
+        yield from exported.wait()
+        return bulk.outcome(exported.result())
+    except BaseException:
+        engine.post_if_open(undo)  # the texts reach no caller
+        raise
+
+
+def adopt_many(
+    side: Side,
+    lock_class: Callable[..., AnyLock],
+    texts: Iterable[str | None],
+    on_lost: OnLost | None,
+    thread_local: bool,
+    **more: Any,
+) -> Steps[dict[str | bytes, AnyLock | None]]:
+    """Adopt exported leases; return the lock object of each name, or None. ``more`` are further arguments of its class."""
+    engine = side._server
+    adopted: CallerFuture[None] = side._new_future()
+
+    def new_lock(lock_type: LockType, name: str | bytes, options: LockOptions) -> AnyLock:
+        return lock_class(engine, lock_type, name, options, on_lost, **more)
+
+    many = BulkAdoption(engine, texts, new_lock, thread_local, adopted)
+    adopted.if_undeliverable(many.give_up)
+    try:
+        for _ in many.submit():
+            yield from adopted.pause()
+        yield from adopted.wait()
+        adopted.result()
+        return many.outcome()
+    except LocksNotAdopted:
+        raise  # it has the locks that were adopted
+    except BaseException:
+        many.give_up()
         raise
 
 
@@ -210,6 +275,63 @@ def owned(lock: BaseLock) -> Steps[bool]:
     return bool((yield from ask(lock, lock._owned_query(lease))))
 
 
+def holders(lock: BaseLock) -> Steps[tuple[Holder, ...]]:
+    """Query the server; return the holders of the lock's name, of whatever kind of lock they are."""
+    state: LockState = yield from ask(lock, lock._look())
+    _check_readable(state, lock.name)
+    return state.holders
+
+
+def holder(lock: BaseLock) -> Steps[Holder | None]:
+    """Query the server; return the first holder, or None."""
+    found = yield from holders(lock)
+    return found[0] if found else None
+
+
+def not_acquired(lock: BaseLock | BaseMultiLock[Any]) -> Steps[LockNotAcquired]:
+    """Return the error for a ``with`` statement whose lock was refused, with the holder if a short look finds it."""
+    several = isinstance(lock, BaseMultiLock)
+    names = lock.names[:_MOST_LOOKS] if isinstance(lock, BaseMultiLock) else (lock.name,)
+    states: list[LockState] = []
+    if isinstance(lock._engine, Engine):
+        try:
+            states = yield from ask(lock, partial(lock._engine.look_at, names, _LOOK_S))
+        except WheelLockError:
+            pass  # the refusal is what the caller has to know
+    found = next((state.holders[0] for state in states if state.holders), None)
+    what = repr(lock) if isinstance(lock, BaseMultiLock) else f"The lock {quoted(lock.name)}"
+    held = "" if found is None else f": {'one of them is ' if several else ''}held by {found}"
+    return LockNotAcquired(f"{what} could not be acquired in time{held}", None if several else names[0], holder=found)
+
+
+def force_release(side: Side, name: str | bytes, foreign: bool) -> Steps[tuple[Holder, ...]]:
+    """Release a lock for its holders, of whatever process; return them."""
+    engine, key = side._server, lock_name(name)
+    seen: LockState = yield from ask(side, partial(engine.look, name))
+    _check_readable(seen, name)
+    if not seen.holders and seen.kind != "foreign":
+        return ()
+    if seen.kind == "foreign" and not (foreign and seen.values):
+        raise WheelLockError(
+            f"The key {quoted(name)} is a {seen.key_type} that has not the form of a lock, so it was not released", name
+        )
+    if seen.kind == "redisson read-write" or seen.left_out:
+        why = f"has more than {len(seen.holders)} holders" if seen.left_out else "is a read-write lock of Redisson"
+        raise WheelLockError(f"The lock {quoted(name)} {why}, and cannot be released by force", name)
+    wires = {lease_args(key, value) for value in seen.values}
+    own = [lease for lease in engine.leases.held.copy() if lease.lease_args in wires]
+    removed = yield from ask(side, partial(engine.force_release, name, seen, own))
+    if removed is None:
+        raise HolderChanged(f"The lock {quoted(name)} has got another holder meanwhile, and was not released", name)
+    return seen.holders if removed else ()
+
+
+def _check_readable(state: LockState, name: str | bytes) -> None:
+    """Raise LockServerError if the server did not let the user read the key."""
+    if state.kind == "unreadable":
+        raise refused_by_server(ServerError(state.problem or "NOPERM the type of the key cannot be read"), name)
+
+
 def acquire_many(
     side: Side,
     lock_class: Callable[..., AnyLock],
@@ -217,16 +339,17 @@ def acquire_many(
     options: LockOptions,
     on_lost: OnLost | None,
     all_or_nothing: bool,
+    blocking: bool,
     limit: float | None,
 ) -> Steps[dict[Name, AnyLock | None]]:
-    """Try once to acquire each of ``names``; return the lock of each, or None."""
+    """Acquire each of ``names``, or all or none; return the lock of each, or None. See :class:`BulkAcquire`."""
     engine = side._server
     acquired: CallerFuture[None] = side._new_future()
 
     def new_lock(name: Name) -> AnyLock:
         return lock_class(engine, EXCLUSIVE, name, options, on_lost)
 
-    many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit)
+    many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit, blocking)
     acquired.if_undeliverable(many.give_up)
     try:
         for _ in many.submit():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.engine.future import Future, noop
@@ -10,7 +10,7 @@ from wheel_lock.engine.requests.swap import Swap
 from wheel_lock.errors import ContextClosed, LockAlreadyHeld, WheelLockError, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.lock_types import FENCED_WRITE, READ, WRITE
-from wheel_lock.locks.base import BaseLock, OnLost
+from wheel_lock.locks.base import BaseLock, OnLost, refuse_copy
 from wheel_lock.locks.reentrancy import EXCLUSIVE, SHARED, BaseReentrantLock, HoldCount
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.protocol.resp import lease_args
@@ -29,7 +29,7 @@ class BaseReadLock(BaseReentrantLock):
     _half = SHARED
 
     def _new_token(self) -> bytes:
-        return self._lock_type.token()  # a member of a sorted set, whose form the scripts know
+        return self._lock_type.token(self._engine.token_head)  # a member of a sorted set, whose form the scripts know
 
 
 class BaseWriteLock(BaseReentrantLock):
@@ -42,7 +42,7 @@ class BaseWriteLock(BaseReentrantLock):
     _half = EXCLUSIVE
 
     def _new_token(self) -> bytes:
-        return self._lock_type.token()
+        return self._lock_type.token(self._engine.token_head)
 
     @property
     def _keeps_reading(self) -> bool:
@@ -65,7 +65,8 @@ class BaseWriteLock(BaseReentrantLock):
         assert hold is not None
         key, options = lock_name(self.name), hold.options
         group = self._engine.group(key, READ, options)
-        reader = Lease(self.name, lease_args(key, READ.token()), group, writer.owner, writer.on_lost, writer.call_site)
+        wire = lease_args(key, READ.token(self._engine.token_head))
+        reader = Lease(self.name, wire, group, writer.owner, writer.on_lost, writer.call_site)
         hold.swap = swap = Swap(self._engine.leases, writer, reader, options, future)
         return hold, swap
 
@@ -148,6 +149,9 @@ class BaseReadWriteLock(Generic[R, W]):
         lock_type = FENCED_WRITE if self._options.fencing else WRITE
         lock: W = self._write_class(self._engine, lock_type, self.name, self._options, self._on_lost)
         return lock
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {quoted(self.name)}>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
 import redis
@@ -12,11 +12,27 @@ import redis.asyncio
 from redis.connection import parse_url
 from redis.sentinel import Sentinel
 
+from wheel_lock import valkey_clients
 from wheel_lock.net.cluster import ClusterConnector
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.net.sentinel import SentinelConnector
 
-AnyClient = redis.Redis | redis.asyncio.Redis | redis.RedisCluster | redis.asyncio.RedisCluster
+if TYPE_CHECKING:
+    import valkey
+    import valkey.asyncio
+
+    AnyClient = (
+        redis.Redis
+        | redis.asyncio.Redis
+        | redis.RedisCluster
+        | redis.asyncio.RedisCluster
+        | valkey.Valkey
+        | valkey.asyncio.Valkey
+        | valkey.ValkeyCluster
+        | valkey.asyncio.ValkeyCluster
+    )
+else:
+    AnyClient = redis.Redis | redis.asyncio.Redis | redis.RedisCluster | redis.asyncio.RedisCluster
 
 _SCHEME = re.compile(r"(?:(?:redis|valkey)(?P<tls>s?)(?:\+(?P<topology>sentinel|cluster))?|(?P<unix>unix))://")
 _AUTHORITY = re.compile(r"[^/?#]*")  # user, password, host and port
@@ -169,10 +185,19 @@ def _is_sound(scheme: str, rest: str) -> bool:
     return True
 
 
-def connector_for(client: AnyClient) -> RedisPyConnector | ClusterConnector:
-    """Return the connector that connects like ``client``. Raises TypeError if that client is not supported."""
-    if isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster)):
-        return ClusterConnector(client)
-    if hasattr(getattr(client, "connection_pool", None), "sentinel_manager"):
-        return SentinelConnector(client)
-    return RedisPyConnector(client)
+def connector_for(client: AnyClient, owner: str | None = None) -> RedisPyConnector | ClusterConnector:
+    """Return the connector that connects like ``client``, for the readable ``owner`` of a context.
+
+    Raises:
+        TypeError: That client is not supported.
+    """
+    connector: RedisPyConnector | ClusterConnector
+    like_redis_pys: Any = client  # also one of valkey-py
+    if isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster)) or valkey_clients.is_cluster_client(client):
+        connector = ClusterConnector(like_redis_pys)
+    elif hasattr(getattr(client, "connection_pool", None), "sentinel_manager"):
+        connector = SentinelConnector(like_redis_pys)
+    else:
+        connector = RedisPyConnector(like_redis_pys)
+    connector.owner = owner
+    return connector

@@ -16,6 +16,7 @@ import redis
 import redis.asyncio
 from redis.connection import AbstractConnection
 
+from wheel_lock import valkey_clients
 from wheel_lock.net.client_references import Tie
 from wheel_lock.net.connector import RedisPyConnector, RoundRobinConnector, Server, as_server
 from wheel_lock.protocol.keys import SLOTS
@@ -65,10 +66,19 @@ class ClusterConnector:
         remap = getattr(client.nodes_manager, "address_remap", None)
         self._remap = None if remap is None else Tie(remap)
         self._template = RedisPyConnector(_client_of_a_node(client))
-        if type(client).on_connect is redis.RedisCluster.on_connect:
+        if type(client).on_connect is redis.RedisCluster.on_connect or valkey_clients.sends_readonly(client):
             # It sends READONLY, which is for replicas, and calls the user's function.
             function = getattr(client, "user_on_connect_func", None)
             self._template.greet_with(None if function is None else Tie(function, _after_on_connect))
+
+    @property
+    def owner(self) -> str | None:
+        """As of :class:`RedisPyConnector`, for all nodes."""
+        return self._template.owner
+
+    @owner.setter
+    def owner(self, owner: str | None) -> None:
+        self._template.owner = owner
 
     def known_place(self, host: str, port: str) -> Server | None:
         """Return the address to use for one that the cluster sends; None if the slot map must be fetched first."""
@@ -211,6 +221,8 @@ def _after_on_connect(function: Callable[[AbstractConnection], object]) -> Calla
 
 def _client_of_a_node(client: AnyCluster) -> redis.Redis | redis.asyncio.Redis:
     """Return a client for any node; the settings are the same for all."""
+    if valkey_clients.is_cluster_client(client):
+        return valkey_clients.node_client(client)  # type: ignore[no-any-return]
     if isinstance(client, redis.RedisCluster):
         own: redis.Redis = client.get_default_node().redis_connection
         return own

@@ -23,11 +23,14 @@ from redis.credentials import CredentialProvider
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
+from wheel_lock import valkey_clients
 from wheel_lock.net.capabilities import Capabilities, prepare, send_and_skip
 from wheel_lock.net.client_references import ClientGone, Tie, tied
 from wheel_lock.net.connect_budget import Allowance, LimitedSocket, limited
 from wheel_lock.net.handshake import HandshakeParser
 from wheel_lock.net.tls_mismatch import disagreement, may_disagree
+from wheel_lock.options import process_owner
+from wheel_lock.protocol.owners import client_name
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.runtime.native import without_hub
 from wheel_lock.runtime.notifier import NOTIFIER
@@ -196,11 +199,15 @@ class RedisPyConnector:
 
     discovers = False
     in_cluster = False
+    owner: str | None = None
+    """The readable owner in the name of the connections; None for the host and the process."""
 
     def __init__(self, client: redis.Redis | redis.asyncio.Redis) -> None:
         pool = getattr(client, "connection_pool", None)
         connection_class = getattr(pool, "connection_class", None)
-        if not isinstance(client, (redis.Redis, redis.asyncio.Redis)) or pool is None or connection_class is None:
+        is_valkeys = valkey_clients.is_client(client)
+        known = is_valkeys or isinstance(client, (redis.Redis, redis.asyncio.Redis))
+        if not known or pool is None or connection_class is None:
             got = f"{type(client).__module__}.{type(client).__qualname__}"
             raise TypeError(f"expected a redis.Redis or redis.asyncio.Redis client of one server, not a {got}")
         if connection_class.__module__.partition(".")[0] == "fakeredis":
@@ -209,10 +216,12 @@ class RedisPyConnector:
                 "wheel_lock.testing.fake_context() starts fakeredis as a server and returns a context for it"
             )
         settings: dict[str, Any] = dict(pool.connection_kwargs)
+        if is_valkeys:
+            connection_class = valkey_clients.as_redis_pys(connection_class, settings)
         connection_class = self._synchronous(connection_class, settings)
         if not issubclass(connection_class, AbstractConnection):
             raise TypeError(f"connections of the class {connection_class.__name__} are not supported")
-        for_asyncio = isinstance(client, redis.asyncio.Redis)
+        for_asyncio = isinstance(client, redis.asyncio.Redis) or valkey_clients.is_for_asyncio(client)
         if for_asyncio and settings.get("redis_connect_func") is not None:
             raise TypeError("a redis_connect_func of an asyncio client cannot be called from the engine's thread")
         self._connection_class: type[AbstractConnection] = connection_class
@@ -312,7 +321,7 @@ class RedisPyConnector:
         settings = self._limited(timeout_s)
         connection = self._limited_class(**settings)
         try:
-            introduction = _introduction(connection, settings)
+            introduction = _introduction(connection, settings, self.owner or process_owner())
             connection.connect()
             self._check(connection)
             capabilities = self._capabilities  # of this connection: other threads may connect at the same time
@@ -383,12 +392,20 @@ class RoundRobinConnector:
             raise
 
 
-def _introduction(connection: AbstractConnection, settings: dict[str, Any]) -> list[tuple[str, ...]]:
+def _introduction(connection: AbstractConnection, settings: dict[str, Any], owner: str) -> list[tuple[str, ...]]:
     """Return the commands that name the connection in CLIENT LIST; redis-py's own would take two more round trips."""
-    commands: list[tuple[str, ...]] = [] if settings.get("client_name") else [("CLIENT", "SETNAME", "wheel_lock")]
-    driver: Any = getattr(connection, "driver_info", None)
-    if driver is not None:
-        connection.driver_info = None
-        named = ("LIB-NAME", driver.formatted_name), ("LIB-VER", driver.lib_version)
-        commands += [("CLIENT", "SETINFO", what, str(value)) for what, value in named if value]
-    return commands
+    commands: list[tuple[str, ...]] = []
+    if not settings.get("client_name"):
+        commands.append(("CLIENT", "SETNAME", client_name(owner)))
+    return [*commands, *(("CLIENT", "SETINFO", what, str(value)) for what, value in _library(connection) if value)]
+
+
+def _library(connection: AbstractConnection) -> list[tuple[str, str | None]]:
+    """Return the library's name and version for CLIENT SETINFO, and keep redis-py from sending them itself."""
+    described: Any = connection
+    if hasattr(described, "driver_info"):
+        driver, described.driver_info = described.driver_info, None
+        return [] if driver is None else [("LIB-NAME", driver.formatted_name), ("LIB-VER", driver.lib_version)]
+    named = [("LIB-NAME", getattr(described, "lib_name", None)), ("LIB-VER", getattr(described, "lib_version", None))]
+    described.lib_name = described.lib_version = None  # redis-py 7.0
+    return named

@@ -22,6 +22,7 @@ import redis.asyncio.sentinel
 import redis.sentinel
 from redis.connection import AbstractConnection
 
+from wheel_lock import valkey_clients
 from wheel_lock.net.client_references import Tie
 from wheel_lock.net.connector import RedisPyConnection, RedisPyConnector, Server, as_failure, as_server
 from wheel_lock.net.sentinel_reports import Belief, Opinion, Opinions
@@ -270,6 +271,6 @@ class SentinelConnector(RedisPyConnector):
         try:
             found = judge.discover_master(self.service)
             host, port = asyncio.run(found) if awaited else found
-        except redis.exceptions.ConnectionError:
+        except valkey_clients.connection_errors():
             return None
         return host, str(port)

@@ -36,6 +36,15 @@ def owner_head(owner: str) -> bytes:
     return b"@%b:" % encoded.encode()
 
 
+def client_name(owner: str) -> str:
+    """Return the name of a connection of ``owner``. CLIENT SETNAME accepts printable ASCII without spaces only.
+
+    >>> client_name("host-7:4711"), client_name("night shift")
+    ('wheel_lock:host-7:4711', 'wheel_lock:night%20shift')
+    """
+    return f"wheel_lock:{quote(owner, safe=_PLAIN + ':')}"
+
+
 def owner_of(token: bytes) -> str | None:
     """Return the owner at the head of a token or a member; None if it names none. Never raises.
 

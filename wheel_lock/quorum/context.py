@@ -34,6 +34,7 @@ _REASONS = {  # more precise ones, for some of the methods of contexts of one se
     "multi_lock": "several names are all granted or none by one script, and no script runs on several masters",
     "acquire_many": "every name would take an election of its own; acquire them one by one",
     "release_many": "release them one by one",
+    "force_release": "each master may name another holder; delete the key on all of them",
     "adopt": "a lock of several masters cannot be passed on in one step",
 }
 
@@ -55,6 +56,8 @@ class QuorumOptions(TypedDict, total=False):
     declare_keys: bool
     track_acquisitions: bool
     renewal_slack: float
+    owner: str | None
+    readable_owner: bool
 
 
 def _options(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOptions:
@@ -97,7 +100,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             long as a restarted one: safe also for a process that starts after a master's restart, but masters that have
             just been set up grant nothing until then.
         timer, batch_size, response_timeout, connect_timeout, close_timeout, release_on_close, max_held, max_waiting,
-            declare_keys, track_acquisitions, renewal_slack: As for :class:`wheel_lock.LockContext`.
+            declare_keys, track_acquisitions, renewal_slack, owner, readable_owner: As for :class:`wheel_lock.LockContext`.
 
     Raises:
         TypeError: A client is not that of a single server over a socket.
@@ -122,6 +125,8 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         declare_keys: bool = False,
         track_acquisitions: bool = False,
         renewal_slack: float = 1 / 32,
+        owner: str | None = None,
+        readable_owner: bool = False,
     ) -> None:
         clients = list(clients)
         if len(clients) < LEAST_NODES:
@@ -143,6 +148,8 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             declare_keys=bool(declare_keys),
             track_acquisitions=track_acquisitions,
             renewal_slack=renewal_slack,
+            owner=owner,
+            readable_owner=bool(readable_owner),
         )
         self._engine = QuorumEngine(
             clients,

@@ -353,6 +353,7 @@ class QuorumEngine(EngineState):
 
     def after_fork_in_child(self) -> None:
         self.deaths += 1
+        self.name_tokens()
         groups, self._groups = self._groups, {}
         for group in groups.values():
             group.alive = False

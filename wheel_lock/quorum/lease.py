@@ -262,8 +262,7 @@ class QuorumLease(Lease):
 
     def another_token(self) -> bytes:
         """Return a new token for another request, so that the clean-up of the last one cannot remove its grant."""
-        _, colon, number = self.token.partition(b":")  # the thread's number, in tokens of reentrant locks
-        return self.params.lock_type.next_token(self.token) + colon + number
+        return self.params.lock_type.next_token(self.token)
 
     @property
     def hold_until(self) -> float:

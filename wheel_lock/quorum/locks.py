@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from wheel_lock.aio import lock as aio_lock
 from wheel_lock.aio import primitives as aio_primitives
@@ -47,6 +47,13 @@ class BaseQuorumLock(BaseLock):
         raise WheelLockError(
             f"The lock {quoted(self.name)} lives on several masters, which cannot pass it on in one step: it cannot be "
             "handed over",
+            self.name,
+        )
+
+    def _look(self) -> NoReturn:
+        raise WheelLockError(
+            f"The lock {quoted(self.name)} lives on several masters, of which each may name another holder: its holder "
+            "cannot be asked for",
             self.name,
         )
 

@@ -118,7 +118,9 @@ class NodeEngine(Engine):
 
     def __init__(self, client: AnyClient, options: ContextOptions, timer: HashedWheelTimer, trusts_new: bool) -> None:
         self.history: History = History(timer.clock.now, trusts_new)
-        super().__init__(NodeConnector(client, self.history), options, timer)
+        connector = NodeConnector(client, self.history)
+        connector.owner = options.owner
+        super().__init__(connector, options, timer)
         self.node: Node = self.router.renewer.node
         self.leases.report_lost = partial(NOTIFIER.post, _log_lost)
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import redis.asyncio
 from redis import exceptions
 
+from wheel_lock import valkey_clients
 from wheel_lock.context import LockContext
 from wheel_lock.engine.engine import Engine
 from wheel_lock.errors import (
@@ -90,12 +91,17 @@ class Renewed:
 
     def register_scripts(self) -> None:
         """Register redis-py's scripts. Raises TypeError for an unsuitable client, before the class gets its scripts."""
-        if isinstance(self.redis, (redis.asyncio.Redis, redis.asyncio.RedisCluster)) is not self._for_asyncio:
+        is_for_asyncio = isinstance(self.redis, (redis.asyncio.Redis, redis.asyncio.RedisCluster))
+        if (is_for_asyncio or valkey_clients.is_for_asyncio(self.redis)) is not self._for_asyncio:
             wanted = "an asyncio" if self._for_asyncio else "a synchronous"
             raise TypeError(
                 f"{type(self).__name__} is for {wanted} client, not for a {type(self.redis).__module__} one"
             )
         LockContext.shared(self.redis)
+        if valkey_clients.is_client(self.redis) or valkey_clients.is_cluster_client(self.redis):
+            for verb in ("release", "extend", "reacquire"):  # the scripts of the class are for redis-py's clients
+                setattr(self, f"lua_{verb}", self.redis.register_script(getattr(self, f"LUA_{verb.upper()}_SCRIPT")))
+            return
         super().register_scripts()  # type: ignore[misc]  # redis-py's class comes after this one
         for script in (self.lua_release, self.lua_extend, self.lua_reacquire):
             # The scripts belong to the class, and would keep its first client alive. A call without a client of its own

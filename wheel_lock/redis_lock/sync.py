@@ -8,6 +8,7 @@ import redis.lock
 from redis.exceptions import RedisError
 from redis.utils import HIREDIS_AVAILABLE
 
+from wheel_lock import valkey_clients
 from wheel_lock.redis_lock.base import Renewed, redis_pys_errors
 from wheel_lock.redis_lock.grants import ThreadGrant
 from wheel_lock.runtime.interruptions import insist, uninterrupted_copy, uninterrupted_start
@@ -28,7 +29,8 @@ class Lock(Renewed, redis.lock.Lock):
 
     def _key(self) -> bytes:
         # hiredis packs a synchronous client's commands, and knows UTF-8 only, whatever the client's encoding.
-        return self.name.encode() if HIREDIS_AVAILABLE and isinstance(self.name, str) else super()._key()
+        packed = valkey_clients.packs_utf8() if valkey_clients.is_client(self.redis) else HIREDIS_AVAILABLE
+        return self.name.encode() if packed and isinstance(self.name, str) else super()._key()
 
     def acquire(
         self, sleep: Any = None, blocking: bool | None = None, blocking_timeout: Any = None, token: Any = None

@@ -28,10 +28,21 @@ def new_token() -> bytes:
     return _as_text((int.from_bytes(random) ^ time_ns()).to_bytes(_TOKEN_BYTES))
 
 
-def new_tokens() -> Iterator[bytes]:
-    """Yield new tokens without end; random bytes are drawn for 512 of them at a time."""
+def new_tokens(head: bytes = b"") -> Iterator[bytes]:
+    """Yield new tokens without end, each behind ``head``; random bytes are drawn for 512 of them at a time."""
     while True:
-        yield from map(_as_text, _draw())
+        tokens = map(_as_text, _draw())
+        yield from map(head.__add__, tokens) if head else tokens
+
+
+def with_new_secret(token: bytes) -> bytes:
+    """Return ``token`` with a new random text in place of its last one, which a number may follow.
+
+    What precedes it stays: the head that names an owner, the letter of a lock type, a waiter's name.
+    """
+    colon = token.rfind(b":")
+    end = len(token) if len(token) - colon > TOKEN_CHARACTERS else colon  # a number has fewer digits
+    return token[: end - TOKEN_CHARACTERS] + new_token() + token[end:]
 
 
 def _draw() -> list[bytes]:

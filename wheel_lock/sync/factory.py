@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Unpack
 
 from wheel_lock.engine.engine import Engine
 from wheel_lock.locks.base import OnLost, checked_callback
 from wheel_lock.locks.factory import allowed_options, named_options, semaphore_of, type_and_options
+from wheel_lock.locks.leader import LeaderTerms
 from wheel_lock.options import LockTerms, OwnedTerms, SharedTerms
+from wheel_lock.sync.leader import Leader, Leadership
 from wheel_lock.sync.lock import Lock
 from wheel_lock.sync.primitives import MultiLock, ReadWriteLock, ReentrantLock, Semaphore
 
@@ -118,3 +120,36 @@ class ThreadLocks:
         """
         options = allowed_options("multi_lock", timeout, terms)
         return MultiLock(self._engine, names, options, checked_callback(on_lost))
+
+    def leader(
+        self,
+        name: str | bytes,
+        timeout: float = 30.0,
+        *,
+        on_elected: Callable[[Leadership], object] | None = None,
+        on_demoted: Callable[[Leadership], object] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
+        renew_every: float | None = None,
+    ) -> Leader:
+        """Return a candidate for the leadership of ``name``, not yet started: at most one of all processes is the leader.
+
+        It acquires ``lock(name, fencing=True)`` in the background, again and again. Threads of its own call the callbacks,
+        so that no callback of another lock delays them.
+
+        Args:
+            name: The name, as of a lock.
+            timeout: The lock's time-to-live in seconds, after which another one is elected if the leader crashes.
+            on_elected: Called with the :class:`~wheel_lock.Leadership` when it is elected. It may run for as long as that
+                lasts: beside it ``leadership.ended`` is set, and ``on_demoted`` is called, at the end. The next term begins
+                when it has returned.
+            on_demoted: Called with the same at the end, also of a resignation; the reason of a loss is ``leadership.lost``.
+                Unless it was lost, the lock is held until both callbacks have returned.
+            on_error: Called with the exceptions of callbacks, and those of acquires and releases. By default they are
+                logged. None of them ends the campaign.
+            renew_every: As for :meth:`lock`.
+
+        Raises:
+            ValueError: A value is out of range, a callback is not callable, or one is a coroutine function; before any I/O.
+        """
+        terms = LeaderTerms.checked(name, timeout, renew_every=renew_every)
+        return Leader(self._engine, self, terms, on_elected, on_demoted, on_error)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import ClassVar, Self
 
-from wheel_lock.errors import LockAlreadyHeld, LockNotAcquired, WheelLockError, quoted
+from wheel_lock.errors import LockAlreadyHeld, WheelLockError
+from wheel_lock.holder import Holder
 from wheel_lock.lease import Lease
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost
@@ -144,9 +145,24 @@ class Lock(ThreadSide, BaseLock):
         """Query the server; return True if this lock's own token is stored there."""
         return run(operations.owned(self))
 
+    def holder(self) -> Holder | None:
+        """Query the server; return the holder of this lock's name, whatever process it is in, or None if it is free.
+
+        Of several holders (readers, permits) it is the one whose lease ends first unless it is renewed.
+
+        Raises:
+            WheelLockError: The lock lives on a quorum of masters.
+            LockUnavailable, LockTimeout, LockServerError: The server could not be reached, did not answer, or refused.
+        """
+        return run(operations.holder(self))
+
+    def holders(self) -> tuple[Holder, ...]:
+        """Query the server; return all holders, at most 64. Raises as :meth:`holder` does."""
+        return run(operations.holders(self))
+
     def __enter__(self) -> Self:
         if not ((self._adopted is not None and self._enters_adopted()) or self.acquire()):
-            raise LockNotAcquired(f"The lock {quoted(self.name)} could not be acquired in time", self.name)
+            raise run(operations.not_acquired(self))
         return self
 
     @uninterrupted_start

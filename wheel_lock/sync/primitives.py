@@ -6,7 +6,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from wheel_lock.errors import LockNotAcquired, WheelLockError
+from wheel_lock.errors import WheelLockError
 from wheel_lock.locks import operations
 from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseReadWriteLock, BaseWriteLock
@@ -148,7 +148,7 @@ class MultiLock(ThreadSide, BaseMultiLock[Lock]):
 
     def __enter__(self) -> Self:
         if not self.acquire():
-            raise LockNotAcquired(f"{self!r} could not be acquired in time")
+            raise run(operations.not_acquired(self))
         return self
 
     @uninterrupted_start

@@ -55,13 +55,13 @@ def in_a_row(rig: WaitingRig, grants: int, rivals: int) -> tuple[Wait, list[Wait
 
 def test_the_next_try_is_there_when_the_wake_up_comes(rig: WaitingRig, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[bytes] = []
-    token = Exclusive.token
+    next_token = Exclusive.next_token
 
-    def draw(lock_type: Exclusive) -> bytes:
-        drawn.append(token(lock_type))
+    def draw(lock_type: Exclusive, first: bytes) -> bytes:
+        drawn.append(next_token(lock_type, first))
         return drawn[-1]
 
-    monkeypatch.setattr(Exclusive, "token", draw)
+    monkeypatch.setattr(Exclusive, "next_token", draw)
     rig.wait_first("a", 30.0)
     for _ in range(3):
         before = len(drawn)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from typing import Annotated
 
 import typer
 
 from wheel_lock.cli import output, target
-from wheel_lock.cli.arguments import INTERRUPTED, USAGE, AsJson, Refusal, count_option, seconds_option
+from wheel_lock.cli.arguments import (
+    INTERRUPTED,
+    REDIS_VARIABLE,
+    USAGE,
+    AsJson,
+    OptionalRedisUrl,
+    Refusal,
+    count_option,
+    seconds_option,
+)
 from wheel_lock.cli.benchmark import figures
 from wheel_lock.cli.benchmark.bench import Bench, Plan
 from wheel_lock.options import count, lock_name, lock_options, seconds
@@ -17,13 +25,12 @@ from wheel_lock.options import count, lock_name, lock_options, seconds
 
 def bench(
     url: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="URL",
-            help="The Redis server: redis://[user:password@]host:6379/0, rediss:// or unix://. A node stands for its "
-            "cluster, a Sentinel for its only master.",
+            metavar="[URL]", help="The same as --redis. A node stands for its cluster, a Sentinel for its only master."
         ),
-    ],
+    ] = None,
+    redis: OptionalRedisUrl = None,
     seconds: Annotated[float, seconds_option("About how long to measure.")] = 20.0,
     locks: Annotated[int, count_option("How many locks to hold at most.")] = 10_000,
     timeout: Annotated[float, seconds_option("The time-to-live for which to say how many can be held.")] = 30.0,
@@ -41,7 +48,10 @@ def bench(
     sentence on stderr; 2 if the command line is wrong; 130 or 143 if it was interrupted by Ctrl-C or SIGTERM.
     """
     plan = _plan(locks, timeout, seconds, prefix)
-    with closing(target.find(url, "URL")) as found:
+    given = url or redis
+    if given is None:
+        raise Refusal(f"name a server: wheel-lock bench URL, --redis URL or {REDIS_VARIABLE}", USAGE)
+    with closing(target.find(given, "URL" if url else "--redis")) as found:
         progress = output.progress(quiet=as_json)
         try:
             with output.logged_to(progress), progress:
@@ -50,7 +60,7 @@ def bench(
             sentence = f"interrupted again: what is not released yet expires within {figures.TTL_S:g} s"
             raise Refusal(sentence, INTERRUPTED) from None
     if measured.trouble is not None:
-        print(f"wheel-lock: {measured.trouble}", file=sys.stderr)
+        output.complain(measured.trouble)
     if as_json:
         print(figures.to_json(measured))
     else:

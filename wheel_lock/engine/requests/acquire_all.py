@@ -20,6 +20,8 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError
 from wheel_lock.runtime.failures import guarded
 
+MOST_TOGETHER = 500  # locks of one call, which keeps the server from all else
+
 
 class AcquireAll(Acquire):
     """One try to acquire several exclusive locks, all of them or none.
@@ -92,9 +94,10 @@ class AcquireAll(Acquire):
 
 
 class AcquireAllSequential(AcquireAll):
-    """One try to acquire several exclusive locks on several nodes: node by node, always in the same order.
+    """One try to acquire several exclusive locks in parts: node by node, name by name, always in the same order.
 
-    When a part is refused, the earlier parts are released again before the future is completed.
+    Each part is a call of its own, which follows the grant of the part before. When a part is refused, the earlier parts
+    are released again before the future is completed.
 
     Attributes:
         maybe_granted: True if a call about all leases was sent before, and its reply was lost.
@@ -120,7 +123,11 @@ class AcquireAllSequential(AcquireAll):
             node = node_of(lease)
             part = lease.key.hex() if alone or node.single_key_mode else node.connector.describe()
             by_node.setdefault(part, []).append(lease)
-        self._parts = [by_node[part] for part in sorted(by_node, reverse=True)]  # the last one is the next
+        self._parts = [  # the last one is the next
+            by_node[part][begin : begin + MOST_TOGETHER]
+            for part in sorted(by_node, reverse=True)
+            for begin in reversed(range(0, len(by_node[part]), MOST_TOGETHER))
+        ]
         self._part: AcquireAll | None = None
         self.maybe_granted: bool = False
         self._granted: list[Lease] = []

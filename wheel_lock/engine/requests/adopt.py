@@ -1,4 +1,4 @@
-"""Adopt: the request that takes over an exported lease.
+"""Adopt: the request that takes over an exported lease, and many of them.
 
 One script checks the exporter's token and replaces it with a new one. So a text works once, however many copies there are,
 and no command of the exporter that is still in flight can affect the adopted lease.
@@ -7,19 +7,38 @@ and no command of the exporter that is still in flight can affect the adopted le
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from wheel_lock.engine.future import Future
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.errors import InvalidHandoff, LockLost, LockTimeout, quoted
-from wheel_lock.lease import Lease
+from wheel_lock.engine.requests.base import acquiring_node_of
+from wheel_lock.engine.requests.bulk_operations import release_many
+from wheel_lock.engine.state import EngineState
+from wheel_lock.errors import (
+    InvalidHandoff,
+    LockLost,
+    LockNotAcquired,
+    LockTimeout,
+    LockUnavailable,
+    copied,
+    internal_error,
+    quoted,
+)
+from wheel_lock.lease import EXTENDING, Lease
 from wheel_lock.lock_types.replies import NO_FENCE, OTHER_FENCE
+from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
+from wheel_lock.runtime.failures import guarded
+
+MOST_IN_FLIGHT = 500  # adoptions: enough to fill a round trip, few enough to let renewals in between
 
 
 class Adopt(Acquire):
@@ -69,3 +88,119 @@ class Adopt(Acquire):
 
     def end_late(self, error: LockTimeout | None) -> None:
         super().end_late(None)  # whatever the reason is, the lease was not adopted
+
+
+Adoption = tuple[Lease, LockOptions, Handoff]  # the arguments of one Adopt
+
+
+class AdoptMany:
+    """Take over many exported leases, each by a call of its own, many of which are on their way at a time.
+
+    The caller adds them while it still makes others, and seals the operation after the last. A node that does not answer
+    gets no more calls. Timer's thread only, but for the constructor.
+
+    Args:
+        table: The leases of the engine.
+        future: Completed when each adoption is granted or has failed.
+
+    Attributes:
+        errors: The error of each lease that was not granted.
+    """
+
+    def __init__(self, table: LeaseTable, future: Future[None]) -> None:
+        self.table = table
+        self.errors: dict[Lease, Exception] = {}
+        self._future = future
+        self._left: deque[Adoption] = deque()
+        self._in_flight: dict[Lease, Adopt] = {}
+        self._granted: list[Lease] = []
+        self._silent: dict[Node, Exception] = {}
+        self._sealed = False
+        self._sending = False
+        self._waits_for_map = False
+        self._over = False
+
+    def add(self, adoptions: Sequence[Adoption]) -> None:
+        """Add adoptions, and send as many as may be on their way."""
+        self._left.extend(adoptions)
+        router = self.table.router
+        if not (router.stable or router.known or self._waits_for_map or self.table.state.closed):
+            self._waits_for_map = True
+            router.when_known(self._map_is_known)
+        self._send()
+
+    def seal(self) -> None:
+        """Declare that all have been added."""
+        self._sealed = True
+        self._send()
+
+    def _map_is_known(self) -> None:
+        self._waits_for_map = False
+        guarded(self, self._send)
+
+    def _send(self) -> None:
+        if self._sending or self._waits_for_map or self._over:
+            return
+        self._sending = True  # a call that is refused here is answered before ``begin`` returns
+        try:
+            while self._left and len(self._in_flight) < MOST_IN_FLIGHT:
+                self._send_one(*self._left.popleft())
+        finally:
+            self._sending = False
+        if self._sealed and not self._left and not self._in_flight:
+            self._over = True
+            self._future.set_result(None)
+
+    def _send_one(self, lease: Lease, options: LockOptions, handoff: Handoff) -> None:
+        if not self.table.router.stable:
+            self.table.router.assign(lease)
+        error = self._silent.get(acquiring_node_of(lease))
+        if error is not None:
+            self.table.reject([lease], False)
+            self.errors[lease] = copied(error)
+            return
+        answered: Future[bool] = Future(partial(guarded, self, self._answered, lease))
+        self._in_flight[lease] = request = Adopt(self.table, lease, options, handoff, answered)
+        request.begin()
+
+    def _answered(self, lease: Lease) -> None:
+        request = self._in_flight.pop(lease, None)
+        if request is None:
+            return
+        error = request.future.error
+        if isinstance(error, (LockTimeout, LockUnavailable)):
+            self._silent[request.node] = error
+        if error is not None:
+            self.errors[lease] = error
+        elif request.future.result():
+            self._granted.append(lease)
+        else:
+            self.errors[lease] = adopted_too_late(lease.name)
+        self._send()
+
+    def give_up(self) -> None:
+        """Release what was adopted, or may have been: the caller has stopped waiting. The other texts can still be used."""
+        self._over = True
+        self.table.reject([lease for lease, _, _ in self._left], False)
+        self._left.clear()
+        requests = list(self._in_flight.values())
+        self._in_flight.clear()
+        for request in requests:
+            request.give_up()
+        held = [lease for lease in self._granted if lease.state <= EXTENDING]
+        self._granted.clear()
+        release_many(self.table, held, Future(noop))
+
+    @property
+    def above(self) -> EngineState:
+        return self.table.state
+
+    def crashed(self, error: Exception) -> None:
+        """Fail the call, and undo it."""
+        self.give_up()
+        self._future.set_exception(internal_error(error, None))
+
+
+def adopted_too_late(name: str | bytes) -> LockNotAcquired:
+    """Return the error for the caller of an adoption that was granted too late to be held, and is released."""
+    return LockNotAcquired(f"The lock {quoted(name)} was adopted too late", name)

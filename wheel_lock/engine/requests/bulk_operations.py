@@ -32,6 +32,9 @@ class AcquireMany(BulkOperation):
 
     So does, with ``all_or_nothing``, one lock that another owner holds. The caller adds leases while it still makes
     others, and seals the operation after the last.
+
+    Attributes:
+        error: The error that ends the operation, or None.
     """
 
     may_wait = True
@@ -46,7 +49,12 @@ class AcquireMany(BulkOperation):
         self._options = options
         self._granted: list[Lease] = []
         self._undoing = False
-        self._error: WheelLockError | None = None
+        self.error: WheelLockError | None = None
+
+    def take_granted(self) -> list[Lease]:
+        """Take out the leases that were granted, which :meth:`give_up` releases no more."""
+        granted, self._granted = self._granted, []
+        return granted
 
     def node_on(self, shard: Shard) -> Node:
         return shard.acquiring_node
@@ -103,14 +111,14 @@ class AcquireMany(BulkOperation):
 
     def _stop(self, error: WheelLockError) -> None:
         self._stopped = True
-        self._error = self._error or error
+        self.error = self.error or error
 
     def finished(self) -> None:
         self.table.reject(self.take_remaining(), False)
         self._give_places_back(self._places)
-        if self._error is not None:
+        if self.error is not None:
             self._undo()
-            self._future.set_exception(self._error)
+            self._future.set_exception(self.error)
         elif not self._stopped:
             self._future.set_result(None)
         elif not self._undoing:
@@ -127,7 +135,7 @@ class AcquireMany(BulkOperation):
             timer = self.table.timer
             limit_s = max(limit_s, max(map(least_s, self.table.router.nodes)))
             until = timer.now + limit_s + timer.scale.tick_s
-            timer.call_at(until, lambda now: self._on_timeout(limit_s), self.table.state)
+            timer.call_at(until, lambda now: self.time_up(limit_s), self.table.state)
         refusal = self.table.admission_error(None, expected)
         if refusal is not None:
             self._stop(refusal)
@@ -147,8 +155,11 @@ class AcquireMany(BulkOperation):
         self.put(leases)
         self.pump()
 
-    def _on_timeout(self, limit_s: float) -> None:
-        """Complete the future at once; release what was granted, or may have been."""
+    def time_up(self, limit_s: float) -> None:
+        """Complete the future at once: its time limit of ``limit_s`` seconds has passed.
+
+        What was granted, or may have been, is released.
+        """
         if self._future.done:
             return
         if self._undoing:

@@ -54,7 +54,7 @@ class FairWaitQueue(BaseWaitQueue):
         self._slots: dict[bytes, QueueSlot] = {}  # by the waiter's name at the server
 
     def _name(self, waiter: Waiter) -> bytes:
-        return waiter.request.lease.token[:TOKEN_CHARACTERS]
+        return waiter.request.lease.token[:-TOKEN_CHARACTERS]
 
     def join(self, waiter: Waiter) -> None:
         """Add a waiter whose first try has taken a place at the server."""

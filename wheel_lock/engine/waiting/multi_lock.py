@@ -11,7 +11,7 @@ from typing import Any
 
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.acquire import Acquire
-from wheel_lock.engine.requests.acquire_all import AcquireAll, AcquireAllSequential
+from wheel_lock.engine.requests.acquire_all import MOST_TOGETHER, AcquireAll, AcquireAllSequential
 from wheel_lock.engine.requests.base import node_of
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.lease import Lease
@@ -44,7 +44,8 @@ class MultiLockWaiter(Waiter):
         """Prepare nothing: the name it waits for, and the number of calls of a try, may change before the next try."""
 
     def _new_request(self, leases: Sequence[Lease], future: Future[bool], waiter_ttl_ms: int) -> Acquire:
-        if len(leases) > 1 and (len(set(map(node_of, leases))) > 1 or node_of(leases[0]).single_key_mode):
+        in_parts = len(leases) > MOST_TOGETHER or len(set(map(node_of, leases))) > 1
+        if in_parts or (len(leases) > 1 and node_of(leases[0]).single_key_mode):
             return AcquireAllSequential(self.table, leases, self.options, future)
         return AcquireAll(self.table, leases, self.options, future)
 

@@ -11,7 +11,7 @@
 -- include: fence
 -- include: queue
 local name, queue, alive, token, patience = KEYS[1], KEYS[2], KEYS[3], ARGV[1], tonumber(ARGV[3])
-local me = string.sub(token, 1, 22)
+local me = string.sub(token, 1, -23)
 local fence = 0
 if KEYS[4] then
   local broken

@@ -1,7 +1,7 @@
 -- flags: allow-oom
 -- Release one lock of any kind for its holders, only if those are exactly the expected ones. Waiters are woken as by the
 -- holders themselves. Fences, permits, queues and the marks of waiters stay.
--- KEYS: name, and of a string the queue of a fair lock and the expiries of its waiters.
+-- KEYS: name, and of a fair lock its queue and the expiries of its waiters.
 -- ARGV: the key's type, two wake-up channels, and the expected holders: a value, a field, or the members of a sorted set.
 -- The channels are of a string those of exclusive and fair locks, else those of shared and of exclusive waiters.
 -- Reply: the number of holders that were removed, 0 (there is none), -1 (the holders are others).
@@ -37,7 +37,8 @@ if kind == 'string' then
   redis.call('del', name)
   redis.pcall('publish', first_channel, '0')
   -- A queue key of another type must not turn the release into an error.
-  local well, first = pcall(head, KEYS[2], KEYS[3])
+  local well, first = true, nil
+  if KEYS[2] then well, first = pcall(head, KEYS[2], KEYS[3]) end
   if well and first then redis.pcall('publish', second_channel, first) end
   return 1
 end

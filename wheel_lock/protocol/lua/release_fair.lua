@@ -10,7 +10,7 @@ local argv = ARGV
 local function leave(name, token, queue, alive, channel)
   local value = redis.pcall('get', name)
   if value == token then redis.call('del', name) end
-  local me = string.sub(token, 1, 22)
+  local me = string.sub(token, 1, -23)
   -- An error about a queue key of another type must not be reported as another's token.
   redis.pcall('zrem', queue, me)
   redis.pcall('zrem', alive, me)

@@ -4,9 +4,9 @@
 -- include: expiry
 local time = redis.call('time')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
--- The identity of a waiter, also after its grant: the first half of its members' text.
+-- The identity of a waiter, also after its grant: its members without their last 22 characters, which are a secret.
 local function waiter(letter, member)
-  return letter .. ':' .. string.sub(member, 3, 24)
+  return letter .. ':' .. string.sub(member, 3, math.max(#member - 22, 24))
 end
 local function purge(name)
   redis.call('zremrangebyscore', name, -now, now)

@@ -1,0 +1,464 @@
+"""``wheel-lock run``: the status, the signals and the loss reach the command, and the lock outlives it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+import redis
+
+from tests.cli.program import ROOT
+from tests.cli.test_arguments import refused
+from tests.cli.test_demo import TERMINAL, Terminal
+from tests.support.nursery import Child as Program
+from tests.support.nursery import Nursery
+from tests.support.ports import candidate_port
+from tests.support.redis_server import RedisServer
+from tests.support.standstill import Standstills
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LossReason
+from wheel_lock.cli.run.signals import ENDING, Signals
+from wheel_lock.cli.run.supervisor import LOST, Plan, Supervisor
+
+NAME = "nightly"
+LONG_S = 30.0
+
+
+class Started:
+    """A running ``wheel-lock run``, and what it and its command write."""
+
+    def __init__(self, program: Program, out: int, err: int) -> None:
+        self._program = program
+        self._out = os.fdopen(out)
+        self._err = os.fdopen(err)
+        self.pid = program.pid
+
+    def line(self) -> str:
+        """Return the next line on stdout."""
+        return self._out.readline().rstrip("\n")
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def close_err(self) -> None:
+        self._err.close()
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; return the status and what has been written on stderr."""
+        assert self._program.ends_within(LONG_S), "it has not ended"
+        status = self._program.wait()
+        return status, "" if self._err.closed else self._err.read()
+
+    def close(self) -> None:
+        self._program.kill()
+        self._out.close()
+        self._err.close()
+
+
+class Run(Protocol):
+    def __call__(self, *arguments: str, closed: str = "-", server: str | None = None) -> Started: ...
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery("tests.cli.run_program") as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def run(nursery: Nursery, redis_server: RedisServer) -> Iterator[Run]:
+    """Starts ``wheel-lock run nightly`` with more arguments on the session's server."""
+    started: list[Started] = []
+
+    def start(*arguments: str, closed: str = "-", server: str | None = None) -> Started:
+        out, err = os.pipe(), os.pipe()
+        program = nursery.start(
+            closed, "run", NAME, "--redis", server or redis_server.url, *arguments, stdout=out[1], stderr=err[1]
+        )
+        os.close(out[1])
+        os.close(err[1])
+        started.append(Started(program, out[0], err[0]))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis_server.client() as client:
+        yield client
+
+
+def shell(script: str) -> tuple[str, ...]:
+    return "--", "/bin/sh", "-c", script
+
+
+WAIT = "echo ready; while :; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137), ("kill $$", 143)])
+def test_the_status_of_the_command_is_passed_on(run: Run, client: redis.Redis, script: str, status: int) -> None:
+    assert run(*shell(script)).end() == (status, "")
+    assert client.dbsize() == 0
+
+
+def test_the_lock_is_held_until_the_command_has_ended(run: Run, client: redis.Redis) -> None:
+    started = run(*shell("trap 'exit 3' USR1; " + WAIT))
+    assert started.line() == "ready"
+    assert client.pttl(NAME) > 0
+    started.send(signal.SIGUSR1)
+    assert started.end() == (3, "")
+    assert client.exists(NAME) == 0
+
+
+def test_the_command_is_not_started_without_the_lock(run: Run, redis_server: RedisServer) -> None:
+    with LockContext.from_url(redis_server.url) as context, context.lock(NAME):
+        for wait in ("0", "0.1"):
+            status, said = run("--wait", wait, *shell("echo started")).end()
+            assert status == 75
+            assert "wheel-lock: the lock 'nightly' is held by another owner" in said
+
+
+def test_it_waits_for_the_lock(run: Run, redis_server: RedisServer, client: redis.Redis) -> None:
+    with LockContext.from_url(redis_server.url) as context:
+        with context.lock(NAME):
+            started = run(*shell("echo started"))
+            eventually(lambda: client.pubsub_channels() != [], LONG_S)
+        assert started.line() == "started"
+        assert started.end() == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_ends_the_waiting(run: Run, redis_server: RedisServer, client: redis.Redis, number: int) -> None:
+    with LockContext.from_url(redis_server.url) as context, context.lock(NAME) as lock:
+        started = run(*shell("echo started"))
+        eventually(lambda: client.pubsub_channels() != [], LONG_S)
+        started.send(number)
+        assert started.end() == (128 + number, "")
+        assert started.line() == ""
+        assert lock.owned()
+
+
+@pytest.mark.parametrize(("command", "status"), [("/no/such/program", 127), ("no-such-program", 127), (__file__, 126)])
+def test_a_command_that_cannot_be_started(run: Run, client: redis.Redis, command: str, status: int) -> None:
+    found, said = run("--", command).end()
+    assert found == status
+    assert said.startswith(f"wheel-lock: cannot run '{command}': ")
+    assert client.dbsize() == 0
+
+
+def test_a_fence_is_in_the_environment_if_asked_for(run: Run) -> None:
+    fences = []
+    for _ in range(2):
+        started = run("--fence-env", "FENCE", *shell('echo "$FENCE"'))
+        fences.append(int(started.line()))
+        assert started.end() == (0, "")
+    assert 0 < fences[0] < fences[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["--timeout", "0"], "--timeout must be"),
+        (["--wait", "-1"], "--wait must be at least 0"),
+        (["--margin", "6", "--timeout", "10"], "--margin must be at most half of the timeout, 5 s, not 6"),
+        (["--grace", "nan"], "--grace must be finite"),
+        (["--signal", "NOSUCH"], "--signal must be a signal such as TERM or INT, not 'NOSUCH'"),
+        (["--fence-env", "1X"], "--fence-env must be the name of a variable, not '1X'"),
+    ],
+)
+def test_a_bad_value_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], shown: str) -> None:
+    status, sentence = refused(capsys, "run", NAME, "--redis", "redis://127.0.0.1:1", *arguments, "--", "true")
+    assert (status, shown in sentence) == (2, True), sentence
+
+
+@pytest.mark.parametrize("arguments", [[NAME], [], ["", "true"], ["wheel_lock:x", "true"]])
+def test_a_bad_command_line_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert refused(capsys, "run", "--redis", "redis://127.0.0.1:1", *arguments)[0] == 2
+
+
+def test_server_trouble(capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = refused(capsys, "run", NAME, "--redis", f"redis://127.0.0.1:{candidate_port()}", "true")
+    assert (status, "cannot reach the server" in sentence) == (1, True)
+    with RedisServer(users=["weak on >secret ~* &* +@all -set -evalsha"]) as server:
+        url = f"redis://weak:secret@127.0.0.1:{server.port}"
+        status, sentence = refused(capsys, "run", NAME, "--redis", url, "true")
+    assert (status, f"cannot acquire the lock 'nightly' on 127.0.0.1:{server.port}" in sentence) == (1, True)
+
+
+def test_signals_are_forwarded(run: Run) -> None:
+    numbers = ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "WINCH", "CONT"]
+    started = run(*shell("".join(f"trap 'echo {name}' {name}; " for name in numbers) + WAIT))
+    assert started.line() == "ready"
+    for name in numbers:
+        started.send(signal.Signals[f"SIG{name}"])
+        assert started.line() == name
+
+
+def state_of(pid: int) -> str:
+    """The letter that /proc has for the state of a process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_command_that_is_stopped_keeps_its_lock(run: Run, client: redis.Redis) -> None:
+    started = run("--timeout", "3", *shell("trap 'exit 5' USR1; echo $$; while :; do sleep 0.05; done"))
+    pid = int(started.line())
+    started.send(signal.SIGTSTP)
+    eventually(lambda: state_of(pid) == "T", LONG_S)
+    assert state_of(started.pid) != "T"
+    assert client.pttl(NAME) > 0
+    started.send(signal.SIGUSR1)
+    started.send(signal.SIGCONT)
+    assert started.end() == (5, "")
+
+
+def test_a_loss_is_reported_to_the_command(run: Run, client: redis.Redis) -> None:
+    started = run("--timeout", "1.5", "--signal", "usr2", *shell("trap 'echo lost; exit 0' USR2; " + WAIT))
+    assert started.line() == "ready"
+    client.set(NAME, "thief")
+    assert started.line() == "lost"
+    status, said = started.end()
+    assert status == LOST == 76
+    assert "wheel-lock: the lock is lost (taken by another): sent SIGUSR2 to the command" in said
+    assert client.get(NAME) == b"thief"
+
+
+def test_a_command_that_goes_on_is_killed_with_all_that_it_has_started(run: Run, client: redis.Redis) -> None:
+    script = "trap '' TERM; sh -c 'while :; do sleep 0.05; done' & echo $!; wait"
+    started = run("--timeout", "1.5", "--grace", "0.1", *shell(script))
+    inner = int(started.line())
+    client.delete(NAME)
+    status, said = started.end()
+    assert status == 76
+    assert "the command has not ended within 0.1 s: sent SIGKILL" in said
+    eventually(lambda: not Path(f"/proc/{inner}").exists() or state_of(inner) == "Z", LONG_S)
+
+
+def test_what_a_command_leaves_behind_at_a_loss_is_killed(run: Run, client: redis.Redis) -> None:
+    script = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done' & wait"
+    started = run("--timeout", "1.5", "--grace", "0.3", *shell(script))
+    inner = int(started.line())
+    client.delete(NAME)
+    assert started.end()[0] == 76
+    eventually(lambda: not Path(f"/proc/{inner}").exists() or state_of(inner) == "Z", LONG_S)
+
+
+# Prints when the signal has come, on the clock that all processes of a machine share.
+REPORTER = """
+import signal, sys, time
+def note(number, frame):
+    print(time.monotonic(), flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, note)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("timeout_s", "margin_s"), [(2.0, 0.0), (2.0, 0.3), (3.0, 1.0)])
+def test_the_command_is_told_before_the_lease_ends_at_a_server_that_was_killed(
+    run: Run, fresh_redis: RedisServer, timeout_s: float, margin_s: float
+) -> None:
+    terms = "--timeout", f"{timeout_s}", "--margin", f"{margin_s}"
+    started = run(*terms, "--", sys.executable, "-I", "-S", "-c", REPORTER, server=fresh_redis.url)
+    assert started.line() == "ready"
+    with fresh_redis.client() as client, Standstills() as standstills:
+        eventually(lambda: client.pttl(NAME) > timeout_s * 900, LONG_S)  # the next renewal is not near
+        before = time.monotonic()
+        lease_end = before + client.pttl(NAME) / 1000
+        fresh_redis.kill()
+        # Nothing has been renewed meanwhile, unless this process stood still.
+        lease_end += standstills.stood_s(before)
+    told = float(started.line())
+    status, said = started.end()
+    assert status == 76
+    assert "are left: sent SIGTERM" in said or "(not confirmed in time): sent SIGTERM" in said
+    # The machine may keep any process from running for so long; see the test of the order below.
+    assert told < lease_end + max(1.0 - margin_s, 0.0)
+
+
+@pytest.mark.parametrize("closed", ["2", "12", "012"])
+def test_closed_streams_change_nothing(run: Run, client: redis.Redis, tmp_path: Path, closed: str) -> None:
+    told = tmp_path / "told"
+    script = f"trap 'touch {told}; exit 0' TERM; : > {tmp_path}/ready; while :; do sleep 0.05; done"
+    started = run("--timeout", "1.5", *shell(script), closed=closed)
+    eventually((tmp_path / "ready").exists, LONG_S)
+    assert client.exists(NAME)
+    client.delete(NAME)
+    assert started.end() == (76, "")
+    assert told.exists()
+
+
+def test_a_stderr_without_a_reader_changes_nothing(run: Run, client: redis.Redis) -> None:
+    started = run("--timeout", "1.5", *shell("exec 2> /dev/null; trap 'echo lost; exit 0' TERM; " + WAIT))
+    assert started.line() == "ready"
+    started.close_err()
+    client.delete(NAME)
+    assert started.line() == "lost"
+    assert started.end()[0] == 76
+
+
+def test_a_hang_up_does_not_release_the_lock_of_a_command_that_goes_on(run: Run, client: redis.Redis) -> None:
+    started = run(*shell("trap 'echo hung up' HUP; trap 'exit 4' USR1; " + WAIT))
+    assert started.line() == "ready"
+    started.send(signal.SIGHUP)
+    assert started.line() == "hung up"
+    assert client.exists(NAME)
+    started.send(signal.SIGUSR1)
+    assert started.end()[0] == 4
+    assert client.exists(NAME) == 0
+
+
+@pytest.mark.slow
+def test_a_server_that_is_gone_at_the_end_is_reported(run: Run, fresh_redis: RedisServer) -> None:
+    started = run(*shell("trap 'exit 6' USR1; " + WAIT), server=fresh_redis.url)
+    assert started.line() == "ready"
+    fresh_redis.kill()
+    started.send(signal.SIGUSR1)
+    status, said = started.end()
+    assert status == 6
+    assert "the lock is not released, it expires within 30 s" in said
+
+
+# -- the terminal ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    terminal = Terminal(80, 24)
+    yield terminal
+    terminal.end()
+
+
+def in_session(terminal: Terminal, *command: str) -> subprocess.Popen[str]:
+    """Start a program in a session of its own, whose terminal is ``terminal``."""
+    program = (
+        "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", program, *command],
+        stdin=terminal.theirs, stdout=terminal.theirs, stderr=terminal.theirs, cwd=ROOT, env=TERMINAL, text=True,
+    )  # fmt: skip
+
+
+def command_line(server: RedisServer, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "wheel_lock.cli", "run", NAME, "--redis", server.url, *arguments]
+
+
+@pytest.mark.slow
+def test_a_command_may_read_from_the_terminal_and_ctrl_c_reaches_it(
+    redis_server: RedisServer, terminal: Terminal, client: redis.Redis
+) -> None:
+    script = "trap 'exit 9' INT; echo ready; read word; echo got $word; while :; do sleep 0.05; done"
+    with in_session(terminal, *command_line(redis_server, *shell(script))) as process:
+        eventually(lambda: "ready" in terminal.text, LONG_S)
+        terminal.type("word\n")
+        eventually(lambda: "got word" in terminal.text, LONG_S)
+        terminal.type("\x03")
+        assert process.wait(LONG_S) == 9
+    assert client.exists(NAME) == 0
+
+
+@pytest.mark.slow
+def test_a_shell_stops_and_continues_the_job(
+    redis_server: RedisServer, terminal: Terminal, client: redis.Redis
+) -> None:
+    """Ctrl-Z stops wheel-lock, too; a command that is continued after the end of the lease learns of that first."""
+    with in_session(terminal, "/bin/bash", "--norc", "--noprofile", "-i") as shell_process:
+        script = "trap 'echo to''ld; exit 0' TERM; echo rea''dy; while :; do sleep 0.05; done"
+        words = [*command_line(redis_server, "--timeout", "1", "--margin", "0", "--"), "sh", "-c", script]
+        terminal.type(f"PYTHONPATH={ROOT} {shlex.join(words)}; echo status-$?\n")
+        eventually(lambda: "ready" in terminal.text, LONG_S)
+        terminal.type("\x1a")
+        eventually(lambda: "Stopped" in terminal.text, LONG_S)
+        eventually(lambda: not client.exists(NAME), LONG_S)
+        terminal.type("fg; echo status-$?\n")
+        eventually(lambda: "told" in terminal.text and "status-76" in terminal.text, LONG_S)
+        terminal.type("exit\n")
+        shell_process.wait(LONG_S)
+
+
+# -- the order, with a lock that the test makes ------------------------------------------------------------------------
+
+
+class MadeLock:
+    """A lock whose answers a test sets."""
+
+    def __init__(self) -> None:
+        self.lost: LossReason | None = None
+        self.left_s = 60.0
+
+    def remaining(self) -> float:
+        if self.left_s < 0:
+            raise MemoryError
+        return self.left_s
+
+
+def supervised(
+    script: str, act: Callable[[MadeLock, Signals], None], *, margin_s: float = 0.0
+) -> tuple[int, list[str]]:
+    """Run a script under a made lock; ``act`` is called by another thread. Return the status and what is said."""
+    lock, said = MadeLock(), list[str]()
+    plan = Plan(["/bin/sh", "-c", script], {}, margin_s, 5.0, signal.SIGTERM)
+    with Signals() as signals:
+        thread = threading.Thread(target=act, args=[lock, signals])
+        thread.start()
+        try:
+            return Supervisor(lock, plan, signals, said.append).run(), said
+        finally:
+            thread.join()
+
+
+def test_the_margin_is_kept(tmp_path: Path) -> None:
+    def act(lock: MadeLock, signals: Signals) -> None:
+        eventually((tmp_path / "ready").exists)
+        lock.left_s = 2.5
+        signals.wake()
+
+    status, said = supervised(f": > {tmp_path}/ready; while :; do sleep 0.05; done", act, margin_s=2.5)
+    assert status == LOST
+    assert said == ["the lock is not confirmed, 2.5 s are left: sent SIGTERM to the command"]
+
+
+def test_an_error_of_the_supervision_kills_the_command(tmp_path: Path) -> None:
+    def act(lock: MadeLock, signals: Signals) -> None:
+        eventually((tmp_path / "pid").exists)
+        lock.left_s = -1.0
+
+    with pytest.raises(MemoryError):
+        supervised(f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; while :; do sleep 0.05; done", act)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_a_signal_from_before_the_start_prevents_it(tmp_path: Path) -> None:
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        plan = Plan(["/bin/sh", "-c", f": > {tmp_path}/started"], {}, 0.0, 5.0, signal.SIGTERM)
+        assert Supervisor(MadeLock(), plan, signals, print).run() == 143
+    assert not (tmp_path / "started").exists()
+
+
+def test_handlers_are_restored() -> None:
+    before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT)}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as under nohup
+            assert signal.getsignal(signal.SIGTERM) is not before[signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGHUP, before[signal.SIGHUP])
+    assert before == {number: signal.getsignal(number) for number in before}

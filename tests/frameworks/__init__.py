@@ -1,0 +1,1 @@
+"""The examples for frameworks, with the real packages, and real processes where those are the subject."""

@@ -1,0 +1,25 @@
+"""Owners of locks on a quorum: in the tokens at each master. Which holder a majority has is not asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.quorum.masters import Masters
+from wheel_lock import LockNotAcquired, WheelLockError
+from wheel_lock.protocol.owners import owner_of
+
+NAME = "order:42"
+OWNER = "billing@host-7"
+
+
+def test_the_locks_of_a_quorum_refuse_the_question(masters: Masters) -> None:
+    with masters.context(owner=OWNER, readable_owner=True) as quorum, quorum.reentrant_lock(NAME) as lock:
+        assert {owner_of(value) for value in masters.holders(NAME) if value} == {OWNER}
+        assert lock.owned()
+        with pytest.raises(WheelLockError, match="several masters"):
+            lock.holder()
+        with pytest.raises(WheelLockError, match="force_release\\(\\) is not available"):
+            quorum.force_release(NAME)
+        with pytest.raises(LockNotAcquired) as raised:
+            quorum.lock(NAME, blocking=False).__enter__()
+        assert raised.value.holder is None

@@ -1,0 +1,235 @@
+"""A lock that is released for its holders: exactly those, with a wake-up, and with a loss for each of them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.support.backend import BOTH, LONG_S, Backend, Losses
+from tests.support.background import Background
+from tests.support.callers import Caller, NewCaller
+from tests.support.lock_types import KINDS, NAME, NEVER_S, WAKING, make, zmembers
+from tests.support.proxy import TcpProxy
+from tests.support.waiting import eventually
+from wheel_lock import (
+    HolderChanged,
+    LockContext,
+    LockLost,
+    LockServerError,
+    LockUnavailable,
+    LossReason,
+    WheelLockError,
+)
+from wheel_lock.protocol.keys import fence_key
+from wheel_lock.protocol.owners import token_id
+
+OWNER = "billing@host-7"
+
+pytestmark = pytest.mark.servers("real")
+named = pytest.mark.settings(owner=OWNER, readable_owner=True)
+
+
+@named
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_holders_are_released_and_returned(
+    me: Caller, new_caller: NewCaller, other: LockContext, backend: Backend, kind: str
+) -> None:
+    stranger = new_caller(other)
+    lock = make(me.locks, kind)
+    assert stranger.locks.force_release(NAME) == ()
+    assert lock.acquire()
+    token = lock.locks[NAME].token if kind == "multi" else lock.token
+    [holder] = stranger.locks.force_release(NAME)
+    assert holder.owner == OWNER
+    assert holder.token_id == token_id(token)
+    assert not backend.view.exists(NAME)
+    assert stranger.locks.force_release(NAME) == ()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
+def test_a_holder_in_another_process_finds_out_with_its_next_renewal(
+    context: LockContext, other: LockContext, kind: str
+) -> None:
+    losses = Losses()
+    lock = make(context, kind, timeout=30.0, renew_every=0.1, on_lost=losses)
+    assert lock.acquire()
+    assert len(other.force_release(NAME)) == 1
+    eventually(lambda: lock.lost is not None, LONG_S)
+    assert lock.lost is LossReason.KEY_GONE
+    assert [event.reason for event in losses.all_told()] == [LossReason.KEY_GONE]
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multi"])
+def test_a_holder_of_the_same_context_has_lost_it_when_the_call_returns(
+    me: Caller, context: LockContext, kind: str
+) -> None:
+    lock = make(me.locks, kind, timeout=600.0)
+    assert lock.acquire()
+    with context.lock("another", timeout=600.0) as untouched:
+        assert len(me.locks.force_release(NAME)) == 1
+        assert lock.lost is LossReason.KEY_GONE
+        assert not lock.is_held
+        assert untouched.is_held
+        assert context.stats().held == 1
+        with pytest.raises(LockLost):
+            lock.release()
+    with make(me.locks, kind):
+        pass
+
+
+@pytest.mark.parametrize(("held", "wanted"), [pair for pair in WAKING if pair[0] != "multi"])
+def test_a_waiter_of_another_process_is_woken(backend: Backend, context: LockContext, held: str, wanted: str) -> None:
+    lock = make(context, held, renew=False, timeout=600.0)
+    assert lock.acquire()
+    waits = backend.context(fallback_interval=NEVER_S)
+    waiting = Background(partial(_acquired_and_released, make(waits, wanted, timeout=600.0)))
+    eventually(lambda: waits.stats().waiting == 1 and backend.view.pubsub_channels())
+    assert len(backend.context().force_release(NAME)) == 1
+    assert waiting.result(LONG_S)
+
+
+def _acquired_and_released(lock: Any) -> bool:
+    acquired = lock.acquire()
+    lock.release()
+    return bool(acquired)
+
+
+def test_all_readers_are_released_at_once_and_a_waiting_writer_is_granted(
+    backend: Backend, context: LockContext, other: LockContext
+) -> None:
+    readers = [made.rw_lock(NAME, 600.0).read() for made in (context, other)]
+    assert all(reader.acquire() for reader in readers)
+    waits = backend.context()
+    waiting = Background(partial(_acquired_and_released, waits.rw_lock(NAME).write()))
+    eventually(lambda: any(member.startswith(b"i:") for member in zmembers(backend)))
+    assert len(context.force_release(NAME)) == 2
+    assert waiting.result(LONG_S)
+    assert readers[0].lost is LossReason.KEY_GONE
+
+
+def test_the_first_of_a_fair_queue_is_granted_next(backend: Backend, context: LockContext) -> None:
+    order: list[int] = []
+
+    def take(number: int) -> None:
+        with backend.context(fallback_interval=NEVER_S).fair_lock(NAME, 600.0):
+            order.append(number)
+
+    assert context.fair_lock(NAME, 600.0, renew=False).acquire()
+    waiting = []
+    for number in range(3):
+        waiting.append(Background(partial(take, number)))
+        eventually(lambda: backend.view.zcard(f"wheel_lock:queue:{{{NAME}}}") == len(waiting))
+    assert len(context.force_release(NAME)) == 1
+    for waiter in waiting:
+        waiter.result(LONG_S)
+    assert order == [0, 1, 2]
+
+
+def test_a_holder_that_came_in_between_is_not_released(
+    backend: Backend, context: LockContext, other: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert other.lock(NAME, renew=False).acquire()
+    request = context._engine.force_release
+
+    def meanwhile(*arguments: Any) -> None:
+        backend.view.set(NAME, "x" * 22)
+        request(*arguments)
+
+    monkeypatch.setattr(context._engine, "force_release", meanwhile)
+    with pytest.raises(HolderChanged, match="another holder"):
+        context.force_release(NAME)
+    assert backend.view.get(NAME) == b"x" * 22
+
+
+def test_a_lock_that_was_released_in_between_is_no_error(
+    backend: Backend, context: LockContext, other: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert other.lock(NAME, renew=False).acquire()
+    request = context._engine.force_release
+
+    def meanwhile(*arguments: Any) -> None:
+        backend.view.delete(NAME)
+        request(*arguments)
+
+    monkeypatch.setattr(context._engine, "force_release", meanwhile)
+    assert context.force_release(NAME) == ()
+
+
+@BOTH
+def test_what_has_not_the_form_of_a_lock_stays_unless_it_is_asked_for(backend: Backend, context: LockContext) -> None:
+    backend.view.set(NAME, "mine-alone")
+    with pytest.raises(WheelLockError, match="not the form of a lock"):
+        context.force_release(NAME)
+    assert backend.view.get(NAME) == b"mine-alone"
+    [holder] = context.force_release(NAME, foreign=True)
+    assert holder.owner is None
+    assert not backend.view.exists(NAME)
+    backend.view.hset(NAME, mapping={"a": "1", "b": "2"})
+    for foreign in (False, True):
+        with pytest.raises(WheelLockError, match="is a hash"):
+            context.force_release(NAME, foreign=foreign)
+    assert backend.view.hlen(NAME) == 2
+
+
+def test_more_holders_than_can_be_compared_stay(backend: Backend, context: LockContext) -> None:
+    now_s, _ = backend.view.time()
+    expiry = (int(now_s) + 60) * 1000
+    backend.view.zadd(NAME, {f"p:{number:022d}": expiry for number in range(65)})
+    with pytest.raises(WheelLockError, match="more than 64 holders"):
+        context.force_release(NAME)
+    assert backend.view.zcard(NAME) == 65
+
+
+def test_a_fence_goes_on_growing(backend: Backend, context: LockContext, other: LockContext) -> None:
+    lock = context.lock(NAME, fencing=True, renew=False)
+    assert lock.acquire()
+    assert len(other.force_release(NAME)) == 1
+    assert backend.view.exists(fence_key(NAME.encode()))
+    with other.lock(NAME, fencing=True) as later:
+        assert later.fence is not None
+        assert lock.fence is not None
+        assert later.fence > lock.fence
+
+
+def test_a_right_that_is_missing_is_an_error_and_the_lock_stays(backend: Backend, context: LockContext) -> None:
+    assert context.lock(NAME, renew=False).acquire()
+    backend.view.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", "-del")
+    try:
+        with pytest.raises(LockServerError) as raised:
+            backend.context_of(backend.client(username="app", password="secret")).force_release(NAME)
+        assert raised.value.code == "NOPERM"
+        assert backend.view.exists(NAME)
+    finally:
+        backend.view.acl_deluser("app")
+
+
+def test_a_reply_that_is_lost_is_an_error_and_nothing_is_sent_twice(
+    through_proxy: LockContext, real: Backend, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real.view.set(NAME, "a" * 22)
+    request = through_proxy._engine.force_release
+
+    def unanswered(*arguments: Any) -> None:
+        proxy.drop_replies()
+        request(*arguments)
+
+    monkeypatch.setattr(through_proxy._engine, "force_release", unanswered)
+    forcing = Background(partial(through_proxy.force_release, NAME))
+    eventually(lambda: not real.view.exists(NAME), LONG_S)  # it is carried out, which the caller cannot know
+    real.view.set(NAME, "b" * 22)
+    proxy.heal()
+    proxy.cut()
+    with pytest.raises(LockUnavailable):
+        forcing.result()
+    with through_proxy.lock("another", blocking_timeout=LONG_S):
+        assert real.view.get(NAME) == b"b" * 22
+
+
+@pytest.mark.parametrize("name", ["", "wheel_lock:fence:{a}", 7])
+def test_an_invalid_name_is_refused_before_any_connection(name: Any) -> None:
+    with LockContext.from_url("redis://127.0.0.1:1/0") as context, pytest.raises(ValueError, match="lock name"):
+        context.force_release(name)

@@ -1,0 +1,266 @@
+"""export_many and adopt_many: each lock as by export and adopt, in a few round trips, with a result of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.backend import BOTH, LONG_S, Backend, connected, interrupted, none_left, of
+from tests.support.background import Background, in_thread
+from tests.support.callers import Caller
+from tests.support.proxy import TcpProxy
+from tests.support.waiting import eventually
+from wheel_lock import (
+    InvalidHandoff,
+    Lock,
+    LockContext,
+    LockNotHeld,
+    LocksNotAdopted,
+    LockTimeout,
+    LockUnavailable,
+    LossReason,
+    TooManyLocks,
+    WrongThread,
+)
+
+pytestmark = pytest.mark.servers("real")
+
+NAMES = [f"import:{number}" for number in range(8)]
+MANY = [f"import:{number}" for number in range(700)]  # more than are on their way at a time
+
+
+def exported(context: LockContext, names: list[str] = NAMES, **terms: Any) -> dict[Any, str]:
+    return of_texts(context.export_many(of(context.acquire_many(names, **terms))))
+
+
+def of_texts(texts: Mapping[Any, str | None]) -> dict[Any, str]:
+    found = {name: text for name, text in texts.items() if text is not None}
+    assert len(found) == len(texts)
+    return found
+
+
+@BOTH
+def test_many_locks_change_hands_without_a_gap(backend: Backend, me: Caller, other: LockContext) -> None:
+    locks = me.do(lambda: me.locks._target.acquire_many(MANY, 30.0))
+    tokens = {name: lock.token for name, lock in locks.items()}
+    texts = me.do(lambda: me.locks._target.export_many(locks.values()))
+    assert list(texts) == MANY
+    assert not any(lock.is_held for lock in locks.values())
+    assert me.context.stats().held == 0
+    adopted = of(other.adopt_many(texts.values()))
+    assert [lock.name for lock in adopted] == MANY
+    for lock in adopted:
+        assert lock.is_held
+        assert lock.token != tokens[lock.name]
+        assert backend.view.get(lock.name) == lock.token
+    assert not any(in_thread(lambda: other.adopt_many(texts.values())).values())  # a text works once
+    assert all(lock.is_held for lock in adopted)
+    other.release_many(adopted)
+    assert backend.view.keys() == []
+
+
+def test_a_task_or_thread_adopts_many_that_it_may_pass_on(backend: Backend, me: Caller, other: LockContext) -> None:
+    texts = exported(other, renew_every=0.1)
+    locks = me.do(lambda: me.locks._target.adopt_many(texts.values()))
+    assert list(locks) == NAMES
+    eventually(lambda: all(lock.renewals >= 2 for lock in of(locks)))  # each at its own interval
+    again = me.do(lambda: me.locks._target.export_many([None, *locks.values()]))
+    other.release_many(other.adopt_many(again.values()).values())
+    assert none_left(backend, me.context)
+
+
+def test_fences_and_limits_go_with_them(context: LockContext, other: LockContext) -> None:
+    lock = context.lock("fenced", fencing=True, max_renewals=7, thread_local=False)
+    plain = context.lock("plain", thread_local=False)
+    lock.acquire()
+    plain.acquire()
+    adopted = of(other.adopt_many(of_texts(context.export_many([lock, plain])).values()))
+    assert [each.fence for each in adopted] == [lock.fence, None]
+    assert adopted[0]._options.max_renewals == 7
+    with adopted[0] as entered:  # the first block finds it acquired
+        assert entered.is_held
+
+
+def test_an_adopted_lock_belongs_to_its_thread_if_that_is_asked_for(context: LockContext) -> None:
+    for thread_local in (False, True):
+        locks = of(context.adopt_many(exported(context).values(), thread_local=thread_local))
+        if thread_local:
+            with pytest.raises(WrongThread):
+                in_thread(partial(context.export_many, locks))
+            context.release_many(locks)
+        else:
+            in_thread(partial(context.release_many, locks))
+
+
+def test_nothing_to_hand_over(context: LockContext) -> None:
+    assert context.export_many([None]) == {}
+    assert context.adopt_many([None]) == {}
+
+
+# Failures, name by name
+
+
+def test_a_lock_that_is_lost_has_no_text_and_the_others_have(backend: Backend, context: LockContext) -> None:
+    locks = of(context.acquire_many(NAMES, 30.0, renew_every=0.05))
+    backend.view.delete(NAMES[2])
+    eventually(lambda: locks[2].lost)
+    texts = context.export_many(locks)
+    assert [name for name, text in texts.items() if text is None] == [NAMES[2]]
+    adopted = context.adopt_many(texts.values())
+    assert list(adopted) == NAMES[:2] + NAMES[3:]
+    context.release_many(of(adopted))
+
+
+def test_one_that_is_not_held_keeps_all_from_being_exported(context: LockContext) -> None:
+    locks = of(context.acquire_many(NAMES))
+    with pytest.raises(LockNotHeld):
+        context.export_many([*locks, context.lock("another")])
+    with pytest.raises(WrongThread), context.lock("another") as mine:
+        in_thread(lambda: context.export_many([*locks, mine]))
+    with pytest.raises(TypeError, match="only locks can be exported, not str"):
+        context.export_many([*locks, "a"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="the name 'import:0'"):
+        context.export_many([*locks, context.lock(NAMES[0])])
+    assert all(lock.is_held for lock in locks)
+    assert len(of_texts(context.export_many([*locks, *locks]))) == len(NAMES)  # each counts once
+
+
+def test_locks_that_are_gone_are_none_and_the_others_are_held(
+    backend: Backend, context: LockContext, other: LockContext
+) -> None:
+    texts = exported(context)
+    backend.view.delete(NAMES[1])
+    taken = other.adopt(texts[NAMES[3]])
+    adopted = context.adopt_many(texts.values())
+    assert [name for name, lock in adopted.items() if lock is None] == [NAMES[1], NAMES[3]]
+    assert all(lock.is_held for lock in adopted.values() if lock is not None)
+    assert taken.is_held
+    assert context.stats().held == 6
+
+
+def test_texts_are_read_before_anything_is_sent(other: LockContext) -> None:
+    texts = [*exported(other).values()]
+    with LockContext(redis.Redis(port=1)) as context:
+        for wrong in ([*texts, "no text"], [*texts, texts[0][:-1] + "x"]):
+            with pytest.raises(InvalidHandoff):
+                context.adopt_many(wrong)
+        with pytest.raises(TypeError, match="not one str"):
+            context.adopt_many(texts[0])
+        with pytest.raises(ValueError, match="on_lost"):
+            context.adopt_many(texts, on_lost=5)  # type: ignore[arg-type]
+        assert context.stats().connects == 0
+    again = exported_again(other, texts)
+    with pytest.raises(InvalidHandoff, match="Two of the texts are of the lock 'import:0'"):
+        other.adopt_many([*texts, again])
+
+
+def exported_again(context: LockContext, texts: list[str]) -> str:
+    lock = context.adopt(texts[0])
+    return lock.export()
+
+
+@pytest.mark.settings(max_held=5)
+def test_one_that_cannot_be_adopted_now_is_an_error_that_has_the_others(
+    backend: Backend, context: LockContext, other: LockContext
+) -> None:
+    texts = exported(other)
+    with pytest.raises(LocksNotAdopted, match="3 locks could not be adopted, among them 'import:5'") as caught:
+        context.adopt_many(texts.values())
+    assert {type(error) for error in caught.value.errors.values()} == {TooManyLocks}
+    held: Any = caught.value.locks
+    assert [name for name, lock in held.items() if lock is not None] == NAMES[:5]
+    assert all(held[name].is_held for name in NAMES[:5])
+    rest = of(other.adopt_many(texts[name] for name in caught.value.errors))  # these texts can still be used
+    other.release_many(rest)
+    context.release_many(held.values())
+    assert backend.view.keys() == []
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_server_that_does_not_answer_is_an_error_for_each(
+    real: Backend, proxy: TcpProxy, other: LockContext, arrives: bool
+) -> None:
+    context = connected(real.context_through(proxy, timer=real.timer(), response_timeout=0.2))
+    texts = exported(other, MANY)
+    if arrives:
+        proxy.drop_replies()
+    else:
+        proxy.blackhole()
+    with pytest.raises(LocksNotAdopted) as caught:
+        context.adopt_many(texts.values())
+    proxy.heal()
+    assert list(caught.value.errors) == MANY
+    assert all(isinstance(error, (LockTimeout, LockUnavailable)) for error in caught.value.errors.values())
+    assert context.stats().held == 0
+    if arrives:  # the first of them were executed, and are undone; the last were never sent
+        eventually(lambda: real.view.dbsize() < len(MANY), LONG_S)
+    left = other.adopt_many(texts.values())
+    assert left[MANY[-1]] is not None
+    other.release_many(left.values())
+    eventually(lambda: real.view.dbsize() == 0, LONG_S)
+
+
+def test_a_lost_connection_has_adoptions_recognised(real: Backend, proxy: TcpProxy, other: LockContext) -> None:
+    context = connected(real.context_through(proxy, timer=real.timer()))
+    texts = exported(other)
+    before = real.view.get(NAMES[-1])
+    proxy.drop_replies()
+    adopting = Background(lambda: context.adopt_many(texts.values()))
+    eventually(lambda: real.view.get(NAMES[-1]) != before)
+    proxy.heal()  # which resets the connection
+    adopted = of(adopting.result())
+    assert {lock.name: real.view.get(lock.name) for lock in adopted} == {lock.name: lock.token for lock in adopted}
+    context.release_many(adopted)
+
+
+# Interruptions
+
+
+def test_an_interrupted_adoption_leaves_nothing_held_and_the_rest_can_be_adopted(
+    real: Backend, proxy: TcpProxy, other: LockContext
+) -> None:
+    context = connected(real.context_through(proxy, timer=real.timer()))
+    texts = exported(other, MANY)
+    before = real.view.get(MANY[0])
+    proxy.drop_replies()
+    with interrupted(lambda: real.view.get(MANY[0]) != before):
+        context.adopt_many(texts.values())
+    proxy.heal()
+    left = other.adopt_many([texts[MANY[-1]]])  # it was never sent
+    assert left[MANY[-1]] is not None
+    eventually(lambda: not real.view.exists(MANY[0]), LONG_S)  # undone
+    assert context.stats().held == 0
+    assert context._engine.leases.acquiring == 0
+
+
+@pytest.mark.parametrize("pauses", [0, 1, 2, 5])
+async def test_a_cancelled_adoption_leaves_nothing_held(
+    backend: Backend, context: LockContext, other: LockContext, pauses: int
+) -> None:
+    texts = exported(other, MANY)
+    task = asyncio.create_task(context.asyncio.adopt_many(texts.values()))
+    for _ in range(pauses):
+        await asyncio.sleep(0)
+    if task.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:  # the process stood still, and the answer came first
+        await context.asyncio.release_many(task.result().values())
+    eventually(lambda: context.stats().held == 0)
+    other.release_many(other.adopt_many(texts.values()).values())  # those that were not sent
+    eventually(lambda: none_left(backend, context))
+
+
+def test_a_lock_that_is_adopted_and_lost_says_so(backend: Backend, context: LockContext) -> None:
+    lost: list[Any] = []
+    locks = of(context.adopt_many(exported(context, renew_every=0.05).values(), on_lost=lost.append))
+    backend.view.delete(*NAMES[:3])
+    eventually(lambda: len(lost) == 3)
+    assert {event.reason for event in lost} == {LossReason.KEY_GONE}
+    assert sum(lock.is_held for lock in locks) == 5
+    assert isinstance(locks[0], Lock)

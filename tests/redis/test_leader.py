@@ -1,0 +1,428 @@
+"""Leaders: one of several candidates leads, its callbacks are called in order, and another one takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.backend import BOTH, LONG_S, Backend, connected
+from tests.support.background import in_a_fork
+from tests.support.callers import Caller
+from tests.support.logged import Log
+from tests.support.proxy import TcpProxy
+from tests.support.waiting import eventually
+from wheel_lock import (
+    LockContext,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    LockUnavailable,
+    LossReason,
+)
+from wheel_lock.runtime.notifier import NOTIFIER
+
+pytestmark = pytest.mark.servers("real")
+
+NAME = "scheduler"
+
+
+class Candidate:
+    """A leader of either API, and what its callbacks were told."""
+
+    def __init__(self, caller: Caller, **terms: Any) -> None:
+        self.told: list[tuple[str, Any]] = []
+        self.errors: list[Exception] = []
+        self._caller = caller
+        told = {word: self._note(word) for word in ("elected", "demoted")}
+        terms = {
+            "timeout": 30.0,
+            "on_error": self.errors.append,
+            **{f"on_{word}": note for word, note in told.items()},
+        } | terms
+        self.leader: Any = caller.do(lambda: caller.locks._target.leader(NAME, **terms))
+
+    def _note(self, word: str) -> Callable[[Any], None]:
+        return lambda leadership: self.told.append((word, leadership))
+
+    @property
+    def words(self) -> list[str]:
+        return [word for word, _ in self.told]
+
+    def start(self) -> Candidate:
+        self._caller.do(self.leader.start)
+        return self
+
+    def leads(self) -> Any:
+        """Wait until it leads, and is told of it; return the leadership."""
+        eventually(lambda: self.words[-1:] == ["elected"] and self.leader.is_leader)
+        return self.leader.leadership
+
+    def close(self, timeout: float | None = None) -> None:
+        self._caller.do(lambda: self.leader.close(timeout))
+
+
+@pytest.fixture
+def candidate(me: Caller) -> Iterator[Callable[..., Candidate]]:
+    """Makes candidates of either API, and closes them."""
+    made: list[Candidate] = []
+
+    def make(caller: Caller = me, **terms: Any) -> Candidate:
+        made.append(Candidate(caller, **terms))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+NewCandidate = Callable[..., Candidate]
+
+
+@pytest.fixture
+def _stands_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate stands again soon after it has resigned."""
+    monkeypatch.setattr("wheel_lock.locks.leader._AFTER_RESIGNATION_S", 0.02)
+
+
+@BOTH
+def test_one_leads_until_it_closes_and_then_the_next(backend: Backend, candidate: NewCandidate, me: Caller) -> None:
+    first, second = candidate(), candidate()
+    assert not first.leader.is_leader
+    assert first.leader.leadership is None
+    leadership = first.start().leads()
+    second.start()
+    eventually(lambda: me.context.stats().waiting == 1)
+    assert not second.leader.is_leader
+    assert leadership.is_held
+    assert leadership.lost is None
+    assert 0 < leadership.remaining() <= 30.0
+    assert leadership.name == NAME
+    assert not leadership.ended.is_set()
+    leadership.raise_if_lost()
+    first.close()
+    assert leadership.ended.is_set()
+    assert leadership.remaining() == 0.0
+    with pytest.raises(LockNotHeld):
+        leadership.raise_if_lost()
+    assert first.words == ["elected", "demoted"]
+    assert [each for _, each in first.told] == [leadership, leadership]
+    assert leadership.lost is None
+    assert second.leads().fence > leadership.fence
+    second.close()
+    assert not backend.view.exists(NAME)
+    assert first.errors == second.errors == []
+
+
+def test_a_lost_leadership_is_told_at_once_and_stood_for_again(
+    backend: Backend, candidate: NewCandidate, me: Caller
+) -> None:
+    leading = candidate(renew_every=0.05).start()
+    leadership = leading.leads()
+    stuck, lost = threading.Event(), threading.Event()
+    with LockContext(backend.client()) as context:
+        lock = context.lock(
+            "another", renew_every=0.05, thread_local=False, on_lost=lambda event: (lost.set(), stuck.wait())
+        )
+        lock.acquire()
+        backend.view.delete("another")
+        assert lost.wait(LONG_S)  # no callback of a lock is called any more
+        backend.view.delete(NAME)
+        try:
+            eventually(lambda: "demoted" in leading.words, LONG_S)
+        finally:
+            stuck.set()
+    assert NOTIFIER.drain(LONG_S)
+    assert leadership.lost is LossReason.KEY_GONE
+    assert not leadership.is_held
+    assert leadership.ended.is_set()
+    with pytest.raises(LockLost):
+        leadership.raise_if_lost()
+    again = leading.leads()
+    assert again.fence > leadership.fence
+    assert leading.words == ["elected", "demoted", "elected"]
+
+
+def test_a_leadership_that_another_takes_is_lost(backend: Backend, candidate: NewCandidate) -> None:
+    leading = candidate(renew_every=0.05).start()
+    leadership = leading.leads()
+    backend.view.set(NAME, "usurper", px=200)
+    eventually(lambda: leading.words[:2] == ["elected", "demoted"])
+    assert leadership.lost is LossReason.TAKEN
+    assert leading.leads() is not leadership  # when the usurper's time is over
+
+
+def test_one_that_resigns_lets_another_lead_and_stands_again(candidate: NewCandidate) -> None:
+    first, second = candidate(), candidate()
+    leadership = first.start().leads()
+    second.start()
+    assert first.leader.resign()
+    assert not first.leader.is_leader
+    assert not first.leader.resign()
+    second.leads()
+    assert first.words == ["elected", "demoted"]
+    assert leadership.lost is None
+    second.close()
+    first.leads()
+
+
+@pytest.mark.usefixtures("_stands_again_soon")
+def test_one_that_resigns_alone_leads_again_later(candidate: NewCandidate) -> None:
+    leading = candidate().start()
+    leading.leads()
+    leading.leader.resign()
+    eventually(lambda: leading.words == ["elected", "demoted", "elected"])
+
+
+def test_the_lock_is_held_until_the_callbacks_have_returned(backend: Backend, candidate: NewCandidate) -> None:
+    held: list[bool] = []
+    leading = candidate(on_demoted=lambda leadership: held.append(bool(backend.view.exists(NAME)))).start()
+    leading.leads()
+    leading.close()
+    assert held == [True]
+    assert not backend.view.exists(NAME)
+
+
+# Callbacks that fail, or call the leader
+
+
+@pytest.mark.usefixtures("_stands_again_soon")
+@pytest.mark.parametrize("handled", [True, False])
+def test_exceptions_of_callbacks_end_nothing(candidate: NewCandidate, handled: bool, log: Log) -> None:
+    def fail(leadership: Any) -> None:
+        raise ZeroDivisionError
+
+    terms: dict[str, Any] = {} if handled else {"on_error": fail}
+    leading = candidate(on_elected=fail, on_demoted=fail, **terms).start()
+    eventually(lambda: leading.leader.is_leader)
+    leading.leader.resign()
+    eventually(lambda: leading.leader.is_leader)
+    leading.close()
+    if handled:
+        assert {type(error) for error in leading.errors} == {ZeroDivisionError}
+        assert len(leading.errors) == 4
+    else:
+        assert log.said("on_demoted of the leader 'scheduler' raised an exception")
+        assert log.said("on_error of the leader 'scheduler' raised an exception")
+
+
+@pytest.mark.usefixtures("_stands_again_soon")
+def test_a_callback_may_resign_or_close(backend: Backend, candidate: NewCandidate) -> None:
+    resigning: Candidate = candidate(on_elected=lambda leadership: resigning.leader.resign())
+    resigning.start()
+    eventually(lambda: resigning.words[:2] == ["demoted", "demoted"])  # elected and resigned twice
+    resigning.close()
+    closing: Candidate = candidate(on_elected=lambda leadership: closing.leader.close())
+    closing.start()
+    eventually(lambda: closing.words == ["demoted"])
+    closing.close()
+    eventually(lambda: not backend.view.exists(NAME))
+
+
+@pytest.mark.parametrize("wrong", ["on_elected", "on_demoted", "on_error"])
+def test_wrong_values_are_refused_before_anything_is_sent(wrong: str) -> None:
+    async def callback(leadership: Any) -> None: ...
+
+    with LockContext(redis.Redis(port=1)) as context:
+        makers: list[Any] = [context.leader, context.asyncio.leader]
+        for make in makers:
+            with pytest.raises(ValueError, match=f"{wrong} must be callable, not 5"):
+                make(NAME, **{wrong: 5})
+            with pytest.raises(ValueError, match="a lock name must have"):
+                make("")
+            for value in ({"timeout": 0}, {"renew_every": 40.0}):
+                with pytest.raises(ValueError, match=next(iter(value))):
+                    make(NAME, **value)
+        with pytest.raises(ValueError, match=f"{wrong} must be a plain function"):
+            makers[0](NAME, **{wrong: callback})
+        with pytest.raises(ValueError, match="on_error must be a plain function"):
+            makers[1](NAME, on_error=callback)
+        with pytest.raises(ValueError, match="timeout"):
+            context.leader(NAME).close(-1)
+        assert context.stats().connects == 0
+
+
+# The end
+
+
+def test_it_starts_once_and_closes_as_often_as_one_likes(candidate: NewCandidate) -> None:
+    leading = candidate()
+    assert "candidate" in repr(leading.leader)
+    leading.start().leads()
+    assert repr(leading.leader) == "<Leader 'scheduler' leader>"
+    assert "held" in repr(leading.leader.leadership)
+    with pytest.raises(RuntimeError, match="campaigns once"):
+        leading.start()
+    leading.close()
+    leading.close()
+    assert "closed" in repr(leading.leader)
+    with pytest.raises(RuntimeError, match="campaigns once"):
+        leading.start()
+    unused = candidate()
+    unused.close()
+    with pytest.raises(RuntimeError, match="campaigns once"):
+        unused.start()
+
+
+def test_a_candidate_that_waits_closes_at_once_and_leaves_nothing(
+    backend: Backend, candidate: NewCandidate, me: Caller
+) -> None:
+    backend.view.set(NAME, "somebody")
+    backend.view.pexpire(NAME, 60_000)
+    waiting = candidate().start()
+    eventually(lambda: me.context.stats().waiting == 1)
+    waiting.close()
+    assert me.context.stats().waiting == 0
+    assert waiting.told == []
+    backend.view.delete(NAME)
+    assert me.context.lock(NAME).acquire(blocking=False)
+
+
+def test_a_closed_context_ends_the_leadership_and_the_campaign(candidate: NewCandidate, me: Caller) -> None:
+    leading = candidate().start()
+    leadership = leading.leads()
+    me.context.close()
+    eventually(lambda: leading.words == ["elected", "demoted"])
+    assert leadership.lost is LossReason.CONTEXT_CLOSED
+    leading.close()
+    assert leading.errors == []
+
+
+def test_a_callback_that_hangs_does_not_keep_the_lock_after_a_close(backend: Backend, context: LockContext) -> None:
+    stuck, called = threading.Event(), threading.Event()
+
+    def hang(leadership: Any) -> None:
+        called.set()
+        stuck.wait()
+
+    leader = context.leader(NAME, on_elected=hang).start()
+    assert called.wait(LONG_S)
+    leadership = leader.leadership
+    leader.close(timeout=0.05)
+    eventually(lambda: not backend.view.exists(NAME))
+    assert leadership is not None
+    assert leadership.ended.is_set()
+    stuck.set()
+
+
+def test_the_next_term_begins_when_on_elected_has_returned(backend: Backend, context: LockContext) -> None:
+    terms: list[Any] = []
+    demoted, go_on = threading.Event(), threading.Event()
+
+    def elected(leadership: Any) -> None:
+        terms.append(leadership)
+        leadership.ended.wait()
+        go_on.wait()
+
+    with context.leader(NAME, renew_every=0.05, on_elected=elected, on_demoted=lambda leadership: demoted.set()):
+        eventually(lambda: terms)
+        backend.view.delete(NAME)
+        assert demoted.wait(LONG_S)  # beside on_elected
+        assert not backend.view.exists(NAME)
+        go_on.set()
+        eventually(lambda: len(terms) == 2)
+
+
+def test_a_leader_keeps_its_context(backend: Backend) -> None:
+    leader = LockContext(backend.client()).leader(NAME, renew_every=0.05)
+    gc.collect()
+    with leader:
+        eventually(lambda: leader.is_leader)
+        assert leader.leadership is not None
+        leadership = leader.leadership
+        eventually(lambda: leadership._lock.renewals >= 2)
+    leader._context.close()  # type: ignore[attr-defined]
+
+
+def test_a_forked_child_is_not_the_leader(context: LockContext) -> None:
+    with context.leader(NAME) as leader:
+        eventually(lambda: leader.is_leader)
+        leadership = leader.leadership
+        assert leadership is not None
+
+        def check() -> None:
+            assert not leader.is_leader
+            assert not leader.resign()
+            assert not leadership.is_held
+            leader.close()
+            with context.leader("another").start() as another:
+                eventually(lambda: another.is_leader)
+
+        in_a_fork(check)
+        assert leader.is_leader
+
+
+# A network that fails
+
+
+def test_a_server_that_is_away_is_an_error_and_the_campaign_goes_on(
+    real: Backend, proxy: TcpProxy, new_caller: Any
+) -> None:
+    context = connected(real.context_through(proxy, timer=real.timer(), response_timeout=0.2, connect_timeout=0.2))
+    caller = new_caller(context)
+    proxy.blackhole()
+    standing = Candidate(caller)
+    try:
+        standing.start()
+        eventually(lambda: standing.errors)
+        proxy.heal()
+        standing.leads()
+    finally:
+        standing.close()
+    assert {type(error) for error in standing.errors} <= {LockTimeout, LockUnavailable}
+
+
+# Tasks
+
+
+async def test_on_elected_is_a_task_that_is_cancelled_at_the_end_of_the_term(context: LockContext) -> None:
+    told: list[str] = []
+
+    async def elected(leadership: Any) -> None:
+        told.append("elected")
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            told.append("cancelled")
+
+    async def demoted(leadership: Any) -> None:
+        await asyncio.sleep(0)
+        told.append("demoted")
+
+    async with context.asyncio.leader(NAME, on_elected=elected, on_demoted=demoted) as leader:
+        while told != ["elected"]:
+            await asyncio.sleep(0.001)
+        assert leader.is_leader
+    assert told == ["elected", "demoted", "cancelled"]
+    assert not leader.is_leader
+
+
+def test_the_end_of_the_event_loop_ends_the_leadership(backend: Backend, context: LockContext) -> None:
+    told: list[str] = []
+
+    async def lead() -> None:
+        leader = context.asyncio.leader(NAME, on_demoted=lambda leadership: told.append("demoted"))
+        leader.start()
+        while not leader.is_leader:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(lead())  # cancels the campaign
+    assert told == ["demoted"]
+    eventually(lambda: not backend.view.exists(NAME))
+
+
+async def test_a_callback_that_hangs_does_not_keep_a_close_of_a_task(backend: Backend, context: LockContext) -> None:
+    async def hang(leadership: Any) -> None:
+        await asyncio.sleep(3600)
+
+    leader = context.asyncio.leader(NAME, on_demoted=hang).start()
+    while not leader.is_leader:
+        await asyncio.sleep(0.001)
+    await leader.close(timeout=0.05)
+    eventually(lambda: not backend.view.exists(NAME))
+    await asyncio.sleep(0)  # the cancelled campaign ends

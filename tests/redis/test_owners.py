@@ -1,0 +1,220 @@
+"""The readable owner of a context: in the names of its connections, and at the head of its tokens."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.backend import Backend, token_of
+from tests.support.background import Background, in_a_fork
+from tests.support.lock_types import KINDS, NAME, make
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, WriteLock
+from wheel_lock.options import MAX_OWNER_LENGTH, process_owner
+from wheel_lock.protocol.owners import owner_head, owner_of
+from wheel_lock.runtime.tokens import TOKEN_CHARACTERS, with_new_secret
+from wheel_lock.testing import fake_context
+
+OWNER = "night shift: billing@host-7"
+BAD = ["", " \n", "a\tb", "a\x00", "\ud800", "x" * 65, "é" * 33, b"bytes", 7, ["a"]]
+GOOD = ["a", " ", "a:b", "x" * 64, "é" * 32, "@host"]
+
+named = pytest.mark.settings(owner=OWNER, readable_owner=True)
+pytestmark = pytest.mark.servers("real")
+
+
+def names(client: redis.Redis) -> set[str]:
+    """The names of the library's connections."""
+    return {entry["name"] for entry in client.client_list() if entry["name"].startswith("wheel_lock")}
+
+
+@pytest.mark.parametrize("owner", BAD, ids=repr)
+def test_an_owner_that_cannot_be_shown_is_refused_before_any_connection(owner: Any) -> None:
+    nowhere = redis.Redis(port=1)
+    with pytest.raises(ValueError, match="owner must be a str of 1 to 64 printable characters"):
+        LockContext(nowhere, owner=owner)
+    with pytest.raises(ValueError, match="owner must be"):
+        LockContext.quorum([redis.Redis(port=port) for port in (1, 2, 3)], owner=owner)
+
+
+@pytest.mark.parametrize("owner", GOOD, ids=repr)
+def test_any_owner_that_is_accepted_fits_into_tokens_and_comes_back_whole(owner: str) -> None:
+    with fake_context(owner=owner, readable_owner=True) as context, context.lock(NAME) as lock:
+        assert owner_of(token_of(lock)) == owner
+
+
+def test_the_default_is_the_host_and_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, _, number = process_owner().rpartition(":")
+    assert host
+    assert number == str(os.getpid())
+    monkeypatch.setattr("wheel_lock.options._host_name", lambda: "h" * 64)
+    assert len(process_owner()) == MAX_OWNER_LENGTH
+    assert process_owner().endswith(f"h:{os.getpid()}")
+
+
+@pytest.mark.settings(owner=OWNER)
+def test_the_connections_have_the_owner_in_their_names_and_the_tokens_have_not(
+    backend: Backend, context: LockContext, other: LockContext
+) -> None:
+    with context.lock(NAME) as lock, other.lock("another"):
+        shown = {"wheel_lock:night%20shift:%20billing@host-7", f"wheel_lock:{process_owner()}"}
+        assert shown <= names(backend.view)
+        assert owner_of(token_of(lock)) is None
+        assert len(token_of(lock)) == TOKEN_CHARACTERS
+
+
+@named
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_lock_works_with_the_owner_in_its_tokens(
+    backend: Backend, context: LockContext, other: LockContext, kind: str
+) -> None:
+    lock, rival = make(context, kind), make(other, kind)
+    if kind == "read":
+        rival = other.rw_lock(NAME).write()
+    single = lock.locks[NAME] if kind == "multi" else lock
+    tokens = set()
+    for _ in range(2):
+        with lock:
+            assert owner_of(token_of(single)) == OWNER
+            tokens.add(token_of(single))
+            assert single.owned()
+            assert single.locked()
+            assert single.extend(5.0)
+            assert not rival.acquire(blocking=False)
+        assert not single.owned()
+    assert len(tokens) == 2
+    with rival:
+        assert not lock.acquire(blocking=False)
+    assert not backend.view.exists(NAME)
+
+
+@named
+@pytest.mark.parametrize("kind", ["exclusive", "reentrant", "write", "fair", "semaphore"])
+def test_waiters_of_one_owner_have_tokens_of_their_own_and_all_are_granted(
+    context: LockContext, backend: Backend, kind: str
+) -> None:
+    second = backend.context(owner=OWNER, readable_owner=True)
+    granted: list[bytes] = []
+
+    def take(face: LockContext) -> None:
+        with make(face, kind, blocking_timeout=30.0) as lock:
+            granted.append(lock.token)
+
+    holder = make(context, kind)
+    assert holder.acquire()
+    takers = [Background(partial(take, face)) for face in [context, second] * 2]
+    eventually(lambda: context.stats().waiting == 2 and second.stats().waiting == 2)
+    holder.release()
+    for taker in takers:
+        taker.result()
+    assert len(set(granted)) == 4
+    assert {owner_of(token) for token in granted} == {OWNER}
+
+
+def _hold_briefly(lock: WriteLock) -> None:
+    assert lock.acquire(blocking_timeout=30.0)
+    lock.release()
+
+
+@named
+def test_a_waiting_writer_and_a_fair_waiter_register_by_the_owner_and_a_name_of_their_own(
+    context: LockContext, backend: Backend
+) -> None:
+    with context.rw_lock(NAME).read():
+        tries = [backend.context(owner=OWNER, readable_owner=True).rw_lock(NAME).write() for _ in range(2)]
+        waiting = [Background(partial(_hold_briefly, lock)) for lock in tries]
+        eventually(lambda: len(backend.view.zrangebyscore(NAME, "-inf", "(0")) == 2)
+        marks: Any = backend.view.zrangebyscore(NAME, "-inf", "(0")
+        head = b"i:" + owner_head(OWNER)
+        assert all(mark.startswith(head) and len(mark) == len(head) + TOKEN_CHARACTERS for mark in marks)
+    for waiter in waiting:
+        waiter.result()
+
+
+@named
+def test_a_lock_is_handed_over_from_one_owner_to_another(context: LockContext, backend: Backend) -> None:
+    lock = context.lock(NAME, fencing=True)
+    assert lock.acquire()
+    adopter = backend.context(owner="adopter", readable_owner=True)
+    adopted = adopter.adopt(lock.export())
+    assert owner_of(token_of(adopted)) == "adopter"
+    assert adopted.owned()
+    adopted.release()
+    assert not backend.view.exists(NAME)
+
+
+@named
+def test_locks_in_bulk_and_a_downgrade_have_the_owner_too(context: LockContext, backend: Backend) -> None:
+    locks = context.acquire_many(["a", "b"])
+    held: list[Any] = list(locks.values())
+    assert {owner_of(token_of(lock)) for lock in held} == {OWNER}
+    assert len({token_of(lock) for lock in held}) == 2
+    context.release_many(held)
+    writer = context.rw_lock(NAME).write()
+    assert writer.acquire()
+    reader = writer.downgrade()
+    assert owner_of(token_of(reader)) == OWNER
+    reader.release()
+    assert not backend.view.exists(NAME)
+
+
+@pytest.mark.settings(readable_owner=True)
+def test_a_forked_child_has_an_owner_of_its_own(context: LockContext, backend: Backend) -> None:
+    with context.lock("before"):
+        parent = process_owner()
+
+    def check() -> None:
+        with context.lock(NAME) as lock:
+            owner = owner_of(token_of(lock))
+            assert owner == process_owner()
+            assert owner.endswith(f":{os.getpid()}")
+            assert owner != parent
+            assert f"wheel_lock:{owner}" in names(backend.client(protocol=2))
+
+    in_a_fork(check)
+
+
+@named
+async def test_tasks_have_the_owner_too(context: LockContext, backend: Backend) -> None:
+    async with context.asyncio.reentrant_lock(NAME) as lock:
+        assert owner_of(lock.token or b"") == OWNER
+        fields: Any = backend.view.hkeys(NAME)
+        assert owner_of(fields[0]) == OWNER
+
+
+def test_a_user_without_the_right_to_name_connections_holds_locks_all_the_same(backend: Backend) -> None:
+    backend.view.execute_command(
+        *("ACL", "SETUSER", "nameless", "on", ">secret", "~*", "&*", "+@all", "-client|setname")
+    )
+    try:
+        client = backend.client(username="nameless", password="secret")
+        context = backend.context_of(client, owner=OWNER, readable_owner=True)
+        with context.lock(NAME) as lock:
+            assert lock.owned()
+    finally:
+        backend.view.acl_deluser("nameless")
+
+
+def test_the_name_that_a_client_has_stays(redis_server: RedisServer) -> None:
+    client = redis_server.client(client_name="mine")
+    with LockContext(client, owner=OWNER) as context, context.lock(NAME):
+        assert "mine" in {entry["name"] for entry in redis_server.client().client_list()}
+        assert not any("night" in entry["name"] for entry in redis_server.client().client_list())
+
+
+@pytest.mark.parametrize("before", [b"", b"r:", owner_head(OWNER), b"p:" + owner_head(OWNER)])
+@pytest.mark.parametrize("after", [b"", b":7", b":" + b"9" * 20])
+def test_another_try_has_another_secret_and_nothing_else(before: bytes, after: bytes) -> None:
+    waiter = b"w" * TOKEN_CHARACTERS if not after else b""
+    token = before + waiter + b"s" * TOKEN_CHARACTERS + after
+    another = with_new_secret(token)
+    assert another != token
+    assert len(another) == len(token)
+    assert another.startswith(before + waiter)
+    assert another.endswith(after)
+    assert b"s" * TOKEN_CHARACTERS not in another

@@ -1,0 +1,86 @@
+"""Holders of locks, and their release by force, on a cluster and behind Sentinels."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.background import Background
+from tests.support.lock_types import KINDS, make
+from tests.support.waiting import eventually
+from tests.topology.cluster_nodes import LONG_S, Nodes
+from tests.topology.watched_master import Watched
+from wheel_lock import LockContext, LockNotAcquired, LossReason
+from wheel_lock.locks import operations
+from wheel_lock.protocol.keys import hash_slot
+
+pytestmark = pytest.mark.slow
+
+NODES = "cluster_without_replicas"
+OWNER = "billing@host-7"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_locks_of_each_kind_are_found_and_released_on_their_nodes(
+    nodes: Nodes, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "_LOOK_S", LONG_S)
+    with (
+        LockContext(nodes.client(), owner=OWNER, readable_owner=True) as context,
+        LockContext(nodes.client()) as other,
+    ):
+        for number in range(1 if kind == "multi" else 3):
+            name = f"{{owners}}:{kind}:{number}" if kind == "multi" else f"owners:{kind}:{number}"
+            lock = make(context, kind, name, timeout=600.0)
+            assert lock.acquire()
+            rival = make(other, "write" if kind == "read" else kind, name, blocking=False)
+            with pytest.raises(LockNotAcquired, match=OWNER):
+                rival.__enter__()
+            [holder] = other.force_release(name)
+            assert holder.owner == OWNER
+            assert not nodes.client().exists(name)
+            assert len(context.force_release(name)) == 0
+
+
+def _names(entries: list[dict[str, str]]) -> set[str]:
+    return {entry["name"] for entry in entries}
+
+
+def test_connections_to_all_nodes_have_the_owner_in_their_names(nodes: Nodes) -> None:
+    with LockContext(nodes.client(), owner=OWNER) as context:
+        locks = context.acquire_many([f"owners:{number}" for number in range(100)])
+        assert all(locks.values())
+        for server in nodes.masters:
+            assert f"wheel_lock:{OWNER}" in _names(server.client().client_list())
+
+
+def test_a_slot_that_has_moved_is_followed(nodes: Nodes) -> None:
+    name = "owners:moved"
+    slot = hash_slot(name.encode())
+    source = nodes.masters[slot * 3 // 16384]
+    target = next(server for server in nodes.masters if server is not source)
+    with LockContext(nodes.client()) as context, LockContext(nodes.client(), fallback_interval=1.0) as other:
+        lock = context.lock(name, timeout=600.0, thread_local=False)
+        assert lock.acquire()
+        waiter = other.lock(name, timeout=600.0, thread_local=False)
+        waiting = Background(waiter.acquire)
+        eventually(lambda: other.stats().waiting == 1)
+        nodes.move(slot, source, target)
+        try:
+            assert len(context.force_release(name)) == 1
+            assert lock.lost is LossReason.KEY_GONE
+            assert waiting.result(LONG_S)
+            waiter.release()
+        finally:
+            nodes.move(slot, target, source)
+
+
+def test_a_lock_at_the_master_of_sentinels() -> None:
+    with Watched() as watched, LockContext(watched.client(), owner=OWNER, readable_owner=True) as context:
+        lock = context.lock("order:42", timeout=600.0)
+        assert lock.acquire()
+        holder = lock.holder()
+        assert holder is not None
+        assert holder.owner == OWNER
+        assert [released.token_id for released in context.force_release("order:42")] == [holder.token_id]
+        assert lock.lost is LossReason.KEY_GONE
+        assert f"wheel_lock:{OWNER}" in _names(watched.master.client().client_list())

@@ -1,0 +1,1 @@
+"""Clients of valkey-py in place of redis-py's."""

@@ -1,0 +1,134 @@
+"""The leader for tasks: it campaigns, and calls back, in tasks of its own. The counterpart of sync/leader.py."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import weakref
+from collections.abc import Callable, Generator, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from wheel_lock.aio.call import TaskSide, current_task, run
+from wheel_lock.aio.lock import Lock
+from wheel_lock.locks.callers import CallerFuture
+from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership, Term
+
+
+class TaskTerm(Term):
+    """A term that ends with its event loop, too."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self, over: CallerFuture[None]) -> None:
+        # Not through super(), which sets ``ended``.
+        self.holds: dict[Any, Any] | None = None
+        self.over = over
+        self._candidacy = None
+        self._loop = weakref.ref(asyncio.get_running_loop())
+
+    @property
+    def ended(self) -> bool:  # type: ignore[override]
+        """True if the event loop is closed."""
+        loop = self._loop()
+        return loop is None or loop.is_closed()
+
+
+class Candidate(BaseCandidate, Lock):
+    """The lock of one term."""
+
+    __slots__ = ("term",)
+
+    term: Term
+
+
+class Leadership(BaseLeadership):
+    """One term of a :class:`Leader`.
+
+    Attributes:
+        ended: Set when it is over, before ``on_demoted`` is called. An ``asyncio.Event`` of the leader's event loop.
+    """
+
+    def __init__(self, lock: BaseCandidate) -> None:
+        super().__init__(lock)
+        self.ended: asyncio.Event = asyncio.Event()
+
+    def _set_ended(self) -> None:
+        self.ended.set()
+
+
+class Leader(TaskSide, BaseLeader[Leadership]):
+    """A candidate for the leadership of a name. Made by ``context.asyncio.leader``; an asynchronous context manager.
+
+    It is :class:`wheel_lock.Leader` for asyncio. Its callbacks may be coroutine functions, and are called on the event
+    loop in which it was started; ``on_elected`` runs in a task that is cancelled when the term ends. Its leadership ends
+    with that event loop.
+    """
+
+    _candidate_class = Candidate
+    _leadership_class = Leadership
+    _term_class = TaskTerm
+
+    _elected: asyncio.Task[None] | None = None
+    _task: asyncio.Task[None] | None = None
+
+    def start(self) -> Self:
+        """Begin to campaign in a task of the running event loop, and return the candidate.
+
+        Raises:
+            RuntimeError: It was started, or closed, before; or no event loop runs.
+        """
+        if self._closing or self._task is not None:
+            raise RuntimeError(f"{self!r} campaigns once; make another one")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"leader of {self.name!r:.80}")
+        return self
+
+    async def close(self, timeout: float | None = None) -> None:
+        """End the campaign, in the event loop in which it was started; see :meth:`wheel_lock.Leader.close`."""
+        limit_s = self._close_limit_s(timeout)
+        task = self._task
+        self._begin_closing()
+        if task is not None and not task.done() and current_task() not in (task, self._elected):
+            await asyncio.wait({task}, timeout=limit_s)
+            if not task.done():
+                self._release_unawaited()
+                task.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self if self._task is not None and not self._closing else self.start()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if exc_type is GeneratorExit:
+            self._begin_closing()  # a coroutine that is closed in the middle may not await
+            return
+        await self.close()
+
+    async def _run(self) -> None:
+        await run(self._campaign())
+
+    def _begin_elected(self, leadership: Leadership) -> None:
+        if self._on_elected is not None:
+            calling = self._call("on_elected", self._on_elected, leadership)
+            self._elected = asyncio.get_running_loop().create_task(calling, name=f"on_elected of {self.name!r:.80}")
+
+    def _wait_for_elected(self) -> Generator[Any, None, None]:
+        task = self._elected
+        if task is not None and not task.done():
+            task.cancel()
+            yield from asyncio.wait({task}).__await__()
+        self._elected = None
+
+    def _call_demoted(self, leadership: Leadership) -> Iterable[Any]:
+        if self._on_demoted is None:
+            return ()
+        return self._call("on_demoted", self._on_demoted, leadership).__await__()
+
+    async def _call(self, what: str, callback: Callable[[Leadership], object], leadership: Leadership) -> None:
+        try:
+            result = callback(leadership)
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:
+            self._report(what, error)

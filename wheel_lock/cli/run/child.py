@@ -1,0 +1,164 @@
+"""The command as a process group of its own, and the terminal that it may need."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+
+_FOR_THE_COMMAND = (signal.SIGUSR1, signal.SIGUSR2)  # most programs, and so its children, end at these
+_WANTS_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
+
+
+class CannotStart(Exception):
+    """The command cannot be started.
+
+    Attributes:
+        status: The exit status that a shell reports for it.
+    """
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Child:
+    """A running command.
+
+    Attributes:
+        pid: Its process id, which is also the id of its group.
+        status: Its exit status as a shell reports it, 128 + n if signal n has ended it; None while it runs.
+
+    Raises:
+        CannotStart: There is no such program, or it cannot be executed.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        try:
+            self._process = subprocess.Popen(command, env=environment, process_group=0)
+        except FileNotFoundError as error:
+            raise CannotStart(f"cannot run {command[0]!r}: {error.strerror}", NOT_FOUND) from error
+        except (OSError, ValueError) as error:  # ValueError: a null character
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise CannotStart(f"cannot run {command[0]!r}: {reason}", NOT_EXECUTABLE) from error
+        self.pid: int = self._process.pid
+        self.status: int | None = None
+        self._terminal = _Terminal()
+
+    def forward(self, number: int) -> None:
+        """Send a signal on that this process has got: to the whole group, or to the command alone if users send it."""
+        if number in _FOR_THE_COMMAND:
+            self._process.send_signal(number)
+        else:
+            self.send(number)
+
+    def send(self, number: int) -> None:
+        """Send a signal to the whole group. A signal to a group that has ended is dropped."""
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass  # nothing is left of it, or only what runs as another user
+
+    @property
+    def group_is_left(self) -> bool:
+        """True if processes of the group exist after the command itself has ended."""
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+    def look(self) -> bool:
+        """Notice the end of the command; return True if it is stopped, and this process should stop with it.
+
+        The terminal is given to a command that asks for it, if it is this process's to give.
+        """
+        while self.status is None:
+            pid, found = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+            if pid == 0:
+                return False
+            if os.WIFSTOPPED(found):
+                number = os.WSTOPSIG(found)
+                if number in _WANTS_TERMINAL and self._terminal.give(self.pid):
+                    self.send(signal.SIGCONT)
+                else:
+                    return self._terminal.exists and number in (*_WANTS_TERMINAL, signal.SIGTSTP)
+            else:
+                code = os.waitstatus_to_exitcode(found)
+                self._process.returncode = code  # it has been reaped
+                self.status = code if code >= 0 else 128 - code
+                self._terminal.close()
+        return False
+
+    def stop_with(self) -> None:
+        """Stop this process, for the shell that started it to go on; return when it is continued."""
+        self._terminal.take_back()
+        before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        try:
+            # Without a shell that controls jobs the system ignores this.
+            os.kill(os.getpid(), signal.SIGTSTP)
+        finally:
+            signal.signal(signal.SIGTSTP, before)
+        self._terminal.give(self.pid, again=True)
+
+
+class _Terminal:
+    """The controlling terminal, if there is one. It belongs to one process group at a time.
+
+    Attributes:
+        exists: True if there is one.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._fd = os.open(os.ctermid(), os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1
+        self._lent = False
+
+    @property
+    def exists(self) -> bool:
+        return self._fd >= 0
+
+    def give(self, group: int, *, again: bool = False) -> bool:
+        """Make ``group`` the one that reads from the terminal; return False if it is not this process's to give.
+
+        Args:
+            again: True to do so only if it has been given before.
+        """
+        if (again and not self._lent) or not self._set(os.getpgrp(), group):
+            return False
+        self._lent = True
+        return True
+
+    def take_back(self) -> None:
+        """Give it back to the group of this process."""
+        if self._lent:
+            self._set(None, os.getpgrp())
+
+    def close(self) -> None:
+        self.take_back()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _set(self, expected: int | None, group: int) -> bool:
+        """Set the foreground group; return whether it is set. Nothing happens if another than ``expected`` has it."""
+        if self._fd < 0:
+            return False
+        before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # sent to a background process that does this
+        try:
+            if expected is not None and os.tcgetpgrp(self._fd) != expected:
+                return False
+            os.tcsetpgrp(self._fd, group)
+            return True
+        except OSError:
+            return False  # the terminal has been closed
+        finally:
+            signal.signal(signal.SIGTTOU, before)

@@ -1,0 +1,171 @@
+"""The command ``run``: its arguments, the validation of these, acquire and release."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from contextlib import ExitStack, closing
+from typing import Annotated
+
+import typer
+
+from wheel_lock import Lock, LockContext, LockLost, WheelLockError
+from wheel_lock.cli import output, server, target
+from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, RedisUrl, Refusal, seconds_option
+from wheel_lock.cli.run.child import CannotStart
+from wheel_lock.cli.run.signals import Ended, Signals
+from wheel_lock.cli.run.supervisor import LOST, Plan, Supervisor
+from wheel_lock.errors import quoted
+from wheel_lock.options import LockOptions, lock_name, lock_options, seconds
+from wheel_lock.runtime.notifier import NOTIFIER
+
+NOT_ACQUIRED = 75
+
+_MARGIN = 1 / 6  # of the timeout, by default
+_MESSAGES_S = 1.0  # the time that messages have to be written at the end
+
+
+def run(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the lock.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD [ARG]...", help="The program and its arguments.")],
+    redis: RedisUrl,
+    timeout: Annotated[
+        float, seconds_option("The time-to-live of the lock, which is renewed every third of it.")
+    ] = 30.0,
+    wait: Annotated[
+        float | None, seconds_option("How long to wait for the lock; 0 for one attempt. Without it, for ever.")
+    ] = None,
+    margin: Annotated[
+        float | None,
+        seconds_option(
+            "How long before the lease ends CMD is signalled if no renewal is confirmed; a sixth of --timeout."
+        ),
+    ] = None,
+    grace: Annotated[float, seconds_option("How long after that signal CMD is killed.")] = 5.0,
+    signal_name: Annotated[
+        str, typer.Option("--signal", metavar="NAME", help="The signal that tells CMD that the lock is lost.")
+    ] = "TERM",
+    fence_env: Annotated[
+        str | None,
+        typer.Option(metavar="VAR", help="An environment variable of CMD for the fence, a number that only grows."),
+    ] = None,
+) -> None:
+    """Run a command while a lock is held, and release the lock when it has ended.
+
+    Signals (INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP, CONT) are sent on to CMD and all that it has started. If the
+    lock is lost, or cannot be renewed in time, CMD gets --signal, and SIGKILL after --grace.
+
+    Ends with the status of CMD, 128 + n if signal n has ended it; 75 if the lock was not acquired within --wait; 76 if it
+    was lost while CMD ran; 126 if CMD cannot be executed, 127 if it is not found; 1 if the server is not there, refuses or
+    fails before CMD is started, with a sentence on stderr; 2 if the command line is wrong; 128 + n if signal n has come
+    before CMD was started.
+    """
+    options = _options(name, timeout, wait, fence_env)
+    number = _signal(signal_name)
+    margin_s, grace_s = _times(margin, grace, options)
+    _open_standard_streams()
+    with ExitStack() as stack:
+        signals = stack.enter_context(Signals())
+        log = output.Messages()
+        stack.callback(NOTIFIER.drain, _MESSAGES_S)
+        stack.enter_context(output.logged_to(log))
+        try:
+            signals.raising = True
+            found = stack.enter_context(closing(target.find(redis)))
+            context = stack.enter_context(closing(LockContext(found.client)))
+            lock = context.lock(
+                name,
+                options.timeout_s,
+                fencing=options.fencing,
+                thread_local=False,
+                on_lost=lambda event: signals.wake(),
+            )
+            _acquire(lock, wait, found)
+            signals.raising = False
+        except Ended as ended:
+            raise typer.Exit(128 + ended.args[0]) from None  # the context releases what it may have
+        environment = dict(os.environ)
+        if fence_env is not None:
+            environment[fence_env] = str(lock.fence)
+        plan = Plan(command, environment, margin_s, grace_s, number)
+        try:
+            status = Supervisor(lock, plan, signals, lambda text: NOTIFIER.post(output.complain, text)).run()
+        except CannotStart as error:
+            _release(lock, 0)
+            raise Refusal(str(error), error.status) from None
+        status = _release(lock, status)
+    raise typer.Exit(status)
+
+
+def _acquire(lock: Lock, wait_s: float | None, found: target.Target) -> None:
+    try:
+        acquired = lock.acquire(blocking=wait_s != 0, blocking_timeout=wait_s or None)
+    except WheelLockError as error:
+        sentence = f"cannot acquire the lock {quoted(lock.name)} on {found.address}: {server.one_line(error)}"
+        raise Refusal(sentence, SERVER_TROUBLE) from None
+    if not acquired:
+        waited = f", also after {wait_s:g} s" if wait_s else ""
+        raise Refusal(f"the lock {quoted(lock.name)} is held by another owner{waited}", NOT_ACQUIRED)
+
+
+def _release(lock: Lock, status: int) -> int:
+    """Release the lock; return the exit status, which is ``status`` unless the lock turns out to be lost."""
+    try:
+        if lock.lost is None:
+            lock.release()
+    except LockLost as error:
+        output.complain(f"the lock was lost before the command ended ({error.reason})")
+        return LOST
+    except WheelLockError as error:
+        output.complain(f"the lock is not released, it expires within {lock.timeout:g} s: {server.one_line(error)}")
+    return status
+
+
+def _options(name: str, timeout: float, wait: float | None, fence_env: str | None) -> LockOptions:
+    if fence_env is not None and re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", fence_env) is None:
+        raise Refusal(f"--fence-env must be the name of a variable, not {fence_env!r}", USAGE)
+    try:
+        lock_name(name)
+    except ValueError as error:
+        raise Refusal(f"NAME: {error}", USAGE) from None
+    try:
+        if wait is not None:
+            seconds("wait", wait)
+        return lock_options(timeout, fencing=fence_env is not None)
+    except ValueError as error:
+        raise Refusal(f"--{error}", USAGE) from None
+
+
+def _times(margin: float | None, grace: float, options: LockOptions) -> tuple[float, float]:
+    """Return margin and grace in seconds."""
+    margin_s = options.timeout_s * _MARGIN if margin is None else margin
+    try:
+        seconds("margin", margin_s)
+        seconds("grace", grace)
+    except ValueError as error:
+        raise Refusal(f"--{error}", USAGE) from None
+    if margin_s > options.timeout_s / 2:  # a third of the timeout passes between renewals
+        raise Refusal(
+            f"--margin must be at most half of the timeout, {options.timeout_s / 2:g} s, not {margin_s:g}", USAGE
+        )
+    return margin_s, grace
+
+
+def _signal(name: str) -> signal.Signals:
+    try:
+        if name.isdecimal():
+            return signal.Signals(int(name))
+        return signal.Signals[name.upper() if name.upper().startswith("SIG") else f"SIG{name.upper()}"]
+    except (KeyError, ValueError):
+        raise Refusal(f"--signal must be a signal such as TERM or INT, not {name!r}", USAGE) from None
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null for standard streams that are closed, or connections would get their numbers and messages."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(opened, True)

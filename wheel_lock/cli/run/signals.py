@@ -1,0 +1,88 @@
+"""Signals as bytes in a pipe, so that one loop waits for them, for the end of the command, and for the clock."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Iterable
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that end ``wheel-lock`` while there is no command."""
+
+FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+"""Signals that are sent on to the command."""
+
+_WAKE = b"\0"  # no signal has this number
+
+
+class Ended(BaseException):
+    """A signal has come that ends ``wheel-lock``. Its argument is the number of the signal."""
+
+
+class Signals:
+    """Takes signals inside its ``with`` block.
+
+    Signals that the parent has told this process to ignore, as nohup does, stay ignored.
+
+    Attributes:
+        raising: True if a signal of ENDING raises Ended in the main thread. False at first.
+    """
+
+    def __init__(self) -> None:
+        self.raising: bool = False
+        self._before: dict[signal.Signals, Any] = {}
+        self._wakeup_before = -1
+        self._reader, self._writer = -1, -1
+
+    def __enter__(self) -> Self:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in FORWARDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._take)
+        # Also where it is ignored: the status of an ignored child is lost.
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, self._take)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.set_wakeup_fd(self._wakeup_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._reader)
+        writer, self._writer = self._writer, -1
+        os.close(writer)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        # The byte in the pipe is written by the interpreter itself.
+        if self.raising and number in ENDING:
+            self.raising = False  # one interruption is enough: the clean-up is not interrupted
+            raise Ended(number)
+
+    def wake(self) -> None:
+        """End the current or the next wait. May be called from any thread."""
+        try:
+            os.write(self._writer, _WAKE)
+        except OSError:
+            pass  # full, and so it wakes up anyway, or closed
+
+    def wait(self, timeout_s: float) -> list[signal.Signals]:
+        """Wait for signals or a call of :meth:`wake`; return the signals that have come, in order.
+
+        Args:
+            timeout_s: The longest wait; not positive for none.
+        """
+        select.select([self._reader], [], [], max(timeout_s, 0.0))
+        return [signal.Signals(number) for number in self._read() if number]
+
+    def _read(self) -> Iterable[int]:
+        try:
+            return os.read(self._reader, 65536)
+        except BlockingIOError:
+            return b""

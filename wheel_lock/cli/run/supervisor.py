@@ -1,0 +1,137 @@
+"""The command and its lock: signals go to the command, its status comes back, and a loss is reported to it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from wheel_lock import LossReason
+from wheel_lock.cli.run.child import Child
+from wheel_lock.cli.run.signals import ENDING, Signals
+
+LOST = 76
+
+_LOOK_EVERY_S = 0.5  # should a SIGCHLD or the report of a loss not come through
+_GROUP_EVERY_S = 0.02  # there is no signal for the end of other processes of the group
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the command runs.
+
+    Attributes:
+        command: The program and its arguments.
+        environment: Its environment.
+        margin_s: How long before the local deadline of the lease a command is signalled, in seconds.
+        grace_s: Seconds between that signal and SIGKILL.
+        signal: That signal.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    margin_s: float
+    grace_s: float
+    signal: signal.Signals
+
+
+class HeldLock(Protocol):
+    """What is needed to know of a lock."""
+
+    @property
+    def lost(self) -> LossReason | None: ...
+
+    def remaining(self) -> float: ...
+
+
+class Supervisor:
+    """Runs the command of a plan while ``lock`` is held.
+
+    Args:
+        say: Shows a sentence. Never blocks.
+    """
+
+    def __init__(self, lock: HeldLock, plan: Plan, signals: Signals, say: Callable[[str], None]) -> None:
+        self._lock = lock
+        self._plan = plan
+        self._signals = signals
+        self._say = say
+        self._told_at: float | None = None  # when the command has been told of the loss, on the monotonic clock
+        self._killed = False
+
+    def run(self) -> int:
+        """Start the command and return when it has ended; return the exit status.
+
+        That is its own, 128 + n if signal n has ended it, LOST if the lock was lost while it ran. If a signal has come
+        before it is started, it is not started.
+
+        Raises:
+            CannotStart: The program cannot be executed.
+        """
+        for number in self._signals.wait(0.0):
+            if number in ENDING:
+                return 128 + number
+        child = Child(self._plan.command, self._plan.environment)
+        try:
+            while child.status is None:
+                received = self._signals.wait(self._next_s())
+                self._mind_the_lock(child)
+                # Forwarded after that: a command that is continued late learns first that the lock is lost.
+                for number in received:
+                    if number != signal.SIGCHLD:
+                        child.forward(number)
+                if child.look():
+                    child.stop_with()
+                    self._mind_the_lock(child)
+                    child.send(signal.SIGCONT)
+            if self._told_at is not None:
+                self._end_group(child)
+        finally:
+            self._make_sure_of_the_end(child)
+        if self._told_at is None and self._lock.lost is None:
+            return child.status
+        return LOST
+
+    def _next_s(self) -> float:
+        """Return the seconds until there may be something to do."""
+        if self._killed:
+            return _LOOK_EVERY_S
+        if self._told_at is not None:
+            return min(self._told_at + self._plan.grace_s - time.monotonic(), _LOOK_EVERY_S)
+        return min(self._lock.remaining() - self._plan.margin_s, _LOOK_EVERY_S)
+
+    def _mind_the_lock(self, child: Child) -> None:
+        """Signal the command when the lock is lost or about to be lost; kill it when the grace period is over."""
+        plan = self._plan
+        if self._told_at is None:
+            reason = self._lock.lost
+            remaining_s = self._lock.remaining()
+            if reason is None and remaining_s > plan.margin_s:
+                return
+            child.send(plan.signal)
+            child.send(signal.SIGCONT)  # a stopped process would get the signal when it is continued
+            self._told_at = time.monotonic()
+            why = (
+                f"the lock is lost ({reason})" if reason else f"the lock is not confirmed, {remaining_s:.3g} s are left"
+            )
+            self._say(f"{why}: sent {plan.signal.name} to the command")
+        elif not self._killed and time.monotonic() - self._told_at >= plan.grace_s:
+            child.send(signal.SIGKILL)
+            self._killed = True
+            self._say(f"the command has not ended within {plan.grace_s:g} s: sent SIGKILL")
+
+    def _end_group(self, child: Child) -> None:
+        """After a loss: give what the command has started the rest of the grace period, then kill it."""
+        while child.group_is_left and not self._killed:
+            self._signals.wait(min(self._next_s(), _GROUP_EVERY_S))
+            self._mind_the_lock(child)
+
+    def _make_sure_of_the_end(self, child: Child) -> None:
+        """Kill the command if an error has ended the supervision: the lock must not be released before its end."""
+        while child.status is None:
+            child.send(signal.SIGKILL)
+            child.look()
+            if child.status is None:
+                self._signals.wait(_GROUP_EVERY_S)

@@ -1,0 +1,138 @@
+"""The leader for threads: it campaigns, and calls back, on threads of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from wheel_lock.errors import quoted
+from wheel_lock.locks.leader import BaseCandidate, BaseLeader, BaseLeadership, Term, checked_plain
+from wheel_lock.sync.call import ThreadSide, run
+from wheel_lock.sync.lock import Lock
+
+
+class Candidate(BaseCandidate, Lock):
+    """The lock of one term."""
+
+    __slots__ = ("term",)
+
+    term: Term
+
+
+class Leadership(BaseLeadership):
+    """One term of a :class:`Leader`.
+
+    Attributes:
+        ended: Set when it is over, before ``on_demoted`` is called. Not set in a forked child, which is no leader.
+    """
+
+    def __init__(self, lock: BaseCandidate) -> None:
+        super().__init__(lock)
+        self.ended: threading.Event = threading.Event()
+
+    def _set_ended(self) -> None:
+        self.ended.set()
+
+
+class Leader(ThreadSide, BaseLeader[Leadership]):
+    """A candidate for the leadership of a name. Made by :meth:`wheel_lock.LockContext.leader`; a context manager.
+
+    It campaigns from ``start()``, or the beginning of a ``with`` block, until ``close()``, or the end of the block. After
+    a loss it stands for election again. A forked child is not the leader, and does not campaign.
+    """
+
+    _candidate_class = Candidate
+    _leadership_class = Leadership
+
+    _elected: threading.Thread | None = None
+    _thread: threading.Thread | None = None
+    _pid = 0
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        checked_plain("on_elected", self._on_elected)
+        checked_plain("on_demoted", self._on_demoted)
+        checked_plain("on_error", self._on_error)
+
+    def start(self) -> Self:
+        """Begin to campaign in the background, and return the candidate.
+
+        Raises:
+            RuntimeError: It was started, or closed, before.
+        """
+        if self._closing or self._thread is not None:
+            raise RuntimeError(f"{self!r} campaigns once; make another one")
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name=f"leader of {quoted(self.name)}", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has no thread
+            self._thread = None
+            raise
+        return self
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the campaign. A leadership is given up: its lock is released when the callbacks have returned.
+
+        When the time is up it is released although they have not, with a WARNING. Closing twice is harmless. A callback may
+        call it, and does not wait then.
+
+        Args:
+            timeout: Time limit in seconds; the context's ``close_timeout`` by default.
+
+        Raises:
+            ValueError: The time limit is out of range.
+        """
+        limit_s = self._close_limit_s(timeout)
+        thread = self._thread
+        if thread is None or self._pid != os.getpid():
+            self._closing = True
+            return
+        self._begin_closing()
+        if threading.current_thread() not in (thread, self._elected):
+            thread.join(limit_s)
+            if thread.is_alive():
+                self._release_unawaited()
+
+    def __enter__(self) -> Self:
+        return self if self._thread is not None and not self._closing else self.start()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        run(self._campaign())
+
+    def _begin_elected(self, leadership: Leadership) -> None:
+        callback = self._on_elected
+        if callback is not None:
+            self._elected = threading.Thread(
+                target=self._call,
+                args=("on_elected", callback, leadership),
+                name=f"on_elected of {quoted(self.name)}",
+                daemon=True,
+            )
+            self._elected.start()
+
+    def _wait_for_elected(self) -> Iterable[Any]:
+        thread = self._elected
+        if thread is not None and thread.ident is not None:
+            thread.join()
+        self._elected = None
+        return ()
+
+    def _call_demoted(self, leadership: Leadership) -> Iterable[Any]:
+        if self._on_demoted is not None:
+            self._call("on_demoted", self._on_demoted, leadership)
+        return ()
+
+    def _call(self, what: str, callback: Callable[[Leadership], object], leadership: Leadership) -> None:
+        try:
+            callback(leadership)
+        except BaseException as error:  # SystemExit, too: it would end the campaign's thread without a word
+            self._report(what, error)
