@@ -144,7 +144,7 @@ class LocksLost(LockLost):
         self.losses = losses
         if len(losses) > 1:
             self.message: str = f"{len(losses)} locks were lost, among them {quoted(name)}: {reason}"
-            self.args = (self.message,)
+            self.args: tuple[Any, ...] = (self.message,)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.losses,), self.__dict__
