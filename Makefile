@@ -8,17 +8,17 @@ WORKERS := 6
 # The tests start hundreds of programs. Each would compile the package anew where no bytecode is kept.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/pycache $(BIN)/python -m pytest
 
-# It takes the packages of the first python3 in the PATH, and this one from the folder of the checkout.
-PYRIGHT = PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=$(CURDIR) $(BIN)/basedpyright
-
-# Without its notice about the future of MkDocs. The build fetches nothing.
-MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
-
 # What shows that each kind of lock, each kind of client and each topology works with a version of redis-py.
 KINDS := tests/lock_types/test_models.py tests/redis_lock tests/valkey_py tests/redis/test_clients.py tests/redis/test_lock.py \
 	tests/redis/test_handover.py tests/aio/test_many.py tests/locks/test_fair.py tests/locks/test_read_write.py \
 	tests/locks/test_semaphore.py tests/locks/test_multi.py tests/locks/test_reentrant.py tests/quorum/test_quorum.py \
 	tests/topology/test_cluster.py tests/topology/test_sentinel.py
+
+# It takes the packages of the first python3 in the PATH, and this one from the folder of the checkout.
+PYRIGHT = PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=$(CURDIR) $(BIN)/basedpyright
+
+# Without its notice about the future of MkDocs. The build fetches nothing.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest test-all fuzz lint docs docs-serve package audit lock bench bench-peers bench-targets clean setup-demo setup-dev setup-oldest setup-redis

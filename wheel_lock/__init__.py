@@ -32,7 +32,7 @@ from wheel_lock.errors import (
     WrongThread,
 )
 from wheel_lock.holder import Holder
-from wheel_lock.observe import ContextStats, HeldLock, LostEvent
+from wheel_lock.observe import ContextStats, Health, HeldLock, LostEvent, NodeHealth
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.runtime.timer import HashedWheelTimer, Timeout
 from wheel_lock.sync.leader import Leader, Leadership
@@ -45,6 +45,7 @@ __all__ = [
     "ContextClosed",
     "ContextStats",
     "HashedWheelTimer",
+    "Health",
     "HeldLock",
     "Holder",
     "HolderChanged",
@@ -65,6 +66,7 @@ __all__ = [
     "LossReason",
     "LostEvent",
     "MultiLock",
+    "NodeHealth",
     "NotReplicated",
     "QuorumContext",
     "ReadLock",

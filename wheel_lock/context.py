@@ -19,6 +19,7 @@ from wheel_lock.locks import operations
 from wheel_lock.locks.base import OnLost, checked_callback
 from wheel_lock.locks.bulk import Name
 from wheel_lock.net.clients import AnyClient, connector_for, parse
+from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.options import ContextOptions, LockTerms, lock_name, lock_options
 from wheel_lock.quorum.context import QuorumContext, QuorumOptions
 from wheel_lock.runtime.interruptions import uninterrupted_start
@@ -49,6 +50,7 @@ class ContextSettings(TypedDict, total=False):
     declare_keys: bool
     track_acquisitions: bool
     renewal_slack: float
+    label: str | None
 
 
 class LockContext(ThreadLocks, ThreadContext):
@@ -86,6 +88,8 @@ class LockContext(ThreadLocks, ThreadContext):
             in their names (CLIENT LIST).
         readable_owner: True if each token begins with the owner: :meth:`Lock.holder` returns it, also in other processes,
             and each client that may read the lock's key sees it.
+        label: What metrics, dumps and log records call this context, 1 to 64 printable characters; by default the address
+            of its server. Contexts with one label share their metrics.
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
@@ -121,6 +125,7 @@ class LockContext(ThreadLocks, ThreadContext):
         renewal_slack: float = 1 / 32,
         owner: str | None = None,
         readable_owner: bool = False,
+        label: str | None = None,
     ) -> None:
         options = ContextOptions(
             batch_size=batch_size,
@@ -138,10 +143,12 @@ class LockContext(ThreadLocks, ThreadContext):
             renewal_slack=renewal_slack,
             owner=owner,
             readable_owner=bool(readable_owner),
+            label=label,
         )
         self._connector = connector_for(client, options.owner)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects
         self._engine = Engine(self._connector, options, HashedWheelTimer.chosen(timer))
+        CONTEXTS.add(self._engine)
 
     @classmethod
     def from_url(

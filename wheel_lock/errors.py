@@ -23,6 +23,11 @@ _SHOWN_CHARACTERS = 80
 AnyError = TypeVar("AnyError", bound=Exception)
 
 
+def text_of(name: str | bytes) -> str:
+    """Return ``name`` as text; bytes that are not UTF-8 are escaped."""
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
+
+
 def quoted(name: str | bytes | None) -> str:
     """Return ``name`` escaped and shortened, fit for a message or a log line.
 
@@ -33,7 +38,7 @@ def quoted(name: str | bytes | None) -> str:
     """
     if name is None:
         return "(no name)"
-    text = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
+    text = text_of(name)
     if len(text) > _SHOWN_CHARACTERS:
         text = text[:_SHOWN_CHARACTERS] + "..."
     return ascii(text)

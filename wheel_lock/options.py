@@ -18,6 +18,7 @@ logger: logging.Logger = logging.getLogger("wheel_lock")
 MAX_NAME_BYTES = 512
 MAX_TOKEN_BYTES = 512
 MAX_OWNER_LENGTH = 64  # characters, and bytes as UTF-8
+MAX_LABEL_CHARACTERS = 64
 RESERVED = "wheel_lock:"  # prefix of companion keys: a lock with such a name could overwrite one of another lock
 _RESERVED = RESERVED.encode()
 MAX_COUNT = 2**53 - 1  # the largest number that a Lua script represents exactly
@@ -364,6 +365,13 @@ def _cached_options(
     )
 
 
+def context_label(label: object) -> str:
+    """Return the label of a context. Raises ValueError unless it is a str of 1 to 64 printable characters."""
+    if not isinstance(label, str) or not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not label.isprintable():
+        raise ValueError(f"label must have 1 to {MAX_LABEL_CHARACTERS} printable characters, not {_shown(label)}")
+    return label
+
+
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
     """The settings of a context.
@@ -388,6 +396,7 @@ class ContextOptions:
         renewal_slack: The share of its interval by which a renewal may come early to join others that are due.
         owner: The readable owner of the context; None for the host and the process.
         readable_owner: True if tokens begin with the owner.
+        label: What metrics, dumps and log records call the context; None for the address of its server.
     """
 
     batch_size: int = 500
@@ -408,6 +417,7 @@ class ContextOptions:
     renewal_slack: float = 1 / 32
     owner: str | None = None
     readable_owner: bool = False
+    label: str | None = None
 
     def __post_init__(self) -> None:
         # A script call blocks the server until it ends: 5,000 leases take about 5 ms.
@@ -430,6 +440,8 @@ class ContextOptions:
         self._take("renewal_slack", share("renewal_slack", self.renewal_slack, most=MAX_SLACK))
         if self.owner is not None:
             self._take("owner", owner_text(self.owner))
+        if self.label is not None:
+            context_label(self.label)
         if self.backoff_first_s > self.backoff_max_s:
             raise ValueError(
                 f"backoff_first must not exceed backoff_max of {self.backoff_max_s:g} s, not {self.backoff_first_s!r}"

@@ -80,6 +80,15 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
+    def wait_for(self, text: str) -> None:
+        """Wait until a text has been written to it."""
+        eventually(lambda: text in self.text)
+
+    @property
+    def shows_its_cursor(self) -> bool:
+        """Whether the cursor was shown after it was hidden for the last time."""
+        return self._data.rfind(b"\x1b[?25h") > self._data.rfind(b"\x1b[?25l")
+
     def end(self) -> str:
         """Return the text when nobody writes any more."""
         os.close(self.theirs)

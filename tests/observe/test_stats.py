@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wheel_lock.errors import LossReason
 from wheel_lock.observe import ContextStats, HeldLock, LostEvent
-from wheel_lock.observe.stats import Counters, Histogram, snapshot
+from wheel_lock.observe.stats import EXPORTED, EXPORTED_LONG, Counters, Histogram, snapshot
 
 durations = st.floats(1e-5, 57.0)
 shares = st.sampled_from([0.0, 0.01, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0])
@@ -70,6 +70,41 @@ def test_what_no_bucket_holds_is_neither_overrated_nor_underrated() -> None:
         assert histogram([value, 1.0]).quantile(0.5) <= 1e-5
     assert histogram([100.0, 200.0]).quantile(0.5) >= 100.0
     assert histogram([100.0, 200.0]).quantile(1.0) == 200.0
+
+
+@given(values=st.lists(st.one_of(durations, st.sampled_from(EXPORTED)), max_size=100))
+@settings(deadline=None)
+def test_exported_buckets_are_exact(values: list[float]) -> None:
+    assert histogram(values).cumulative(EXPORTED) == [sum(value <= bound for value in values) for bound in EXPORTED]
+
+
+@pytest.mark.parametrize("name", ["lag", "slack", "acquire", "callback", "held"])
+def test_each_histogram_has_the_bounds_that_are_exported(name: str) -> None:
+    found: Histogram = getattr(Counters(), name)
+    exported = EXPORTED_LONG if name == "held" else EXPORTED
+    assert set(exported) <= set(found.bounds)
+    assert found.bounds == sorted(found.bounds)
+    assert len(found.counts) == len(found.bounds) + 1
+
+
+def test_a_copy_of_a_histogram_stays_as_it_was_and_two_can_be_added() -> None:
+    found = histogram([0.001, 0.1])
+    copied = found.copy()
+    found.add(5.0)
+    assert (copied.total, copied.sum_s, copied.most) == (2, 0.101, 0.1)
+    copied.merge(histogram([7.0]))
+    assert (copied.total, copied.most) == (3, 7.0)
+    assert copied.cumulative([0.001, 0.1, 5.0]) == [1, 2, 2]
+
+
+def test_counters_can_be_added() -> None:
+    one, other = counted(), counted()
+    other.slack_min_s, other.overdue_most = 0.125, 7
+    one.merge(other)
+    assert (one.acquired, one.released, one.renewed, one.batches, one.connects) == (10, 4, 200, 8, 2)
+    assert one.lost == {LossReason.TAKEN: 2, LossReason.KEY_GONE: 4}
+    assert (one.slack_min_s, one.overdue_most, one.lag.total) == (0.125, 7, 200)
+    assert other.acquired == 5
 
 
 def counted() -> Counters:

@@ -40,6 +40,7 @@ class TaskContext(TaskSide, BaseContext):
     async def close(self, timeout: float | None = None) -> None:
         """Close the context, for threads too; see :meth:`wheel_lock.LockContext.close`."""
         limit_s = self._closing_time_s(timeout)
+        self._end_debug()
         if limit_s is not None:
             await run(operations.ask(self, partial(self._engine.close, limit_s)))
 

@@ -8,7 +8,7 @@ import logging
 import weakref
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, run
 from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
@@ -19,6 +19,7 @@ from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost, checked_callback
 from wheel_lock.observe.events import LostEvent
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
@@ -34,6 +35,9 @@ class Lock(TaskSide, BaseLock):
     """
 
     __slots__ = ("_blocks", "_cancel_on_lost")
+
+    _leave_releases: ClassVar[bool] = True
+    """Whether the end of a block releases by itself, and not by ``release()``."""
 
     def __init__(self, *arguments: Any, cancel_on_lost: bool = False) -> None:
         super().__init__(*arguments)
@@ -193,4 +197,5 @@ def _call_in_loop(loop: weakref.ref[asyncio.AbstractEventLoop], on_lost: OnLost,
 
 
 def _log_closed(name: str | bytes) -> None:
-    logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(name))
+    fields = log_fields("loop_closed", names=[name])
+    logger.warning("the event loop that was to be told of the loss of %s is closed", quoted(name), extra=fields)

@@ -29,6 +29,7 @@ class ReentrantLock(BaseReentrantLock, Lock):
     __slots__ = ()
 
     _wrong_owner = _WRONG_TASK
+    _leave_releases = False
 
     def _caller(self) -> Owner:
         return current_task_itself()

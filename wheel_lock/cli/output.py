@@ -86,8 +86,9 @@ def present(
         style: Returns the style of the value in the line with this title.
     """
     if not pretty(console):
+        width = max([12, *(len(value) for _, value, _ in table)])
         for what, value, meaning in table:
-            print(f"  {what:<12} {value:>12}  {meaning}".rstrip(), file=console.file)
+            print(f"  {what:<12} {value:>{width}}  {meaning}".rstrip(), file=console.file)
         print(sentence, file=console.file)
         return
     grid = Table.grid(Column(style="dim"), Column(justify="right"), Column(style="dim"), padding=(0, 2))

@@ -27,6 +27,9 @@ from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.lock_types.holders import LockState
+from wheel_lock.net.sentinel import SentinelConnector
+from wheel_lock.observe.contexts import Reading
+from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -56,7 +59,7 @@ class Engine(EngineState):
     ) -> None:
         super().__init__(options, timer, launch)
         self.connector = connector
-        self.leases: LeaseTable = LeaseTable(self, LossReporter(timer).report)
+        self.leases: LeaseTable = LeaseTable(self, LossReporter(self).report)
         self.router = self.leases.router = router_for(connector, self.leases)
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
@@ -183,6 +186,32 @@ class Engine(EngineState):
         """Return a frozen snapshot of the counters. From any thread."""
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
         return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=self.wait_queues.count)
+
+    @property
+    def label(self) -> str:
+        connector = self.connector
+        # A Sentinel's master is described with its address, which changes.
+        return self.options.label or (
+            connector.service if isinstance(connector, SentinelConnector) else connector.describe()
+        )
+
+    def node_health(self) -> list[NodeHealth]:
+        now, router = self.timer.clock.now(), self.router
+        return [renewer.health(now) for renewer in list(router.shards) if router.owns_names(renewer)]
+
+    def waits(self) -> list[tuple[str | bytes, int, float]]:
+        return self.wait_queues.waits()
+
+    def connect_nodes(self) -> None:
+        for renewer in self.router.shards:
+            if self.router.owns_names(renewer):
+                renewer.node.connect()
+
+    def read_into(self, reading: Reading) -> None:
+        super().read_into(reading)
+        if not self.over:
+            for node in self.node_health():
+                reading.add_node(node)
 
     def overdue_leases(self) -> Collection[Lease]:
         return {lease for renewer in self.router.shards for lease in renewer.overdue.snapshot()}

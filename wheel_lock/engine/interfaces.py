@@ -10,7 +10,8 @@ from wheel_lock.errors import WheelLockError
 from wheel_lock.lease import Group, Lease
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.node import Node
-from wheel_lock.observe import ContextStats, HeldLock
+from wheel_lock.observe import ContextStats, Health, HeldLock, NodeHealth
+from wheel_lock.observe.contexts import Reading
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -32,10 +33,12 @@ class Shard(FailureDomain, Protocol):
     Attributes:
         node: The node.
         acquiring_node: The node on its connection for acquires: another connection where replicas confirm grants.
+        confirmed_at: When a grant or a renewal was last confirmed, in seconds of the timer's clock; -inf if never.
     """
 
     node: Node
     acquiring_node: Node
+    confirmed_at: float
 
     @property
     def replication(self) -> GrantBarrier | None: ...
@@ -172,6 +175,14 @@ class Wait(Protocol):
     def give_up(self) -> None: ...
 
 
+class DebugSocket(Protocol):
+    """The socket at which a context is shown; implemented by ``locks.debug_socket.DebugServer``."""
+
+    path: str
+
+    def close(self) -> None: ...
+
+
 class LockEngine(Protocol):
     """An engine as lock objects and contexts see it; implemented by ``Engine`` and ``QuorumEngine``.
 
@@ -187,6 +198,8 @@ class LockEngine(Protocol):
     interrupted: bool
     stable: bool
     token_head: bytes
+    spans: Any
+    debug_socket: DebugSocket | None
 
     @property
     def held(self) -> Collection[Lease]: ...
@@ -211,6 +224,13 @@ class LockEngine(Protocol):
     ) -> Wait: ...
     def release_unawaited(self, release: Callable[[Future[Any]], object]) -> None: ...
     def stats(self) -> ContextStats: ...
+    @property
+    def label(self) -> str: ...
+    def node_health(self) -> list[NodeHealth]: ...
+    def waits(self) -> list[tuple[str | bytes, int, float]]: ...
+    def read_into(self, reading: Reading) -> None: ...
+    def overdue_leases(self) -> Collection[Lease]: ...
+    def health(self) -> Health: ...
     def held_locks(self) -> list[HeldLock]: ...
 
     # On the timer's thread

@@ -36,6 +36,7 @@ class LeaseTable(HeldLeases):
         listener: Called for leases that end. Set once, by the engine.
         on_ended: Called when leases have ended at the server, too. Set once, by the engine.
         swaps: Swaps whose outcome is not known, by the new lease.
+        granted_at: When the latest grant was read, in seconds of the timer's clock.
     """
 
     router: Router
@@ -45,6 +46,7 @@ class LeaseTable(HeldLeases):
     def __init__(self, state: EngineState, report_lost: Callable[[Sequence[Lease]], object]) -> None:
         super().__init__(state, report_lost)
         self.swaps: dict[Lease, PendingSwap] = {}
+        self.granted_at: float = 0.0
 
     def forget(self) -> None:
         super().forget()
@@ -82,8 +84,10 @@ class LeaseTable(HeldLeases):
         else:
             self.held.update(dict.fromkeys(leases))
         state.counters.acquired += len(leases)
+        self.granted_at = now
         group: LeaseGroup = leases[0].group  # type: ignore[assignment]
         renewer = group.renewer
+        renewer.confirmed_at = now
         renewer.begin(leases, sent_at)
         renewer.server_is_well()
         self.router.watch_master()
@@ -126,9 +130,11 @@ class LeaseTable(HeldLeases):
 
     def release_done(self, leases: Sequence[Lease]) -> None:
         """End leases that the server has released."""
-        self.state.counters.released += len(leases)
+        counters, now = self.state.counters, self.timer.now
+        counters.released += len(leases)
         for lease in leases:
             lease.transition(Event.RELEASED)
+            counters.held.add(now - lease.acquired_at)
         self.on_ended()
 
     def release_unknown(self, leases: Sequence[Lease]) -> None:
@@ -136,6 +142,7 @@ class LeaseTable(HeldLeases):
         releasing = [lease for lease in leases if lease.state is State.RELEASING]
         for lease in releasing:
             lease.transition(Event.RELEASED)
+            self.state.counters.held.add(self.timer.now - lease.acquired_at)
         # An extension would keep the key for far longer than the caller of a failed release expects.
         now = self.timer.now
         kept = [lease for lease in releasing if lease.max_expiry > now and group_of(lease).lock_type.unique_tokens]
@@ -151,6 +158,7 @@ class LeaseTable(HeldLeases):
             self.held.pop(lease, None)
             lease.transition(Event.LOSE)
             self.state.counters.lost[why] += 1
+            self.state.counters.held.add(self.timer.now - lease.acquired_at)
             lost.append(lease)
         if lost:
             self.report_lost(lost)

@@ -7,14 +7,19 @@ after the other; callbacks of tasks are posted to their event loops by a second 
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
 from functools import partial
+from typing import Any, Protocol
 
 from wheel_lock.errors import LossReason, counted, quoted
 from wheel_lock.lease import Event, Lease
 from wheel_lock.observe.events import LostEvent
+from wheel_lock.observe.log_fields import log_fields
+from wheel_lock.observe.stats import Counters
+from wheel_lock.protocol.owners import token_id
 from wheel_lock.runtime.notifier import NOTIFIER, Notifier
 from wheel_lock.runtime.slow_calls import SlowCalls
 from wheel_lock.runtime.timer import HashedWheelTimer
@@ -27,28 +32,46 @@ _NAMES_IN_LOG = 5
 def log_illegal(lease: Lease, event: Event) -> None:
     """Log a transition that the state of a lease does not allow, and the stack of the call."""
     step = f"a lease that is {lease.state.name} cannot take {event.name} (lock {quoted(lease.name)})"
-    NOTIFIER.post(logger.error, "%s: it is given up\n%s", step, "".join(traceback.format_stack()[:-2]))
+    log = partial(logger.error, extra=log_fields("illegal_step", names=[lease.name], token_id=token_id(lease.token)))
+    NOTIFIER.post(log, "%s: it is given up\n%s", step, "".join(traceback.format_stack()[:-2]))
 
 
 def log_given_up(leases: int, error: Exception) -> None:
     """Log the number of leases that are lost to a failure of the library's own code."""
     if leases:
-        NOTIFIER.post(logger.critical, "%s lost to a failure of the library's own code: %r", counted(leases), error)
+        log = partial(logger.critical, extra=log_fields("internal_error", locks=leases, reason=repr(error)))
+        NOTIFIER.post(log, "%s lost to a failure of the library's own code: %r", counted(leases), error)
 
 
 class LoopCallback(partial[object]):
     """A callback that only posts the event to an event loop, which runs the user's callback. So it is always quick."""
 
 
+class LossSource(Protocol):
+    """An engine, as the reporter of its losses sees it.
+
+    Attributes:
+        timer: The timer; slow callbacks are watched on its wheel.
+        counters: Count the run times of the callbacks of threads.
+    """
+
+    timer: HashedWheelTimer
+    counters: Counters
+
+    @property
+    def label(self) -> str: ...
+
+
 class LossReporter:
     """Reports the losses of one context's leases. Timer's thread only.
 
     Args:
-        timer: The timer of the context; slow callbacks are watched on its wheel.
+        engine: The engine of the context.
     """
 
-    def __init__(self, timer: HashedWheelTimer) -> None:
-        self._timer = timer
+    def __init__(self, engine: LossSource) -> None:
+        self._engine = engine
+        self._timer = timer = engine.timer
         self._in_loops, self._in_threads = Notifier(), Notifier()
         # The first is never slow, but its SlowCalls tries again if the system has had no thread for it.
         self._slow = {notifier: SlowCalls(timer, notifier) for notifier in (self._in_loops, self._in_threads)}
@@ -56,33 +79,56 @@ class LossReporter:
     def report(self, lost: Sequence[Lease]) -> None:
         """Log that leases are lost, warn of those that were abandoned, and have their callbacks called."""
         at = self._timer.clock.now()
-        NOTIFIER.post(_log, lost)
+        NOTIFIER.post(_log, lost, self._engine.label)
         called: dict[Notifier, list[Lease]] = {self._in_loops: [], self._in_threads: []}
         for lease in lost:
             if lease.on_lost is not None:
                 called[self._in_loops if isinstance(lease.on_lost, LoopCallback) else self._in_threads].append(lease)
         for notifier, leases in called.items():
             if leases:
-                notifier.post(_call_back, notifier, leases, at)
+                notifier.post(
+                    _call_back, notifier, leases, at, self._engine.counters if notifier is self._in_threads else None
+                )
                 self._slow[notifier].look_later()
 
 
-def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float) -> None:
+def _call_back(notifier: Notifier, leases: Sequence[Lease], at: float, counters: Counters | None) -> None:
+    """Call the callbacks, and count their times. (``counters`` is None for those that only post to an event loop.)"""
     for lease in leases:
         assert lease.loss is not None
         assert lease.on_lost is not None
         event = LostEvent(lease.name, lease.loss, at, lease.deadline, lease.renewals, lease.fence)
+        began = time.monotonic()
         notifier.run(lease.on_lost, event)
+        if counters is not None:
+            counters.callback.add(time.monotonic() - began)
 
 
-def _log(leases: Sequence[Lease]) -> None:
+def node_of(leases: Sequence[Lease]) -> str | None:
+    """Return the address of the node of ``leases``; None if there are several, or none, as for locks of a quorum."""
+    renewers = {getattr(lease.group, "renewer", None) for lease in leases}
+    renewer: Any = renewers.pop() if len(renewers) == 1 else None
+    return None if renewer is None else renewer.node.connector.describe()
+
+
+def _log(leases: Sequence[Lease], context: str) -> None:
     """Log and warn. On the process's notifier thread."""
     names = ", ".join(quoted(lease.name) for lease in leases[:_NAMES_IN_LOG])
     more = f" and {len(leases) - _NAMES_IN_LOG} more" if len(leases) > _NAMES_IN_LOG else ""
     reasons = "; ".join(sorted({str(lease.loss) for lease in leases}))
     closing = all(lease.loss is LossReason.CONTEXT_CLOSED for lease in leases)
     level = logging.INFO if closing else logging.WARNING  # a close is intended
-    NOTIFIER.run(logger.log, level, "lost %s: %s%s: %s", counted(len(leases)), names, more, reasons)
+    fields = log_fields(
+        "locks_lost",
+        names=[lease.name for lease in leases[:_NAMES_IN_LOG]],
+        locks=len(leases),
+        reason=reasons,
+        node=node_of(leases),
+        token_id=token_id(leases[0].token),
+        context=context,
+    )
+    log = partial(logger.log, level, extra=fields)
+    NOTIFIER.run(log, "lost %s: %s%s: %s", counted(len(leases)), names, more, reasons)
     for lease in leases:
         if lease.loss is LossReason.ABANDONED:
             NOTIFIER.run(_warn_abandoned, lease)

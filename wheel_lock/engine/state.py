@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 from wheel_lock.engine.future import Future, end_quietly, noop
-from wheel_lock.errors import ContextClosed, LockLost, LockNotHeld, LossReason, TooManyLocks, WheelLockError
+from wheel_lock.errors import ContextClosed, LockLost, LockNotHeld, LossReason, TooManyLocks, WheelLockError, text_of
 from wheel_lock.lease import EXTENDING, Lease, State, held_lock
+from wheel_lock.observe.contexts import HeldName, Reading
 from wheel_lock.observe.events import HeldLock
-from wheel_lock.observe.stats import Counters
+from wheel_lock.observe.health import Health, NodeHealth, assess
+from wheel_lock.observe.stats import ContextStats, Counters
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.owners import owner_head
 from wheel_lock.runtime.failures import FailureDomain
@@ -97,10 +100,14 @@ class EngineState:
         interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
         leases: The held leases. Set once, by the engine.
         token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.
+        debug_socket: The socket at which the context is shown, or None.
+        spans: Makes the spans of acquires and releases; None without a tracer.
+        nodes_needed: How many of the nodes must work: the majority of a quorum; None for all.
     """
 
     leases: HeldLeases
     above: FailureDomain | None = None  # a failure of one engine puts nothing else in doubt
+    nodes_needed: int | None = None
 
     def __init__(self, options: ContextOptions, timer: HashedWheelTimer, launch: Launch) -> None:
         self.options = options
@@ -111,6 +118,8 @@ class EngineState:
         self.deaths = 0
         self.exiting = False
         self.interrupted: bool = False
+        self.spans: Any = None
+        self.debug_socket: Any = None
         self.name_tokens()
 
     def name_tokens(self) -> None:
@@ -191,6 +200,80 @@ class EngineState:
         """Return a snapshot of each valid lease, in order of acquisition. From any thread. O(n)."""
         now, overdue = self.timer.clock.now(), self.overdue_leases()
         return [held_lock(lease, now, lease in overdue) for lease in self.leases.held.copy() if lease.is_valid(now)]
+
+    def held_names(self, most: int) -> list[HeldName]:
+        """Return those of the ``most`` leases that have been held for the longest time which are valid. From any thread."""
+        now, first = self.timer.clock.now(), list(itertools.islice(self.leases.held, most))
+        valid = [lease for lease in first if lease.is_valid(now)]
+        return [HeldName(text_of(lease.name), now - lease.acquired_at, lease.deadline - now) for lease in valid]
+
+    # -- what is seen of it ------------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """The name of the context in metrics, dumps and log records."""
+        raise NotImplementedError
+
+    def node_health(self) -> list[NodeHealth]:
+        """Return the health of each node. From any thread."""
+        raise NotImplementedError
+
+    def waits(self) -> list[tuple[str | bytes, int, float]]:
+        """Return for each name its number of waiters, and when the longest wait began. From any thread.
+
+        Times are in seconds of the timer's clock.
+        """
+        raise NotImplementedError
+
+    def connect_nodes(self) -> None:
+        """Begin to connect to the nodes without a connection."""
+        raise NotImplementedError
+
+    def longest_wait_s(self) -> float:
+        """Return the seconds for which the longest of the waiting callers has been waiting, or 0. From any thread."""
+        first = min((began_at for _, _, began_at in self.waits()), default=None)
+        return 0.0 if first is None else max(self.timer.clock.now() - first, 0.0)
+
+    def health(self) -> Health:
+        """Return the health of the context, and begin to connect to nodes without a connection. From any thread."""
+        timer, nodes, stats = self.timer, self.node_health(), self.stats()
+        late_s = timer.late_s
+        reasons = assess(nodes, needed=self.nodes_needed, closed=self.closed, stopped=timer.stopped, late_s=late_s)
+        ages = [node.last_confirmation_age_s for node in nodes if node.last_confirmation_age_s is not None]
+        if not all(node.connected for node in nodes):
+            # Without locks nothing else would, and a process that is not ready is not asked for locks.
+            self.post_if_open(self.connect_nodes)
+        return Health(
+            ok=not reasons,
+            reasons=tuple(reasons),
+            nodes=tuple(nodes),
+            held=stats.held,
+            waiting=stats.waiting,
+            overdue=stats.overdue,
+            overdue_most=self.overdue_most(),
+            longest_wait_s=self.longest_wait_s(),
+            last_confirmation_age_s=min(ages, default=None),
+            timer_late_s=late_s,
+            watching=False,
+        )
+
+    def overdue_most(self) -> int:
+        """Return the most leases of one node that were overdue at once. From any thread."""
+        return self.counters.overdue_most
+
+    def stats(self) -> ContextStats:
+        """Return a frozen snapshot of the counters. From any thread."""
+        raise NotImplementedError
+
+    def read_into(self, reading: Reading) -> None:
+        """Add the figures of this moment to ``reading``. From any thread."""
+        stats = self.stats()
+        reading.contexts += not self.over
+        reading.held += stats.held
+        reading.waiting += stats.waiting
+        reading.overdue += stats.overdue
+        reading.longest_wait_s = max(reading.longest_wait_s, self.longest_wait_s())
+        reading.counters.merge(self.counters)
 
     def overdue_leases(self) -> Collection[Lease]:
         """Return the overdue leases. From any thread."""

@@ -21,6 +21,7 @@ from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.caller_token import WITH_CALLER_TOKEN
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.callers import Side
+from wheel_lock.locks.tracing import trace
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
 from wheel_lock.protocol.handoff import Handoff
@@ -86,6 +87,13 @@ class BaseLock(Side):
         self._options = options
         self._on_lost = on_lost
         self.name: str | bytes = name
+        if engine.spans is not None:
+            trace(self)
+
+    @property
+    def _kind(self) -> str:
+        """The name of the lock type."""
+        return self._lock_type.name
 
     def _caller(self) -> Owner:
         """Return the owner that stands for the calling thread or task."""

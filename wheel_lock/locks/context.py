@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import NoReturn
 
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.errors import ContextClosed
 from wheel_lock.locks.callers import Side
-from wheel_lock.observe import ContextStats, HeldLock
+from wheel_lock.locks.debug_socket import serve_debug
+from wheel_lock.locks.dump import TextFile, dump
+from wheel_lock.observe import ContextStats, Health, HeldLock
 from wheel_lock.options import seconds
 from wheel_lock.runtime.timer import HashedWheelTimer
 
@@ -23,6 +27,54 @@ class BaseContext(Side):
     def held(self) -> list[HeldLock]:
         """Return the locks that are held now, in order of acquisition. O(n)."""
         return self._engine.held_locks()
+
+    def health(self) -> Health:
+        """Return whether locks can be acquired and are kept alive, for readiness probes. Does not wait.
+
+        No server is asked: the report says what the connections, the renewals and the timer's thread have shown so far. If
+        there is no connection to a node, the attempt to make one begins, so that a later call has more to say; a context
+        that has not been used yet is ``ok``, and not connected.
+        """
+        return self._engine.health()
+
+    def dump(self, file: TextFile | None = None) -> None:
+        """Write what is held and waited for, the nodes and the counters as text, for a person to read. O(n).
+
+        Tokens are shown as their ids. No server is asked, so it works during an outage, too.
+
+        Args:
+            file: A text file; ``sys.stderr`` by default.
+
+        Raises:
+            TypeError: ``file`` cannot be written to.
+        """
+        dump(self._engine, file)
+
+    def serve_debug(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Open a unix socket at which ``wheel-lock top`` shows this context; return its path.
+
+        Only this user, and root, can connect. It is removed when the context is closed or the process ends; a socket that
+        an ended process has left at ``path`` is replaced. A forked child does not serve it. A second call returns the path
+        of the first.
+
+        Args:
+            path: Where, at most 107 bytes; by default ``<pid>.sock`` in a directory that only this user can read.
+
+        Raises:
+            ValueError: The path is too long, or the context is shown at another path already.
+            TypeError: ``path`` is not a path.
+            OSError: The socket cannot be made, or another process serves one at ``path``.
+            ContextClosed: The context has been closed.
+        """
+        if self._engine.over:
+            raise ContextClosed("The context has been closed")
+        return serve_debug(self._engine, path)
+
+    def _end_debug(self) -> None:
+        """Remove the socket of :meth:`serve_debug`."""
+        server = self._engine.debug_socket
+        if server is not None:
+            server.close()
 
     @property
     def timer(self) -> HashedWheelTimer:

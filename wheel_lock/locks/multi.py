@@ -15,6 +15,7 @@ from wheel_lock.lease import Lease
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, OnLost, refuse_copy, time_limit
 from wheel_lock.locks.callers import Side
+from wheel_lock.locks.tracing import trace
 from wheel_lock.options import LockOptions, lock_name
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
@@ -46,6 +47,13 @@ class BaseMultiLock(Side, Generic[L]):
         self.locks: Mapping[str | bytes, L] = {
             name: self._lock_class(engine, EXCLUSIVE, name, options, on_lost) for name in ordered
         }
+        if engine.spans is not None:
+            trace(self)
+
+    @property
+    def _kind(self) -> str:
+        """The name of a lock type, for spans."""
+        return "multi"
 
     def __reduce__(self) -> NoReturn:
         refuse_copy(self)

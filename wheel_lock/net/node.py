@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from wheel_lock.net.capabilities import PLAIN
 from wheel_lock.net.connection import NodeRequest, PipelinedConnection
 from wheel_lock.net.connector import Connection, Connector, Server, as_failure, is_fatal, sanitize
 from wheel_lock.net.request_queue import Parking
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import error_text
@@ -104,6 +106,7 @@ class Node:
         capability: The capability level of that server.
         missing_rights: The commands of scripts that the user may not call there.
         last_error: Why there is no connection; None while there is one.
+        unreachable: True if the latest attempt to connect has failed.
         when_replied: Called once, after the next replies have been handled, if not None.
     """
 
@@ -150,6 +153,7 @@ class Node:
         self.capability: int = PLAIN
         self.missing_rights: frozenset[str] = frozenset()
         self.last_error: Exception | None = None
+        self.unreachable: bool = False
 
     def _set_mode(self, single_key: bool) -> None:
         self.single_key_mode = single_key
@@ -173,8 +177,13 @@ class Node:
             return False
         if not self.single_key_mode:
             self._set_mode(True)
-            NOTIFIER.post(logger.info, "%s wants keys to be declared: %s", self.connector.describe(), error_text(error))
+            self._log(logger.info, "keys_required", "%s wants keys to be declared: %s", error)
         return True
+
+    def _log(self, log: Callable[..., object], event: str, text: str, error: Exception) -> None:
+        """Log ``text``, in which the node and ``error`` are filled in."""
+        node, reason = self.connector.describe(), error_text(error)
+        NOTIFIER.post(partial(log, extra=log_fields(event, reason=reason, node=node)), text, node, reason)
 
     @property
     def ready(self) -> bool:
@@ -336,6 +345,7 @@ class Node:
         self._most = MOST_UNANSWERED
         self._heard = False
         self.last_error = None
+        self.unreachable = False
         self._counters.connects += 1
         self.server = connection.server
         self.capability = connection.capability
@@ -355,8 +365,9 @@ class Node:
             return
         self._connecting = False
         self.last_error = error
+        self.unreachable = True
         self.observer.trouble(self)
-        NOTIFIER.post(logger.debug, "cannot connect to %s: %s", self.connector.describe(), error_text(error))
+        self._log(logger.debug, "connect_failed", "cannot connect to %s: %s", error)
         if self._pipeline is None and is_fatal(error):
             self._refuse_all(error)
         elif (pipeline := self._pipeline) is not None and self._suspected:
@@ -407,7 +418,7 @@ class Node:
         self.last_error = error
         if not self._closed:
             self.observer.trouble(self)
-            NOTIFIER.post(logger.debug, "lost the connection to %s: %s", self.connector.describe(), error_text(error))
+            self._log(logger.debug, "connection_lost", "lost the connection to %s: %s", error)
             self._set_retry()  # a pause even before the first try: a server may hang up right after each accept
 
     def close(self, error: Exception) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 from wheel_lock.net.connection import BareCommand, PipelinedConnection, PushConnection
 from wheel_lock.net.connector import Connection, Connector, Server
 from wheel_lock.net.node import Node, NodeObserver
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.observe.stats import Counters
 from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
@@ -201,7 +203,9 @@ class PubSub(NodeObserver):
             if self._refused and not self._refusal_logged:
                 self._refusal_logged = True
                 text = "the server refuses to send wake-ups, so waiters have to look by themselves: %s"
-                NOTIFIER.post(logger.warning, text, error_text(reply))
+                node, reason = self._node.connector.describe(), error_text(reply)
+                fields = log_fields("subscription_refused", reason=reason, node=node)
+                NOTIFIER.post(partial(logger.warning, extra=fields), text, reason)
             return
         if reply == b"PONG":  # not a push message if there are no subscriptions, all of which were refused
             self._on_pong()

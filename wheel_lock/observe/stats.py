@@ -5,13 +5,32 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from wheel_lock.errors import LossReason
 
 _GROWTH = 1.05
-_BOUNDS = [1e-5 * _GROWTH**step for step in range(320)]  # 10 us to about 60 s, 5 % apart
+
+
+def _series(steps: tuple[float, ...], first_decade: int, decades: int) -> list[float]:
+    """Return ``steps`` in each of ``decades`` powers of ten, as the nearest floats to their decimal texts."""
+    return [float(f"{step}e{decade}") for decade in range(first_decade, first_decade + decades) for step in steps]
+
+
+_ROUND = (1, 2.5, 5)
+_PREFERRED = (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8)  # Renard's R10: 26 % apart
+
+EXPORTED = _series(_ROUND, -4, 6)  # 0.1 ms to 50 s
+"""The bounds, in seconds, that exporters show of lags, slacks, and the times of acquires and callbacks."""
+EXPORTED_LONG = _series(_ROUND, -3, 8)  # 1 ms to 14 h
+"""The bounds, in seconds, that exporters show of the times for which locks were held."""
+
+# Bounds that exporters show are among those that are counted by, so their counts are exact.
+_FINE = sorted({1e-5 * _GROWTH**step for step in range(320)} | set(EXPORTED))  # 10 us to about 60 s, 5 % apart
+_COARSE = _series(_PREFERRED, -5, 7)  # 10 us to 80 s
+_COARSE_LONG = _series(_PREFERRED, -3, 8)  # 1 ms to 22 h
 
 
 class LossCounts(Mapping[LossReason, int]):
@@ -34,7 +53,17 @@ class LossCounts(Mapping[LossReason, int]):
 
 
 class Histogram:
-    """Durations in buckets that grow by 5 %: any quantile is accurate to 5 %, and memory is constant.
+    """Durations in buckets of fixed bounds: memory is constant. By default any quantile is accurate to 5 %.
+
+    One thread writes. Others may read: each sees a list of counts as it was at one moment, with :meth:`copy`.
+
+    Args:
+        bounds: The upper bounds of the buckets, in seconds, ascending. The last bucket, above them, has none.
+
+    Attributes:
+        bounds: The argument.
+        most: The longest duration, in seconds.
+        sum_s: The sum of all durations, in seconds.
 
     >>> lags = Histogram()
     >>> for value in (0.001, 0.002, 0.5): lags.add(value)
@@ -42,34 +71,76 @@ class Histogram:
     (0.5, True)
     """
 
-    __slots__ = ("_counts", "most", "total")
+    __slots__ = ("_counts", "bounds", "most", "sum_s")
 
-    def __init__(self) -> None:
-        self._counts = [0] * (len(_BOUNDS) + 1)
-        self.total: int = 0
+    def __init__(self, bounds: Sequence[float] = _FINE) -> None:
+        self.bounds: Sequence[float] = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum_s: float = 0.0
         self.most: float = 0.0
 
     def add(self, duration_s: float, times: int = 1) -> None:
         """Count ``times`` events of ``duration_s`` seconds. O(log n) in the number of buckets."""
-        self._counts[bisect_left(_BOUNDS, duration_s)] += times
-        self.total += times
+        self._counts[bisect_left(self.bounds, duration_s)] += times
+        self.sum_s += duration_s * times
         if duration_s > self.most:
             self.most = duration_s
 
+    @property
+    def total(self) -> int:
+        """The number of events. O(n) in the number of buckets."""
+        return sum(self._counts)
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of events in each bucket, as a copy; one more than there are bounds."""
+        return self._counts.copy()
+
+    def copy(self) -> Histogram:
+        """Return a copy. From any thread."""
+        copied = Histogram(self.bounds)
+        copied.merge(self)
+        return copied
+
+    def merge(self, other: Histogram) -> None:
+        """Add the events of ``other``, which has the same bounds."""
+        self._counts = [mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)]
+        self.sum_s += other.sum_s
+        self.most = max(self.most, other.most)
+
     def quantile(self, share: float) -> float:
-        """Return an upper bound, within 5 %, of the ``share`` quantile (0 to 1) in seconds; 0 if nothing was counted."""
+        """Return an upper bound of the ``share`` quantile (0 to 1) in seconds; 0 if nothing was counted."""
         wanted = share * self.total
         seen = 0
         for bucket, times in enumerate(self._counts):
             seen += times
             if times and seen >= wanted:
-                return min(_BOUNDS[bucket], self.most) if bucket < len(_BOUNDS) else self.most
+                return min(self.bounds[bucket], self.most) if bucket < len(self.bounds) else self.most
         return 0.0
+
+    def cumulative(self, bounds: Sequence[float]) -> list[int]:
+        """Return for each of ``bounds``, which are among this histogram's own, how many events do not exceed it."""
+        counts, found, seen, start = self.counts, [], 0, 0
+        for bound in bounds:
+            end = bisect_left(self.bounds, bound) + 1
+            seen += sum(counts[start:end])
+            start = end
+            found.append(seen)
+        return found
 
 
 @dataclass(slots=True)
 class Counters:
-    """The counters of one engine. Written by the timer's thread only."""
+    """The counters of one engine. Written by the timer's thread only, but for ``callback``.
+
+    Attributes:
+        lag: From a renewal being due to its confirmation.
+        slack: The time left to the local deadline at a confirmation; each renewal of a call counts with the least of it.
+        acquire: From the begin of an acquire, or of its call in bulk, to the grant.
+        held: From the acquire's being sent to the release or the loss.
+        callback: The run times of ``on_lost`` callbacks of threads. Written by the context's notifier thread.
+        overdue_most: The most leases of one node that were overdue at once.
+    """
 
     acquired: int = 0
     released: int = 0
@@ -79,13 +150,39 @@ class Counters:
     connects: int = 0
     lost: Counter[LossReason] = field(default_factory=Counter)
     lag: Histogram = field(default_factory=Histogram)
+    slack: Histogram = field(default_factory=partial(Histogram, _COARSE))
+    acquire: Histogram = field(default_factory=partial(Histogram, _COARSE))
+    held: Histogram = field(default_factory=partial(Histogram, _COARSE_LONG))
+    callback: Histogram = field(default_factory=partial(Histogram, _COARSE))
     slack_min_s: float = math.inf
+    overdue_most: int = 0
 
     def reset(self) -> None:
         """Set all counters to zero, in place."""
         empty = Counters()
         for name in self.__slots__:
             setattr(self, name, getattr(empty, name))
+
+    def merge(self, other: Counters) -> None:
+        """Add the counts of ``other``; of extremes the more extreme one stays."""
+        self.merge_renewals(other)
+        self.acquired += other.acquired
+        self.released += other.released
+        self.lost.update(other.lost.copy())
+        self.acquire.merge(other.acquire)
+        self.held.merge(other.held)
+        self.callback.merge(other.callback)
+
+    def merge_renewals(self, other: Counters) -> None:
+        """Add the counts of ``other`` that concern renewals and connections, which the nodes of a quorum count."""
+        self.renewed += other.renewed
+        self.unknown += other.unknown
+        self.batches += other.batches
+        self.connects += other.connects
+        self.lag.merge(other.lag)
+        self.slack.merge(other.slack)
+        self.slack_min_s = min(self.slack_min_s, other.slack_min_s)
+        self.overdue_most = max(self.overdue_most, other.overdue_most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Quorum(VoteListener, Protocol):
     def add_waiter(self, waiter: QuorumWaiter) -> WheelLockError | None: ...
     def note_timeout(self, time_s: float) -> None: ...
     def limit_s(self, timeout_s: float) -> float: ...
-    def grant(self, lease: QuorumLease) -> None: ...
+    def grant(self, lease: QuorumLease, began_at: float) -> None: ...
     def heal_later(self, lease: QuorumLease) -> None: ...
     def release(self, lease: Lease, future: Future[None]) -> None: ...
 
@@ -159,9 +159,23 @@ class QuorumWaiter(WheelEntry):
         blocking: Whether to wait.
         until: The time limit, in seconds of the timer's clock; None if there is none.
         future: Completed with the lease, in a sequence of one, or with None if it was not granted.
+
+    Attributes:
+        began_at: When it began, in seconds of the timer's clock.
     """
 
-    __slots__ = ("_blocking", "_engine", "_future", "_lease", "_over", "_round", "_rounds", "_until", "group")
+    __slots__ = (
+        "_blocking",
+        "_engine",
+        "_future",
+        "_lease",
+        "_over",
+        "_round",
+        "_rounds",
+        "_until",
+        "began_at",
+        "group",
+    )
 
     def __init__(
         self,
@@ -181,12 +195,20 @@ class QuorumWaiter(WheelEntry):
         self._round: AcquireRound | None = None
         self._rounds = 0
         self._over = False
+        self.began_at: float = 0.0
+
+    @property
+    def name(self) -> str | bytes:
+        """The lock's name as the caller gave it."""
+        return self._lease.name
 
     def begin(self) -> None:
         """Start a round."""
         if self._over:
             return
-        if self._rounds:
+        if not self._rounds:
+            self.began_at = self._engine.timer.now
+        else:
             last = self._lease
             wire = lease_args(last.key, last.another_token())
             self._lease = QuorumLease(
@@ -207,7 +229,7 @@ class QuorumWaiter(WheelEntry):
             return
         if self._round.granted:
             self.end()
-            self._engine.grant(self._lease)
+            self._engine.grant(self._lease, self.began_at)
             self._future.set_result((self._lease,))
         elif self._round.failure is not None:
             self.fail(self._round.failure)

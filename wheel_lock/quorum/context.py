@@ -14,6 +14,7 @@ from wheel_lock.locks.context import BaseContext
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.observe import ContextStats
+from wheel_lock.observe.contexts import CONTEXTS
 from wheel_lock.options import ContextOptions, LockOptions, LockTerms, OwnedTerms, lock_name, lock_options, seconds
 from wheel_lock.quorum.engine import QuorumEngine
 from wheel_lock.quorum.locks import QuorumLock, QuorumReentrantLock, QuorumTaskLock, QuorumTaskReentrantLock
@@ -58,6 +59,7 @@ class QuorumOptions(TypedDict, total=False):
     renewal_slack: float
     owner: str | None
     readable_owner: bool
+    label: str | None
 
 
 def _options(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOptions:
@@ -100,7 +102,8 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             long as a restarted one: safe also for a process that starts after a master's restart, but masters that have
             just been set up grant nothing until then.
         timer, batch_size, response_timeout, connect_timeout, close_timeout, release_on_close, max_held, max_waiting,
-            declare_keys, track_acquisitions, renewal_slack, owner, readable_owner: As for :class:`wheel_lock.LockContext`.
+            declare_keys, track_acquisitions, renewal_slack, owner, readable_owner, label: As for
+                :class:`wheel_lock.LockContext`.
 
     Raises:
         TypeError: A client is not that of a single server over a socket.
@@ -127,6 +130,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         renewal_slack: float = 1 / 32,
         owner: str | None = None,
         readable_owner: bool = False,
+        label: str | None = None,
     ) -> None:
         clients = list(clients)
         if len(clients) < LEAST_NODES:
@@ -150,6 +154,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             renewal_slack=renewal_slack,
             owner=owner,
             readable_owner=bool(readable_owner),
+            label=label,
         )
         self._engine = QuorumEngine(
             clients,
@@ -159,6 +164,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             seconds("longest_timeout", longest_timeout),
             bool(trust_new_nodes),
         )
+        CONTEXTS.add(self._engine)
 
     def lock(
         self, name: str | bytes, timeout: float = 30.0, *, on_lost: OnLost | None = None, **terms: Unpack[LockTerms]

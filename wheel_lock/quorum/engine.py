@@ -7,7 +7,7 @@ a node nor renews: it counts votes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,8 @@ from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReas
 from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.net.clients import AnyClient
+from wheel_lock.observe.contexts import Reading
+from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import ContextStats, snapshot
 from wheel_lock.options import ContextOptions, LockOptions
 from wheel_lock.protocol.resp import Reply
@@ -69,9 +71,10 @@ class QuorumEngine(EngineState):
         per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
         self.engines: list[NodeEngine] = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
         self.quorum: int = len(self.engines) // 2 + 1
+        self.nodes_needed = self.quorum
         self.waiters: set[QuorumWaiter] = set()
         self.longest_s: float = longest_s
-        self.leases: QuorumLeases = QuorumLeases(self, LossReporter(timer).report)
+        self.leases: QuorumLeases = QuorumLeases(self, LossReporter(self).report)
         self._node_timeout_s = node_timeout_s
         self._groups: dict[float, QuorumGroup] = {}
         timer.attach(self)
@@ -127,9 +130,11 @@ class QuorumEngine(EngineState):
 
     # -- a lease begins, and is kept ---------------------------------------------------------------------------------
 
-    def grant(self, lease: QuorumLease) -> None:
-        """Make a lease held that a majority has granted."""
-        lease.acquired_at = min(vote.acquired_at for vote in lease.support(self.timer.clock.now()))
+    def grant(self, lease: QuorumLease, began_at: float) -> None:
+        """Make a lease held that a majority has granted; the wait for it began at ``began_at``."""
+        now = self.timer.clock.now()
+        lease.acquired_at = min(vote.acquired_at for vote in lease.support(now))
+        self.counters.acquire.add(now - began_at)
         lease.transition(Event.GRANTED)
         self.leases.held[lease] = None
         self.counters.acquired += 1
@@ -191,6 +196,7 @@ class QuorumEngine(EngineState):
             future.set_exception(error)
             return
         self.leases.end(lease, Event.RELEASE)
+        self.counters.held.add(self.timer.now - lease.acquired_at)
         tally = self._tally(partial(self._released, lease, future))
         for vote in lease.votes:
             released = tally.future()
@@ -297,6 +303,35 @@ class QuorumEngine(EngineState):
             renewal_lag_max_s=max(node.renewal_lag_max_s for node in nodes),
             renewal_slack_min_s=min(node.renewal_slack_min_s for node in nodes),
         )
+
+    @property
+    def label(self) -> str:
+        return self.options.label or ",".join(engine.connector.describe() for engine in self.engines)
+
+    def node_health(self) -> list[NodeHealth]:
+        return [node for engine in self.engines for node in engine.node_health()]
+
+    def waits(self) -> list[tuple[str | bytes, int, float]]:
+        return [(waiter.name, 1, waiter.began_at) for waiter in self.waiters.copy()]
+
+    def overdue_leases(self) -> Collection[Lease]:
+        """Return the overdue leases of all nodes, which are votes. From any thread."""
+        return {lease for engine in self.engines for lease in engine.overdue_leases()}
+
+    def connect_nodes(self) -> None:
+        for engine in self.engines:
+            engine.connect_nodes()
+
+    def overdue_most(self) -> int:
+        return max(engine.overdue_most() for engine in self.engines)
+
+    def read_into(self, reading: Reading) -> None:
+        super().read_into(reading)
+        for engine in self.engines:
+            reading.counters.merge_renewals(engine.counters)
+            if not self.over:
+                for node in engine.node_health():
+                    reading.add_node(node, engine.counters)
 
     # -- the end, and failures ---------------------------------------------------------------------------------------
 

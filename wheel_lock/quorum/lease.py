@@ -279,6 +279,8 @@ class QuorumLeases(HeldLeases):
             if not lease.group.alive or (lease.state > EXTENDING and lease.state is not State.RELEASING):
                 continue
             lease.loss = why = lease.loss or reason or lease.lapse_reason()
+            if lease.state is not State.RELEASING:  # the time held has been counted at the release
+                self.state.counters.held.add(self.timer.now - lease.acquired_at)
             self.end(lease, Event.LOSE)
             self.state.counters.lost[why] += 1
             for vote in lease.votes:

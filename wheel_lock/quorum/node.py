@@ -20,12 +20,15 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from wheel_lock.engine.engine import Engine
+from wheel_lock.engine.loss_events import node_of
 from wheel_lock.errors import LossReason, counted, quoted
 from wheel_lock.lease import Lease
 from wheel_lock.net.clients import AnyClient
 from wheel_lock.net.connector import RedisPyConnector
 from wheel_lock.net.node import Node
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.owners import token_id
 from wheel_lock.protocol.resp import error_text
 from wheel_lock.protocol.server_errors import code_of
 from wheel_lock.runtime.notifier import NOTIFIER
@@ -100,10 +103,11 @@ class NodeConnector(RedisPyConnector):
             fields = {}  # INFO is not allowed or not supported, so restarts cannot be detected
         up = fields.get("uptime_in_seconds", "")
         if self._history.seen(fields.get("run_id"), int(up) if _SECONDS.fullmatch(up) else 0):
+            node = self.describe()
             NOTIFIER.post(
-                logger.warning,
+                partial(logger.warning, extra=log_fields("node_restarted", node=node)),
                 "%s has restarted, or may have: its votes do not count until the leases that it may have lost have expired",
-                self.describe(),
+                node,
             )
 
 
@@ -135,4 +139,13 @@ def _log_lost(leases: Sequence[Lease]) -> None:
     closing = all(lease.loss is LossReason.CONTEXT_CLOSED for lease in leases)
     level = logging.DEBUG if closing else logging.INFO
     name, reason = quoted(leases[0].name), leases[0].loss
-    logger.log(level, "a node no longer grants %s, among them %s: %s", counted(len(leases)), name, reason)
+    fields = log_fields(
+        "votes_lost",
+        names=[leases[0].name],
+        locks=len(leases),
+        reason=str(reason),
+        node=node_of(leases),
+        token_id=token_id(leases[0].token),
+    )
+    text = "a node no longer grants %s, among them %s: %s"
+    logger.log(level, text, counted(len(leases)), name, reason, extra=fields)

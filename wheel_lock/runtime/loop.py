@@ -166,6 +166,12 @@ class Loop:
         tick = self.wheel.next_due_tick()
         return None if tick is None else self.scale.seconds(tick)
 
+    @property
+    def late_s(self) -> float:
+        """Seconds for which an entry has been due; 0 if none is, or there is no thread. From any thread; a snapshot."""
+        due_at = self.next_due_at() if self._thread is not None else None
+        return 0.0 if due_at is None else max(self.clock.now() - due_at, 0.0)
+
     def post(self, call: Callable[[], object], domain: FailureDomain | None = None) -> None:
         """Call ``call()`` soon on the timer's thread, which is started if necessary. From any thread, at any time.
 

@@ -46,7 +46,7 @@ else:
 
 __all__ = [
     "DefaultSelector", "RLock", "SimpleQueue", "SystemSocket", "allocate_lock", "epoll", "get_ident", "local", "sleep",
-    "start_new_thread", "threads_are_patched", "without_hub",
+    "socket", "start_new_thread", "threads_are_patched", "without_hub",
 ]  # fmt: skip
 
 

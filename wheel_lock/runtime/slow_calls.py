@@ -7,6 +7,7 @@ import reprlib
 import time
 from collections.abc import Callable
 
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.loop import Loop
 from wheel_lock.runtime.notifier import Notifier
@@ -67,4 +68,4 @@ def _report(call: Callable[..., object], arguments: tuple[object, ...], took_s: 
     """Log a slow callback. On the notifier thread."""
     shown = ", ".join(map(_SHOWN.repr, arguments))
     text = "the callback %s(%s) runs for %.1f s already, and those behind it wait"
-    logger.warning(text, _described(call), shown, took_s)
+    logger.warning(text, _described(call), shown, took_s, extra=log_fields("slow_callback"))

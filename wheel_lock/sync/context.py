@@ -26,6 +26,7 @@ class ThreadContext(ThreadSide, BaseContext):
             timeout: Time limit in seconds; ``close_timeout`` by default. Locks that are not released by then expire.
         """
         limit_s = self._closing_time_s(timeout)
+        self._end_debug()
         if limit_s is not None:
             run(operations.ask(self, partial(self._engine.close, limit_s)))
 

@@ -25,16 +25,16 @@ def inspect(redis: RedisUrl, name: LockName, as_json: AsJson = False) -> None:
     with closing(target.find(redis)) as found:
         state = look_at(found, key)
     if as_json:
-        print(output.to_json(show.fields(Found(key, state))))
+        show.line(output.to_json(show.fields(Found(key, state))))
     if state.kind == "unreadable":
         raise Refusal(f"{show.name_text(key)} cannot be read: {state.problem or 'no right to it'}", SERVER_TROUBLE)
     if not as_json:
-        sentence, colour = _verdict(Found(key, state))
+        sentence, colour = verdict(Found(key, state))
         output.present(output.console(), show.name_text(key), show.details(state), sentence, colour)
     raise typer.Exit(OK if state.is_held else NO)
 
 
-def _verdict(found: Found) -> tuple[str, str]:
+def verdict(found: Found) -> tuple[str, str]:
     """Return the sentence about a lock, and its colour."""
     name, state = show.name_text(found.name), found.state
     if state.kind == "foreign":

@@ -1,4 +1,4 @@
-"""Looks at the locks of a target: at one name, at many, and at all whose names match a pattern."""
+"""Queries of a target about locks: one name, many names, all names that match a pattern; the forced release."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from wheel_lock.cli import server
 from wheel_lock.cli.arguments import USAGE, Refusal
 from wheel_lock.cli.server import ServerTrouble
 from wheel_lock.cli.target import FAILURES, Target
+from wheel_lock.lock_types.forced import force_release_arguments, parse_force_release
 from wheel_lock.lock_types.holders import MAX_HOLDERS, LockState, look_arguments, parse_look
 from wheel_lock.options import RESERVED, lock_name
 from wheel_lock.protocol.resp import MalformedReply, error_text
-from wheel_lock.protocol.scripts import LOOK
+from wheel_lock.protocol.scripts import FORCE_RELEASE, LOOK, ScriptForm
 from wheel_lock.protocol.server_errors import ServerError, code_of
 
 _BATCH = 500  # names for each SCAN, and for each pipeline of looks
@@ -98,6 +99,32 @@ def look_for(target: Target, pattern: str, advance: Callable[[float], object]) -
                 break
 
 
+def force_release(target: Target, name: bytes, state: LockState) -> int | None:
+    """Release the lock for exactly the holders in ``state``, and wake the waiters.
+
+    Returns:
+        The number of holders that were removed, 0 if there is none, or None if they are others meanwhile.
+
+    Raises:
+        ServerTrouble: The server does not answer, or the user has no right to release.
+    """
+    keys, others = force_release_arguments(name, state.key_type, state.values)
+    client: Any = target.client
+    with _troubles(target):
+        try:
+            reply = client.execute_command("EVAL", _wakes(target).source, len(keys), *keys, *others)
+            return parse_force_release(reply)
+        except MalformedReply as error:
+            raise _trouble(target, error) from error
+
+
+def _wakes(target: Target) -> ScriptForm:
+    """Return the form of FORCE_RELEASE that publishes where waiters listen: on a cluster of Redis 7 by SPUBLISH."""
+    major = (target.version or "").partition(".")[0]
+    sharded = target.kind == "cluster" and major.isdigit() and int(major) >= 7
+    return FORCE_RELEASE.sharded if sharded else FORCE_RELEASE.plain
+
+
 def _as_bytes(keys: Sequence[bytes | str]) -> list[bytes]:
     return [key.encode() if isinstance(key, str) else key for key in keys]
 
@@ -138,8 +165,8 @@ def _state(target: Target, reply: object) -> LockState:
 
 
 def _trouble(target: Target, error: BaseException) -> ServerTrouble:
-    reason = server.one_line(error)
-    if isinstance(error, redis.exceptions.NoPermissionError):
+    reason = server.one_line(error).partition(" script: ")[0]  # what follows is the script's SHA-1
+    if code_of(error) == "NOPERM" or isinstance(error, redis.exceptions.NoPermissionError):
         return ServerTrouble(f"the server {target.address} refuses the command to this user: {reason}")
     return ServerTrouble(f"cannot use the server {target.address}: {reason}")
 

@@ -80,12 +80,15 @@ def ls(
     if as_json:
         summary = {"pattern": pattern, "found": listing.locks, "foreign": listing.foreign}
         locks = [show.fields(one) for one in rows]
-        print(output.to_json({"server": found.address, **summary, "unreadable": listing.unreadable, "locks": locks}))
+        show.line(
+            output.to_json({"server": found.address, **summary, "unreadable": listing.unreadable, "locks": locks})
+        )
     elif output.pretty(console):
         _table(console, rows, listing)
     if listing.unreadable:
-        keys = "1 key" if listing.unreadable == 1 else f"{listing.unreadable:,} keys"
-        raise Refusal(f"{keys} cannot be read: {listing.problem or 'no right to them'}", SERVER_TROUBLE)
+        raise Refusal(
+            f"{_keys(listing.unreadable)} cannot be read: {listing.problem or 'no right to them'}", SERVER_TROUBLE
+        )
 
 
 def _table(console: Console, rows: list[Found], listing: Listing) -> None:
@@ -98,5 +101,9 @@ def _table(console: Console, rows: list[Found], listing: Listing) -> None:
     if len(rows) > _MOST_ROWS:
         console.print(f"... and {len(rows) - _MOST_ROWS:,} more: narrow the pattern, or use a pipe or --json")
     locks = "1 lock" if listing.locks == 1 else f"{listing.locks:,} locks"
-    others = f", and {listing.foreign:,} keys that are none" if listing.foreign else ""
+    others = f", and {_keys(listing.foreign)} of other kinds" if listing.foreign else ""
     console.print(Text(locks + others, style="dim"))
+
+
+def _keys(count: int) -> str:
+    return "1 key" if count == 1 else f"{count:,} keys"

@@ -124,7 +124,7 @@ class _Lines:
     def show(self, found: Sequence[Found], changes: Sequence[Change]) -> None:
         for change in changes:
             if self._as_json:
-                print(json.dumps(_fields(change)), flush=True)
+                show.line(json.dumps(_fields(change)))
             else:
                 show.line("\t".join(_columns(change)))
 

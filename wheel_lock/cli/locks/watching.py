@@ -25,7 +25,7 @@ class Change(NamedTuple):
         event: ``held`` and ``free`` are what the first look finds; ``released`` includes expiries; ``count`` is another
             hold count; ``changed`` is another number of holders, where there are too many to compare.
         name: The lock's name.
-        state: What is under the name now.
+        state: What is under the name now; of a lock that was released, what was.
         holder: The holder that the change is about; None if it is about none or several.
     """
 
@@ -68,11 +68,12 @@ class Watcher:
             states = {name: state for name, state in found if state.kind not in ("free", "foreign")}
         self._states = states
         at = datetime.now().astimezone()
-        changes = [
-            Change(at, event, name, states.get(name, _FREE), holder)
-            for name in sorted({*states, *(before or ())})
-            for event, holder in _compare(None if before is None else before.get(name, _FREE), states.get(name, _FREE))
-        ]
+        changes = []
+        for name in sorted({*states, *(before or ())}):
+            old, new = None if before is None else before.get(name, _FREE), states.get(name, _FREE)
+            for event, holder in _compare(old, new):
+                about = old if event == "released" and old is not None else new
+                changes.append(Change(at, event, name, about, holder))
         return [Found(name, states[name]) for name in sorted(states)], changes
 
 

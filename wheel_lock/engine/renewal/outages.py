@@ -13,6 +13,7 @@ from wheel_lock.engine.interfaces import Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.errors import counted
 from wheel_lock.lease import Lease
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
@@ -66,16 +67,16 @@ class Outage:
         else:
             what, cause = "been unreachable", error_text(node.last_error or "it does not answer", LONG_TEXT)
         text = f"{node.connector.describe()} has {what} for {now - self.since:.1f} s"
-        NOTIFIER.post(self._log_warning, self._table.held.copy(), text, cause)
+        NOTIFIER.post(self._log_warning, self._table.held.copy(), node.connector.describe(), text, cause)
 
-    def _log_warning(self, held: Iterable[Lease], text: str, cause: str) -> None:
+    def _log_warning(self, held: Iterable[Lease], node: str, text: str, cause: str) -> None:
         """Count the locks and log, on the notifier thread, because counting takes long."""
         locks = sum(group_of(lease).renewer is self._shard for lease in held)
         if locks:
             self._in_log = True
-            logger.warning(
-                "%s, and %s held there: %s", text, f"{counted(locks)} {'is' if locks == 1 else 'are'}", cause
-            )
+            fields = log_fields("outage", locks=locks, reason=cause, node=node, context=self._table.state.label)
+            shown = f"{counted(locks)} {'is' if locks == 1 else 'are'}"
+            logger.warning("%s, and %s held there: %s", text, shown, cause, extra=fields)
 
     def look(self) -> None:
         """End the outage, if there is one, if the node is well."""
@@ -91,4 +92,5 @@ class Outage:
     def _log_end(self, server: str, seconds: float) -> None:
         if self._in_log:
             self._in_log = False
-            logger.info("%s is well again after %.1f s", server, seconds)
+            fields = log_fields("outage_over", node=server, context=self._table.state.label)
+            logger.info("%s is well again after %.1f s", server, seconds, extra=fields)

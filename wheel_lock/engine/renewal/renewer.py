@@ -272,6 +272,7 @@ class Renewer(RenewalRetries):
         """Confirm the leases of a batch but for the ``failed`` entries."""
         now = self.timer.clock.now()  # not the turn's time: the process may have been stopped before the reply was read
         self.retire_batch(batch)
+        self.confirmed_at = now
         leases = batch.leases
         if self._server_rejecting:
             self._server_rejecting = False
@@ -300,6 +301,8 @@ class Renewer(RenewalRetries):
         counters, seconds = self._counters, self.timer.scale.seconds
         if result.slack_s < counters.slack_min_s:
             counters.slack_min_s = result.slack_s
+        if renewed := len(result.kept) + len(result.limited):
+            counters.slack.add(result.slack_s, renewed)
         for kept in (result.kept, result.limited):
             if not kept:
                 continue

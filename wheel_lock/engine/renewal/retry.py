@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Sequence
 from functools import partial
 
@@ -20,7 +21,9 @@ from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.lease import HELD, OVERDUE, Event, Lease, local_deadline
 from wheel_lock.net.node import Node
+from wheel_lock.observe.health import LATE_S, NodeHealth
 from wheel_lock.options import ContextOptions
+from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.protocol.scripts import Script
 from wheel_lock.protocol.server_errors import NOT_NOW
 from wheel_lock.runtime.alarm import Alarm
@@ -44,6 +47,7 @@ class RenewalRetries(BatchOwner):
     def _reset(self) -> None:
         if self.replication is not None:
             self.replication.begin_anew()
+        self.confirmed_at: float = -math.inf
         self.overdue: Overdue = Overdue()
         self._in_flight = 0
         self._drained_in_flight = 0  # the number of these that are about overdue leases
@@ -85,6 +89,19 @@ class RenewalRetries(BatchOwner):
         """The node, once for each of its connections."""
         return [self.node] if self.replication is None else [self.node, self.replication.node]
 
+    def health(self, now: float) -> NodeHealth:
+        """Return the health of the node at ``now``, in seconds of the timer's clock. From any thread."""
+        node, since, trouble = self.node, self.outage.since, None
+        ready, connected, error = node.ready, node.connected, node.last_error
+        if connected and not ready:
+            trouble = "it does not answer"
+        elif error is not None and (node.unreachable or self.is_needed(node)):
+            trouble = f"not connected: {error_text(error, LONG_TEXT)}"
+        elif since is not None and now - since > LATE_S and self.table.held:
+            trouble = f"it has not confirmed all renewals for {now - since:.1f} s"
+        age_s = None if self.confirmed_at == -math.inf else max(now - self.confirmed_at, 0.0)
+        return NodeHealth(node.connector.describe(), ready, len(self.overdue), age_s, trouble)
+
     @property
     def idle(self) -> bool:
         """True if there is no connection, no call in flight and no overdue lease."""
@@ -115,6 +132,8 @@ class RenewalRetries(BatchOwner):
             if lease.state is HELD:
                 lease.transition(Event.OUTCOME_UNKNOWN)
         self.overdue.add(leases)
+        counters = self.table.state.counters
+        counters.overdue_most = max(counters.overdue_most, len(self.overdue))
         self._set_watch()
 
     def _set_watch(self) -> None:

@@ -91,6 +91,7 @@ class AcquireMany(BulkOperation):
                 self._stop(refused_by_server(status, lease.name))
         granted = [lease for index, lease in enumerate(batch.leases) if index not in failed] if failed else batch.leases
         if granted and self.table.grant(granted, self._options, batch.sent_at):
+            self.table.state.counters.acquire.add(self.table.granted_at - batch.sent_at, len(granted))
             self._granted.extend(granted)
         elif granted:
             self.table.reject(granted, True)

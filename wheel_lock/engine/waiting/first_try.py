@@ -120,7 +120,9 @@ class FirstTry(PlainAcquire):
             fence = self._lock_type.parse_acquire(reply, again=False, waiting=False)
             if isinstance(fence, int):
                 self.finish()
-                if self.table.grant(self.leases, self._options, self.sent_at):
+                table = self.table
+                if table.grant(self.leases, self._options, self.sent_at):
+                    table.state.counters.acquire.add(table.granted_at - (self.began_at or self.sent_at))
                     self.leases[0].fence = fence or None
                     self._caller.set_result(self.leases)
                 else:

@@ -50,6 +50,18 @@ class WaitQueueRegistry:
         """The number of callers that wait."""
         return self.waiting + len(self.pollers)
 
+    def waits(self) -> list[tuple[str | bytes, int, float]]:
+        """Return for each name its number of waiters and when the longest wait began. From any thread. O(names).
+
+        Times are in seconds of the timer's clock.
+        """
+        found = [wait for queue in self._queues.copy().values() if (wait := queue.longest()) is not None]
+        found += [(waiter.name, 1, waiter.began_at) for waiter in self.pollers.copy()]
+        for first in self.in_flight.copy().values():
+            if (began_at := first.began_at) is not None:
+                found.append((first.name or b"", 1, began_at))
+        return found
+
     def find(self, queue_key: bytes) -> BaseWaitQueue | None:
         """Return the queue of ``queue_key`` if it has waiters, or its lock is held by this process; else None."""
         queue = self._queues.get(queue_key)

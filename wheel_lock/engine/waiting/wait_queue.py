@@ -62,6 +62,18 @@ class BaseWaitQueue(WheelEntry):
     def __iter__(self) -> Iterator[Waiter]:
         return iter(self._waiters)
 
+    def longest(self) -> tuple[str | bytes, int, float] | None:
+        """Return the lock's name, the number of waiters, and when the first of them began; None without any.
+
+        From any thread.
+        """
+        while True:
+            try:
+                first = next(iter(self._waiters), None)
+                return None if first is None else (first.name, len(self._waiters), first.began_at)
+            except RuntimeError:
+                pass  # the queue has changed meanwhile
+
     @property
     def held_here(self) -> bool:
         """True if a lease of this process is known to keep all others out."""

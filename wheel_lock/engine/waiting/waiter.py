@@ -21,6 +21,7 @@ from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.net.node import Node
 from wheel_lock.net.pubsub import Listener, PubSub
 from wheel_lock.net.request_queue import Parking
+from wheel_lock.observe.log_fields import log_fields
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.failures import guarded
@@ -45,6 +46,10 @@ class QueueOfWaiters(Protocol):
 class FirstWaiter(Protocol):
     """The maker of the first try of a name: a ``Waiter``, or a ``FirstTry``, which becomes one."""
 
+    @property
+    def name(self) -> str | bytes | None: ...
+    @property
+    def began_at(self) -> float | None: ...
     def as_waiter(self) -> Waiter: ...
 
 
@@ -149,6 +154,11 @@ class Waiter(WheelEntry):
         """Wait for the lock with this key from now on."""
         self.key: bytes = key
         self.queue_key: bytes = self.lock_type.queue_key(key)
+
+    @property
+    def name(self) -> str | bytes:
+        """The lock's name as the caller gave it; the first of several that are acquired together."""
+        return self._template[0].name
 
     @property
     def _polls(self) -> bool:
@@ -306,7 +316,15 @@ class Waiter(WheelEntry):
         if not self._warned:
             self._warned = True
             message = "waiting for the lock %s: its key holds a %s, where this kind of lock keeps a %s"
-            NOTIFIER.post(logger.warning, message, quoted(self._template[0].name), found, self.lock_type.key_type)
+            fields = log_fields(
+                "foreign_key",
+                names=[self.name],
+                reason=f"the key holds a {found}",
+                node=self.node.connector.describe(),
+                context=self.table.state.label,
+            )
+            log = partial(logger.warning, extra=fields)
+            NOTIFIER.post(log, message, quoted(self.name), found, self.lock_type.key_type)
 
     def refused_by(self, request: Acquire) -> bool:
         """Take a refusal; return True if the waiter waits for another name from now on."""
@@ -374,6 +392,7 @@ class Waiter(WheelEntry):
         self._end()
         self._request = None  # it refers to this waiter, and the cycle would be left to the garbage collector
         self.leases = leases
+        self.table.state.counters.acquire.add(max(self.table.granted_at - self.began_at, 0.0))
         self.future.set_result(leases)
 
     def refuse(self) -> None:

@@ -1,0 +1,59 @@
+"""What the tests of ``ls``, ``inspect``, ``watch`` and ``release`` share: users with few rights, and one call each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.redis_server import RedisServer
+from wheel_lock.cli import main
+
+TOKEN = b"x" * 22
+
+
+class Said(NamedTuple):
+    """What a command has printed, and its exit status."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    @property
+    def rows(self) -> list[list[str]]:
+        return [line.split("\t") for line in self.out.splitlines()]
+
+
+class CommandLine:
+    """Runs commands on one server, in this process."""
+
+    def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.url = url
+        self._capsys = capsys
+
+    def __call__(self, command: str, *arguments: str, url: str | None = None) -> Said:
+        self._capsys.readouterr()
+        status = main([command, "--redis", url or self.url, *arguments])
+        said = self._capsys.readouterr()
+        assert said.err.count("\n") <= 1
+        assert said.err == "" or said.err.startswith("wheel-lock: ")
+        return Said(status, said.out, said.err)
+
+
+@contextmanager
+def user(server: RedisServer, *rules: str) -> Iterator[str]:
+    """Yield the URL of a user with these rights only."""
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "looker", "reset", "on", ">secret", *rules)
+        try:
+            yield f"redis://looker:secret@127.0.0.1:{server.port}/0"
+        finally:
+            admin.execute_command("ACL", "DELUSER", "looker")

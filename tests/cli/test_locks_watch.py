@@ -1,0 +1,185 @@
+"""``wheel-lock watch``: what counts as a change, what is printed where, and each exit status."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.cli.lock_commands import TOKEN, CommandLine, user
+from tests.cli.program import start
+from tests.cli.test_demo import TERMINAL, Terminal
+from tests.support.backend import Backend
+from tests.support.lock_types import NAME, NEVER_S
+from tests.support.ports import candidate_port
+from tests.support.redis_server import RedisServer
+from wheel_lock.cli import target
+from wheel_lock.cli.locks.watching import Change, Watcher
+from wheel_lock.cli.target import Target
+from wheel_lock.protocol.owners import token_id
+
+LONG_S = 60.0
+
+
+@pytest.fixture
+def run(real: Backend, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(real.url, capsys)
+
+
+@pytest.fixture
+def found(real: Backend) -> Iterator[Target]:
+    with closing(target.find(real.url)) as found:
+        yield found
+
+
+def events(changes: list[Change]) -> list[tuple[str, str, str | None]]:
+    return [(c.name.decode(), c.event, None if c.holder is None else c.holder.token_id) for c in changes]
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+def test_changes_are_those_since_the_look_before(real: Backend, found: Target, pattern: bool) -> None:
+    context = real.context()
+    watcher = Watcher(None if pattern else NAME.encode(), f"{NAME[:3]}*")
+    other = context.lock("another name", timeout=NEVER_S)
+    assert other.acquire()
+    states, changes = watcher.look(found)
+    assert events(changes) == ([] if pattern else [(NAME, "free", None)])
+    first, second = (context.lock(NAME, timeout=NEVER_S) for _ in range(2))
+    assert first.acquire()
+    one = token_id(first.token or b"")
+    states, changes = watcher.look(found)
+    assert events(changes) == [(NAME, "acquired", one)]
+    assert [state.name.decode() for state in states] == [NAME]
+    assert watcher.look(found)[1] == []
+    first.release()
+    assert second.acquire()
+    two = token_id(second.token or b"")
+    assert events(watcher.look(found)[1]) == [(NAME, "released", one), (NAME, "acquired", two)]
+    second.release()
+    [change] = watcher.look(found)[1]
+    assert (change.event, change.state.kind) == ("released", "exclusive")
+    assert watcher.look(found)[1] == []
+
+
+def test_what_is_held_at_first_is_said(real: Backend, found: Target) -> None:
+    with real.context().lock(NAME, timeout=NEVER_S) as lock:
+        assert events(Watcher(NAME.encode(), NAME).look(found)[1]) == [(NAME, "held", token_id(lock.token or b""))]
+
+
+def test_each_reader_and_a_hold_count_are_changes_of_their_own(real: Backend, found: Target) -> None:
+    watcher = Watcher(None, "*")
+    watcher.look(found)
+    one, two = (real.context().rw_lock("table").read(), real.context().rw_lock("table").read())
+    assert one.acquire()
+    assert two.acquire()
+    assert [change.event for change in watcher.look(found)[1]] == ["acquired", "acquired"]
+    one.release()
+    assert [change.event for change in watcher.look(found)[1]] == ["released"]
+    field = "6fd2dd9f-1f4c-4b6b-8f6e-8d6d3e6f7a10:71"
+    for count, event in (("1", "acquired"), ("2", "count")):
+        real.view.hset("java", mapping={field: count})
+        [change] = [change for change in watcher.look(found)[1] if change.name == b"java"]
+        assert change.event == event
+    seconds, _ = real.view.time()
+    expiry = (int(seconds) + 60) * 1000
+    real.view.zadd("many", {f"p:{number:022}": expiry for number in range(1200)})
+    watcher.look(found)
+    real.view.zrem("many", f"p:{0:022}")
+    assert events(watcher.look(found)[1]) == [("many", "changed", None)]
+
+
+def test_lines_and_json_for_a_limited_time(real: Backend, run: CommandLine) -> None:
+    real.view.set(NAME, TOKEN, px=600_000)
+    said = run("watch", NAME, "--seconds", "0.2", "--interval", "0.05")
+    assert (said.status, said.err) == (0, "")
+    [[_, event, name, kind, holder, remaining]] = said.rows
+    assert (event, name, kind, holder) == ("held", NAME, "exclusive", token_id(TOKEN))
+    assert remaining.endswith((" s", " min"))
+    said = run("watch", "ord*", "--seconds", "0.2", "--json")
+    assert said.status == 0
+    assert TOKEN.decode() not in said.out
+    change = json.loads(said.out)
+    assert (change["event"], change["name"], change["holder"]["token_id"]) == ("held", NAME, token_id(TOKEN))
+
+
+def test_a_first_look_that_fails_ends_it(real: Backend, redis_server: RedisServer, run: CommandLine) -> None:
+    said = run("watch", NAME, url=f"redis://127.0.0.1:{candidate_port()}/0")
+    assert (said.status, said.out) == (1, "")
+    real.view.set(NAME, TOKEN, px=600_000)
+    with user(redis_server, "~other:*", "+@all") as url:
+        said = run("watch", NAME, url=url)
+        assert (said.status, said.out) == (1, "")
+        assert "cannot be read" in said.err
+        said = run("watch", "ord*", "--seconds", "0.1", url=url)
+        assert (said.status, said.rows[0][1]) == (0, "unreadable")
+
+
+@pytest.mark.parametrize("options", [("--interval", "0"), ("--seconds", "-1"), ("--interval", "often")])
+def test_a_wrong_command_line_is_refused(run: CommandLine, options: tuple[str, str]) -> None:
+    said = run("watch", NAME, *options)
+    assert (said.status, said.out) == (2, "")
+    assert options[1] in said.err
+
+
+class Watching:
+    """The command as a process, and its lines as they come."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = start("watch", *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self.process.stdout.close()
+
+    def line_with(self, text: str) -> str:
+        """Wait for a line with a text."""
+        while text not in (line := self._lines.get(timeout=LONG_S)):
+            pass
+        return line
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        status = self.process.wait(timeout=LONG_S)
+        self._reader.join(timeout=LONG_S)
+        return status
+
+
+def test_changes_appear_as_they_happen_and_an_outage_is_survived(fresh_redis: RedisServer) -> None:
+    watching = Watching("--redis", fresh_redis.url, NAME, "--interval", "0.05")
+    watching.line_with("\tfree\t")
+    with fresh_redis.client() as client:
+        client.set(NAME, TOKEN)
+    watching.line_with("\tacquired\t")
+    fresh_redis.kill()
+    watching.line_with("trying again")
+    fresh_redis.start()
+    watching.line_with("answers again")
+    watching.line_with("\treleased\t")
+    with fresh_redis.client() as client:
+        client.set(NAME, TOKEN)
+    watching.line_with("\tacquired\t")
+    assert watching.end(signal.SIGINT) == 130
+
+
+def test_a_terminal_shows_a_table_and_gets_its_cursor_back(real: Backend) -> None:
+    real.view.set(NAME, TOKEN, px=600_000)
+    terminal = Terminal(110, 40)
+    ends = {"stdin": terminal.theirs, "stdout": terminal.theirs, "stderr": terminal.theirs}
+    process = start("watch", "--redis", real.url, "*", "--interval", "0.1", **ends, env=TERMINAL)
+    terminal.wait_for(token_id(TOKEN))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=LONG_S) == 143
+    text = terminal.end()
+    assert "*: 1 watched" in text
+    assert terminal.shows_its_cursor

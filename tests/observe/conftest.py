@@ -1,0 +1,56 @@
+"""A short directory for sockets, and contexts with labels of their own."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.observe.scraping import Scraper, endpoint
+from tests.support.backend import Backend
+from wheel_lock import Lock, LockContext
+
+_numbers = itertools.count()
+
+
+def use(lock: Lock) -> None:
+    """Acquire and release a lock, waiting for it."""
+    with lock:
+        pass
+
+
+@pytest.fixture
+def label() -> str:
+    """A label that no other context of this process has: metrics are those of all contexts."""
+    return f"label-{next(_numbers)}"
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """The port at which the metrics of this process are served."""
+    with endpoint() as port:
+        yield port
+
+
+@pytest.fixture
+def scraper(port: int, label: str) -> Scraper:
+    """What is served of contexts with that label."""
+    return Scraper(port, label)
+
+
+@pytest.fixture
+def labelled(real: Backend, label: str) -> LockContext:
+    """A context with that label, on a timer of its own."""
+    return real.context(label=label, timer=real.timer())
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A directory whose path leaves room for the name of a socket, whatever TMPDIR is."""
+    path = Path(tempfile.mkdtemp(prefix="wl-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)

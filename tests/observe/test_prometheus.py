@@ -1,0 +1,169 @@
+"""What Prometheus scrapes: over HTTP, under load, of all contexts, with bounded labels."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tests.observe.conftest import use
+from tests.observe.scraping import Samples, Scraper, parsed, samples
+from tests.support.backend import Backend
+from tests.support.background import Background
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LossReason
+from wheel_lock.observe.metrics import METRICS
+from wheel_lock.observe.prometheus import Collector
+from wheel_lock.testing import EmbeddedServer
+
+HISTOGRAMS = [metric.prometheus_name for metric in METRICS if metric.kind == "histogram"]
+
+
+def buckets(found: Samples, name: str) -> list[float]:
+    """The counts of the buckets, in the order of their bounds."""
+    counts = {float(dict(labels)["le"]): value for labels, value in found[f"{name}_bucket"].items()}
+    return [counts[bound] for bound in sorted(counts)]
+
+
+def check_buckets(found: Samples, name: str) -> None:
+    counts = buckets(found, name)
+    assert counts == sorted(counts)
+    assert counts[-1] == found[f"{name}_count"][()]
+
+
+def test_it_can_be_scraped_while_locks_are_acquired_renewed_and_released(
+    labelled: LockContext, scraper: Scraper
+) -> None:
+    over = threading.Event()
+
+    def work(name: str) -> None:
+        while not over.is_set():
+            with labelled.lock(name, timeout=5.0):
+                pass
+
+    held = labelled.acquire_many([f"held:{number}" for number in range(200)], timeout=0.6)
+    workers = [threading.Thread(target=work, args=(f"busy:{number}",)) for number in range(3)]
+    for worker in workers:
+        worker.start()
+    try:
+        earlier = scraper.samples()
+        for _ in range(10):
+            found = scraper.samples()
+            for metric in METRICS:
+                if metric.kind == "counter" and not metric.labels:
+                    name = f"{metric.prometheus_name}_total"
+                    assert found[name][()] >= earlier[name][()]
+            for name in HISTOGRAMS[:5]:
+                check_buckets(found, name)
+            assert found["wheel_lock_locks_held"][()] >= 0
+            earlier = found
+        eventually(lambda: scraper.value("wheel_lock_renewal_lag_seconds_count") >= 200)
+    finally:
+        over.set()
+        for worker in workers:
+            worker.join()
+    labelled.release_many(held.values())
+    found, stats = scraper.samples(), labelled.stats()
+    assert found["wheel_lock_locks_acquired_total"][()] == stats.acquired
+    assert (
+        found["wheel_lock_renewals_total"][()] == stats.renewed == found["wheel_lock_renewal_slack_seconds_count"][()]
+    )
+    assert found["wheel_lock_acquire_duration_seconds_count"][()] == stats.acquired
+    assert found["wheel_lock_hold_duration_seconds_count"][()] == stats.released + stats.lost
+    assert found["wheel_lock_hold_duration_seconds_sum"][()] > 0
+
+
+def test_every_metric_has_its_kind_and_its_meaning(labelled: LockContext, scraper: Scraper) -> None:
+    families = scraper.families()
+    for metric in METRICS:
+        family = families[metric.prometheus_name]
+        assert (family.type, family.documentation) == (metric.kind, metric.meaning)
+
+
+def test_losses_and_callbacks_are_counted(labelled: LockContext, scraper: Scraper, real: Backend) -> None:
+    called = threading.Event()
+    lock = labelled.lock("lost", timeout=0.5, on_lost=lambda event: called.set())
+    lock.acquire()
+    real.view.delete("lost")
+    assert called.wait(30.0)
+    # The callback's time is counted when it has returned.
+    eventually(lambda: scraper.value("wheel_lock_callback_duration_seconds_count") == 1)
+    assert scraper.value("wheel_lock_locks_lost_total", reason="key_gone") == 1
+    lost = scraper.samples()["wheel_lock_locks_lost_total"]
+    assert {labels[0][1] for labels in lost} == {reason.name.lower() for reason in LossReason}
+    assert scraper.value("wheel_lock_hold_duration_seconds_count") == 1
+
+
+def test_waiting_callers_are_seen(labelled: LockContext, scraper: Scraper) -> None:
+    with labelled.lock("wanted"):
+        waiter = Background(lambda: use(labelled.lock("wanted")))
+        eventually(lambda: scraper.value("wheel_lock_callers_waiting") == 1)
+        assert 0 < scraper.value("wheel_lock_wait_longest_seconds") < 60
+    waiter.result()
+
+
+def test_names_are_labels_only_if_asked_for_and_as_many_as_allowed(
+    labelled: LockContext, label: str, scraper: Scraper
+) -> None:
+    names = [f"name:{number}" for number in range(5)]
+    locks = labelled.acquire_many(names)
+    assert "name:0" not in str(scraper.samples())
+    registry = CollectorRegistry()
+    registry.register(Collector(max_names=3))
+    found = samples(parsed(generate_latest(registry)), label)
+    held, remaining = found["wheel_lock_lock_held_seconds"], found["wheel_lock_lock_remaining_seconds"]
+    assert list(held) == list(remaining) == [(("lock", name),) for name in names[:3]]
+    assert all(0 < left < 30 for left in remaining.values())
+    labelled.release_many(locks.values())
+
+
+def test_contexts_with_one_label_are_added_up(
+    labelled: LockContext, scraper: Scraper, label: str, real: Backend
+) -> None:
+    other = real.context(label=label)
+    locks = [labelled.lock("one"), other.lock("two")]
+    for lock in locks:
+        lock.acquire()
+    assert scraper.value("wheel_lock_contexts") == 2
+    assert scraper.value("wheel_lock_locks_held") == 2
+    other.close()
+    assert scraper.value("wheel_lock_contexts") == 1
+    assert scraper.value("wheel_lock_locks_acquired_total") == 2
+    locks[0].release()
+
+
+def test_the_nodes_of_a_quorum_have_figures_of_their_own(label: str, scraper: Scraper) -> None:
+    servers = [EmbeddedServer() for _ in range(3)]
+    try:
+        with LockContext.quorum([server.client() for server in servers], label=label) as context:
+            with context.lock("vote", timeout=0.5):
+                eventually(lambda: min(scraper.samples()["wheel_lock_node_renewals_total"].values()) > 0)
+                found = scraper.samples()
+                assert found["wheel_lock_locks_held"][()] == found["wheel_lock_locks_acquired_total"][()] == 1
+            nodes = {(("node", f"127.0.0.1:{server.port}"),) for server in servers}
+            assert set(found["wheel_lock_node_renewals_total"]) == set(found["wheel_lock_node_connected"]) == nodes
+    finally:
+        for server in servers:
+            server.close()
+
+
+def test_a_second_collector_in_one_registry_is_refused() -> None:
+    registry = CollectorRegistry()
+    registry.register(Collector())
+    with pytest.raises(ValueError, match="Duplicated"):
+        registry.register(Collector())
+
+
+@pytest.mark.parametrize("most", [-1, 1001, 1.5, "ten", None, True])
+def test_max_names_is_checked(most: object) -> None:
+    with pytest.raises(ValueError, match="max_names"):
+        Collector(max_names=most)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 65, "two\nlines", b"bytes", 7])
+def test_a_label_is_checked(real: Backend, bad: object) -> None:
+    with pytest.raises(ValueError, match="label"):
+        real.context(label=bad)
+    with pytest.raises(ValueError, match="label"):
+        LockContext.quorum([real.client(port=port) for port in (1, 2, 3)], label=bad)  # type: ignore[arg-type]

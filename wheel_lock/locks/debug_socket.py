@@ -1,0 +1,272 @@
+"""A unix socket at which a context shows its state, for ``wheel-lock top``. Opened on request, for its own user only.
+
+A client sends lines of JSON and gets one line for each: ``{"get": "state", "names": 10}`` or ``{"get": "dump"}``. The
+server has a daemon thread of its own, which neither changes anything nor asks a Redis server.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import itertools
+import json
+import os
+import socket
+import stat
+import struct
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from wheel_lock.engine.interfaces import LockEngine
+from wheel_lock.locks.dump import dumped, state
+from wheel_lock.runtime import native
+from wheel_lock.runtime.greenlets import new_thread
+from wheel_lock.runtime.weak_registry import WeakRegistry
+
+MAX_PATH_BYTES = 107  # of the address of a unix socket, which ends with a zero byte
+MAX_NAMES = 1000
+DEFAULT_NAMES = 10
+_MAX_LINE = 4096
+_MAX_CLIENTS = 16
+_LOOK_S = 0.5  # how often the thread looks whether the context is closed
+_SEND_S = 2.0  # the longest time for which a client that does not read keeps the others waiting
+_READ = 1  # as in selectors
+_numbers = itertools.count(1)
+
+
+def directories(uid: int) -> Iterator[str]:
+    """Yield the directories of sockets of the user ``uid``, the first choice first. They need not exist."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and uid == os.geteuid():
+        yield os.path.join(runtime, "wheel-lock")
+    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
+        yield os.path.join(parent, f"wheel-lock-{uid}")
+
+
+def checked_path(path: object) -> str:
+    """Return the path of a socket as a str.
+
+    Raises:
+        TypeError: ``path`` is not a str or a path object.
+        ValueError: It is empty or too long for a socket.
+    """
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        raise TypeError(f"path must be a str or a path, not {type(path).__name__}")
+    if not text or "\0" in text or len(os.fsencode(text)) > MAX_PATH_BYTES:
+        raise ValueError(f"the path of a socket must have 1 to {MAX_PATH_BYTES} bytes, not {text!r:.200}")
+    return text
+
+
+def serve_debug(engine: LockEngine, path: object = None) -> str:
+    """Open the debug socket of ``engine``; return its path. See :meth:`wheel_lock.LockContext.serve_debug`."""
+    wanted = None if path is None else checked_path(path)
+    server = engine.debug_socket
+    if server is not None:
+        if wanted in (None, server.path):
+            return server.path
+        raise ValueError(f"the context is shown at {server.path} already, so it cannot be shown at {wanted}")
+    engine.debug_socket = server = DebugServer(engine, wanted or _default_path())
+    return server.path
+
+
+def _default_path() -> str:
+    """Return a path for one more socket of this process, in a directory for this user only."""
+    problem: OSError | None = None
+    number = next(_numbers)
+    name = f"{os.getpid()}.sock" if number == 1 else f"{os.getpid()}-{number}.sock"
+    for directory in directories(os.geteuid()):
+        path = os.path.join(directory, name)
+        if len(os.fsencode(path)) <= MAX_PATH_BYTES:
+            try:
+                _own_directory(directory)
+                return path
+            except OSError as error:
+                problem = error
+    raise problem or OSError(errno.ENAMETOOLONG, "there is no directory with a path short enough for a socket")
+
+
+def _own_directory(path: str) -> None:
+    """Make a directory of mode 0700, or check that it is one.
+
+    Raises:
+        OSError: It cannot be made, or belongs to another user, or others may use it.
+    """
+    try:
+        os.mkdir(path, 0o700)
+        os.chmod(path, 0o700)  # the process's umask may have taken rights away
+    except FileExistsError:
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            message = "must be a directory of this user with mode 0700"
+            raise PermissionError(errno.EPERM, message, path) from None
+
+
+def _remove_stale(path: str) -> None:
+    """Remove the socket of a process that has ended.
+
+    Raises:
+        FileExistsError: There is something else, or a socket that is served.
+    """
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise FileExistsError(errno.EEXIST, "there is something that is not a socket", path)
+    with native.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # a full backlog means that it is served
+        refused = probe.connect_ex(path) == errno.ECONNREFUSED
+    if not refused:
+        raise FileExistsError(errno.EEXIST, "another process serves this socket", path)
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+class DebugServer:
+    """Serves one socket.
+
+    Args:
+        engine: The engine of the context; kept weakly.
+        path: The path of the socket.
+
+    Raises:
+        OSError: The socket cannot be made there.
+    """
+
+    def __init__(self, engine: LockEngine, path: str) -> None:
+        self.path = path
+        self._engine = weakref.ref(engine)
+        self._closed = False
+        _remove_stale(path)
+        self._listener = listener = native.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            os.fchmod(listener.fileno(), 0o600)  # on Linux the file is made with this mode
+            listener.bind(path)
+            os.chmod(path, 0o600)
+            listener.listen(_MAX_CLIENTS)
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+        self._selector = native.DefaultSelector()
+        self._clients: dict[Any, bytearray] = {}
+        self._selector.register(listener, _READ)
+        SERVERS.add(self)
+        self._thread = new_thread(self._serve, "wheel-lock-debug")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Remove the socket; its thread ends soon. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            with suppress(OSError):
+                os.unlink(self.path)
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+
+    def after_fork_in_child(self) -> None:
+        """Close the copies of the parent's sockets; the parent goes on serving."""
+        self._closed = True
+        self._close_all()
+        engine = self._engine()
+        if engine is not None and engine.debug_socket is self:
+            engine.debug_socket = None
+
+    def _close_all(self) -> None:
+        for sock in (self._listener, *self._clients):
+            with suppress(OSError):
+                sock.close()
+        self._clients.clear()
+        with suppress(OSError):
+            self._selector.close()
+
+    def _serve(self) -> None:
+        try:
+            while not self._closed:
+                ready = self._selector.select(_LOOK_S)
+                engine = self._engine()
+                if self._closed or engine is None or engine.over:
+                    break
+                for key, _ in ready:
+                    sock: Any = key.fileobj
+                    try:
+                        if sock is self._listener:
+                            self._accept()
+                        else:
+                            self._read(sock, engine)
+                    except OSError:
+                        if sock is not self._listener:
+                            self._drop(sock)
+                del engine, ready  # before the next wait: this thread keeps no context
+        finally:
+            self.close()
+            self._close_all()
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        if len(self._clients) >= _MAX_CLIENTS or not _is_own(client):
+            client.close()
+            return
+        client.settimeout(_SEND_S)
+        self._clients[client] = bytearray()
+        self._selector.register(client, _READ)
+
+    def _drop(self, client: Any) -> None:
+        if self._clients.pop(client, None) is not None:
+            self._selector.unregister(client)
+            client.close()
+
+    def _read(self, client: Any, engine: LockEngine) -> None:
+        received = client.recv(_MAX_LINE)
+        buffer = self._clients[client]
+        buffer += received
+        *lines, rest = bytes(buffer).split(b"\n")
+        buffer[:] = rest
+        if not received or len(rest) > _MAX_LINE:
+            self._drop(client)
+            return
+        for line in lines:
+            client.sendall(json.dumps(_answer(engine, line)).encode() + b"\n")
+
+
+def _is_own(client: Any) -> bool:
+    """Return whether the peer is this user or root, where the system says who it is."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True  # the mode of the socket decides
+    _, uid, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return uid in (0, os.geteuid())
+
+
+def _answer(engine: LockEngine, line: bytes) -> dict[str, Any]:
+    """Return the answer to one request."""
+    try:
+        request = json.loads(line)
+        if request["get"] == "dump":
+            return {"dump": dumped(engine)}
+        if request["get"] == "state":
+            return state(engine, min(max(int(request.get("names", DEFAULT_NAMES)), 0), MAX_NAMES))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    return {"error": 'the request must be {"get": "state", "names": NUMBER} or {"get": "dump"}'}
+
+
+SERVERS: WeakRegistry[DebugServer] = WeakRegistry()
+
+
+def _after_fork() -> None:
+    for server in SERVERS:
+        server.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@atexit.register
+def _at_exit() -> None:
+    for server in SERVERS:
+        server.close()

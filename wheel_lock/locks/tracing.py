@@ -1,0 +1,103 @@
+"""Lock objects with a span for each acquire and release. Only locks of a context with a tracer become such objects."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from wheel_lock.runtime.interruptions import insist, uninterrupted_start
+
+_classes: dict[type, type] = {}  # the traced class of each plain one
+
+
+def trace(lock: Any) -> None:
+    """Make ``lock``, whose engine has ``spans``, trace its acquires and releases."""
+    plain = type(lock)
+    lock.__class__ = _classes.get(plain) or _classes.setdefault(plain, _traced(plain))
+
+
+def _start(lock: Any, operation: str) -> Any:
+    names = lock.names if hasattr(lock, "names") else (lock.name,)
+    return lock._engine.spans.start(operation, names, lock._kind)
+
+
+def _traced(plain: Any) -> type:
+    """Return the subclass of a class of lock objects with spans; it has the same name."""
+    methods = _of_tasks(plain) if inspect.iscoroutinefunction(plain.acquire) else _of_threads(plain)
+    same = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
+    return type(plain.__name__, (plain,), {"__slots__": (), **same, **methods})
+
+
+def _of_threads(plain: Any) -> dict[str, Any]:
+    @functools.wraps(plain.acquire)
+    def acquire(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        spans, span, acquired = self._engine.spans, _start(self, "acquire"), False
+        try:
+            acquired = plain.acquire(self, *arguments, **keywords)
+            spans.end(span, acquired)
+            return acquired
+        except BaseException as error:
+            if acquired:
+                insist(self._let_go, None)  # interrupted behind the grant, which its caller does not hear of
+            spans.fail(span, error)
+            raise
+
+    @functools.wraps(plain.release)
+    @uninterrupted_start
+    def release(self: Any) -> Any:
+        begun, span = False, None
+        try:
+            spans = self._engine.spans
+            span = _start(self, "release")
+            begun = True
+            released = plain.release(self)
+            spans.end(span)
+            return released
+        except BaseException as error:
+            if not begun:
+                insist(self._let_go, None)
+            self._engine.spans.fail(span, error)
+            raise
+
+    return {"acquire": acquire, "release": release}
+
+
+def _of_tasks(plain: Any) -> dict[str, Any]:
+    @functools.wraps(plain.acquire)
+    async def acquire(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        spans, span, acquired = self._engine.spans, _start(self, "acquire"), False
+        try:
+            acquired = await plain.acquire(self, *arguments, **keywords)
+            spans.end(span, acquired)
+            return acquired
+        except BaseException as error:
+            if acquired:
+                insist(self._let_go, None)
+            spans.fail(span, error)
+            raise
+
+    def releasing(method: Any) -> Any:
+        @functools.wraps(method)
+        @uninterrupted_start
+        async def release(self: Any, *arguments: Any) -> Any:
+            begun, span = False, None
+            try:
+                spans = self._engine.spans
+                span = _start(self, "release")
+                begun = True
+                released = await method(self, *arguments)
+                spans.end(span)
+                return released
+            except BaseException as error:
+                if not begun:
+                    insist(self._let_go, None)
+                self._engine.spans.fail(span, error)
+                raise
+
+        return release
+
+    methods = {"acquire": acquire, "release": releasing(plain.release)}
+    if getattr(plain, "_leave_releases", False):
+        methods["_leave"] = releasing(plain._leave)  # the end of a block, which does not call release()
+    return methods

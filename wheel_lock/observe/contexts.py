@@ -1,0 +1,142 @@
+"""The contexts of the process, for exporters: a weak registry, and one reading for each label."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from wheel_lock.observe.health import NodeHealth
+from wheel_lock.observe.stats import Counters
+
+_MOST_ENDED = 1000
+
+
+class HeldName(NamedTuple):
+    """A held lock, for metrics by name.
+
+    Attributes:
+        name: The lock's name.
+        held_s: Seconds since it was acquired.
+        remaining_s: Seconds until its local deadline.
+    """
+
+    name: str
+    held_s: float
+    remaining_s: float
+
+
+class Reading:
+    """The figures of one label at one moment: of one context, or of several that share the label.
+
+    Attributes:
+        label: The label.
+        contexts: The number of open contexts.
+        counters: The counters; a copy.
+        held, waiting, overdue: As in :class:`~wheel_lock.ContextStats`.
+        longest_wait_s: Seconds for which the longest of the waiting callers has been waiting; 0 without any.
+        nodes: The nodes of open contexts, by address.
+        node_counters: The counters of each node of a quorum, by address.
+    """
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.contexts = 0
+        self.counters: Counters = Counters()
+        self.held = self.waiting = self.overdue = 0
+        self.longest_wait_s: float = 0.0
+        self.nodes: dict[str, NodeHealth] = {}
+        self.node_counters: dict[str, Counters] = {}
+
+    def add_node(self, node: NodeHealth, counters: Counters | None = None) -> None:
+        """Add a node; one that two contexts use counts as connected if both are connected to it."""
+        known = self.nodes.get(node.node)
+        if known is not None:
+            ages = [age for age in (known.last_confirmation_age_s, node.last_confirmation_age_s) if age is not None]
+            node = NodeHealth(
+                node.node,
+                known.connected and node.connected,
+                known.overdue + node.overdue,
+                min(ages, default=None),
+                known.trouble or node.trouble,
+            )
+        self.nodes[node.node] = node
+        if counters is not None:
+            self.node_counters.setdefault(node.node, Counters()).merge_renewals(counters)
+
+
+class Observed(Protocol):
+    """An engine as exporters see it."""
+
+    counters: Counters
+
+    @property
+    def label(self) -> str:
+        """The label of its context."""
+        ...
+
+    def read_into(self, reading: Reading) -> None:
+        """Add the figures of this moment to ``reading``. From any thread."""
+        ...
+
+    def held_names(self, most: int) -> list[HeldName]:
+        """Return the ``most`` locks that have been held for the longest time. From any thread."""
+        ...
+
+
+class _Entry(NamedTuple):
+    engine: weakref.ref[Observed]
+    label: str
+    counters: Counters
+
+
+class ContextRegistry:
+    """The engines of the contexts of this process. Safe in any thread and in finalisers."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, _Entry] = {}
+        # Counters of engines that have been collected: without them the sums of a label would decrease.
+        self._ended: deque[tuple[str, Counters]] = deque(maxlen=_MOST_ENDED)
+        self._sums: dict[str, Counters] = {}
+        self._read = False
+
+    def add(self, engine: Observed) -> None:
+        """Add an engine, which is removed when it is collected. O(1)."""
+        key = id(engine)
+        self._entries[key] = _Entry(weakref.ref(engine, partial(self._gone, key)), engine.label, engine.counters)
+
+    def _gone(self, key: int, reference: object) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None and self._read:  # nothing has been exported before, so nothing can decrease
+            self._ended.append((entry.label, entry.counters))
+
+    def __iter__(self) -> Iterator[Observed]:
+        for entry in self._entries.copy().values():  # an atomic copy
+            engine = entry.engine()
+            if engine is not None:
+                yield engine
+
+    def readings(self) -> list[Reading]:
+        """Return one reading for each label that an uncollected context has, in the order of labels."""
+        self._read = True
+        found: dict[str, Reading] = {}
+        for engine in self:
+            reading = found.get(engine.label)
+            if reading is None:
+                reading = found[engine.label] = Reading(engine.label)
+            engine.read_into(reading)
+        sums = {label: counted for label, counted in self._sums.items() if label in found}
+        while self._ended:
+            label, counters = self._ended.popleft()
+            if label in found:
+                sums.setdefault(label, Counters()).merge(counters)
+        self._sums = sums
+        for label, counted in sums.items():
+            found[label].counters.merge(counted)
+        return [found[label] for label in sorted(found)]
+
+
+CONTEXTS = ContextRegistry()
+"""The contexts of this process."""

@@ -1,0 +1,219 @@
+"""The metrics that all exporters have in common: names, kinds, units, meanings, and how each is read.
+
+The name is that of OpenTelemetry without its ``wheel_lock.``; that of Prometheus follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from wheel_lock.errors import LossReason
+from wheel_lock.observe.contexts import Reading
+from wheel_lock.observe.stats import EXPORTED, EXPORTED_LONG, Counters, Histogram
+
+Kind = Literal["counter", "gauge", "histogram"]
+Labels = tuple[str, ...]
+Value = float | Histogram
+
+MOST_NODES = 100  # of one label: a cluster may have more, and the addresses are the server's to say
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: The name, in parts that are separated by dots.
+        kind: ``counter``, ``gauge`` or ``histogram``.
+        unit: ``s``, or the thing that is counted in braces, as OpenTelemetry has it.
+        meaning: One sentence.
+        read: Returns the values of a reading, each with the values of its labels.
+        labels: The names of the labels, beside that of the context.
+        bounds: The upper bounds of the buckets of a histogram, in seconds.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    meaning: str
+    read: Callable[[Reading], Iterable[tuple[Labels, Value]]]
+    labels: Labels = ()
+    bounds: Sequence[float] = ()
+
+    @property
+    def prometheus_name(self) -> str:
+        """The name in Prometheus, without ``_total``, ``_bucket`` and the like.
+
+        >>> METRICS[0].prometheus_name
+        'wheel_lock_locks_held'
+        """
+        return f"wheel_lock_{self.name.replace('.', '_')}{'_seconds' if self.unit == 's' else ''}"
+
+    @property
+    def otel_name(self) -> str:
+        """The name in OpenTelemetry."""
+        return f"wheel_lock.{self.name}"
+
+
+def _one(read: Callable[[Reading], Value]) -> Callable[[Reading], list[tuple[Labels, Value]]]:
+    return lambda reading: [((), read(reading))]
+
+
+def _counter(name: str, unit: str, meaning: str, read: Callable[[Counters], int]) -> Metric:
+    return Metric(name, "counter", unit, meaning, _one(lambda reading: read(reading.counters)))
+
+
+def _histogram(
+    name: str, meaning: str, read: Callable[[Counters], Histogram], bounds: Sequence[float] = EXPORTED
+) -> Metric:
+    return Metric(name, "histogram", "s", meaning, _one(lambda reading: read(reading.counters)), bounds=bounds)
+
+
+def _of_nodes(
+    name: str, kind: Kind, unit: str, meaning: str, read: Callable[[Counters], Value], bounds: Sequence[float] = ()
+) -> Metric:
+    """Return a metric of the nodes of a quorum."""
+
+    def values(reading: Reading) -> list[tuple[Labels, Value]]:
+        return [((node,), read(counters)) for node, counters in list(reading.node_counters.items())[:MOST_NODES]]
+
+    return Metric(name, kind, unit, meaning, values, ("node",), bounds)
+
+
+def _lost(reading: Reading) -> list[tuple[Labels, Value]]:
+    lost = reading.counters.lost
+    return [((reason.name.lower(),), lost[reason]) for reason in LossReason]
+
+
+def _connected(reading: Reading) -> list[tuple[Labels, Value]]:
+    return [((node.node,), int(node.connected)) for node in list(reading.nodes.values())[:MOST_NODES]]
+
+
+def _node_overdue(reading: Reading) -> list[tuple[Labels, Value]]:
+    return [((node.node,), node.overdue) for node in list(reading.nodes.values())[:MOST_NODES]]
+
+
+def _confirmation_age(reading: Reading) -> list[tuple[Labels, Value]]:
+    found: list[tuple[Labels, Value]] = []
+    for node in reading.nodes.values():
+        if node.last_confirmation_age_s is not None:
+            found.append(((node.node,), node.last_confirmation_age_s))
+    return found[:MOST_NODES]
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("locks.held", "gauge", "{lock}", "Locks held now.", _one(lambda reading: reading.held)),
+    Metric(
+        "locks.overdue",
+        "gauge",
+        "{lock}",
+        "Leases with a renewal that is due and not confirmed now.",
+        _one(lambda reading: reading.overdue),
+    ),
+    Metric(
+        "locks.overdue.most",
+        "gauge",
+        "{lock}",
+        "The most leases of one node that were overdue at once.",
+        _one(lambda reading: reading.counters.overdue_most),
+    ),
+    Metric("callers.waiting", "gauge", "{caller}", "Callers waiting for a lock now.", _one(lambda of: of.waiting)),
+    Metric(
+        "wait.longest",
+        "gauge",
+        "s",
+        "The time for which the longest of the waiting callers has been waiting.",
+        _one(lambda reading: reading.longest_wait_s),
+    ),
+    Metric("contexts", "gauge", "{context}", "Open contexts with this label.", _one(lambda reading: reading.contexts)),
+    _counter("locks.acquired", "{lock}", "Locks granted.", lambda counters: counters.acquired),
+    _counter("locks.released", "{lock}", "Locks released by their holders.", lambda counters: counters.released),
+    Metric("locks.lost", "counter", "{lock}", "Leases that ended without a release.", _lost, ("reason",)),
+    _counter("renewals", "{renewal}", "Renewals that a server confirmed.", lambda counters: counters.renewed),
+    _counter(
+        "renewals.unknown",
+        "{renewal}",
+        "Renewals without a known outcome, which are tried again.",
+        lambda counters: counters.unknown,
+    ),
+    _counter("renewal.calls", "{call}", "Renewal script calls sent.", lambda counters: counters.batches),
+    _counter("connections", "{connection}", "Connections made.", lambda counters: counters.connects),
+    _histogram("renewal.lag", "From a renewal being due to its confirmation.", lambda counters: counters.lag),
+    _histogram(
+        "renewal.slack",
+        "The time left to the local deadline when a renewal was confirmed.",
+        lambda counters: counters.slack,
+    ),
+    _histogram("acquire.duration", "From the begin of an acquire to the grant.", lambda counters: counters.acquire),
+    _histogram(
+        "hold.duration", "From the acquire to the release or the loss.", lambda counters: counters.held, EXPORTED_LONG
+    ),
+    _histogram(
+        "callback.duration", "The run times of on_lost callbacks of threads.", lambda counters: counters.callback
+    ),
+    Metric(
+        "node.connected",
+        "gauge",
+        "{connection}",
+        "1 if there is a connection to the node, and it answers; else 0.",
+        _connected,
+        ("node",),
+    ),
+    Metric(
+        "node.overdue",
+        "gauge",
+        "{lock}",
+        "Leases of the node with a renewal that is due and not confirmed now.",
+        _node_overdue,
+        ("node",),
+    ),
+    Metric(
+        "node.confirmation.age",
+        "gauge",
+        "s",
+        "The time since the node last confirmed a grant or a renewal.",
+        _confirmation_age,
+        ("node",),
+    ),
+    _of_nodes(
+        "node.renewals",
+        "counter",
+        "{renewal}",
+        "Renewals of votes that a node of a quorum confirmed.",
+        lambda c: c.renewed,
+    ),
+    _of_nodes(
+        "node.renewals.unknown",
+        "counter",
+        "{renewal}",
+        "Renewals of votes without a known outcome, at a node of a quorum.",
+        lambda counters: counters.unknown,
+    ),
+    _of_nodes(
+        "node.connections", "counter", "{connection}", "Connections made to a node of a quorum.", lambda c: c.connects
+    ),
+    _of_nodes(
+        "node.renewal.lag",
+        "histogram",
+        "s",
+        "From a renewal being due to its confirmation, at a node of a quorum.",
+        lambda counters: counters.lag,
+        EXPORTED,
+    ),
+    _of_nodes(
+        "node.renewal.slack",
+        "histogram",
+        "s",
+        "The time left to the deadline of a vote when it was renewed, at a node of a quorum.",
+        lambda counters: counters.slack,
+        EXPORTED,
+    ),
+)
+
+# By lock name, only where the user asks for them.
+LOCK_HELD = Metric("lock.held", "gauge", "s", "The time for which this lock has been held.", lambda of: (), ("lock",))
+LOCK_REMAINING = Metric(
+    "lock.remaining", "gauge", "s", "The time left until the local deadline of this lock.", lambda of: (), ("lock",)
+)

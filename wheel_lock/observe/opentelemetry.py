@@ -1,0 +1,180 @@
+"""Metrics and spans for OpenTelemetry. Needs the extra ``opentelemetry``; the SDK is the application's choice.
+
+>>> from wheel_lock.observe.opentelemetry import instrument
+>>> instrument()  # once per process: metrics of all contexts, on the global meter provider
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
+
+from wheel_lock.observe.contexts import CONTEXTS
+from wheel_lock.observe.metrics import METRICS, Metric
+from wheel_lock.observe.stats import Histogram
+
+try:
+    from opentelemetry import metrics as api
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+    from opentelemetry.trace import Tracer
+except ModuleNotFoundError as error:
+    _package = (error.name or "").partition(".")[0]
+    _message = f"wheel_lock.observe.opentelemetry needs {_package}: pip install 'wheel-lock[opentelemetry]'"
+    raise ModuleNotFoundError(_message, name=_package) from error
+
+from wheel_lock.observe.spans import Spans
+
+__all__ = ["MOST_RECORDED", "instrument", "trace"]
+
+MOST_RECORDED = 10_000
+"""The most values of one histogram and context that are recorded at one collection."""
+
+_Attributes = dict[str, str | int]
+
+
+def instrument(meter: Meter | None = None) -> None:
+    """Make the instruments for all contexts of this process. They are read when the application's readers collect.
+
+    Counters and gauges are observed. Histograms of renewals and the like are kept in the context, in buckets; at each
+    collection what was counted since the last one is recorded, each value as the middle of its bucket. If that is more
+    than 10,000 values of one histogram and context, a part of them is recorded, in the same proportions.
+
+    Args:
+        meter: The meter; by default that of the global meter provider with the name ``wheel_lock``. One call for each
+            meter is enough; a second one counts everything twice.
+
+    Raises:
+        TypeError: ``meter`` is not a meter.
+    """
+    if meter is None:
+        meter = api.get_meter("wheel_lock")
+    elif not isinstance(meter, Meter):
+        raise TypeError(f"meter must be an opentelemetry.metrics.Meter, not {type(meter).__name__}")
+    histograms = _Histograms(meter)
+    for index, metric in enumerate(metric for metric in METRICS if metric.kind != "histogram"):
+        # The first callback of a collection records the histograms, which are collected behind all callbacks.
+        before = histograms.record if index == 0 else None
+        if metric.kind == "counter":
+            make: Callable[..., object] = meter.create_observable_counter
+        elif metric.unit == "s" or metric.name.endswith("most"):
+            make = meter.create_observable_gauge
+        else:
+            make = meter.create_observable_up_down_counter
+        make(metric.otel_name, [_callback(metric, before)], unit=metric.unit, description=metric.meaning)
+
+
+def trace(context: Any, tracer: Tracer) -> None:
+    """Make spans ``wheel_lock.acquire`` and ``wheel_lock.release`` for the lock objects that ``context`` makes from now on.
+
+    The spans of a lock that is acquired in a task have the task's current span as their parent, those of threads that of
+    the thread. An exception is recorded, and makes the status an error. Names of locks are attributes. Other contexts, and
+    lock objects that exist already, cost nothing more. Calls in bulk have no spans.
+
+    Args:
+        context: A context, or its ``asyncio``.
+        tracer: The tracer, for example ``opentelemetry.trace.get_tracer("billing")``.
+
+    Raises:
+        TypeError: One of the two is something else.
+    """
+    engine = getattr(context, "_engine", None)
+    if engine is None or not hasattr(engine, "spans"):
+        raise TypeError(f"context must be a LockContext, a QuorumContext or its asyncio, not {type(context).__name__}")
+    if not isinstance(tracer, Tracer):
+        raise TypeError(f"tracer must be an opentelemetry.trace.Tracer, not {type(tracer).__name__}")
+    nodes = engine.node_health()
+    server = _server(nodes[0].node) if len(nodes) == 1 else {}
+    engine.spans = Spans(tracer, {"db.system.name": "redis", "wheel_lock.context": engine.label, **server})
+
+
+def _server(address: str) -> _Attributes:
+    """Return the address of a node by the conventional names."""
+    host, colon, port = address.rpartition(":")
+    return (
+        {"server.address": host, "server.port": int(port)} if colon and port.isdigit() else {"server.address": address}
+    )
+
+
+def _attributes(label: str, metric: Metric, labels: tuple[str, ...]) -> _Attributes:
+    attributes: _Attributes = {"db.system.name": "redis", "wheel_lock.context": label}
+    for name, value in zip(metric.labels, labels, strict=True):
+        if name == "node":
+            attributes.update(_server(value))
+        else:
+            attributes[f"wheel_lock.loss.{name}"] = value
+    return attributes
+
+
+def _callback(
+    metric: Metric, before: Callable[[], object] | None
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(options: CallbackOptions) -> list[Observation]:
+        if before is not None:
+            before()
+        found = []
+        for reading in CONTEXTS.readings():
+            for labels, value in metric.read(reading):
+                assert not isinstance(value, Histogram)
+                found.append(Observation(value, _attributes(reading.label, metric, labels)))
+        return found
+
+    return observe
+
+
+class _Histograms:
+    """The histograms of one meter, and what has been recorded of them. Safe in any thread."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._lock = threading.Lock()
+        self._recorded: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
+        self._instruments = []
+        for metric in METRICS:
+            if metric.kind == "histogram":
+                options: dict[str, Any] = {"unit": metric.unit, "description": metric.meaning}
+                try:
+                    made = meter.create_histogram(
+                        metric.otel_name, explicit_bucket_boundaries_advisory=list(metric.bounds), **options
+                    )
+                except TypeError:  # an older API
+                    made = meter.create_histogram(metric.otel_name, **options)
+                self._instruments.append((metric, made))
+
+    def record(self) -> None:
+        """Record what has been counted since the last call."""
+        with self._lock:  # two readers may collect at the same time
+            recorded, readings = {}, CONTEXTS.readings()
+            for metric, instrument in self._instruments:
+                for reading in readings:
+                    for labels, value in metric.read(reading):
+                        assert isinstance(value, Histogram)
+                        key = (metric.name, reading.label, labels)
+                        before = self._recorded.get(key) or [0] * len(value.counts)
+                        recorded[key] = value.counts
+                        new = [max(now - then, 0) for now, then in zip(value.counts, before, strict=True)]
+                        attributes = _attributes(reading.label, metric, labels)
+                        for middle, times in zip(_middles(value), thinned(new, MOST_RECORDED), strict=True):
+                            for _ in range(times):
+                                instrument.record(middle, attributes)
+            self._recorded = recorded
+
+
+def _middles(histogram: Histogram) -> list[float]:
+    """Return the value for which each bucket stands."""
+    bounds = histogram.bounds
+    return [
+        bounds[0] / 2,
+        *((low * high) ** 0.5 for low, high in pairwise(bounds)),
+        max(bounds[-1] * 1.1, histogram.most),
+    ]
+
+
+def thinned(counts: list[int], most: int) -> list[int]:
+    """Return ``counts`` with a sum of about ``most`` if theirs is larger, in the same proportions; none becomes zero.
+
+    >>> thinned([10, 0, 20_000], 200)
+    [1, 0, 200]
+    """
+    total = sum(counts)
+    return counts if total <= most else [-(-times * most // total) for times in counts]
