@@ -50,6 +50,8 @@ class ContextSettings(TypedDict, total=False):
     declare_keys: bool
     track_acquisitions: bool
     renewal_slack: float
+    owner: str | None
+    readable_owner: bool
     label: str | None
 
 
