@@ -53,6 +53,7 @@ class ContextSettings(TypedDict, total=False):
     owner: str | None
     readable_owner: bool
     label: str | None
+    watch: bool
 
 
 class LockContext(ThreadLocks, ThreadContext):
@@ -92,6 +93,10 @@ class LockContext(ThreadLocks, ThreadContext):
             and each client that may read the lock's key sees it.
         label: What metrics, dumps and log records call this context, 1 to 64 printable characters; by default the address
             of its server. Contexts with one label share their metrics.
+        watch: True to have the server report at once when the key of a held lock is deleted, overwritten, expired or
+            flushed (CLIENT TRACKING, Redis 6 and newer), so that the loss is noticed within milliseconds and not at the
+            next renewal. It takes one more connection per server, and is for locks with one holder. Where the server
+            refuses it a WARNING says so, and losses are noticed at renewals.
 
     Raises:
         TypeError: ``client`` is not a client of one server over a socket, or ``timer`` is not a timer.
@@ -128,6 +133,7 @@ class LockContext(ThreadLocks, ThreadContext):
         owner: str | None = None,
         readable_owner: bool = False,
         label: str | None = None,
+        watch: bool = False,
     ) -> None:
         options = ContextOptions(
             batch_size=batch_size,
@@ -146,6 +152,7 @@ class LockContext(ThreadLocks, ThreadContext):
             owner=owner,
             readable_owner=bool(readable_owner),
             label=label,
+            watch=watch,
         )
         self._connector = connector_for(client, options.owner)
         self._client: AnyClient | None = None  # kept by a shared context whose connections need the client's objects

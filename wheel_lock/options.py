@@ -397,6 +397,7 @@ class ContextOptions:
         owner: The readable owner of the context; None for the host and the process.
         readable_owner: True if tokens begin with the owner.
         label: What metrics, dumps and log records call the context; None for the address of its server.
+        watch: True if the servers are asked to report changes of the keys of held locks (CLIENT TRACKING).
     """
 
     batch_size: int = 500
@@ -418,6 +419,7 @@ class ContextOptions:
     owner: str | None = None
     readable_owner: bool = False
     label: str | None = None
+    watch: bool = False
 
     def __post_init__(self) -> None:
         # A script call blocks the server until it ends: 5,000 leases take about 5 ms.
@@ -442,6 +444,8 @@ class ContextOptions:
             self._take("owner", owner_text(self.owner))
         if self.label is not None:
             context_label(self.label)
+        if type(self.watch) is not bool:
+            raise TypeError(f"watch must be True or False, not {_shown(self.watch)}")
         if self.backoff_first_s > self.backoff_max_s:
             raise ValueError(
                 f"backoff_first must not exceed backoff_max of {self.backoff_max_s:g} s, not {self.backoff_first_s!r}"

@@ -57,6 +57,7 @@ class ModelServer:
         known: The scripts that it remembers, by SHA-1. None while it knows all of them.
         refusal: Where set, the error that it answers to everything.
         publish: Tells those who listen to a channel, and returns how many they are.
+        changed: Called with the name of each key that has been set, deleted, or got another expiry.
     """
 
     def __init__(self, now: Callable[[], float], history: History, rate: float = 1.0) -> None:
@@ -68,12 +69,14 @@ class ModelServer:
         self.known: set[bytes] | None = None
         self.refusal: str | None = None
         self.publish: Callable[[bytes], int] = lambda channel: 0
+        self.changed: Callable[[bytes], object] = lambda name: None
 
     def value(self, name: bytes) -> bytes | None:
         """What GET returns."""
         key = self._keys.get(name)
         if key is not None and self._now() >= key.expires:
             del self._keys[name]
+            self.changed(name)
             key = None
         return None if key is None else key.value
 
@@ -196,6 +199,7 @@ class ModelServer:
         if self.value(name) is not None:
             return False
         self._keys[name] = Key(token, self._expiry(ttl_ms))
+        self.changed(name)
         self._history.granted(name, token, self._now(), self._expiry(ttl_ms))
         return True
 
@@ -209,9 +213,11 @@ class ModelServer:
         owner = self._keys[name].value
         self._history.touched(what, name, owner, by)
         self._keys[name] = Key(owner, self._expiry(ttl_ms))
+        self.changed(name)
         self._history.prolonged(owner, self._expiry(ttl_ms))
 
     def _delete(self, what: str, name: bytes, by: bytes | None) -> None:
         owner = self._keys.pop(name).value
+        self.changed(name)
         self._history.touched(what, name, owner, by)
         self._history.deleted(owner, self._now())

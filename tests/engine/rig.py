@@ -751,7 +751,8 @@ class Rig:
     def close(self) -> None:
         """Close every socket, and fail if the timer's thread had to survive anything."""
         self.engine.router.renewer.node.close(ConnectionAbortedError("the test is over"))
-        self.engine.router.wakeups.close(ConnectionAbortedError("the test is over"))
+        for listener in (self.engine.router.wakeups, *self.engine.router.feeds):
+            listener.close(ConnectionAbortedError("the test is over"))
         for server in self.servers:
             server.close()
         for sock in self.connector.sockets + self.connector.listeners.sockets:

@@ -186,6 +186,18 @@ class WithExtends(Machine):
     zombies = False
 
 
+class Watched(Machine):
+    """With reports of changed keys, which may be late or lost as everything may."""
+
+    extends = True
+    zombies = False
+    options: ClassVar[dict[str, float]] = {"watch": True}
+
+    @rule(name=names)
+    def report_in_vain(self, name: str) -> None:
+        self.world.report(name)
+
+
 _settings = settings(
     max_examples=60,
     stateful_step_count=40,
@@ -195,5 +207,7 @@ _settings = settings(
 )
 TestRenewalsAndReleases = Machine.TestCase
 TestRenewalsAndReleases.settings = _settings
+TestWatched = Watched.TestCase
+TestWatched.settings = _settings
 TestExtends = WithExtends.TestCase
 TestExtends.settings = _settings

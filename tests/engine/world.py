@@ -16,12 +16,16 @@ from typing import Any
 
 from tests.engine.history import History, Loss
 from tests.engine.model_server import ModelServer, Subscriptions, message
-from tests.engine.rig import START, TICK_S, Attempt, Command, ScriptedServer, error
+from tests.engine.rig import OK, START, TICK_S, Attempt, Command, ScriptedServer, error, integer
 from tests.engine.waiting_rig import Wait, WaitingRig
+from tests.engine.watched_rig import message as invalidation
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import LockLost
 from wheel_lock.lease import EXTENDING, Lease
+from wheel_lock.net.pubsub import INVALIDATIONS
 from wheel_lock.testing import ManualClock
+
+TRACKING = ("CLIENT", "EXISTS")  # the commands by which keys are watched: they are about no lease
 
 
 class Network(enum.Enum):
@@ -41,6 +45,8 @@ class Wire:
         self.requests: deque[Command] = deque()
         self.replies = bytearray()
         self.subscriptions = Subscriptions()
+        self.feed: Wire | None = None  # where invalidations of what is read on this wire go
+        self.caching = False  # what is read next is registered
 
     @property
     def is_over(self) -> bool:
@@ -91,6 +97,9 @@ class World:
         self._zombies_walk = zombies
         self.zombies: deque[Command] = deque()
         self.overtakings: list[str] = []
+        self.server.changed = self._changed
+        self._executing: Wire | None = None
+        self._registered: dict[bytes, set[Wire]] = {}  # the wires whose clients watch a key
         self._strangers: dict[bytes, bytes] = {}  # name -> token
         self._stranger_number = 0
 
@@ -164,24 +173,56 @@ class World:
         for wire in client.wires:
             for command in wire.server.take():
                 wire.requests.append(command)
-                if command.what not in Subscriptions.COMMANDS:
+                if command.what not in (*Subscriptions.COMMANDS, *TRACKING):
                     for _, token in command.pairs:
                         self.history.sent(token)
             if wire.is_over and wire.requests:
                 if self._zombies_walk:
-                    self.zombies += [each for each in wire.requests if each.what not in Subscriptions.COMMANDS]
+                    others = (*Subscriptions.COMMANDS, *TRACKING)
+                    self.zombies += [each for each in wire.requests if each.what not in others]
                 wire.requests.clear()
 
     def serve(self, wire: Wire, count: int) -> None:
         """Have the server execute the next requests of a connection."""
         for _ in range(min(count, len(wire.requests))):
             command = wire.requests.popleft()
-            if command.what not in Subscriptions.COMMANDS:
+            if command.what not in (*Subscriptions.COMMANDS, *TRACKING):
+                self._executing = wire
                 wire.replies += self.server.execute(command)
+                self._executing = None
             elif self.server.refusal is not None:
                 wire.replies += error(self.server.refusal)
+            elif command.what in TRACKING:
+                wire.replies += self._track(wire, command)
             else:
                 wire.replies += wire.subscriptions.reply(command)
+
+    def _track(self, wire: Wire, command: Command) -> bytes:
+        """Do what the server does for a client that watches keys, and return the reply."""
+        caching, wire.caching = wire.caching, False
+        if command.what == "EXISTS":
+            if caching and wire.feed is not None:
+                for name in command.arguments:
+                    self._registered.setdefault(name, set()).add(wire)
+            return integer(sum(self.server.value(name) is not None for name in command.arguments))
+        wires = [each for client in self.clients for each in client.wires]
+        if command.arguments[0] == b"ID":
+            return integer(wires.index(wire))
+        if command.arguments[0] == b"TRACKING":
+            wire.feed = wires[int(command.arguments[3])]
+        else:
+            wire.caching = True
+        return OK
+
+    def _changed(self, name: bytes) -> None:
+        """Send invalidations of a key to those who have it registered, but for the client that has changed it."""
+        for wire in self._registered.pop(name, ()):
+            if (
+                wire is not self._executing
+                and wire.feed is not None
+                and INVALIDATIONS in wire.feed.subscriptions.channels
+            ):
+                wire.feed.replies += invalidation(name.decode())
 
     def _publish(self, channel: bytes) -> int:
         wires = [wire for client in self.clients for wire in client.wires if not wire.is_over]
@@ -284,6 +325,10 @@ class World:
             lease.record_lapse()
             client.rig.timer.post(partial(client.rig.engine.lapse_seen, lease), client.rig.engine)
         return False
+
+    def report(self, name: str) -> None:
+        """The server reports a change of a key that has not changed, as it does when its table of keys is full."""
+        self._changed(name.encode())
 
     def stranger_takes(self, name: str) -> bool:
         """Somebody who is no client of ours, and trusts the server's word alone, takes the lock for a second."""

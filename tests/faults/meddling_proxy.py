@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.proxy import TcpProxy, _Connection, _Stream
+from tests.support.proxy import TcpProxy, _Connection, _End, _Stream
 
 
 class MeddlingProxy(TcpProxy):
@@ -12,6 +12,15 @@ class MeddlingProxy(TcpProxy):
         super().__init__(upstream_port)
         self._words: bytes | None = None
         self._for_ever = False
+        self._unbearable: bytes | None = None
+
+    def hang_up_at(self, words: bytes) -> None:
+        """Reset each connection on which a piece of what clients send contains these words; the piece is dropped."""
+
+        def arm() -> None:
+            self._unbearable = words
+
+        self._call(arm)
 
     def strand(self) -> None:
         """Swallow everything on the connections that are open now, as a firewall does that has forgotten them.
@@ -52,13 +61,19 @@ class MeddlingProxy(TcpProxy):
         super().heal()
 
         def disarm() -> None:
-            self._words = None
+            self._words = self._unbearable = None
 
         self._call(disarm)
 
     def _read(self, connection: _Connection, stream: _Stream) -> None:
         before = len(stream.queue)
         super()._read(connection, stream)
+        if self._unbearable is not None and stream is connection.requests and len(stream.queue) > before:
+            data = stream.queue[-1][2]
+            if isinstance(data, bytes) and self._unbearable in data:
+                stream.queue.pop()
+                stream.in_flight -= len(data)
+                stream.put(_End.RESET)
         if self._words is None or stream is not connection.replies or len(stream.queue) == before:
             return
         data = stream.queue[-1][2]

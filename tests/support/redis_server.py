@@ -89,6 +89,12 @@ def require_redis_7() -> None:
         pytest.skip("came with Redis 7")
 
 
+def require_tracking() -> None:
+    """For tests of CLIENT TRACKING, which came with Redis 6: skipped where REDIS_SERVER names an older one."""
+    if redis_server_version() < (6,):
+        pytest.skip("CLIENT TRACKING came with Redis 6")
+
+
 @functools.cache
 def has_tls() -> bool:
     """Whether redis-server was built with TLS: then it ends at once for want of a certificate, else of something else."""

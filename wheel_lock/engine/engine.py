@@ -185,7 +185,8 @@ class Engine(EngineState):
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
-        return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=self.wait_queues.count)
+        waiting, watching = self.wait_queues.count, self.router.watching
+        return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=waiting, watching=watching)
 
     @property
     def label(self) -> str:

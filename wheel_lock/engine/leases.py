@@ -34,6 +34,7 @@ class LeaseTable(HeldLeases):
     Attributes:
         router: The router of the engine, which sets it once.
         listener: Called for leases that end. Set once, by the engine.
+        unhold: Removes a lease, its first argument, from ``held``.
         on_ended: Called when leases have ended at the server, too. Set once, by the engine.
         swaps: Swaps whose outcome is not known, by the new lease.
         granted_at: When the latest grant was read, in seconds of the timer's clock.
@@ -47,6 +48,7 @@ class LeaseTable(HeldLeases):
         super().__init__(state, report_lost)
         self.swaps: dict[Lease, PendingSwap] = {}
         self.granted_at: float = 0.0
+        self.unhold: Callable[[Lease, None], object] = self.held.pop
 
     def forget(self) -> None:
         super().forget()
@@ -121,7 +123,7 @@ class LeaseTable(HeldLeases):
             group: LeaseGroup = lease.group  # type: ignore[assignment]
             group.renewer.untrack(lease)
             lease.transition(event)
-            self.held.pop(lease, None)
+            self.unhold(lease, None)
         return error
 
     def mark_lapsed(self, lease: Lease) -> None:
@@ -155,7 +157,7 @@ class LeaseTable(HeldLeases):
                 continue
             lease.loss = why = lease.loss or reason or lease.lapse_reason()
             group_of(lease).renewer.untrack(lease)
-            self.held.pop(lease, None)
+            self.unhold(lease, None)
             lease.transition(Event.LOSE)
             self.state.counters.lost[why] += 1
             self.state.counters.held.add(self.timer.now - lease.acquired_at)

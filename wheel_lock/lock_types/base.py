@@ -40,6 +40,7 @@ class LockType(Protocol):
         contention: Which of several waiters contend at the server.
         registers_waiters: True if a refused waiter leaves a registration at the server, which a release of its lease
             removes. Each try renews the registration, which otherwise expires.
+        watchable: True if only the lease's end changes its key, apart from its own renewals: one key, one holder.
         renew: The script for batched renewal; it replies with its exceptions.
         change_ttl: The script that :meth:`extend` calls.
     """
@@ -51,6 +52,7 @@ class LockType(Protocol):
     fenced: bool = False
     contention: Contention
     registers_waiters: bool = False
+    watchable: bool = False
     renew: Script
     change_ttl: Script
 

@@ -37,6 +37,7 @@ class Exclusive(LockType):
 
     name = "exclusive"
     key_type = "string"
+    watchable = True
     contention = Contention.FIRST_WAITER
     renew: Script = scripts.RENEW
     change_ttl: Script = scripts.EXTEND

@@ -76,7 +76,7 @@ class BareCommand:
     """A command, given as its words, whose reply is ignored or arrives as a push message."""
 
     finished = may_wait = awaited = False
-    above = None
+    above: FailureDomain | None = None
 
     def __init__(self, *words: bytes) -> None:
         self._bytes = command(*words)
@@ -87,11 +87,13 @@ class BareCommand:
     def ahead(self, missing_rights: frozenset[str]) -> NodeRequest:
         return self
 
+    def on_reply(self, reply: Reply) -> None: ...
+
+    def on_connection_lost(self, error: Exception) -> None: ...
+
     def _ignore(self, *_: object) -> None: ...
 
     unsent: Callable[..., None] = _ignore
-    on_reply: Callable[..., None] = _ignore
-    on_connection_lost: Callable[..., None] = _ignore
     on_unavailable: Callable[..., None] = _ignore
     crashed: Callable[..., None] = _ignore
 

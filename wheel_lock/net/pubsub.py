@@ -307,3 +307,167 @@ class PubSub(NodeObserver):
         """In a forked child: drop the parent's connection and listeners."""
         self._reset()
         self._node.after_fork_in_child()
+
+
+INVALIDATIONS = b"__redis__:invalidate"
+"""The channel on which a server sends invalidations, the keys that have changed, to clients that speak RESP2."""
+
+_IDLE_PINGS = 15  # PINGs in a row without need for the connection, after which it is closed
+
+
+class InvalidationListener(Listener, Protocol):
+    """A receiver of invalidations, and of the client id of the connection on which they arrive."""
+
+    def is_interested(self) -> bool:
+        """Return whether the connection is needed now. Without need for half a minute it is closed."""
+        ...
+
+    def on_ready(self) -> None:
+        """Called when a connection is subscribed, and its client id is known."""
+
+    def on_refused(self, error: ServerError) -> None:
+        """Called when the server refuses the connection's client id, or the subscription."""
+
+    def on_ended(self, error: Exception, was_ready: bool) -> None:
+        """Called when a connection has been lost; ``was_ready`` if :meth:`on_ready` had been called for it."""
+
+    def on_unreachable(self, error: Exception) -> None:
+        """Called when an attempt to connect has failed; the next one follows after a pause."""
+
+    def on_stopped(self) -> None:
+        """Called when the connection has been closed on purpose, or is not to be made any more."""
+
+    def on_invalidated(self, keys: Sequence[bytes] | None) -> None:
+        """Called with keys that have changed; None for all keys (a flush)."""
+
+
+class InvalidationFeed(PubSub):
+    """The connection to which a server redirects the invalidations of another one (CLIENT TRACKING). Timer's thread only.
+
+    Args:
+        timer, connector, options, launch, domain: As for :class:`PubSub`.
+        listener: The receiver.
+
+    Attributes:
+        client_id: The server's id of the subscribed connection; None without one.
+    """
+
+    def __init__(
+        self,
+        timer: HashedWheelTimer,
+        connector: Connector,
+        options: ContextOptions,
+        launch: Callable[[Callable[[], None]], None],
+        domain: FailureDomain,
+        listener: InvalidationListener,
+    ) -> None:
+        self._listener = listener
+        super().__init__(timer, connector, options, launch, domain)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.client_id: int | None = None
+        self._id_awaited = False
+        self._idle_pings = 0
+        self._known: int | None = None  # the id, before the subscription is confirmed
+        self._lost = False  # the connection is being lost
+
+    @property
+    def server(self) -> Server | None:
+        """The server of the latest connection; None before the first."""
+        return self._node.server
+
+    def start(self) -> None:
+        """Connect and subscribe, unless that has been done or is in progress."""
+        self._idle_pings = 0
+        if not self._listeners:
+            self.listen(INVALIDATIONS, self._listener)
+        else:
+            self._node.connect()
+
+    def stop(self) -> None:
+        """Close the connection until the next :meth:`start`."""
+        self._timer.cancel(self._ping)
+        self._node.retire()
+        self._reset()
+        guarded(self._listener, self._listener.on_stopped)
+
+    retire = stop
+
+    def close(self, error: Exception) -> None:
+        super().close(error)
+        guarded(self._listener, self._listener.on_stopped)
+
+    def trouble(self, node: Node) -> None:
+        if not node.connected and not self._lost and node.last_error is not None and self._listeners:
+            guarded(self._listener, self._listener.on_unreachable, node.last_error)
+        self._lost = False
+
+    def is_needed(self, node: Node) -> bool:
+        return super().is_needed(node) and self._listener.is_interested()
+
+    def ready(self, node: Node, *, new: bool) -> None:
+        if not self._listeners:
+            node.retire()  # stopped while it was being connected
+            return
+        if new:
+            # Before SUBSCRIBE, behind which RESP2 allows nothing but subscriptions and PING.
+            self._id_awaited = True
+            node.send(BareCommand(b"CLIENT", b"ID"))
+        super().ready(node, new=new)
+
+    def _new_pipeline(
+        self,
+        timer: HashedWheelTimer,
+        connection: Connection,
+        domain: FailureDomain | None,
+        on_reply: Callable[[], object],
+        on_lost: Callable[[PipelinedConnection, Exception], object],
+    ) -> PipelinedConnection:
+        def lost(pipeline: PipelinedConnection, error: Exception) -> None:
+            was_ready = self.client_id is not None
+            self.client_id = self._known = None
+            self._lost = True
+            on_lost(pipeline, error)
+            self._lost = False
+            if self._listeners:
+                guarded(self._listener, self._listener.on_ended, error, was_ready)
+
+        return super()._new_pipeline(timer, connection, domain, on_reply, lost)
+
+    def _on_push(self, reply: Reply) -> None:
+        if self._id_awaited:
+            self._id_awaited = False
+            if isinstance(reply, ServerError):
+                guarded(self._listener, self._listener.on_refused, reply)
+                return
+            if type(reply) is not int:
+                raise MalformedReply(f"{reply!r:.40} is no client id")
+            self._known = reply
+        elif type(reply) is list and len(reply) == 3 and reply[:2] == [b"message", INVALIDATIONS]:
+            self._silent = False
+            self._take(reply[2])
+        elif isinstance(reply, ServerError):  # to SUBSCRIBE: PING is not refused
+            guarded(self._listener, self._listener.on_refused, reply)
+        else:
+            super()._on_push(reply)
+            if self.client_id is None and self._known is not None and INVALIDATIONS in self._holding:
+                self.client_id = self._known
+                guarded(self._listener, self._listener.on_ready)
+
+    def _take(self, keys: Reply) -> None:
+        if keys is None:
+            guarded(self._listener, self._listener.on_invalidated, None)
+        elif type(keys) is list:
+            if not all(type(key) is bytes for key in keys):
+                raise MalformedReply(f"{keys!r:.40} is no list of keys")
+            guarded(self._listener, self._listener.on_invalidated, keys)
+        # Anything else is not from the server: it was published by a user.
+
+    def _send_ping(self, now: float) -> None:
+        self._idle_pings = 0 if self._listener.is_interested() else self._idle_pings + 1
+        if self._idle_pings > _IDLE_PINGS:
+            self._ping = None
+            self.stop()
+        else:
+            super()._send_ping(now)

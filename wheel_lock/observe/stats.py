@@ -205,6 +205,7 @@ class ContextStats:
         renewal_lag_p99_s: The 99th percentile of that time.
         renewal_lag_max_s: The longest such time.
         renewal_slack_min_s: The least time left to a local deadline when a renewal was confirmed.
+        watching: True if each server with held locks reports changes of their keys (``watch=True``).
     """
 
     held: int
@@ -222,10 +223,11 @@ class ContextStats:
     renewal_lag_p99_s: float
     renewal_lag_max_s: float
     renewal_slack_min_s: float
+    watching: bool = False
 
 
-def snapshot(counters: Counters, *, held: int, overdue: int, waiting: int = 0) -> ContextStats:
-    """Return a frozen copy of ``counters``, with the numbers of held, overdue and waiting at this moment."""
+def snapshot(counters: Counters, *, held: int, overdue: int, waiting: int = 0, watching: bool = False) -> ContextStats:
+    """Return a frozen copy of ``counters``, with what is held, overdue, waiting and watched at this moment."""
     lost = LossCounts(counters.lost)
     return ContextStats(
         held=held,
@@ -243,4 +245,5 @@ def snapshot(counters: Counters, *, held: int, overdue: int, waiting: int = 0) -
         renewal_lag_p99_s=counters.lag.quantile(0.99),
         renewal_lag_max_s=counters.lag.most,
         renewal_slack_min_s=counters.slack_min_s,
+        watching=watching,
     )

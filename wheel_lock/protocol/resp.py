@@ -65,6 +65,12 @@ def name_in(data: bytes) -> bytes:
     return data[end + 2 : end + 2 + int(data[1:end])]
 
 
+def name_arg(data: bytes) -> bytes:
+    """Return the encoded name, the first of the two arguments that :func:`lease_args` has encoded."""
+    end = data.index(b"\r\n")
+    return data[: end + 4 + int(data[1:end])]
+
+
 SET = b"*6\r\n$3\r\nSET\r\n"
 IF_FREE = b"$2\r\nNX\r\n$2\r\nPX\r\n"
 

@@ -60,6 +60,7 @@ class QuorumOptions(TypedDict, total=False):
     owner: str | None
     readable_owner: bool
     label: str | None
+    watch: bool
 
 
 def _options(name: str | bytes, timeout: float, terms: dict[str, Any]) -> LockOptions:
@@ -102,7 +103,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             long as a restarted one: safe also for a process that starts after a master's restart, but masters that have
             just been set up grant nothing until then.
         timer, batch_size, response_timeout, connect_timeout, close_timeout, release_on_close, max_held, max_waiting,
-            declare_keys, track_acquisitions, renewal_slack, owner, readable_owner, label: As for
+            declare_keys, track_acquisitions, renewal_slack, owner, readable_owner, label, watch: As for
                 :class:`wheel_lock.LockContext`.
 
     Raises:
@@ -131,6 +132,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
         owner: str | None = None,
         readable_owner: bool = False,
         label: str | None = None,
+        watch: bool = False,
     ) -> None:
         clients = list(clients)
         if len(clients) < LEAST_NODES:
@@ -155,6 +157,7 @@ class QuorumContext(BaseQuorumContext, ThreadContext):
             owner=owner,
             readable_owner=bool(readable_owner),
             label=label,
+            watch=watch,
         )
         self._engine = QuorumEngine(
             clients,

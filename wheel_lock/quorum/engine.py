@@ -298,6 +298,7 @@ class QuorumEngine(EngineState):
             overdue=sum(node.overdue for node in nodes),
             batches=sum(node.batches for node in nodes),
             connects=sum(node.connects for node in nodes),
+            watching=all(node.watching for node in nodes),
             renewal_lag_p50_s=max(node.renewal_lag_p50_s for node in nodes),
             renewal_lag_p99_s=max(node.renewal_lag_p99_s for node in nodes),
             renewal_lag_max_s=max(node.renewal_lag_max_s for node in nodes),

@@ -93,6 +93,8 @@ class NodeConnector(RedisPyConnector):
         self._history = history
 
     def _check(self, connection: AbstractConnection) -> None:
+        if not self._runs_scripts:
+            return  # nothing is granted on it, so the restart is noted with the connection for grants
         connection.send_command("INFO", "server")
         try:
             fields = _fields(connection.read_response())

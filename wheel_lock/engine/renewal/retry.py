@@ -14,6 +14,7 @@ from wheel_lock.engine.renewal.batch import Batch, BatchOwner, Callback
 from wheel_lock.engine.renewal.joint import JointTicks
 from wheel_lock.engine.renewal.outages import Outage
 from wheel_lock.engine.renewal.overdue import Overdue
+from wheel_lock.engine.renewal.tracking import Tracking
 from wheel_lock.engine.renewal.verification import Verification
 from wheel_lock.engine.requests.base import Query
 from wheel_lock.engine.requests.replication import ReplicationBarrier
@@ -41,6 +42,7 @@ class RenewalRetries(BatchOwner):
     table: LeaseTable
     router: Router
     replication: ReplicationBarrier | None = None
+    tracking: Tracking | None = None  # of a renewer that watches its locks
     timer: HashedWheelTimer
     _options: ContextOptions
 

@@ -7,11 +7,46 @@ the wheel's schedule: the verification moves no due tick.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from wheel_lock.engine.interfaces import LeaseGroup, group_of
-from wheel_lock.engine.renewal.batch import BatchOwner
+from wheel_lock.engine.renewal.batch import BatchOwner, Callback
 from wheel_lock.lease import HELD, Lease, local_deadline
 
 _CALLS = 8  # in flight: enough to keep the server busy, few enough to let renewals that are due in between
+
+
+def check(renewer: BatchOwner, leases: Iterable[Lease], answered: Callback) -> int:
+    """Check now, ahead of their renewals, HELD leases of ``renewer``: by a renewal, or a query where that is pointless.
+
+    A lease keeps its place in the wheel's schedule. Leases that are not on the wheel are skipped.
+
+    Args:
+        renewer: The renewer of the leases.
+        leases: The leases.
+        answered: Called for each call that has ended, with or without a reply.
+
+    Returns:
+        The number of calls.
+    """
+    wheel, size, calls = renewer.table.timer.wheel, renewer.node.batch_size, 0
+    by_group: dict[LeaseGroup, list[Lease]] = {}
+    for lease in leases:
+        if renewer.needs_none(lease) or (lease.limits is not None and lease.limits.max_renewals is not None):
+            calls += 1
+            renewer.look_at(lease, answered)
+            continue
+        due = lease.tick
+        if wheel.cancel(lease):
+            # One interval later is its former place on the wheel.
+            group = group_of(lease)
+            lease.tick = min(due - group.interval_ticks, wheel.now)
+            by_group.setdefault(group, []).append(lease)
+    for group, some in by_group.items():
+        for start in range(0, len(some), size):
+            calls += 1
+            renewer.send(group, some[start : start + size], verified=answered)
+    return calls
 
 
 class Verification:
@@ -46,28 +81,21 @@ class Verification:
         self._posted = False
         if not self._has_room:
             return
-        renewer, wheel = self._renewer, self._renewer.table.timer.wheel
+        renewer = self._renewer
         size = renewer.node.batch_size
         part = self._leases[self._next : self._next + size * renewer.node.calls_for_a_batch]
         self._next += len(part)
-        by_group: dict[LeaseGroup, list[Lease]] = {}
-        for lease in part:
-            group = group_of(lease)
-            if lease.state is not HELD or group.renewer is not renewer:
-                continue
-            if renewer.needs_none(lease) or (lease.limits is not None and lease.limits.max_renewals is not None):
-                self._in_flight += 1
-                renewer.look_at(lease, self.answered)
-            elif lease.deadline < local_deadline(self._since, group.timeout_s):  # else it was confirmed meanwhile
-                due = lease.tick
-                if wheel.cancel(lease):
-                    # One interval later is its former place on the wheel.
-                    lease.tick = min(due - group.interval_ticks, wheel.now)
-                    by_group.setdefault(group, []).append(lease)
-        for group, leases in by_group.items():
-            for start in range(0, len(leases), size):
-                self._in_flight += 1
-                renewer.send(group, leases[start : start + size], verified=self.answered)
+        # Those in other states are in a call, or overdue; those with a later deadline were confirmed meanwhile.
+        self._in_flight += check(renewer, [lease for lease in part if self._is_open(lease)], self.answered)
         if self._next >= len(self._leases):
             self._leases, self._next = [], 0  # so that ended leases can be collected
         self.go_on()
+
+    def _is_open(self, lease: Lease) -> bool:
+        group = group_of(lease)
+        if lease.state is not HELD or group.renewer is not self._renewer:
+            return False
+        limited = lease.limits is not None and lease.limits.max_renewals is not None
+        return (
+            limited or self._renewer.needs_none(lease) or lease.deadline < local_deadline(self._since, group.timeout_s)
+        )

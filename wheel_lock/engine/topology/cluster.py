@@ -94,7 +94,7 @@ class ClusterRouter(SingleRouter):
     def _at(self, server: Server) -> Renewer:
         renewer = self._by_server.get(server)
         if renewer is None:
-            renewer = Renewer(self.leases, self, self._connector.to(server))
+            renewer = self.new_renewer(self._connector.to(server))
             self._by_server[server] = renewer
             self._connector.servers = [server, *self._connector.servers]  # a node named just now is alive
             self.shards = [*self.shards, renewer]  # others may be iterating over it

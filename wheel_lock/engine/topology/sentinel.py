@@ -145,4 +145,5 @@ class SentinelRouter(SingleRouter):
         error = ConnectionAbortedError(f"the Sentinels say that {named} is the master now")
         for node in self.nodes:
             node.leave_for(masters, error)
-        self.wakeups.leave_for(masters, error)
+        for listener in (self.wakeups, *self.feeds):
+            listener.leave_for(masters, error)

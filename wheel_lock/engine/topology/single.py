@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from wheel_lock.engine.interfaces import LeaseGroup, RoutedRequest, Router, Shard
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.renewal.tracking import WatchedKeys
+from wheel_lock.engine.renewal.watching import WatchingRenewer
 from wheel_lock.lease import Lease
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node
@@ -36,10 +38,17 @@ class SingleRouter(Router):
     def __init__(self, leases: LeaseTable, connector: Connector) -> None:
         self.leases = leases
         self.timer: HashedWheelTimer = leases.timer
-        self.renewer: Renewer = Renewer(leases, self, connector)
+        self._watched = WatchedKeys(leases) if leases.state.options.watch else None
+        self.renewer: Renewer = self.new_renewer(connector)
         self.shards: list[Renewer] = [self.renewer]
         self.wakeups: PubSub = self._new_wakeups()
         self.listeners: list[PubSub] = [self.wakeups]
+
+    def new_renewer(self, connector: Connector) -> Renewer:
+        """Return a renewer for the node of ``connector``, which watches its locks if that is configured."""
+        if self._watched is None:
+            return Renewer(self.leases, self, connector)
+        return WatchingRenewer(self.leases, self, connector, self._watched)
 
     def _new_wakeups(self) -> PubSub:
         return self.listen_to(self.renewer.node.connector.listener())
@@ -52,6 +61,19 @@ class SingleRouter(Router):
     @property
     def nodes(self) -> list[Node]:
         return [node for renewer in self.shards for node in renewer.nodes]
+
+    @property
+    def feeds(self) -> list[PubSub]:
+        """The connections for invalidations of held locks."""
+        return [renewer.tracking.feed for renewer in self.shards if renewer.tracking is not None]
+
+    @property
+    def watching(self) -> bool:
+        """True if each node that is asked to watch held locks does. From any thread."""
+        asked = [
+            renewer.tracking for renewer in self.shards if renewer.tracking is not None and renewer.tracking.wanted
+        ]
+        return bool(asked) and all(tracking.on for tracking in asked)
 
     @property
     def busy(self) -> bool:
@@ -86,10 +108,10 @@ class SingleRouter(Router):
 
     def begin_anew(self, begin: Callable[[PubSub], object]) -> None:
         """Call ``begin`` with each connection for pub/sub, and forget the questions to Sentinels and nodes."""
-        for listener in self.listeners:
+        for listener in [*self.listeners, *self.feeds]:
             begin(listener)
 
     def after_fork_in_child(self) -> None:
         """Forget, in a forked child, the connections of the parent process."""
-        for listener in self.listeners:
+        for listener in [*self.listeners, *self.feeds]:
             listener.after_fork_in_child()

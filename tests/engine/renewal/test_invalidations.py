@@ -1,0 +1,246 @@
+"""Invalidations: leases whose keys have changed are checked at once; nothing but the server's own word ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engine.rig import BUSY, error, integer, names
+from tests.engine.watched_rig import FLUSHED, WatchedRig, message
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import State
+
+
+@pytest.fixture
+def rig() -> Iterator[WatchedRig]:
+    with WatchedRig() as rig:
+        yield rig
+
+
+def test_a_deleted_key_is_a_loss_at_once(rig: WatchedRig) -> None:
+    rig.hold("a")
+    rig.settle()
+    before = rig.now
+    rig.keys.clear()
+    rig.invalidate("a")
+    assert rig.reasons == [("a", LossReason.KEY_GONE)]
+    assert rig.now == before
+
+
+def test_a_key_with_another_token_is_taken(rig: WatchedRig) -> None:
+    rig.hold("a")
+    rig.settle()
+    rig.keys[b"a"] = b"another's"
+    rig.invalidate("a")
+    assert rig.reasons == [("a", LossReason.TAKEN)]
+
+
+@pytest.mark.parametrize("terms", [{"renew": False}, {"max_renewals": 2}])
+def test_a_lease_whose_renewal_is_limited_is_queried_and_not_renewed(rig: WatchedRig, terms: dict[str, int]) -> None:
+    lease = rig.hold("a", **terms)
+    rig.settle()
+    rig.invalidate("a")
+    assert rig.took() == ["GET", "CACHING", "EXISTS"]
+    assert lease.renewals == 0
+    rig.keys.clear()
+    rig.invalidate("a")
+    assert rig.reasons == [("a", LossReason.KEY_GONE)]
+
+
+def test_a_check_that_finds_the_key_unchanged_registers_it_again(rig: WatchedRig) -> None:
+    lease = rig.hold("a")
+    rig.settle()
+    tick = lease.tick
+    rig.invalidate("a")
+    assert rig.took() == ["renew", "CACHING", "EXISTS"]
+    assert (lease.state, lease.tick) == (State.HELD, tick)
+    assert rig.told == []
+
+
+def test_invalidations_that_arrive_together_share_a_call(rig: WatchedRig) -> None:
+    rig.hold_many(names(100))
+    rig.settle()
+    for name in names(50):
+        del rig.keys[name.encode()]
+        rig.feed.say(message(name))
+    rig.serve()
+    assert rig.took() == ["renew", "CACHING", "EXISTS"]
+    assert len(rig.told) == 50
+    assert len(rig.held) == 50
+
+
+def test_invalidations_of_other_keys_send_nothing(rig: WatchedRig) -> None:
+    rig.release(rig.hold("a"))
+    rig.hold("b")
+    rig.settle()
+    rig.invalidate("a", "c", "d")
+    assert rig.took() == []
+
+
+def test_a_flush_checks_everything(rig: WatchedRig) -> None:
+    rig.hold_many(names(1200))
+    rig.settle()
+    rig.keys.clear()
+    rig.feed.say(FLUSHED)
+    rig.serve()
+    assert len(rig.told) == 1200
+    assert rig.held == {}
+
+
+def test_flushes_in_a_row_that_concern_no_lock_are_followed_with_pauses() -> None:
+    with WatchedRig(batch_size=10) as rig:
+        rig.hold_many(names(100))
+        rig.settle()
+        rig.feed.say(FLUSHED)
+        for _ in range(20):  # 0.2 s for the 100
+            rig.clock.jump(0.01)
+            rig.turn()
+            rig.answer()
+        rig.took()
+        for _ in range(50):
+            rig.feed.say(FLUSHED)
+            rig.pass_time(0.001)
+        assert rig.took().count("renew") <= 20
+        rig.pass_time(3.0)
+        assert rig.took().count("renew") >= 10  # the last of them is not forgotten
+
+
+def test_a_change_behind_a_renewal_in_flight_is_checked_after_its_reply(rig: WatchedRig) -> None:
+    lease = rig.hold("a")
+    rig.settle()
+    rig.withhold()
+    rig.pass_time(10.0)
+    assert lease.state is State.RENEWING
+    del rig.keys[b"a"]
+    rig.feed.say(message("a"))
+    rig.turn()
+    rig.deliver()
+    rig.pass_time(0.1)
+    assert rig.reasons == [("a", LossReason.KEY_GONE)]
+
+
+def test_a_change_during_an_extension_is_checked_after_its_reply(rig: WatchedRig) -> None:
+    lease = rig.hold("a")
+    rig.settle()
+    rig.withhold()
+    rig.replies["extend"] = integer(35_000)
+    rig.extend(lease, 5.0)
+    rig.serve()
+    del rig.keys[b"a"]
+    rig.invalidate("a")
+    assert lease.state is State.EXTENDING
+    rig.deliver()
+    rig.pass_time(0.1)
+    assert rig.reasons == [("a", LossReason.KEY_GONE)]
+
+
+def test_the_reply_to_a_check_does_not_end_the_next_lease_of_that_name(rig: WatchedRig) -> None:
+    first = rig.hold("a")
+    rig.settle()
+    rig.withhold()
+    rig.keys[b"a"] = b"another's"
+    rig.invalidate("a")
+    assert first.state is State.RENEWING
+    rig.release(first)
+    rig.keys.clear()
+    second = rig.acquire("a", 30.0).lease
+    rig.serve()
+    rig.deliver()  # to the check, that the lock was taken; to the release; to the acquire
+    assert rig.believes(second)
+    assert [lease for lease, _ in rig.told] == [first]  # its release has found nothing
+
+
+def test_a_lost_connection_proves_nothing(rig: WatchedRig) -> None:
+    lease = rig.hold("a")
+    rig.settle()
+    rig.replies["renew"] = None
+    rig.invalidate("a")
+    assert rig.believes(lease)
+    del rig.replies["renew"]
+    rig.pass_time(1.0)
+    assert lease.state is State.HELD
+    assert rig.told == []
+
+
+def test_an_error_proves_nothing(rig: WatchedRig) -> None:
+    lease = rig.hold("a")
+    rig.settle()
+    rig.replies["renew"] = BUSY
+    rig.invalidate("a")
+    assert rig.believes(lease)
+    rig.pass_time(3.0)
+    del rig.replies["renew"]
+    rig.pass_time(3.0)
+    assert lease.state is State.HELD
+    assert rig.told == []
+
+
+def test_a_key_that_goes_between_a_renewal_and_its_registration_is_missed_in_the_count(rig: WatchedRig) -> None:
+    rig.hold_many(names(3))
+    rig.settle()
+    rig.once["EXISTS"] = lambda: rig.keys.pop(b"lock:1")
+    rig.pass_time(10.0)
+    assert rig.reasons == [("lock:1", LossReason.KEY_GONE)]
+
+
+def test_a_registration_that_is_refused_for_the_moment_is_repeated(rig: WatchedRig) -> None:
+    rig.replies["EXISTS"] = error("BUSY Redis is busy running a script.")
+    rig.hold("a")
+    rig.pass_time(0.1)
+    assert len(rig.registered()) == 1
+    del rig.replies["EXISTS"]
+    rig.pass_time(1.1)
+    assert rig.registered() == [(b"a",)]
+    assert rig.stats().watching
+
+
+def test_a_name_that_is_acquired_again_shows_that_its_former_lease_is_lost(rig: WatchedRig) -> None:
+    rig.hold("a")
+    rig.settle()
+    rig.keys.clear()  # and the invalidation is lost
+    second = rig.hold("a")
+    assert rig.reasons == [("a", LossReason.TAKEN)]
+    assert rig.believes(second)
+
+
+def test_a_key_that_is_changed_again_and_again_is_checked_at_a_bounded_rate(rig: WatchedRig) -> None:
+    lease = rig.hold("a")
+    rig.settle()
+    for _ in range(500):
+        rig.invalidate("a")
+    assert rig.took().count("EXISTS") <= 100
+    rig.pass_time(10.0)
+    assert lease.state is State.HELD
+    assert rig.registered() == [(b"a",)]  # by its renewal
+
+
+def test_published_messages_of_users_are_ignored(rig: WatchedRig) -> None:
+    rig.hold("a")
+    rig.settle()
+    rig.feed.say(b"*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n$1\r\na\r\n")
+    rig.serve()
+    assert rig.took() == []
+    assert rig.stats().watching
+
+
+def test_a_message_that_lists_no_keys_drops_the_feed(rig: WatchedRig) -> None:
+    lease = rig.hold("a")
+    rig.settle()
+    rig.feed.say(b"*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n*1\r\n:5\r\n")
+    rig.pass_time(1.0)
+    assert rig.connector.listeners.attempts == 2
+    assert rig.stats().watching
+    assert lease.state is State.HELD
+
+
+def test_what_is_doubted_while_the_node_is_away_is_verified_on_the_next_connection(rig: WatchedRig) -> None:
+    rig.hold_many(names(3))
+    rig.settle()
+    rig.be_away(0.1)
+    rig.keys.clear()
+    rig.feed.say(message(*names(3)))
+    rig.serve()
+    rig.connector.refusal = None
+    rig.pass_time(2.0)
+    assert sorted(rig.reasons) == [(name, LossReason.KEY_GONE) for name in names(3)]

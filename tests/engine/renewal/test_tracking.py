@@ -1,0 +1,282 @@
+"""Tracking: when a server is asked to report changes of keys, what it may answer, and what becomes of the connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engine.rig import BUSY, REFUSED, Rig, error, integer, names
+from tests.engine.watched_rig import WatchedRig
+from tests.support.logged import Log
+from wheel_lock.lease import State
+from wheel_lock.lock_types import REENTRANT
+from wheel_lock.lock_types.read_write import READ, WRITE
+from wheel_lock.lock_types.semaphore import semaphore
+
+ASK = (b"TRACKING", b"ON", b"REDIRECT", b"17", b"NOLOOP", b"OPTIN")
+NOPERM = error("NOPERM this user has no permissions to run the 'client|tracking' command")
+
+
+@pytest.fixture
+def rig() -> Iterator[WatchedRig]:
+    with WatchedRig() as rig:
+        yield rig
+
+
+def test_nothing_is_sent_for_it_where_locks_are_not_watched() -> None:
+    with Rig() as rig:
+        rig.hold("a", 30.0)
+        rig.go_on(11.0, rig.agree)
+        assert rig.connector.listeners.servers == []
+        assert b"CLIENT" not in rig.everything_sent()
+        assert b"EXISTS" not in rig.everything_sent()
+
+
+def test_the_first_grant_asks_the_server_and_registers_the_lock(rig: WatchedRig) -> None:
+    rig.hold("a")
+    assert rig.tracked() == [ASK]
+    assert rig.stats().watching
+    rig.pass_time(0.05)
+    assert rig.registered() == [(b"a",)]
+
+
+def test_a_context_that_holds_nothing_has_no_connection_for_it(rig: WatchedRig) -> None:
+    rig.serve()
+    assert rig.connector.listeners.servers == []
+    assert not rig.stats().watching
+
+
+def test_each_renewal_is_followed_by_a_read_of_the_same_keys(rig: WatchedRig) -> None:
+    rig.hold_many(names(20))
+    rig.settle()
+    rig.pass_time(10.5)
+    renewed = [[name.encode() for name in command.names] for command in rig.seen if command.what == "renew"]
+    assert sum(map(len, renewed)) == 20
+    assert rig.took() == ["renew", "CACHING", "EXISTS"] * len(renewed)
+    rig.pass_time(10.0)
+    assert sorted(key for keys in rig.registered() for key in keys) == sorted(name.encode() for name in names(20))
+
+
+def test_a_lock_that_is_released_soon_is_never_registered(rig: WatchedRig) -> None:
+    rig.hold("first")
+    rig.settle()
+    for number in range(5):
+        rig.release(rig.hold(f"short:{number}"))
+        rig.serve()
+    rig.pass_time(0.1)
+    assert rig.took() == ["SET", "release"] * 5
+
+
+def test_locks_that_are_granted_one_after_the_other_are_registered_together(rig: WatchedRig) -> None:
+    rig.hold("first")
+    rig.settle()
+    for name in names(5):
+        rig.hold(name)
+    rig.pass_time(0.05)
+    assert [len(keys) for keys in rig.registered()] == [5]
+
+
+def test_locks_with_several_holders_are_not_registered(rig: WatchedRig) -> None:
+    rig.hold("first")
+    rig.settle()
+    for kind in (READ, WRITE, semaphore(2)):
+        rig.acquire("many", 30.0, kind=kind)
+        rig.serve()
+    rig.acquire("reentrant", 30.0, kind=REENTRANT)
+    rig.serve()
+    rig.pass_time(0.05)
+    assert rig.registered() == [(b"reentrant",)]
+
+
+@pytest.mark.parametrize("reply", [NOPERM, error("ERR unknown command 'CLIENT'")])
+def test_a_refusal_costs_only_the_feature_and_is_logged_once(rig: WatchedRig, log: Log, reply: bytes) -> None:
+    rig.replies["TRACKING"] = reply
+    leases = rig.hold_many(names(3))
+    rig.pass_time(31.0)
+    assert not rig.stats().watching
+    assert rig.feed.hung_up
+    assert [lease.renewals for lease in leases] == [3, 3, 3]
+    assert len(rig.tracked()) == 1
+    assert len(log.said("does not report changes of locks")) == 1
+    assert rig.told == []
+
+
+@pytest.mark.parametrize("command", ["ID", "SUBSCRIBE"])
+def test_a_server_that_refuses_the_feed_is_not_asked(rig: WatchedRig, log: Log, command: str) -> None:
+    rig.replies[command] = NOPERM
+    rig.hold("a")
+    rig.pass_time(1.0)
+    assert rig.tracked() == []
+    assert rig.feed.hung_up
+    assert rig.connector.listeners.attempts == 1
+    (line,) = log.lines
+    assert "does not report changes of locks" in line[1]
+
+
+@pytest.mark.parametrize("command", ["EXISTS", "CACHING"])
+def test_a_missing_right_to_register_keys_is_a_refusal(rig: WatchedRig, log: Log, command: str) -> None:
+    rig.replies[command] = NOPERM
+    rig.hold("a")
+    rig.pass_time(1.0)
+    assert not rig.stats().watching
+    assert len(log.said("does not report changes of locks")) == 1
+
+
+def test_a_refusal_that_comes_again_on_another_connection_is_not_logged_again(rig: WatchedRig, log: Log) -> None:
+    rig.replies["CACHING"] = NOPERM
+    rig.hold("a")
+    rig.pass_time(0.5)
+    for _ in range(3):
+        rig.server.close()
+        rig.pass_time(1.0)
+    assert len(rig.tracked()) == 4
+    assert len(log.lines) == 1
+
+
+@pytest.mark.parametrize("command", ["TRACKING", "CACHING", "EXISTS"])
+def test_a_server_that_hangs_up_at_a_command_is_asked_twice_and_no_more(
+    rig: WatchedRig, log: Log, command: str
+) -> None:
+    rig.replies[command] = None
+    lease = rig.hold("a")
+    rig.pass_time(60.0)
+    assert len(rig.connector.servers) == 3
+    assert len(rig.tracked()) == 2
+    assert lease.state is State.HELD
+    assert lease.renewals >= 5
+    assert len(log.said("it hangs up")) == 1
+    assert not rig.stats().watching
+    rig.hold("b")
+    rig.pass_time(1.0)
+    assert rig.tracked() == []
+    assert rig.feed.hung_up
+
+
+@pytest.mark.parametrize("command", ["ID", "SUBSCRIBE"])
+def test_a_feed_that_is_hung_up_before_it_is_ready_is_given_up(rig: WatchedRig, log: Log, command: str) -> None:
+    rig.replies[command] = None
+    lease = rig.hold("a")
+    rig.pass_time(60.0)
+    assert len(rig.connector.listeners.servers) == 2
+    assert len(rig.connector.servers) == 1
+    assert rig.tracked() == []
+    assert lease.renewals >= 5
+    assert len(log.said("it hangs up")) == 1
+
+
+def test_a_feed_that_cannot_be_connected_is_tried_with_pauses_and_logged_once(rig: WatchedRig, log: Log) -> None:
+    rig.connector.listeners.refusal = REFUSED
+    rig.hold("a")
+    rig.pass_time(60.0)
+    assert 5 < rig.connector.listeners.attempts < 60
+    assert len(log.said("does not report changes of locks")) == 1
+    rig.connector.listeners.refusal = None
+    rig.pass_time(10.0)
+    assert rig.stats().watching
+    assert len(log.said("reports changes of locks again")) == 1
+
+
+@pytest.mark.parametrize("command", ["ID", "SUBSCRIBE", "TRACKING"])
+def test_a_server_that_is_busy_is_asked_again(rig: WatchedRig, log: Log, command: str) -> None:
+    rig.replies[command] = BUSY
+    rig.hold("a")
+    del rig.replies[command]
+    assert not rig.stats().watching
+    rig.pass_time(1.1)
+    assert rig.stats().watching
+    assert log.lines == []
+
+
+def test_a_new_connection_for_renewals_is_asked_before_the_leases_are_verified(rig: WatchedRig) -> None:
+    rig.hold_many(names(3))
+    rig.settle()
+    rig.server.close()
+    rig.turn()
+    assert not rig.stats().watching
+    rig.pass_time(0.5)
+    assert rig.stats().watching
+    assert rig.connector.listeners.attempts == 2  # the server may be another one
+    registered = [key for keys in rig.registered() for key in keys]
+    assert set(registered) == {name.encode() for name in names(3)}
+    assert len(rig.tracked()) == 1
+
+
+def test_a_new_feed_has_another_id_so_the_server_is_asked_again_and_all_leases_are_checked(rig: WatchedRig) -> None:
+    rig.hold_many(names(3))
+    rig.settle()
+    rig.feed_id = 18
+    rig.feed.close()
+    rig.turn()
+    assert not rig.stats().watching
+    rig.pass_time(0.5)
+    assert [arguments[3] for arguments in rig.tracked()] == [b"18"]
+    assert rig.took() == ["renew", "CACHING", "EXISTS"]
+    assert rig.stats().watching
+
+
+def test_an_id_that_the_server_does_not_know_is_asked_for_again_a_few_times(rig: WatchedRig, log: Log) -> None:
+    rig.replies["TRACKING"] = error("ERR The client ID you want redirect to does not exist")
+    rig.hold("a")
+    rig.pass_time(1.0)
+    assert len(rig.tracked()) == 4
+    assert len(log.said("does not report changes of locks")) == 1
+
+
+def test_a_reply_that_is_none_to_the_question_drops_the_connection(rig: WatchedRig) -> None:
+    rig.replies["TRACKING"] = integer(1)
+    lease = rig.hold("a")
+    del rig.replies["TRACKING"]
+    rig.pass_time(1.0)
+    assert len(rig.connector.servers) == 2
+    assert lease.state is State.HELD
+    assert rig.stats().watching
+
+
+def test_a_service_that_routes_calls_by_their_keys_is_not_asked(log: Log) -> None:
+    with WatchedRig(declare_keys=True) as rig:
+        lease = rig.hold("a")
+        rig.pass_time(11.0)
+        assert rig.tracked() == []
+        assert lease.renewals == 1
+        assert len(log.said("routes calls by their keys")) == 1
+
+
+def test_the_feed_is_closed_when_nothing_has_been_held_for_long_and_comes_back(rig: WatchedRig) -> None:
+    rig.release(rig.hold("a"))
+    rig.pass_time(45.0)
+    assert rig.feed.hung_up
+    assert not rig.stats().watching
+    rig.hold("b")
+    rig.pass_time(0.1)
+    assert rig.stats().watching
+    assert rig.connector.listeners.attempts == 2
+
+
+def test_a_feed_that_is_silent_is_replaced(rig: WatchedRig) -> None:
+    rig.hold("a")
+    rig.go_on(4.5)
+    rig.pass_time(1.0)
+    assert rig.connector.listeners.attempts >= 2
+    assert rig.stats().watching
+
+
+def test_close_ends_the_feed(rig: WatchedRig) -> None:
+    rig.hold("a")
+    future = rig.close_engine()
+    rig.serve()
+    rig.pass_time(1.0)
+    assert future.done
+    assert rig.feed.hung_up
+    assert not rig.stats().watching
+
+
+def test_a_forked_child_has_no_feed_and_begins_anew(rig: WatchedRig) -> None:
+    rig.hold("a")
+    rig.fork()
+    rig.keys.clear()
+    assert not rig.stats().watching
+    rig.hold("b")
+    rig.pass_time(0.1)
+    assert rig.stats().watching
+    assert rig.connector.listeners.attempts == 2

@@ -1,0 +1,80 @@
+"""Watched locks of a cluster and of a master that Sentinels name: each node reports, also the one that a lock moves to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.redis_server import require_tracking
+from tests.support.waiting import eventually
+from tests.topology.cluster_nodes import LONG_S, Nodes
+from tests.topology.moving_slots import granted, home, names_in
+from tests.topology.watched_master import FAILOVER_S, Watched
+from wheel_lock import LockContext, LossReason, LostEvent
+
+pytestmark = pytest.mark.slow
+
+NODES = "cluster_without_replicas"
+UNHURRIED_S = 600.0
+"""A lock of that is not due for renewal within any bound here."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tracking() -> None:
+    require_tracking()
+
+
+def test_each_node_of_a_cluster_reports_its_own(nodes: Nodes) -> None:
+    told: list[LostEvent] = []
+    names = [f"order:{number}" for number in range(90)]
+    with LockContext(nodes.client(), watch=True) as context:
+        locks = granted(context.acquire_many(names, timeout=UNHURRIED_S, on_lost=told.append))
+        eventually(lambda: all(lock.renewals for lock in locks), LONG_S)
+        assert context.stats().watching
+        client = nodes.client()
+        for name in names[:30]:
+            client.delete(name)
+        eventually(lambda: len(told) == 30, LONG_S)
+        assert {event.name for event in told} == set(names[:30])
+        assert {event.reason for event in told} == {LossReason.KEY_GONE}
+        assert {home(str(event.name)) for event in told} == {0, 1, 2}
+        assert context.stats().held == 60
+
+
+def test_a_lock_that_moves_with_its_slot_is_no_loss_and_is_watched_at_its_new_home(nodes: Nodes) -> None:
+    told: list[LostEvent] = []
+    source, target = nodes.masters[:2]
+    view = target.client()
+    slot = 5
+    names = names_in(slot, 3)
+    with LockContext(nodes.client(), watch=True) as context:
+        locks = granted(context.acquire_many(names, timeout=UNHURRIED_S, on_lost=told.append))
+        elsewhere = context.lock(names_in(8000, 1)[0], timeout=UNHURRIED_S)
+        assert elsewhere.acquire()
+        eventually(lambda: all(lock.renewals for lock in (*locks, elsewhere)), LONG_S)
+        nodes.move(slot, source, target)
+        try:
+            # The move is reported by the old home; the check of that, or the next one, finds the new one.
+            eventually(lambda: view.info("stats")["tracking_total_keys"] == 4, LONG_S)
+            assert told == []
+            view.delete(*names)
+            eventually(lambda: len(told) == 3, LONG_S)
+            assert elsewhere.is_held
+        finally:
+            nodes.move(slot, target, source)
+
+
+def test_the_next_master_that_sentinels_name_is_asked_to_report() -> None:
+    told: list[LostEvent] = []
+    with Watched() as watched, LockContext(watched.client(), watch=True) as context:
+        lock = context.lock("order:42", timeout=UNHURRIED_S, on_lost=told.append)
+        assert lock.acquire()
+        eventually(lambda: lock.renewals >= 1, LONG_S)
+        replica = watched.replica.client()
+        eventually(lambda: replica.exists("order:42"), LONG_S)
+        before = lock.renewals
+        watched.fail_over()
+        eventually(lambda: lock.renewals > before and context.stats().watching, FAILOVER_S)
+        assert told == []
+        watched.master.client().delete("order:42")
+        eventually(lambda: told, LONG_S)
+        assert told[0].reason is LossReason.KEY_GONE

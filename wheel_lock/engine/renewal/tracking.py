@@ -1,0 +1,331 @@
+"""Tracking: which held leases are watched, and whether their server reports changes of their keys (CLIENT TRACKING).
+
+The server sends an *invalidation* when a key changes that was read on the connection for renewals. In RESP2 it sends that
+to another connection, which is subscribed to one channel: the *feed*. Changes that are made on the connection for renewals
+itself are not reported (NOLOOP). Each change, a renewal included, ends the registration of a key, so each renewal is
+followed by a read of the same keys. In a cluster all reads register; elsewhere those that are announced do (OPTIN), so a
+lock that is released soon after its acquire costs the server nothing.
+
+BCAST, which needs no reads, is no alternative: the names of locks have no common prefix, so each context would be sent the
+name of every key that any client of the server writes, the renewals of all other contexts included.
+
+A server may refuse all that, or hang up. Then losses are noticed at renewals, as without tracking.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from wheel_lock.engine.interfaces import Router, Shard
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.lease import EXTENDING, Lease
+from wheel_lock.net.connection import BareCommand
+from wheel_lock.net.pubsub import InvalidationFeed, InvalidationListener
+from wheel_lock.protocol.resp import MalformedReply, Reply, error_text
+from wheel_lock.protocol.server_errors import NOT_NOW, ServerError
+from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.failures import FailureDomain
+from wheel_lock.runtime.notifier import NOTIFIER
+
+logger = logging.getLogger("wheel_lock")
+
+_MOST_HANG_UPS = 2  # in a row, after which nothing is asked of that server
+_REST_S = 600.0  # before a server that has hung up is asked again, on its next connection
+_MOST_RESTARTS = 3  # of the feed in a row, because the server does not know its id
+_UNKNOWN_ID = "does not exist"  # in the error reply to CLIENT TRACKING about the client to redirect to
+_UNREACHABLE = 3  # attempts in a row to connect the feed, after which their failure is logged
+_RECONNECT_S = 5.0  # at most, between two attempts to connect the feed
+_NOT_NOW_S = 1.0  # before a server that is busy or loading is asked again
+
+
+class WatchedKeys:
+    """The held leases of watchable types by their keys. Timer's thread only.
+
+    Args:
+        table: The leases of the engine. Its ``unhold`` is replaced.
+
+    Attributes:
+        by_key: The latest held lease of each key.
+        on_displaced: Called with a held lease whose key has been granted to another lease: it is lost. Set once.
+    """
+
+    def __init__(self, table: LeaseTable) -> None:
+        self._table = table
+        self.by_key: dict[bytes, Lease] = {}
+        self.on_displaced: Callable[[Lease], object] = lambda lease: None
+        table.unhold = self._unhold
+
+    def add(self, leases: Iterable[Lease]) -> None:
+        """Add held leases of a watchable type."""
+        by_key = self.by_key
+        for lease in leases:
+            key = lease.key
+            before = by_key.get(key)
+            by_key[key] = lease
+            if before is not None and before.state <= EXTENDING:
+                self.on_displaced(before)
+
+    def _unhold(self, lease: Lease, default: None) -> None:
+        self._table.held.pop(lease, None)
+        if self.by_key.get(lease.key) is lease:
+            del self.by_key[lease.key]
+
+
+class TrackingState(enum.Enum):
+    """The state of tracking at one node."""
+
+    OFF = enum.auto()
+    ASKED = enum.auto()  # CLIENT TRACKING has been sent: what is read behind it is registered if it succeeds
+    ON = enum.auto()
+
+
+class _TrackingCommand(BareCommand):
+    """CLIENT TRACKING, on the connection for renewals."""
+
+    def __init__(self, tracking: Tracking, client_id: int, opt_in: bool) -> None:
+        words = [b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", b"%d" % client_id, b"NOLOOP"]
+        super().__init__(*words, *([b"OPTIN"] if opt_in else []))
+        self._tracking = tracking
+
+    def on_reply(self, reply: Reply) -> None:
+        if reply != b"OK" and not isinstance(reply, ServerError):
+            raise MalformedReply(f"{reply!r:.40} is no reply to CLIENT TRACKING")
+        self._tracking.answered(self, reply if isinstance(reply, ServerError) else None)
+
+    def on_connection_lost(self, error: Exception) -> None:
+        self._tracking.interrupted(error)
+
+
+class TrackingOwner(Shard, Protocol):
+    """The renewer, as its tracking sees it."""
+
+    table: LeaseTable
+    router: Router
+
+    def on_tracking(self, *, verified: bool) -> None:
+        """Called when the node reports changes; ``verified`` if all leases are renewed behind CLIENT TRACKING anyway."""
+
+    def on_invalidated(self, keys: Sequence[bytes] | None) -> None:
+        """Called with keys that have changed; None for all keys."""
+
+
+class Tracking(InvalidationListener):
+    """Has one node report changes of keys. Timer's thread only, but for ``on`` and ``wanted``.
+
+    Args:
+        renewer: The renewer of the node.
+
+    Attributes:
+        feed: The connection on which invalidations arrive.
+        wanted: True if the node has been asked to report, or is to be asked.
+    """
+
+    def __init__(self, renewer: TrackingOwner) -> None:
+        self._renewer = renewer
+        self._timer = renewer.table.timer
+        state = renewer.table.state
+        connector = renewer.node.connector
+        options = replace(state.options, backoff_max_s=max(state.options.backoff_max_s, _RECONNECT_S))
+        self.feed = InvalidationFeed(self._timer, connector.listener(), options, state.launch, renewer, self)
+        self._opt_in = not connector.in_cluster
+        self._logged = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what the node has been asked."""
+        self.wanted = False
+        self._state = TrackingState.OFF
+        self._asked: _TrackingCommand | None = None
+        self._verified = False
+        self._restarts = 0  # in a row
+        self._unreachable = 0  # attempts in a row to connect the feed that have failed
+        self._feed_since = -math.inf
+        self._trouble_since: float | None = None  # of the connection for renewals
+        self._hang_ups = 0  # connections in a row that were lost at a command of this
+        self._proven = False  # a key has been registered on this connection
+        self._counted = False  # the loss of this connection has been counted
+        self._rest_until = -math.inf
+        self._again: Alarm | None = None
+
+    @property
+    def on(self) -> bool:
+        """True if the node reports changes of the keys that are registered."""
+        return self._state is TrackingState.ON
+
+    @property
+    def registers(self) -> bool:
+        """True if what is read from now on is registered, unless CLIENT TRACKING in flight fails."""
+        return self._state is not TrackingState.OFF
+
+    @property
+    def opts_in(self) -> bool:
+        """True if reads are registered behind CLIENT CACHING YES only."""
+        return self._opt_in
+
+    def want(self) -> None:
+        """Begin to track unless that has begun. Called for each grant."""
+        if self._state is TrackingState.OFF and self._timer.now >= self._rest_until:
+            self.wanted = True
+            self.feed.start()
+
+    def node_ready(self, *, new: bool) -> None:
+        """Ask again on a new connection for renewals."""
+        trouble_since, self._trouble_since = self._trouble_since, None
+        if new:
+            self._proven = self._counted = False
+            self._switch_off()
+            if trouble_since is not None and self._feed_since <= trouble_since and self.feed.client_id is not None:
+                self.feed.stop()  # its server may be another one: a name may have got another address
+            if self._hang_ups < _MOST_HANG_UPS:
+                self._rest_until = -math.inf  # a refusal is that of one server, and of the user's rights at that time
+            if self.is_interested():
+                self.want()
+        self._ask(verified=new)
+
+    def node_in_trouble(self) -> None:
+        """Note that the connection for renewals is suspected or lost, or could not be made."""
+        if self._trouble_since is None:
+            self._trouble_since = self._timer.now
+        if not self._renewer.node.connected:
+            self._switch_off()
+
+    def _switch_off(self) -> None:
+        self._state, self._asked = TrackingState.OFF, None
+
+    def _ask(self, *, verified: bool) -> None:
+        node, client_id = self._renewer.node, self.feed.client_id
+        if self._state is not TrackingState.OFF or client_id is None or not node.ready:
+            return
+        if self.feed.server != node.server:
+            return  # Sentinels have named another master: the connection to the old one is about to end
+        if node.single_key_mode:
+            self._unavailable("a service that routes calls by their keys cannot redirect invalidations")
+            return
+        self._state, self._verified = TrackingState.ASKED, verified
+        self._asked = _TrackingCommand(self, client_id, self._opt_in)
+        node.send(self._asked)
+
+    def answered(self, command: _TrackingCommand, error: ServerError | None) -> None:
+        """Take the reply to ``command``."""
+        if command is not self._asked:
+            return  # the feed has been replaced meanwhile
+        self._asked = None
+        if error is None:
+            self._state = TrackingState.ON
+            self._restarts = self._unreachable = 0
+            self._renewer.on_tracking(verified=self._verified)
+        elif error.code in NOT_NOW:
+            self._switch_off()
+            self._timer.cancel(self._again)
+            self._again = self._timer.call_at(self._timer.now + _NOT_NOW_S, self._ask_again, self._renewer)
+        elif _UNKNOWN_ID in str(error) and self._restarts < _MOST_RESTARTS:
+            self._switch_off()
+            self._restarts += 1
+            self._timer.post(self._restart_feed, self._renewer)
+        else:
+            self._unavailable(error_text(error))
+
+    def _restart_feed(self) -> None:
+        self.feed.stop()
+        self.want()
+
+    def _ask_again(self, now: float) -> None:
+        self._again = None
+        self._ask(verified=False)
+
+    def refused(self, error: ServerError) -> None:
+        """Handle that the server has refused to register keys with ``error``."""
+        if self.on:
+            self._unavailable(error_text(error))
+
+    def registered(self) -> None:
+        """Note that the server has answered a registration."""
+        self._proven = True
+        self._hang_ups = 0
+        if self._logged and self.on:
+            self._logged = False
+            NOTIFIER.post(logger.info, "%s reports changes of locks again", self._place)
+
+    def interrupted(self, error: Exception) -> None:
+        """Count a connection that was lost before the first key was registered: a proxy may hang up at commands."""
+        if not (self._proven or self._counted):
+            self._counted = True
+            self._hung_up(error)
+
+    def _hung_up(self, error: Exception) -> None:
+        if isinstance(error, TimeoutError):
+            return  # silence, of a server that is paused
+        self._hang_ups += 1
+        if self._hang_ups >= _MOST_HANG_UPS:
+            self._unavailable(f"it hangs up: {error_text(error)}")
+
+    def _unavailable(self, reason: str) -> None:
+        """Stop asking, and log it the first time."""
+        self._switch_off()
+        self._rest_until = self._timer.now + _REST_S
+        self._timer.post(self.feed.stop, self._renewer)  # not while its reply is being read
+        self._log(reason)
+
+    def _log(self, reason: str) -> None:
+        """Log, once until the node reports changes again, that it does not."""
+        if not self._logged:
+            self._logged = True
+            text = "%s does not report changes of locks, so their losses are noticed at renewals: %s"
+            NOTIFIER.post(logger.warning, text, self._place, reason)
+
+    @property
+    def _place(self) -> str:
+        return self._renewer.node.connector.describe()
+
+    # -- the feed ----------------------------------------------------------------------------------------------------
+
+    def is_interested(self) -> bool:
+        renewer = self._renewer
+        return bool(renewer.table.held) and renewer.router.owns_names(renewer)
+
+    def on_subscribed(self, holds: bool) -> None:
+        return  # on_ready() and on_ended() say more
+
+    def on_message(self, message: bytes) -> None:
+        return  # published by a user
+
+    def on_ready(self) -> None:
+        self._feed_since = self._timer.now
+        self._switch_off()  # the id of the feed is another one
+        self._ask(verified=False)
+
+    def on_refused(self, error: ServerError) -> None:
+        if error.code in NOT_NOW:
+            self._timer.call_at(self._timer.now + _NOT_NOW_S, lambda now: self._restart_feed(), self._renewer)
+        else:
+            self._unavailable(error_text(error))
+
+    def on_ended(self, error: Exception, was_ready: bool) -> None:
+        self._switch_off()
+        if not was_ready:
+            self._hung_up(error)
+
+    def on_unreachable(self, error: Exception) -> None:
+        self._unreachable += 1
+        if self._unreachable == _UNREACHABLE and self._renewer.node.ready:
+            self._log(error_text(error))
+
+    def on_stopped(self) -> None:
+        self._switch_off()
+        self.wanted = self._timer.now < self._rest_until  # else it was closed because nothing is held
+
+    def on_invalidated(self, keys: Sequence[bytes] | None) -> None:
+        self._renewer.on_invalidated(keys)
+
+    @property
+    def above(self) -> FailureDomain:
+        return self._renewer
+
+    def crashed(self, error: Exception) -> None:
+        """Stop tracking: it only marks leases to be checked, so none is in doubt."""
+        self._unavailable("an internal error")

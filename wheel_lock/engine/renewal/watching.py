@@ -1,0 +1,174 @@
+"""The renewer of a context with ``watch=True``: each renewal registers its keys, and invalidations are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from wheel_lock.engine.future import noop
+from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.renewal.batch import Callback
+from wheel_lock.engine.renewal.invalidations import CheckingRenewer, Invalidations
+from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.renewal.tracking import Tracking, TrackingOwner, WatchedKeys
+from wheel_lock.engine.renewal.verification import check
+from wheel_lock.lease import EXTENDING, Lease
+from wheel_lock.net.connection import BareCommand
+from wheel_lock.net.connector import Connector
+from wheel_lock.net.node import Node
+from wheel_lock.protocol.resp import MalformedReply, Reply, name_arg
+from wheel_lock.protocol.server_errors import ServerError
+
+_REFUSALS = ("NOPERM", "ERR")  # other errors concern this moment, or this key
+
+
+class _Announcement(BareCommand):
+    """CLIENT CACHING YES: the next command registers the keys that it reads."""
+
+    def __init__(self, renewer: WatchingRenewer) -> None:
+        super().__init__(b"CLIENT", b"CACHING", b"YES")
+        self._renewer = renewer
+
+    def on_reply(self, reply: Reply) -> None:
+        if isinstance(reply, ServerError) and reply.code in _REFUSALS:
+            self._renewer.tracking.refused(reply)
+
+    def on_connection_lost(self, error: Exception) -> None:
+        self._renewer.tracking.interrupted(error)
+
+
+class _Registration(BareCommand):
+    """EXISTS, by which the server registers the keys of ``leases``: one that is deleted afterwards is reported.
+
+    A key that was deleted after the renewal before it and before this command is not counted in the reply.
+    """
+
+    def __init__(self, renewer: WatchingRenewer, leases: Sequence[Lease]) -> None:
+        self._renewer = renewer
+        self._leases = leases
+        self._bytes = b"*%d\r\n$6\r\nEXISTS\r\n%b" % (
+            1 + len(leases),
+            b"".join([name_arg(lease.lease_args) for lease in leases]),
+        )
+
+    def on_reply(self, reply: Reply) -> None:
+        if isinstance(reply, ServerError):
+            if reply.code in _REFUSALS:
+                self._renewer.tracking.refused(reply)
+            else:  # a slot that is being migrated, a server that is busy
+                self._renewer.invalidations.register_later(self._leases)
+        elif type(reply) is not int:
+            raise MalformedReply(f"{reply!r:.40} is no number of keys")
+        else:
+            self._renewer.tracking.registered()
+            if reply < len(self._leases):
+                left = [lease for lease in self._leases if lease.state <= EXTENDING]
+                if reply < len(left):
+                    self._renewer.invalidations.doubt(left)
+
+    def on_connection_lost(self, error: Exception) -> None:
+        self._renewer.tracking.interrupted(error)
+
+
+class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
+    """Keeps the leases of one node alive, and has the server report changes of their keys. Timer's thread only."""
+
+    tracking: Tracking
+
+    def __init__(self, table: LeaseTable, router: Router, connector: Connector, watched: WatchedKeys) -> None:
+        super().__init__(table, router, connector)
+        self._watched = watched
+        watched.on_displaced = self._displaced
+        self.tracking = Tracking(self)
+        self.invalidations = Invalidations(self, watched)
+        self._registering = True  # False while calls are sent that are not to register
+
+    def _reset(self) -> None:
+        super()._reset()
+        if hasattr(self, "invalidations"):  # else the first time, in the constructor
+            self.tracking.reset()
+            self.invalidations.reset()
+
+    def start_empty(self) -> None:
+        super().start_empty()
+        self._watched.by_key.clear()
+
+    def crashed(self, error: Exception) -> None:
+        super().crashed(error)
+        self.tracking.feed.restart(error)
+
+    # -- leases ------------------------------------------------------------------------------------------------------
+
+    def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
+        super().begin(leases, sent_at)
+        if group_of(leases[0]).lock_type.watchable:
+            self._watched.add(leases)
+            if self.tracking.registers:
+                self.invalidations.settle(leases)
+            else:
+                self.tracking.want()
+
+    @staticmethod
+    def _displaced(lease: Lease) -> None:
+        renewer = group_of(lease).renewer
+        assert isinstance(renewer, WatchingRenewer)
+        renewer.invalidations.doubt([lease])
+
+    def send(
+        self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, verified: Callback | None = None
+    ) -> None:
+        super().send(group, leases, drained=drained, verified=verified)
+        if group.lock_type.watchable:
+            self._register(leases)
+
+    def look_at(self, lease: Lease, then: Callback = noop) -> None:
+        super().look_at(lease, then)
+        if group_of(lease).lock_type.watchable:
+            self._register([lease])
+
+    def _register(self, leases: Sequence[Lease]) -> None:
+        """Register the keys of ``leases``, behind the command about them that was sent just now."""
+        tracking = self.tracking
+        if not (self._registering and tracking.registers and self.node.connected):
+            return
+        if tracking.opts_in:
+            self.node.send(_Announcement(self))
+            self.node.send(_Registration(self, leases))
+        else:
+            for lease in leases:  # the keys of one command must be in one hash slot
+                self.node.send(_Registration(self, [lease]))
+
+    def check(self, leases: Sequence[Lease], answered: Callback, *, register: bool) -> int:
+        with self._with_registration(register):
+            return check(self, leases, answered)
+
+    @contextmanager
+    def _with_registration(self, register: bool) -> Iterator[None]:
+        self._registering = register
+        try:
+            yield
+        finally:
+            self._registering = True
+
+    # -- the node ----------------------------------------------------------------------------------------------------
+
+    def ready(self, node: Node, *, new: bool) -> None:
+        if node is self.node:
+            if new:
+                self.invalidations.clear()  # a verification follows
+            self.tracking.node_ready(new=new)
+        super().ready(node, new=new)
+        self.invalidations.ready()
+
+    def trouble(self, node: Node) -> None:
+        if node is self.node:
+            self.tracking.node_in_trouble()
+        super().trouble(node)
+
+    def on_tracking(self, *, verified: bool) -> None:
+        if not verified:
+            self.invalidations.doubt_all()
+
+    def on_invalidated(self, keys: Sequence[bytes] | None) -> None:
+        self.invalidations.doubt_keys(keys)
