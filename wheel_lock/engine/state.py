@@ -254,7 +254,7 @@ class EngineState:
             longest_wait_s=self.longest_wait_s(),
             last_confirmation_age_s=min(ages, default=None),
             timer_late_s=late_s,
-            watching=False,
+            watching=stats.watching,
         )
 
     def overdue_most(self) -> int:

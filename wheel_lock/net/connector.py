@@ -308,6 +308,10 @@ class RedisPyConnector:
             return error_text(self._settings["path"])
         return error_text(f"{self._settings.get('host', 'localhost')}:{self._settings.get('port', 6379)}")
 
+    def label(self) -> str:
+        """Return what metrics call the server: a text that does not change as long as the context lives."""
+        return self.describe()
+
     def connect(self, timeout_s: float) -> RedisPyConnection:
         """Connect, authenticate, load the scripts.
 
