@@ -118,6 +118,8 @@ class Connector(Protocol):
 
     def describe(self) -> str: ...
 
+    def label(self) -> str: ...
+
 
 def _disconnect(connections: list[AbstractConnection]) -> None:
     """Disconnect the connection in the list, so that it is collected on this thread: its finaliser disconnects, too."""
@@ -384,6 +386,9 @@ class RoundRobinConnector:
 
     def listener(self) -> RoundRobinConnector:
         return self
+
+    def label(self) -> str:
+        return self._current().label()
 
     def describe(self) -> str:
         return self._current().describe()
