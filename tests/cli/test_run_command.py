@@ -218,8 +218,18 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+# No shell: while its child is stopped between vfork() and exec(), it waits for it uninterruptibly, and is not stopped.
+UNTIL_USR1 = """
+import os, signal
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(5))
+print(os.getpid(), flush=True)
+while True:
+    signal.pause()
+"""
+
+
 def test_a_command_that_is_stopped_keeps_its_lock(run: Run, client: redis.Redis) -> None:
-    started = run("--timeout", "3", *shell("trap 'exit 5' USR1; echo $$; while :; do sleep 0.05; done"))
+    started = run("--timeout", "3", "--", sys.executable, "-c", UNTIL_USR1)
     pid = int(started.line())
     started.send(signal.SIGTSTP)
     eventually(lambda: state_of(pid) == "T", LONG_S)
