@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import anyio
 import pytest
 import trio
 
@@ -41,7 +40,7 @@ def test_a_decorated_coroutine_function_is_refused_as_well(context: LockContext)
         raise AssertionError
 
     with pytest.raises(RuntimeError, match="a task of trio"):
-        anyio.run(work, backend="trio")
+        trio.run(work)
 
 
 def test_a_lock_for_threads_works_in_a_worker_thread(real: Backend, context: LockContext) -> None:

@@ -304,6 +304,9 @@ class ScriptedConnector:
         self.servers.append(ScriptedServer(theirs))
         return _ScriptedConnection(sock, self.flagged, self.address)
 
+    def label(self) -> str:
+        return self.describe()
+
     def describe(self) -> str:
         return "the scripted server"
 

@@ -88,6 +88,7 @@ CHANGES: dict[str, tuple[Callable[[redis.Redis], object], LossReason]] = {
 def test_a_change_of_the_key_is_noticed_without_a_renewal(backend: Backend, context: LockContext, change: str) -> None:
     lock, losses = held(context)
     assert context.stats().watching
+    assert context.health().watching
     work, expected = CHANGES[change]
     work(backend.view)
     assert reason(losses) is expected

@@ -22,7 +22,7 @@ class TaskTerm(Term):
 
     def __init__(self, over: CallerFuture[None]) -> None:
         # Not through super(), which sets ``ended``.
-        self.holds = None
+        self.holds: dict[Any, Any] | None = None
         self.over = over
         self._candidacy = None
         self._loop = weakref.ref(asyncio.get_running_loop())
@@ -51,7 +51,7 @@ class Leadership(BaseLeadership):
 
     def __init__(self, lock: BaseCandidate) -> None:
         super().__init__(lock)
-        self.ended = asyncio.Event()
+        self.ended: asyncio.Event = asyncio.Event()
 
     def _set_ended(self) -> None:
         self.ended.set()

@@ -27,7 +27,6 @@ from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.lock_types.holders import LockState
-from wheel_lock.net.sentinel import SentinelConnector
 from wheel_lock.observe.contexts import Reading
 from wheel_lock.observe.health import NodeHealth
 from wheel_lock.observe.stats import ContextStats, snapshot
@@ -190,11 +189,7 @@ class Engine(EngineState):
 
     @property
     def label(self) -> str:
-        connector = self.connector
-        # A Sentinel's master is described with its address, which changes.
-        return self.options.label or (
-            connector.service if isinstance(connector, SentinelConnector) else connector.describe()
-        )
+        return self.options.label or self.options.owner or self.connector.label()
 
     def node_health(self) -> list[NodeHealth]:
         now, router = self.timer.clock.now(), self.router

@@ -25,7 +25,7 @@ from wheel_lock.options import LockOptions, lock_name, lock_options, seconds
 from wheel_lock.runtime.backoff import Backoff
 from wheel_lock.runtime.interruptions import insist
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # after a loss or a failure
 _AFTER_RESIGNATION_S = 1.0  # for the other candidates, which a release wakes within milliseconds
@@ -62,7 +62,7 @@ class Term(Owner):
 
     def __init__(self, over: CallerFuture[None]) -> None:
         super().__init__()
-        self.over = over
+        self.over: CallerFuture[None] = over
         self._candidacy: Candidacy | None = None
 
     def new_candidacy(self, wait: Wait, granted: Future[Sequence[Lease] | None]) -> Candidacy:
@@ -144,7 +144,7 @@ class BaseLeadership:
     def __init__(self, lock: BaseCandidate) -> None:
         self._lock = lock
         self._given_up = False
-        self.name = lock.name
+        self.name: str | bytes = lock.name
 
     @property
     def fence(self) -> int:

@@ -56,7 +56,7 @@ _FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
-    """What a URL names, see :func:`parse`.
+    """The servers that a URL names, see :func:`parse`.
 
     Attributes:
         topology: ``sentinel``, ``cluster``, or empty for one server.

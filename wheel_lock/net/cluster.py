@@ -108,6 +108,10 @@ class ClusterConnector:
     def describe(self) -> str:
         return f"the cluster at {':'.join(map(str, self.servers[0]))}"
 
+    def label(self) -> str:
+        """Return what metrics call the cluster."""
+        return self.describe()
+
     def ask(self, timeout_s: float) -> list[SlotRange]:
         """Fetch the slot map; return an empty list if no node sends one. Blocks.
 

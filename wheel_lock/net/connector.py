@@ -118,6 +118,8 @@ class Connector(Protocol):
 
     def describe(self) -> str: ...
 
+    def label(self) -> str: ...
+
 
 def _disconnect(connections: list[AbstractConnection]) -> None:
     """Disconnect the connection in the list, so that it is collected on this thread: its finaliser disconnects, too."""
@@ -308,6 +310,10 @@ class RedisPyConnector:
             return error_text(self._settings["path"])
         return error_text(f"{self._settings.get('host', 'localhost')}:{self._settings.get('port', 6379)}")
 
+    def label(self) -> str:
+        """Return what metrics call the server: a text that does not change as long as the context lives."""
+        return self.describe()
+
     def connect(self, timeout_s: float) -> RedisPyConnection:
         """Connect, authenticate, load the scripts.
 
@@ -380,6 +386,9 @@ class RoundRobinConnector:
 
     def listener(self) -> RoundRobinConnector:
         return self
+
+    def label(self) -> str:
+        return self._current().label()
 
     def describe(self) -> str:
         return self._current().describe()

@@ -104,6 +104,9 @@ class SentinelConnector(RedisPyConnector):
         belief = self.opinions.belief
         return f"the master of {self.service!r} ({':'.join(map(str, belief.servers[0])) if belief else 'not known'})"
 
+    def label(self) -> str:
+        return self.service  # the master's address changes
+
     def listener(self) -> Self:
         other = super().listener()
         other._targets = {}

@@ -32,7 +32,7 @@ class Leadership(BaseLeadership):
 
     def __init__(self, lock: BaseCandidate) -> None:
         super().__init__(lock)
-        self.ended = threading.Event()
+        self.ended: threading.Event = threading.Event()
 
     def _set_ended(self) -> None:
         self.ended.set()

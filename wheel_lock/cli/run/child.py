@@ -45,7 +45,7 @@ class Child:
         except (OSError, ValueError) as error:  # ValueError: a null character
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise CannotStart(f"cannot run {command[0]!r}: {reason}", NOT_EXECUTABLE) from error
-        self.pid = self._process.pid
+        self.pid: int = self._process.pid
         self.status: int | None = None
         self._terminal = _Terminal()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -17,12 +19,14 @@ from wheel_lock.cli.run.child import CannotStart
 from wheel_lock.cli.run.signals import Ended, Signals
 from wheel_lock.cli.run.supervisor import LOST, Plan, Supervisor
 from wheel_lock.errors import quoted
-from wheel_lock.options import LockOptions, lock_name, lock_options, seconds
+from wheel_lock.options import MAX_OWNER_LENGTH, LockOptions, lock_name, lock_options, process_owner, seconds
+from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.runtime.notifier import NOTIFIER
 
 NOT_ACQUIRED = 75
 
 _MARGIN = 1 / 6  # of the timeout, by default
+_CLOSE_S = 1.0  # for what is left to release after an interruption or a loss
 _MESSAGES_S = 1.0  # the time that messages have to be written at the end
 
 
@@ -66,37 +70,46 @@ def run(
     number = _signal(signal_name)
     margin_s, grace_s = _times(margin, grace, options)
     _open_standard_streams()
+    try:
+        status = _run(name, options, wait, fence_env, Plan(command, os.environ, margin_s, grace_s, number), redis)
+    except Ended as ended:
+        raise typer.Exit(128 + ended.args[0]) from None  # the context has released what it may have had
+    raise typer.Exit(status)
+
+
+def _run(name: str, options: LockOptions, wait_s: float | None, fence_env: str | None, plan: Plan, url: str) -> int:
+    """Run the command of a plan while the lock is held; return the exit status.
+
+    Args:
+        wait_s: How long to wait for the lock, in seconds; None for ever.
+        fence_env: The environment variable for the fence, if any.
+
+    Raises:
+        Ended: A signal has come before the command was started. Nothing is held.
+    """
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        log = output.Messages()
         stack.callback(NOTIFIER.drain, _MESSAGES_S)
-        stack.enter_context(output.logged_to(log))
-        try:
-            signals.raising = True
-            found = stack.enter_context(closing(target.find(redis)))
-            context = stack.enter_context(closing(LockContext(found.client)))
-            lock = context.lock(
-                name,
-                options.timeout_s,
-                fencing=options.fencing,
-                thread_local=False,
-                on_lost=lambda event: signals.wake(),
-            )
-            _acquire(lock, wait, found)
-            signals.raising = False
-        except Ended as ended:
-            raise typer.Exit(128 + ended.args[0]) from None  # the context releases what it may have
-        environment = dict(os.environ)
+        stack.enter_context(output.logged_to(output.Messages()))
+        signals.raising = True
+        found = stack.enter_context(closing(target.find(url)))
+        owner = _owner(plan.command)
+        context = LockContext(found.client, owner=owner, readable_owner=True, watch=True, close_timeout=_CLOSE_S)
+        stack.enter_context(closing(context))
+        lock = context.lock(
+            name, options.timeout_s, fencing=options.fencing, thread_local=False, on_lost=lambda event: signals.wake()
+        )
+        _acquire(lock, wait_s, found)
+        signals.raising = False
         if fence_env is not None:
-            environment[fence_env] = str(lock.fence)
-        plan = Plan(command, environment, margin_s, grace_s, number)
+            plan = replace(plan, environment={**plan.environment, fence_env: str(lock.fence)})
         try:
             status = Supervisor(lock, plan, signals, lambda text: NOTIFIER.post(output.complain, text)).run()
         except CannotStart as error:
             _release(lock, 0)
             raise Refusal(str(error), error.status) from None
-        status = _release(lock, status)
-    raise typer.Exit(status)
+        # After a loss the context releases it, if it is not lost after all and the server is there.
+        return status if status == LOST else _release(lock, status)
 
 
 def _acquire(lock: Lock, wait_s: float | None, found: target.Target) -> None:
@@ -106,15 +119,30 @@ def _acquire(lock: Lock, wait_s: float | None, found: target.Target) -> None:
         sentence = f"cannot acquire the lock {quoted(lock.name)} on {found.address}: {server.one_line(error)}"
         raise Refusal(sentence, SERVER_TROUBLE) from None
     if not acquired:
-        waited = f", also after {wait_s:g} s" if wait_s else ""
-        raise Refusal(f"the lock {quoted(lock.name)} is held by another owner{waited}", NOT_ACQUIRED)
+        waited = f"; waited {wait_s:g} s" if wait_s else ""
+        raise Refusal(f"the lock {quoted(lock.name)} is held by {_holder(lock)}{waited}", NOT_ACQUIRED)
+
+
+def _holder(lock: Lock) -> str:
+    """Return a text for the holder of a lock that was not acquired."""
+    try:
+        holder = lock.holder()
+    except WheelLockError:
+        holder = None  # that the lock is refused is known all the same
+    return "another owner" if holder is None else error_text(holder, LONG_TEXT)
+
+
+def _owner(command: Sequence[str]) -> str:
+    """Return the owner of the lock: host, process and program."""
+    program = os.path.basename(command[0])
+    shown = "".join(character for character in program if character.isascii() and character.isprintable())
+    return f"{process_owner()}:{shown}"[:MAX_OWNER_LENGTH]
 
 
 def _release(lock: Lock, status: int) -> int:
     """Release the lock; return the exit status, which is ``status`` unless the lock turns out to be lost."""
     try:
-        if lock.lost is None:
-            lock.release()
+        lock.release()
     except LockLost as error:
         output.complain(f"the lock was lost before the command ended ({error.reason})")
         return LOST

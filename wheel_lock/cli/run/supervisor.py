@@ -38,7 +38,7 @@ class Plan:
 
 
 class HeldLock(Protocol):
-    """What is needed to know of a lock."""
+    """The part of a lock that the supervision reads."""
 
     @property
     def lost(self) -> LossReason | None: ...

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, least_s
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, least_s
 from wheel_lock.engine.requests.bulk_operations import AcquireMany, release_many
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
@@ -81,8 +82,8 @@ class AcquireEach(WheelEntry):
 
     def __init__(self, queues: Registry, options: LockOptions, future: Future[None]) -> None:
         self.tick = -1
-        self.group = REQUEST_TIMEOUTS
-        self.table = queues.table
+        self.group: RequestTimeouts = REQUEST_TIMEOUTS
+        self.table: LeaseTable = queues.table
         self._queues = queues
         self._options = options
         self._future = future
@@ -262,7 +263,7 @@ class AcquireTogether:
 
     def __init__(self, queues: Registry, options: LockOptions, future: Future[None]) -> None:
         self._queues = queues
-        self.table = queues.table
+        self.table: LeaseTable = queues.table
         self._options = options
         self._future = future
         self._leases: list[Lease] = []
