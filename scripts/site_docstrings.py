@@ -1,6 +1,7 @@
 """Makes Markdown of the docstrings' Sphinx roles, for the API reference of the site.
 
-A role becomes code. A section "Example:" becomes one that mkdocstrings shows as a session of the interpreter.
+A role becomes code, and so does a session of the interpreter. A section "Example:" becomes one that mkdocstrings shows as a
+session.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 from griffe import Extension, Object
 
 _ROLE = re.compile(r":(?:class|meth|func|attr|mod|exc|data):`(~?)([^`]+)`")
+_SESSION = re.compile(r"(?:^>>> .*\n?)(?:^(?!\s*$).*\n?)*", re.MULTILINE)
 _EXAMPLE = re.compile(r"^(\s*)Example:$", re.MULTILINE)
 
 
@@ -21,6 +23,8 @@ def as_markdown(text: str) -> str:
     'Raises `LockLost`; see `close`.'
     """
     text = _ROLE.sub(lambda found: f"`{found[2].rpartition('.')[2] if found[1] else found[2]}`", text)
+    # Outside of a section, where nothing is indented, a session would be quotations within quotations.
+    text = _SESSION.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text)
     return _EXAMPLE.sub(r"\1Examples:", text)
 
 

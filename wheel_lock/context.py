@@ -91,8 +91,8 @@ class LockContext(ThreadLocks, ThreadContext):
             in their names (CLIENT LIST).
         readable_owner: True if each token begins with the owner: :meth:`Lock.holder` returns it, also in other processes,
             and each client that may read the lock's key sees it.
-        label: What metrics, dumps and log records call this context, 1 to 64 printable characters; by default the address
-            of its server. Contexts with one label share their metrics.
+        label: The name of this context in metrics, dumps and log records, 1 to 64 printable characters; by default the
+            ``owner`` that is given, else the address of the server. Contexts with one label share their metrics.
         watch: True to have the server report at once when the key of a held lock is deleted, overwritten, expired or
             flushed (CLIENT TRACKING, Redis 6 and newer), so that the loss is noticed within milliseconds and not at the
             next renewal. It takes one more connection per server, and is for locks with one holder. Where the server

@@ -84,7 +84,9 @@ class WheelLockError(LockError):
 
     def __init__(self, message: str, lock_name: str | bytes | None = None) -> None:
         super().__init__(message, lock_name)  # type: ignore[arg-type]  # redis-py annotates str only
-        self.args = (message,)  # the text of the error; LockError of redis-py 7 leaves the name in it as well
+        self.args: tuple[Any, ...] = (
+            message,
+        )  # the text of the error; LockError of redis-py 7 leaves the name in it as well
 
 
 class LockNotHeld(WheelLockError):

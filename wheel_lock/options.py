@@ -396,7 +396,7 @@ class ContextOptions:
         renewal_slack: The share of its interval by which a renewal may come early to join others that are due.
         owner: The readable owner of the context; None for the host and the process.
         readable_owner: True if tokens begin with the owner.
-        label: What metrics, dumps and log records call the context; None for the address of its server.
+        label: The name of the context in metrics, dumps and log records; None for the owner, or the address of its server.
         watch: True if the servers are asked to report changes of the keys of held locks (CLIENT TRACKING).
     """
 

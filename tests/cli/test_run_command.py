@@ -26,6 +26,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
+from wheel_lock.cli.run.child import Child
 from wheel_lock.cli.run.signals import ENDING, Signals
 from wheel_lock.cli.run.supervisor import LOST, Plan, Supervisor
 
@@ -218,8 +219,18 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+# No shell: while its child is stopped between vfork() and exec(), it waits for it uninterruptibly, and is not stopped.
+UNTIL_USR1 = """
+import os, signal
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(5))
+print(os.getpid(), flush=True)
+while True:
+    signal.pause()
+"""
+
+
 def test_a_command_that_is_stopped_keeps_its_lock(run: Run, client: redis.Redis) -> None:
-    started = run("--timeout", "3", *shell("trap 'exit 5' USR1; echo $$; while :; do sleep 0.05; done"))
+    started = run("--timeout", "3", "--", sys.executable, "-c", UNTIL_USR1)
     pid = int(started.line())
     started.send(signal.SIGTSTP)
     eventually(lambda: state_of(pid) == "T", LONG_S)
@@ -450,6 +461,29 @@ def test_an_error_of_the_supervision_kills_the_command(tmp_path: Path) -> None:
     with pytest.raises(MemoryError):
         supervised(f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; while :; do sleep 0.05; done", act)
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_a_command_that_has_left_its_group_is_told_of_the_loss(tmp_path: Path) -> None:
+    moves = f"import os, time; os.setpgid(0, {os.getpgrp()}); open('{tmp_path}/ready', 'w').close(); time.sleep(3600)"
+
+    def act(lock: MadeLock, signals: Signals) -> None:
+        eventually((tmp_path / "ready").exists, LONG_S)
+        lock.lost = LossReason.KEY_GONE
+        signals.wake()
+
+    status, said = supervised(f"exec {shlex.join([sys.executable, '-I', '-S', '-c', moves])}", act)
+    assert status == LOST
+    assert said == ["the lock is lost (key gone): sent SIGTERM to the command"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_that_meets_the_end_of_the_command_leaves_it_its_status(number: int) -> None:
+    child = Child(["/bin/sh", "-c", "exit 7"], {})
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    child.forward(number)
+    assert not child.look()
+    assert child.status == 7
+    child.forward(number)  # dropped
 
 
 def test_a_signal_from_before_the_start_prevents_it(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import itertools
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.observe.scraping import Scraper, endpoint
 from tests.support.backend import Backend
+from tests.support.redis_server import RedisServer
 from wheel_lock import Lock, LockContext
 
 _numbers = itertools.count()
@@ -46,6 +48,13 @@ def scraper(port: int, label: str) -> Scraper:
 def labelled(real: Backend, label: str) -> LockContext:
     """A context with that label, on a timer of its own."""
     return real.context(label=label, timer=real.timer())
+
+
+@pytest.fixture(scope="module")
+def masters() -> Iterator[list[RedisServer]]:
+    """Three masters that do not know of each other."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(RedisServer()) for _ in range(3)]
 
 
 @pytest.fixture

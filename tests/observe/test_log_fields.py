@@ -46,7 +46,7 @@ def records() -> Iterator[Records]:
 def test_a_loss_names_lock_reason_node_and_token(
     labelled: LockContext, label: str, real: Backend, records: Records
 ) -> None:
-    lock = labelled.lock("order:42", timeout=0.5)
+    lock = labelled.lock("order:42", timeout=20.0, renew_every=0.1)
     lock.acquire()
     token = lock.token
     assert token is not None

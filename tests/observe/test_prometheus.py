@@ -11,11 +11,11 @@ from tests.observe.conftest import use
 from tests.observe.scraping import Samples, Scraper, parsed, samples
 from tests.support.backend import Backend
 from tests.support.background import Background
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
 from wheel_lock.observe.metrics import METRICS
 from wheel_lock.observe.prometheus import Collector
-from wheel_lock.testing import EmbeddedServer
 
 HISTOGRAMS = [metric.prometheus_name for metric in METRICS if metric.kind == "histogram"]
 
@@ -42,7 +42,7 @@ def test_it_can_be_scraped_while_locks_are_acquired_renewed_and_released(
             with labelled.lock(name, timeout=5.0):
                 pass
 
-    held = labelled.acquire_many([f"held:{number}" for number in range(200)], timeout=0.6)
+    held = labelled.acquire_many([f"held:{number}" for number in range(200)], timeout=9.0, renew_every=0.2)
     workers = [threading.Thread(target=work, args=(f"busy:{number}",)) for number in range(3)]
     for worker in workers:
         worker.start()
@@ -83,7 +83,7 @@ def test_every_metric_has_its_kind_and_its_meaning(labelled: LockContext, scrape
 
 def test_losses_and_callbacks_are_counted(labelled: LockContext, scraper: Scraper, real: Backend) -> None:
     called = threading.Event()
-    lock = labelled.lock("lost", timeout=0.5, on_lost=lambda event: called.set())
+    lock = labelled.lock("lost", timeout=20.0, renew_every=0.1, on_lost=lambda event: called.set())
     lock.acquire()
     real.view.delete("lost")
     assert called.wait(30.0)
@@ -133,19 +133,27 @@ def test_contexts_with_one_label_are_added_up(
     locks[0].release()
 
 
-def test_the_nodes_of_a_quorum_have_figures_of_their_own(label: str, scraper: Scraper) -> None:
-    servers = [EmbeddedServer() for _ in range(3)]
-    try:
-        with LockContext.quorum([server.client() for server in servers], label=label) as context:
-            with context.lock("vote", timeout=0.5):
-                eventually(lambda: min(scraper.samples()["wheel_lock_node_renewals_total"].values()) > 0)
-                found = scraper.samples()
-                assert found["wheel_lock_locks_held"][()] == found["wheel_lock_locks_acquired_total"][()] == 1
-            nodes = {(("node", f"127.0.0.1:{server.port}"),) for server in servers}
-            assert set(found["wheel_lock_node_renewals_total"]) == set(found["wheel_lock_node_connected"]) == nodes
-    finally:
-        for server in servers:
-            server.close()
+def test_the_label_is_the_owner_s_or_the_server_s_by_default(real: Backend) -> None:
+    assert real.context(owner="billing@host")._engine.label == "billing@host"
+    assert real.context(owner="billing@host", label="billing")._engine.label == "billing"
+    assert real.context()._engine.label == f"127.0.0.1:{real.port}"
+
+
+def test_the_nodes_of_a_quorum_have_figures_of_their_own(
+    masters: list[RedisServer], label: str, scraper: Scraper
+) -> None:
+    clients = [master.client() for master in masters]
+    with (
+        LockContext.quorum(clients, label=label, node_timeout=5.0) as context,
+        context.lock("vote", timeout=20.0, renew_every=0.1),
+    ):
+        eventually(
+            lambda: len(counts := scraper.samples()["wheel_lock_node_renewals_total"]) == 3 and min(counts.values())
+        )
+        found = scraper.samples()
+        assert found["wheel_lock_locks_held"][()] == found["wheel_lock_locks_acquired_total"][()] == 1
+        nodes = {(("node", f"127.0.0.1:{master.port}"),) for master in masters}
+        assert set(found["wheel_lock_node_renewals_total"]) == set(found["wheel_lock_node_connected"]) == nodes
 
 
 def test_a_second_collector_in_one_registry_is_refused() -> None:

@@ -14,15 +14,15 @@ from opentelemetry.trace import NoOpTracer, StatusCode, Tracer
 
 from tests.support.backend import Backend
 from tests.support.logged import Log
+from tests.support.redis_server import RedisServer
 from wheel_lock import Lock, LockContext, LockLost, LockNotAcquired
 from wheel_lock.observe.opentelemetry import trace
-from wheel_lock.testing import EmbeddedServer
 
 
 class Traced:
     """A context with a tracer, and the spans that have ended."""
 
-    def __init__(self, context: LockContext) -> None:
+    def __init__(self, context: Any) -> None:
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
@@ -190,19 +190,14 @@ def test_without_a_tracer_there_are_only_plain_objects(labelled: LockContext, tr
     assert traced.names() == []
 
 
-async def test_locks_of_a_quorum_have_spans() -> None:
-    servers = [EmbeddedServer() for _ in range(3)]
-    try:
-        with LockContext.quorum([server.client() for server in servers]) as context:
-            traced = Traced(context)  # type: ignore[arg-type]
-            with context.lock("vote", timeout=0.5):
-                pass
-            async with context.asyncio.lock("vote", timeout=0.5):
-                pass
-            assert traced.names() == ["acquire", "release"] * 2
-    finally:
-        for server in servers:
-            server.close()
+async def test_locks_of_a_quorum_have_spans(masters: list[RedisServer]) -> None:
+    with LockContext.quorum([master.client() for master in masters], node_timeout=5.0) as context:
+        traced = Traced(context)
+        with context.lock("vote"):
+            pass
+        async with context.asyncio.lock("vote"):
+            pass
+        assert traced.names() == ["acquire", "release"] * 2
 
 
 def test_other_things_are_refused(labelled: LockContext) -> None:

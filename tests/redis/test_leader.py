@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -151,10 +152,11 @@ def test_a_lost_leadership_is_told_at_once_and_stood_for_again(
 def test_a_leadership_that_another_takes_is_lost(backend: Backend, candidate: NewCandidate) -> None:
     leading = candidate(renew_every=0.05).start()
     leadership = leading.leads()
-    backend.view.set(NAME, "usurper", px=200)
+    backend.view.set(NAME, "usurper", px=60_000)  # not so short that it is over before a renewal
     eventually(lambda: leading.words[:2] == ["elected", "demoted"])
     assert leadership.lost is LossReason.TAKEN
-    assert leading.leads() is not leadership  # when the usurper's time is over
+    backend.view.delete(NAME)
+    assert leading.leads() is not leadership
 
 
 def test_one_that_resigns_lets_another_lead_and_stands_again(candidate: NewCandidate) -> None:
@@ -209,6 +211,18 @@ def test_exceptions_of_callbacks_end_nothing(candidate: NewCandidate, handled: b
     else:
         assert log.said("on_demoted of the leader 'scheduler' raised an exception")
         assert log.said("on_error of the leader 'scheduler' raised an exception")
+
+
+@pytest.mark.usefixtures("_stands_again_soon")
+def test_an_on_error_that_exits_does_not_end_the_campaign(candidate: NewCandidate, log: Log) -> None:
+    def fail(leadership: Any) -> None:
+        raise ZeroDivisionError
+
+    leading = candidate(on_demoted=fail, on_error=lambda error: sys.exit(3)).start()
+    leading.leads()
+    leading.leader.resign()
+    eventually(lambda: leading.words == ["elected", "elected"], LONG_S)
+    assert log.said("on_error of the leader 'scheduler' raised an exception")
 
 
 @pytest.mark.usefixtures("_stands_again_soon")
@@ -377,6 +391,21 @@ def test_a_server_that_is_away_is_an_error_and_the_campaign_goes_on(
     assert {type(error) for error in standing.errors} <= {LockTimeout, LockUnavailable}
 
 
+@pytest.mark.settings(own_timer=True)
+def test_a_system_that_has_no_thread_for_the_timer_is_an_error_and_the_campaign_goes_on(
+    candidate: NewCandidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("wheel_lock.runtime.native.start_new_thread", refuse)
+        standing = candidate().start()
+        eventually(lambda: len(standing.errors) >= 2)  # of the acquire, and of the pause
+    assert {type(error) for error in standing.errors} == {RuntimeError}
+    standing.leads()
+
+
 # Tasks
 
 
@@ -400,6 +429,28 @@ async def test_on_elected_is_a_task_that_is_cancelled_at_the_end_of_the_term(con
         assert leader.is_leader
     assert told == ["elected", "demoted", "cancelled"]
     assert not leader.is_leader
+
+
+@pytest.mark.usefixtures("_stands_again_soon")
+async def test_a_callback_that_awaits_a_cancelled_task_does_not_end_the_campaign(
+    context: LockContext, log: Log
+) -> None:
+    fences: list[int] = []
+
+    async def stop_work(leadership: Any) -> None:
+        work = asyncio.ensure_future(asyncio.sleep(3600))
+        work.cancel()
+        await work  # raises CancelledError, although the campaign is not cancelled
+
+    async with context.asyncio.leader(
+        NAME, on_elected=lambda leadership: fences.append(leadership.fence), on_demoted=stop_work
+    ) as leader:
+        while len(fences) < 2:
+            await asyncio.sleep(0.001)
+            assert leader._task is not None
+            assert not leader._task.done()
+            leader.resign()
+    assert log.said("on_demoted of the leader 'scheduler' raised an exception")
 
 
 def test_the_end_of_the_event_loop_ends_the_leadership(backend: Backend, context: LockContext) -> None:

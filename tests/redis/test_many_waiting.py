@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -132,8 +133,8 @@ def test_a_name_that_holds_data_ends_the_call_and_nothing_is_left(
     with pytest.raises(LockServerError, match="WRONGTYPE"):
         context.acquire_many(NAMES, blocking=True, all_or_nothing=all_or_nothing)
     backend.view.delete(NAMES[3])
+    waiting(context, 0)
     eventually(lambda: none_left(backend, context))
-    assert context.stats().waiting == 0
 
 
 @pytest.mark.settings(max_waiting=2)
@@ -144,8 +145,8 @@ def test_more_waiters_than_the_context_allows_end_the_call_and_nothing_is_left(
     with pytest.raises(TooManyLocks, match="2 callers wait"):
         context.acquire_many(NAMES, blocking=True)
     rival.release_many(theirs)
+    waiting(context, 0)
     eventually(lambda: none_left(backend, context))
-    assert context.stats().waiting == 0
 
 
 @pytest.mark.settings(max_held=5)
@@ -188,8 +189,8 @@ def test_an_interrupted_thread_gives_everything_back(
     with interrupted(lambda: context.stats().waiting > 0):
         context.acquire_many(NAMES, blocking=True, all_or_nothing=all_or_nothing)
     rival.release_many(theirs)
+    waiting(context, 0)
     eventually(lambda: none_left(backend, context))
-    assert context.stats().waiting == 0
 
 
 @pytest.mark.parametrize("api", ["tasks"])
@@ -201,8 +202,29 @@ def test_a_cancelled_task_gives_everything_back(
     me.begin(lambda: me.locks._target.acquire_many(NAMES, blocking=True, all_or_nothing=all_or_nothing))
     me.cancel()
     rival.release_many(theirs)
+    waiting(me.context, 0)
     eventually(lambda: none_left(backend, me.context))
-    assert me.context.stats().waiting == 0
+
+
+def test_an_event_loop_that_is_closed_keeps_no_lock_of_a_task_that_was_not_cancelled(
+    backend: Backend, context: LockContext, rival: LockContext
+) -> None:
+    theirs = of(rival.acquire_many(NAMES[1:]))
+    loop = asyncio.new_event_loop()
+    task: Any = loop.create_task(context.asyncio.acquire_many(NAMES, blocking=True))
+    task._log_destroy_pending = False
+
+    async def wait() -> None:
+        while context.stats().waiting < len(theirs):
+            await asyncio.sleep(0.001)
+
+    loop.run_until_complete(wait())
+    loop.close()
+    assert backend.view.exists(NAMES[0])
+    eventually(lambda: not backend.view.exists(NAMES[0]), LONG_S)
+    assert not task.done()
+    rival.release_many(theirs)
+    assert none_left(backend, context)
 
 
 # All or nothing

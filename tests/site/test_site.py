@@ -57,6 +57,7 @@ def test_roles_in_docstrings_become_code() -> None:
     as_markdown = script("site_docstrings").as_markdown
     assert as_markdown("Raises :class:`~wheel_lock.LockLost`; see :meth:`close`.") == "Raises `LockLost`; see `close`."
     assert as_markdown("Text.\n\n    Example:\n        >>> 1\n") == "Text.\n\n    Examples:\n        >>> 1\n"
+    assert as_markdown("Text.\n\n>>> f()\n1\n\nMore.") == "Text.\n\n```pycon\n>>> f()\n1\n```\n\nMore."
 
 
 def test_a_sequence_diagram_is_drawn_with_all_its_texts() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.support.redis_server import RedisServer, require_redis_7
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import CLIENTS, LONG_S, Nodes
 from tests.topology.moving_slots import home, is_renewed, listeners, names_in
-from wheel_lock import LockContext, LossReason, LostEvent
+from wheel_lock import LockContext, LockTimeout, LockUnavailable, LossReason, LostEvent
 from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 pytestmark = pytest.mark.slow
@@ -42,6 +43,31 @@ def test_a_client_may_be_configured_as_it_likes(nodes: Nodes) -> None:
         with LockContext(nodes.client(**settings)) as context, context.lock("order:42") as lock:
             assert lock.owned()
             assert not context.lock("order:42").acquire(blocking=False)
+
+
+def look(context: LockContext, name: str) -> None:
+    with suppress(LockTimeout, LockUnavailable):
+        context.lock(name).locked()
+
+
+def test_the_health_of_each_master_is_seen(nodes: Nodes, context: LockContext) -> None:
+    locks = context.acquire_many([f"seen:{number}" for number in range(50)])
+    addresses = {f"127.0.0.1:{master.port}" for master in nodes.masters}
+    health = context.health()
+    assert health.ok, health.reasons
+    assert {node.node for node in health.nodes} == addresses
+    assert all(node.connected and node.last_confirmation_age_s is not None for node in health.nodes)
+    nodes.masters[0].pause()
+    silent = f"127.0.0.1:{nodes.masters[0].port}: "
+    try:
+        looks = [Background(partial(look, context, f"look:{number}")) for number in range(20)]
+        eventually(lambda: any(reason.startswith(silent) for reason in context.health().reasons))
+    finally:
+        nodes.masters[0].resume()
+    for call in looks:
+        call.result()
+    eventually(lambda: context.health().ok)
+    context.release_many(locks.values())
 
 
 def test_locks_in_bulk_are_renewed_on_every_node(nodes: Nodes, context: LockContext) -> None:

@@ -37,6 +37,9 @@ def test_locks_live_at_the_master_that_the_sentinels_name(watched: Watched) -> N
         assert watched.master.client().get("order:42") == lock.token
         assert str(watched.master.port) in repr(context)
         assert SERVICE in repr(context)
+        (node,) = context.health().nodes
+        assert node.connected
+        assert str(watched.master.port) in node.node
 
 
 def test_a_client_may_be_configured_as_it_likes(watched: Watched) -> None:

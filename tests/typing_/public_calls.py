@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 
 import redis
 import redis.asyncio
@@ -32,6 +33,7 @@ def contexts() -> None:
     LockContext(redis.Redis(), release_on_close=False, fallback_interval=0.5, max_held=10, max_waiting=None)
     LockContext(redis.Redis(), min_replicas=1, replica_timeout=0.5, declare_keys=True)
     LockContext.from_url("redis://localhost:6379", client_options={"db": 1}, track_acquisitions=True, renewal_slack=0.0)
+    LockContext(redis.Redis(), owner="billing@host-7", readable_owner=True, label="orders").close()
     with LockContext.quorum([redis.Redis()], node_timeout=0.1, longest_timeout=60.0, trust_new_nodes=False) as quorum:
         majority(quorum)
 
@@ -197,6 +199,8 @@ def errors(context: LockContext) -> None:
         pass
     except (wheel_lock.TimerStopped, wheel_lock.TooManyTimeouts):
         pass
+    except wheel_lock.HolderChanged as error:
+        print(error.lock_name)
     except wheel_lock.WheelLockError as error:
         print(error)
 
@@ -208,6 +212,14 @@ def numbers(context: LockContext) -> None:
     lags: list[float] = [stats.renewal_lag_p50_s, stats.renewal_lag_p99_s, stats.renewal_lag_max_s]
     slack: float | None = stats.renewal_slack_min_s
     print(counts, more, lags, slack)
+    health: wheel_lock.Health = context.health()
+    print(health.ok, health.reasons, health.held, health.waiting, health.overdue, health.overdue_most, health.as_dict())
+    print(health.longest_wait_s, health.last_confirmation_age_s, health.timer_late_s, health.watching)
+    node: wheel_lock.NodeHealth
+    for node in health.nodes:
+        print(node.node, node.connected, node.overdue, node.last_confirmation_age_s, node.trouble)
+    context.dump(sys.stderr)
+    print(context.serve_debug())
     for held in context.held():
         one: wheel_lock.HeldLock = held
         print(one.name, one.age_s, one.remaining_s, one.timeout_s, one.renewals, one.overdue)
@@ -218,6 +230,78 @@ def numbers(context: LockContext) -> None:
 def holders(holder: wheel_lock.Holder) -> None:
     who: tuple[str | None, str, float | None] = (holder.owner, holder.token_id, holder.remaining_s)
     print(who, holder.count, holder.mode)
+
+
+def seen(context: LockContext) -> None:
+    lock = context.lock("order:42")
+    one: wheel_lock.Holder | None = lock.holder()
+    every: tuple[wheel_lock.Holder, ...] = lock.holders()
+    removed: tuple[wheel_lock.Holder, ...] = context.force_release("order:42", foreign=True)
+    print(one, every, removed)
+    health: wheel_lock.Health = context.health()
+    numbers: tuple[int, int, int, int] = (health.held, health.overdue, health.overdue_most, health.waiting)
+    print(health.ok, health.reasons, health.as_dict(), numbers, health.watching)
+    print(health.last_confirmation_age_s, health.longest_wait_s, health.timer_late_s)
+    for node in health.nodes:
+        known: wheel_lock.NodeHealth = node
+        print(known.node, known.connected, known.overdue, known.trouble, known.last_confirmation_age_s)
+    context.dump()
+    path: str = context.serve_debug()
+    print(path, context.serve_debug("/run/orders.sock"))
+
+
+async def seen_by_tasks(context: LockContext) -> None:
+    lock = context.asyncio.lock("order:42")
+    one: wheel_lock.Holder | None = await lock.holder()
+    every: tuple[wheel_lock.Holder, ...] = await lock.holders()
+    removed: tuple[wheel_lock.Holder, ...] = await context.asyncio.force_release("order:42")
+    print(one, every, removed)
+
+
+def handed_over(context: LockContext) -> None:
+    texts: dict[Name, str | None] = context.export_many(context.acquire_many(["a", "b"]).values())
+    try:
+        adopted: dict[Name, wheel_lock.Lock | None] = context.adopt_many(
+            texts.values(), on_lost=report, thread_local=False
+        )
+    except wheel_lock.LocksNotAdopted as error:
+        print(error.errors, error.locks)
+    else:
+        context.release_many(adopted.values())
+
+
+async def handed_over_by_tasks(context: LockContext) -> None:
+    tasks = context.asyncio
+    texts = await tasks.export_many((await tasks.acquire_many(["a", "b"])).values())
+    adopted = await tasks.adopt_many(texts.values(), cancel_on_lost=True)
+    await tasks.release_many(adopted.values())
+
+
+def elected(leadership: wheel_lock.Leadership) -> None:
+    print(leadership.fence, leadership.is_held, leadership.lost, leadership.remaining(), leadership.ended.is_set())
+    leadership.raise_if_lost()
+
+
+async def elected_task(leadership: wheel_lock.asyncio.Leadership) -> None:
+    await leadership.ended.wait()
+
+
+def leaders(context: LockContext) -> None:
+    leader: wheel_lock.Leader = context.leader(
+        "orders", 10.0, on_elected=elected, on_demoted=elected, on_error=print, renew_every=2.0
+    )
+    with leader.start():
+        current: wheel_lock.Leadership | None = leader.leadership
+        print(leader.name, leader.is_leader, current, leader.resign())
+    leader.close(timeout=1.0)
+
+
+async def leaders_in_tasks(context: LockContext) -> None:
+    leader: wheel_lock.asyncio.Leader = context.asyncio.leader("orders", on_elected=elected_task)
+    leader.start()
+    current: wheel_lock.asyncio.Leadership | None = leader.leadership
+    print(leader.name, leader.is_leader, current, leader.resign())
+    await leader.close()
 
 
 def timers() -> None:

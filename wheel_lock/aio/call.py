@@ -146,6 +146,8 @@ class AsyncFuture(CallerFuture[T]):
 
     __slots__ = ("_bridge", "_deaths", "_future", "_give_up", "engine")
 
+    may_be_abandoned = True
+
     def __init__(self, engine: LockEngine) -> None:
         # Not through super(): its ``notify`` would be a bound method of this object, which makes a cycle.
         self._value = None
@@ -166,6 +168,10 @@ class AsyncFuture(CallerFuture[T]):
         bridge = self._bridge
         bridge.put(self)
         self.engine.timer.complete(bridge.deliver)
+
+    @property
+    def abandoned(self) -> bool:
+        return self._bridge.loop.is_closed()
 
     def resume(self) -> None:
         """Resume the task. On the event loop; may be called twice."""

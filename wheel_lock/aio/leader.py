@@ -22,7 +22,7 @@ class TaskTerm(Term):
 
     def __init__(self, over: CallerFuture[None]) -> None:
         # Not through super(), which sets ``ended``.
-        self.holds = None
+        self.holds: dict[Any, Any] | None = None
         self.over = over
         self._candidacy = None
         self._loop = weakref.ref(asyncio.get_running_loop())
@@ -51,7 +51,7 @@ class Leadership(BaseLeadership):
 
     def __init__(self, lock: BaseCandidate) -> None:
         super().__init__(lock)
-        self.ended = asyncio.Event()
+        self.ended: asyncio.Event = asyncio.Event()
 
     def _set_ended(self) -> None:
         self.ended.set()
@@ -125,10 +125,18 @@ class Leader(TaskSide, BaseLeader[Leadership]):
             return ()
         return self._call("on_demoted", self._on_demoted, leadership).__await__()
 
+    def _sleep(self, pause_s: float) -> Iterable[Any]:
+        return asyncio.sleep(pause_s).__await__()
+
     async def _call(self, what: str, callback: Callable[[Leadership], object], leadership: Leadership) -> None:
         try:
             result = callback(leadership)
             if inspect.isawaitable(result):
                 await result
+        except asyncio.CancelledError as error:
+            task = current_task()
+            if task is None or task.cancelling():
+                raise
+            self._report(what, error)  # of another task, which the callback has cancelled and awaited
         except Exception as error:
             self._report(what, error)

@@ -189,7 +189,7 @@ class Engine(EngineState):
 
     @property
     def label(self) -> str:
-        return self.options.label or self.connector.label()
+        return self.options.label or self.options.owner or self.connector.label()
 
     def node_health(self) -> list[NodeHealth]:
         now, router = self.timer.clock.now(), self.router

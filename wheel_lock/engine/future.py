@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from _thread import allocate_lock
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -30,12 +30,15 @@ class Future(Generic[T]):
     Attributes:
         done: True if it is set.
         error: The exception that is the result, or None.
+        may_be_abandoned: True if its caller may be gone without having given up.
 
     Args:
         notify: Called on the timer's thread when the result is set; it must be quick and not raise.
     """
 
     __slots__ = ("_notify", "_value", "done", "error")
+
+    may_be_abandoned: ClassVar[bool] = False
 
     def __init__(self, notify: Callable[[], object]) -> None:
         self._notify = notify
@@ -59,6 +62,11 @@ class Future(Generic[T]):
 
     def _tell(self) -> None:
         self._notify()
+
+    @property
+    def abandoned(self) -> bool:
+        """True if the result can reach no caller any more: the event loop of its task is closed. From any thread."""
+        return False
 
     def result(self) -> T:
         """Return the value, or raise the exception. Only when ``done``."""

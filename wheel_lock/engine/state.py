@@ -125,7 +125,7 @@ class EngineState:
     def name_tokens(self) -> None:
         """Set the head of new tokens. Called again in a forked child, whose default owner is another one."""
         options = self.options
-        self.token_head = owner_head(options.current_owner) if options.readable_owner else b""
+        self.token_head: bytes = owner_head(options.current_owner) if options.readable_owner else b""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

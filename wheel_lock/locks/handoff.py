@@ -79,7 +79,7 @@ class BulkExport:
                 self._leases[name] = lock._to_change("export")
             except LockLost:
                 continue  # its text is None
-        self.leases = list(self._leases.values())
+        self.leases: list[Lease] = list(self._leases.values())
         self._texts: dict[str | bytes, str] = {}
 
     def write(self) -> Iterator[None]:

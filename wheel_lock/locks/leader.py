@@ -25,7 +25,7 @@ from wheel_lock.options import LockOptions, lock_name, lock_options, seconds
 from wheel_lock.runtime.backoff import Backoff
 from wheel_lock.runtime.interruptions import insist
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # after a loss or a failure
 _AFTER_RESIGNATION_S = 1.0  # for the other candidates, which a release wakes within milliseconds
@@ -62,7 +62,7 @@ class Term(Owner):
 
     def __init__(self, over: CallerFuture[None]) -> None:
         super().__init__()
-        self.over = over
+        self.over: CallerFuture[None] = over
         self._candidacy: Candidacy | None = None
 
     def new_candidacy(self, wait: Wait, granted: Future[Sequence[Lease] | None]) -> Candidacy:
@@ -144,7 +144,7 @@ class BaseLeadership:
     def __init__(self, lock: BaseCandidate) -> None:
         self._lock = lock
         self._given_up = False
-        self.name = lock.name
+        self.name: str | bytes = lock.name
 
     @property
     def fence(self) -> int:
@@ -277,6 +277,10 @@ class BaseLeader(Side, Generic[AnyLeadership]):
         """Call ``on_demoted``, by ``yield from``. An exception is reported."""
         raise NotImplementedError
 
+    def _sleep(self, pause_s: float) -> Iterable[Any]:
+        """Wait for ``pause_s`` seconds, by ``yield from``, without the timer."""
+        raise NotImplementedError
+
     def _campaign(self) -> Steps:
         """Stand for election again and again, until the candidate or the context is closed."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
@@ -296,9 +300,11 @@ class BaseLeader(Side, Generic[AnyLeadership]):
                 self._report_failure(error)
             try:
                 yield from self._pause(backoff.pause() if pause_s is None else pause_s)
-            except WheelLockError:
+            except Exception as error:  # also a RuntimeError: the system has no thread for the timer
                 if self._engine.over:
                     return
+                self._report_failure(error)
+                yield from self._sleep(_FIRST_PAUSE_S)
 
     def _serve(self) -> Generator[Any, None, bool]:
         """Wait to be elected, and serve one term; return True if it ended by a resignation."""
@@ -377,7 +383,7 @@ class BaseLeader(Side, Generic[AnyLeadership]):
             return False
         try:
             self._on_error(error)
-        except Exception as another:
+        except (Exception, SystemExit) as another:  # SystemExit would end the campaign's thread without a word
             logger.error("on_error of the leader %s raised an exception", quoted(self.name), exc_info=another)
             return False
         return True

@@ -153,7 +153,7 @@ class Node:
         self.capability: int = PLAIN
         self.missing_rights: frozenset[str] = frozenset()
         self.last_error: Exception | None = None
-        self.unreachable = False
+        self.unreachable: bool = False
 
     def _set_mode(self, single_key: bool) -> None:
         self.single_key_mode = single_key

@@ -46,9 +46,9 @@ class Reading:
     def __init__(self, label: str) -> None:
         self.label = label
         self.contexts = 0
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self.held = self.waiting = self.overdue = 0
-        self.longest_wait_s = 0.0
+        self.longest_wait_s: float = 0.0
         self.nodes: dict[str, NodeHealth] = {}
         self.node_counters: dict[str, Counters] = {}
 

@@ -18,10 +18,10 @@ try:
     from opentelemetry import metrics as api
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
     from opentelemetry.trace import Tracer
-except ModuleNotFoundError as error:
-    _package = (error.name or "").partition(".")[0]
+except ModuleNotFoundError as _error:
+    _package = (_error.name or "").partition(".")[0]
     _message = f"wheel_lock.observe.opentelemetry needs {_package}: pip install 'wheel-lock[opentelemetry]'"
-    raise ModuleNotFoundError(_message, name=_package) from error
+    raise ModuleNotFoundError(_message, name=_package) from _error
 
 from wheel_lock.observe.spans import Spans
 

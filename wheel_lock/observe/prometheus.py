@@ -17,10 +17,10 @@ from wheel_lock.options import count
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
     from prometheus_client.registry import Collector as _Collector
-except ModuleNotFoundError as error:
-    _package = (error.name or "").partition(".")[0]
+except ModuleNotFoundError as _error:
+    _package = (_error.name or "").partition(".")[0]
     _message = f"wheel_lock.observe.prometheus needs {_package}: pip install 'wheel-lock[prometheus]'"
-    raise ModuleNotFoundError(_message, name=_package) from error
+    raise ModuleNotFoundError(_message, name=_package) from _error
 
 __all__ = ["Collector"]
 

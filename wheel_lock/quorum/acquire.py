@@ -195,7 +195,7 @@ class QuorumWaiter(WheelEntry):
         self._round: AcquireRound | None = None
         self._rounds = 0
         self._over = False
-        self.began_at = 0.0
+        self.began_at: float = 0.0
 
     @property
     def name(self) -> str | bytes:

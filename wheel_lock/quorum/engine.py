@@ -71,7 +71,7 @@ class QuorumEngine(EngineState):
         per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
         self.engines: list[NodeEngine] = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
         self.quorum: int = len(self.engines) // 2 + 1
-        self.nodes_needed = self.quorum
+        self.nodes_needed: int | None = self.quorum
         self.waiters: set[QuorumWaiter] = set()
         self.longest_s: float = longest_s
         self.leases: QuorumLeases = QuorumLeases(self, LossReporter(self).report)
@@ -307,7 +307,8 @@ class QuorumEngine(EngineState):
 
     @property
     def label(self) -> str:
-        return self.options.label or ",".join(engine.connector.describe() for engine in self.engines)
+        addresses = ",".join(engine.connector.describe() for engine in self.engines)
+        return self.options.label or self.options.owner or addresses
 
     def node_health(self) -> list[NodeHealth]:
         return [node for engine in self.engines for node in engine.node_health()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
@@ -31,7 +32,7 @@ class Leadership(BaseLeadership):
 
     def __init__(self, lock: BaseCandidate) -> None:
         super().__init__(lock)
-        self.ended = threading.Event()
+        self.ended: threading.Event = threading.Event()
 
     def _set_ended(self) -> None:
         self.ended.set()
@@ -129,6 +130,10 @@ class Leader(ThreadSide, BaseLeader[Leadership]):
     def _call_demoted(self, leadership: Leadership) -> Iterable[Any]:
         if self._on_demoted is not None:
             self._call("on_demoted", self._on_demoted, leadership)
+        return ()
+
+    def _sleep(self, pause_s: float) -> Iterable[Any]:
+        time.sleep(pause_s)
         return ()
 
     def _call(self, what: str, callback: Callable[[Leadership], object], leadership: Leadership) -> None:

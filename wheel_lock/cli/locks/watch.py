@@ -93,11 +93,11 @@ def _watch(
                     found.close()
                     found = None  # a cluster may have other masters when it is back
                 if trouble is None:
-                    print(f"wheel-lock: {error.sentence}; trying again", file=sys.stderr, flush=True)
+                    output.complain(f"{error.sentence}; trying again")
                 trouble = error.sentence
             else:
                 if trouble is not None:
-                    print(f"wheel-lock: the server {found.address} answers again", file=sys.stderr, flush=True)
+                    output.complain(f"the server {found.address} answers again")
                     trouble = None
                 if first and alone and states[0].state.kind == "unreadable":
                     problem = states[0].state.problem or "no right to it"

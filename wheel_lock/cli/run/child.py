@@ -45,23 +45,34 @@ class Child:
         except (OSError, ValueError) as error:  # ValueError: a null character
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise CannotStart(f"cannot run {command[0]!r}: {reason}", NOT_EXECUTABLE) from error
-        self.pid = self._process.pid
+        self.pid: int = self._process.pid
         self.status: int | None = None
         self._terminal = _Terminal()
 
     def forward(self, number: int) -> None:
         """Send a signal on that this process has got: to the whole group, or to the command alone if users send it."""
         if number in _FOR_THE_COMMAND:
-            self._process.send_signal(number)
+            self._send_to_command(number)
         else:
             self.send(number)
 
     def send(self, number: int) -> None:
-        """Send a signal to the whole group. A signal to a group that has ended is dropped."""
+        """Send a signal to the whole group, and to a command that has left it. One to what has ended is dropped."""
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
             pass  # nothing is left of it, or only what runs as another user
+        if self.status is None and os.getpgid(self.pid) != self.pid:
+            self._send_to_command(number)
+
+    def _send_to_command(self, number: int) -> None:
+        # Not Popen.send_signal(), which reaps a command that has just ended, and so takes its status from look(). The
+        # process id stays the command's until look() has reaped it.
+        if self.status is None:
+            try:
+                os.kill(self.pid, number)
+            except PermissionError:
+                pass  # it runs as another user
 
     @property
     def group_is_left(self) -> bool:

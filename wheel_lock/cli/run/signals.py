@@ -32,7 +32,7 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self.raising = False
+        self.raising: bool = False
         self._before: dict[signal.Signals, Any] = {}
         self._wakeup_before = -1
         self._reader, self._writer = -1, -1

@@ -32,7 +32,7 @@ from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.notifier import NOTIFIER
 
-logger = logging.getLogger("wheel_lock")
+logger: logging.Logger = logging.getLogger("wheel_lock")
 
 _MOST_HANG_UPS = 2  # in a row, after which nothing is asked of that server
 _REST_S = 600.0  # before a server that has hung up is asked again, on its next connection
@@ -131,14 +131,16 @@ class Tracking(InvalidationListener):
         state = renewer.table.state
         connector = renewer.node.connector
         options = replace(state.options, backoff_max_s=max(state.options.backoff_max_s, _RECONNECT_S))
-        self.feed = InvalidationFeed(self._timer, connector.listener(), options, state.launch, renewer, self)
+        self.feed: InvalidationFeed = InvalidationFeed(
+            self._timer, connector.listener(), options, state.launch, renewer, self
+        )
         self._opt_in = not connector.in_cluster
         self._logged = False
         self.reset()
 
     def reset(self) -> None:
         """Forget what the node has been asked."""
-        self.wanted = False
+        self.wanted: bool = False
         self._state = TrackingState.OFF
         self._asked: _TrackingCommand | None = None
         self._verified = False

@@ -81,7 +81,7 @@ class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
         self._watched = watched
         watched.on_displaced = self._displaced
         self.tracking = Tracking(self)
-        self.invalidations = Invalidations(self, watched)
+        self.invalidations: Invalidations = Invalidations(self, watched)
         self._registering = True  # False while calls are sent that are not to register
 
     def _reset(self) -> None:

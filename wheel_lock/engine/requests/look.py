@@ -24,7 +24,7 @@ class Look(Query):
         # The key itself is enough, and a user may have no right to its companions.
         super().__init__(table, name, look(lock_name(name), companions=False), parse_look, future)
         if limit_s is not None:
-            self.limit_s = min(self.limit_s, limit_s)
+            self.limit_s: float = min(self.limit_s, limit_s)
 
 
 def look_at(table: LeaseTable, names: Sequence[str | bytes], limit_s: float, future: Future[list[LockState]]) -> None:

@@ -7,11 +7,13 @@ at a time, and nothing is held during that wait.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
 from wheel_lock.engine.future import Future, noop
-from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, least_s
+from wheel_lock.engine.leases import LeaseTable
+from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, least_s
 from wheel_lock.engine.requests.bulk_operations import AcquireMany, release_many
 from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
@@ -22,6 +24,7 @@ from wheel_lock.options import LockOptions
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.wheel import WheelEntry
 
+_LOOK_EVERY_S = 1.0  # for the end of an event loop, during which locks are held that no result will name
 _PART = 100  # waiters that begin, or end, in one step of the timer's thread, so that renewals come in between
 
 
@@ -48,7 +51,8 @@ class NameWaiter(Waiter):
 class AcquireEach(WheelEntry):
     """Acquire many locks, each on its own, and wait for those that others hold. An error releases all that were granted.
 
-    Timer's thread only, but for the constructor. On the wheel it waits for the time limit.
+    Timer's thread only, but for the constructor. On the wheel it waits for the time limit, or for its next look whether the
+    caller is still there.
 
     Args:
         queues: The wait queues of the engine.
@@ -78,8 +82,8 @@ class AcquireEach(WheelEntry):
 
     def __init__(self, queues: Registry, options: LockOptions, future: Future[None]) -> None:
         self.tick = -1
-        self.group = REQUEST_TIMEOUTS
-        self.table = queues.table
+        self.group: RequestTimeouts = REQUEST_TIMEOUTS
+        self.table: LeaseTable = queues.table
         self._queues = queues
         self._options = options
         self._future = future
@@ -101,8 +105,15 @@ class AcquireEach(WheelEntry):
         if limit_s is not None:
             self._limit_s = max([limit_s, *map(least_s, self.table.router.nodes)])
             self._until = timer.now + self._limit_s
-            timer.wheel.schedule(self, timer.scale.ceil(self._until))
+        self._schedule()
         self._first.begin(expected)
+
+    def _schedule(self) -> None:
+        timer, when = self.table.timer, self._until
+        if self._future.may_be_abandoned:
+            when = min(timer.now + _LOOK_EVERY_S, math.inf if when is None else when)
+        if when is not None:
+            timer.wheel.schedule(self, timer.scale.ceil(when))
 
     def add(self, leases: Sequence[Lease]) -> None:
         """Add leases; see :class:`AcquireMany`."""
@@ -168,8 +179,14 @@ class AcquireEach(WheelEntry):
             self._future.set_result(None)
 
     def on_timeout(self, now: float) -> None:
-        """End all waits: the time of the call is up."""
-        if self._over or self._until is None:
+        """End all waits if the time of the call is up; give up if its event loop was closed, which cancels no task."""
+        if self._over:
+            return
+        if self._future.abandoned:
+            self.give_up()
+            return
+        if self._until is None or self.table.timer.scale.ceil(self._until) > self.table.timer.wheel.now:
+            self._schedule()
             return
         if self._first is not None:
             self._first.time_up(self._limit_s)
@@ -246,7 +263,7 @@ class AcquireTogether:
 
     def __init__(self, queues: Registry, options: LockOptions, future: Future[None]) -> None:
         self._queues = queues
-        self.table = queues.table
+        self.table: LeaseTable = queues.table
         self._options = options
         self._future = future
         self._leases: list[Lease] = []
