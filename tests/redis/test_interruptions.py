@@ -439,6 +439,13 @@ def test_an_interruption_anywhere_leaves_nothing_held(context: LockContext, real
     everywhere(SCENES[scene], context, real)
 
 
+@pytest.mark.parametrize("kind", OF_THEIR_OWN)
+def test_nor_does_one_that_strikes_a_lock_with_spans(context: LockContext, real: Backend, kind: str) -> None:
+    tracers = pytest.importorskip("opentelemetry.trace")
+    pytest.importorskip("wheel_lock.observe.opentelemetry").trace(context, tracers.NoOpTracer())
+    everywhere(in_a_block(kind), context, real)
+
+
 @pytest.mark.parametrize("kind", ["lock", "reentrant_lock"])
 def test_nor_does_one_that_strikes_a_lock_of_several_masters(real: Backend, kind: str) -> None:
     with ExitStack() as others:
