@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -107,7 +108,7 @@ class ContextRegistry:
         self._ended: deque[tuple[str, Counters]] = deque(maxlen=_MOST_ENDED)
         self._sums: dict[str, Counters] = {}
         self._read = False
-        self.lock = threading.RLock()
+        self.lock: AbstractContextManager[object] = threading.RLock()
 
     def add(self, engine: Observed) -> None:
         """Add an engine, which is removed when it is collected. O(1)."""
