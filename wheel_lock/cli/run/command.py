@@ -48,7 +48,7 @@ def run(
     ] = None,
     grace: Annotated[float, seconds_option("How long after that signal CMD is killed.")] = 5.0,
     signal_name: Annotated[
-        str, typer.Option("--signal", metavar="NAME", help="The signal that tells CMD that the lock is lost.")
+        str, typer.Option("--signal", metavar="NAME", help="The signal that CMD gets when the lock is lost.")
     ] = "TERM",
     fence_env: Annotated[
         str | None,
