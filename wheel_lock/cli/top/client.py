@@ -50,6 +50,8 @@ def _sockets(pid: str | None) -> Iterator[str]:
         except OSError:
             pass  # it has ended, or the system has no such files
     for directory in dict.fromkeys(directories(uid)):
+        if not _belongs_to(directory, uid):
+            continue  # any user can make it, and answer there
         start = os.path.join(glob.escape(directory), "*" if pid is None else pid)
         for path in sorted({*glob.glob(f"{start}.sock"), *glob.glob(f"{start}-*.sock")}):
             try:
@@ -57,6 +59,13 @@ def _sockets(pid: str | None) -> Iterator[str]:
                 yield path
             except Refusal:
                 pass  # the process has ended
+
+
+def _belongs_to(directory: str, uid: int) -> bool:
+    try:
+        return os.lstat(directory).st_uid == uid
+    except OSError:
+        return False
 
 
 class Client:

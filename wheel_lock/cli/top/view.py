@@ -104,8 +104,8 @@ def _node(node: dict[str, Any]) -> str:
 
 def _lock(lock: dict[str, Any]) -> list[tuple[str, str]]:
     return [
-        ("token", lock["token_id"]),
-        ("state", lock["state"]),
+        ("token", _safe(lock["token_id"])),
+        ("state", _safe(lock["state"])),
         ("late", duration(lock["late_s"]) if lock["overdue"] else "-"),
         ("left", duration(lock["remaining_s"])),
         ("held", duration(lock["held_s"])),
