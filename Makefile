@@ -32,10 +32,10 @@ demo: setup-demo ## show the library at work; needs no Redis server
 	$(BIN)/wheel-lock demo $(ARGS)
 
 test: setup-dev setup-redis ## run the tests against real Redis servers
-	$(PYTEST) -n $(WORKERS) --dist loadgroup --benchmark-disable $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup --max-worker-restart 0 --benchmark-disable $(ARGS)
 
 test-oldest: setup-oldest setup-redis ## run the tests of the kinds of locks with the oldest supported redis-py
-	$(subst .venv,.venv-oldest,$(PYTEST)) -n $(WORKERS) --dist loadgroup --benchmark-disable $(or $(ARGS),$(KINDS))
+	$(subst .venv,.venv-oldest,$(PYTEST)) -n $(WORKERS) --dist loadgroup --max-worker-restart 0 --benchmark-disable $(or $(ARGS),$(KINDS))
 
 test-all: setup-dev setup-redis ## the same on every Python of this machine, with the oldest and the newest redis-py: half an hour
 	WORKERS=$(WORKERS) $(BIN)/python scripts/test_all.py $(ARGS)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -219,7 +220,8 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-# No shell: while its child is stopped between vfork() and exec(), it waits for it uninterruptibly, and is not stopped.
+# Programs to be stopped. No shells: while its child is stopped between vfork() and exec(), a shell waits for it
+# uninterruptibly, and is not stopped. What the second one writes is not in the line that a terminal echoes.
 UNTIL_USR1 = """
 import os, signal
 signal.signal(signal.SIGUSR1, lambda *_: os._exit(5))
@@ -227,6 +229,10 @@ print(os.getpid(), flush=True)
 while True:
     signal.pause()
 """
+UNTIL_TERM = (
+    "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); print('rea' 'dy', flush=True); "
+    "signal.sigwait([signal.SIGTERM]); print('to' 'ld')"
+)
 
 
 def test_a_command_that_is_stopped_keeps_its_lock(run: Run, client: redis.Redis) -> None:
@@ -361,16 +367,32 @@ def terminal() -> Iterator[Terminal]:
     terminal.end()
 
 
-def in_session(terminal: Terminal, *command: str) -> subprocess.Popen[str]:
-    """Start a program in a session of its own, whose terminal is ``terminal``."""
+def session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+@contextmanager
+def in_session(terminal: Terminal, *command: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a program in a session of its own, whose terminal is ``terminal``. At the end all processes of it are killed."""
     program = (
         "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
         "os.execv(sys.argv[1], sys.argv[1:])"
     )
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", program, *command],
         stdin=terminal.theirs, stdout=terminal.theirs, stderr=terminal.theirs, cwd=ROOT, env=TERMINAL, text=True,
     )  # fmt: skip
+    try:
+        yield process
+    finally:
+        for pid in [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]:
+            if session_of(pid) == process.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        process.wait(LONG_S)
 
 
 def command_line(server: RedisServer, *arguments: str) -> list[str]:
@@ -398,8 +420,7 @@ def test_a_shell_stops_and_continues_the_job(
 ) -> None:
     """Ctrl-Z stops wheel-lock, too; a command that is continued after the end of the lease learns of that first."""
     with in_session(terminal, "/bin/bash", "--norc", "--noprofile", "-i") as shell_process:
-        script = "trap 'echo to''ld; exit 0' TERM; echo rea''dy; while :; do sleep 0.05; done"
-        words = [*command_line(redis_server, *BRIEF, "--"), "sh", "-c", script]
+        words = [*command_line(redis_server, *BRIEF, "--"), sys.executable, "-c", UNTIL_TERM]
         terminal.type(f"PYTHONPATH={ROOT} {shlex.join(words)}; echo status-$?\n")
         eventually(lambda: "ready" in terminal.text, LONG_S)
         terminal.type("\x1a")
