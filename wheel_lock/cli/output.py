@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import IO, Protocol, Self, TextIO
 
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -46,7 +46,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def line(text: str, stream: TextIO | None = None) -> None:
+def line(text: str, stream: IO[str] | None = None) -> None:
     """Print a line at once, with escapes for what the encoding of ``stream`` does not have; by default on stdout."""
     stream = sys.stdout if stream is None else stream
     encoding = getattr(stream, "encoding", None) or "ascii"  # no stream at all if stdout is closed
