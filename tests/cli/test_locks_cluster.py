@@ -49,17 +49,17 @@ def test_all_masters_are_asked_and_waiters_are_woken(capsys: pytest.CaptureFixtu
                 assert (said.status, said.err) == (0, "")
                 assert waiting.result(60.0)
             assert run("inspect", "absent").status == 3
-            with closing(find(url)) as found:
-                for name, ended in ((b"order:3", False), (b"order:4", True)):
-                    state = look_at(found, name)
-                    slot, number = hash_slot(name), home(name.decode())
+            with closing(find(url)) as cluster:
+                for key, ended in ((b"order:3", False), (b"order:4", True)):
+                    state = look_at(cluster, key)
+                    slot, number = hash_slot(key), home(key.decode())
                     source, goal = nodes.masters[number], nodes.masters[number - 1]
                     nodes.begin_move(slot, source, goal)
                     nodes.move_keys(slot, source, goal)
                     if ended:
                         nodes.end_move(slot, goal)
-                    assert force_release(found, name, state) == 1
-                    assert force_release(found, name, state) == 0
+                    assert force_release(cluster, key, state) == 1
+                    assert force_release(cluster, key, state) == 0
 
 
 def listeners(run: CommandLine, name: str) -> int:

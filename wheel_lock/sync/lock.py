@@ -22,7 +22,7 @@ __all__ = ["Lock", "OnLost"]
 
 
 class ReleasedByBlock(ThreadSide):
-    """What is released at the end of its ``with`` block."""
+    """A lock, or several, that the end of a ``with`` block releases."""
 
     __slots__ = ()
 
