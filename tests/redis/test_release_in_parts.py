@@ -103,6 +103,13 @@ def test_several_threads_about_locks_that_overlap(backend: Backend, context: Loc
     is_released(backend, context, losses)
 
 
+async def test_a_task_releases_all_parts(backend: Backend, context: LockContext) -> None:
+    losses = Losses()
+    made = await context.asyncio.acquire_many(NAMES, 60.0, on_lost=losses)
+    await context.asyncio.release_many(made.values())
+    is_released(backend, context, losses)
+
+
 @pytest.mark.parametrize("thread_local", [True, False])
 def test_an_event_loop_that_is_closed_meanwhile(backend: Backend, context: LockContext, thread_local: bool) -> None:
     losses = Losses()

@@ -194,6 +194,20 @@ def test_a_close_behind_it_tells_of_no_loss_and_releases_nothing_again(release_o
         assert not rig.believes(kept)
 
 
+def test_a_close_that_releases_nothing_ends_a_part_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_operations, "_LOSSES_A_TURN", PART)
+    with Rig(release_on_close=False) as rig:
+        leases = rig.hold_many(names(MANY), 30.0)
+        closed: Future[None] = Future(lambda: None)
+        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
+        held: list[int] = []
+        while not closed.done:
+            rig.timer.turn()
+            held.append(len(rig.held))
+        assert held[:5] == [40, 30, 20, 10, 0]
+        assert rig.reasons == [(lease.name, LossReason.CONTEXT_CLOSED) for lease in leases]
+
+
 def test_behind_a_close_it_begins_at_once_for_the_sweep_goes_on_without_messages() -> None:
     with Rig(batch_size=1) as rig:
         leases = rig.hold_many(names(MANY), 30.0)
