@@ -19,7 +19,7 @@ from wheel_lock.engine.requests.bulk_operations import AcquireMany, release_many
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.errors import internal_error
-from wheel_lock.lease import EXTENDING, Lease, State
+from wheel_lock.lease import Lease, State
 from wheel_lock.options import LockOptions
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.wheel import WheelEntry
@@ -222,7 +222,7 @@ class AcquireEach(BulkCall, WheelEntry):
         first, self._first = self._first, None
         if first is not None:
             first.give_up()
-        held = [lease for lease in [*self._held, *self.granted.values()] if lease.state <= EXTENDING]
+        held = [*self._held, *self.granted.values()]
         self._held.clear()
         release_many(self.table, held, Future(noop))
         self._refused.clear()
@@ -308,5 +308,4 @@ class AcquireTogether(BulkCall):
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter.give_up()
-        held = [lease for lease in self.granted.values() if lease.state <= EXTENDING]
-        release_many(self.table, held, Future(noop))
+        release_many(self.table, [*self.granted.values()], Future(noop))
