@@ -222,6 +222,37 @@ def test_behind_a_close_it_begins_at_once_for_the_sweep_goes_on_without_messages
         assert {name for name, _ in rig.reasons} == lost
 
 
+def test_what_is_ended_behind_a_close_is_not_swept() -> None:
+    with Rig(batch_size=1) as rig:
+        leases = rig.hold_many(names(MANY), 30.0)
+        closed, exported, alone = [Future[None](lambda: None) for _ in range(3)]
+        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
+        rig.timer.post(lambda: rig.engine.export(leases[-1], exported), rig.engine)
+        rig.timer.post(lambda: rig.engine.release(leases[-2], alone), rig.engine)
+        future = post_release(rig, leases[PART:-2])
+        sent = released(turn_until(rig, lambda: closed.done))
+        assert exported.error is None
+        assert alone.error is None
+        assert future.result() == {}
+        assert sent == Counter(names(MANY - 1)), "each once, and what is exported is its adopter's"
+
+
+@pytest.mark.rig(batch_size=1)
+def test_a_close_sends_nothing_for_a_caller_token_that_lapses_during_a_stall(rig: Rig) -> None:
+    namesakes(rig, 30.0)
+    rig.server.take()
+    closed: Future[None] = Future(lambda: None)
+    rig.timer.post(lambda: rig.engine.close(300.0, closed), rig.engine)
+    rig.timer.turn()
+    sent = released(rig.server.take())
+    assert 0 < sent.total() < MANY
+    rig.clock.jump(31.0)
+    rig.server.say(FINE * sent.total())
+    assert released(turn_until(rig, lambda: closed.done)) == Counter()
+    expected = {name: LossReason.CONTEXT_CLOSED if sent[name] else LossReason.NOT_CONFIRMED for name in names(MANY)}
+    assert dict(rig.reasons) == expected
+
+
 @pytest.mark.parametrize("halfway", [False, True])
 def test_a_timer_that_is_stopped_begins_all_in_its_last_turn(rig: Rig, halfway: bool) -> None:
     leases = rig.hold_many(names(MANY), 30.0)

@@ -373,8 +373,14 @@ class Sweep(BulkOperation):
         return group_of(leases[0]).lock_type.release_many(leases)
 
     def begin_batch(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Return the leases to release: none that a message behind the close has ended, by a release or an export."""
+        if not group_of(leases[0]).lock_type.unique_tokens:
+            now = self.table.timer.clock.now()
+            # A lapsed one first: its key may be a namesake's by now.
+            self.table.mark_lost([lease for lease in leases if lease.state <= State.EXTENDING and now >= lease.deadline])
+            leases = [lease for lease in leases if lease.state <= State.EXTENDING]
         self._lose(leases)
-        return leases
+        return [lease for lease in leases if lease.state is State.LOST]
 
     def _lose(self, leases: Iterable[Lease]) -> None:
         # A lease in the middle of its release is ended by the reply to that.
