@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, OK, TAKEN, TICK_S, Command, Rig, array, breaking, failure, names
+from tests.engine.rig import BUG, FINE, GONE, OK, TAKEN, TICK_S, Command, Rig, array, breaking, failure, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT, BulkBatch, BulkOperation
@@ -403,6 +403,40 @@ def test_a_failure_in_a_part_loses_the_rest_and_no_caller_waits(rig: Rig) -> Non
     assert isinstance(future.error, LockUnavailable)
     assert rig.reasons == [(name, LossReason.INTERNAL_ERROR) for name in names(MANY)[PART:]]
     assert not rig.held
+    assert rig.failures
+    rig.failures.clear()
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_nor_does_one_wait_for_a_batch_that_could_not_be_started(rig: Rig, turns: int) -> None:
+    leases = rig.hold_many(names(MANY), 30.0)
+    future = post_release(rig, leases)
+    with strike(BulkBatch, "start", turns, BUG):
+        turn_times(rig, turns)
+    turn_until(rig, lambda: future.done)
+    assert isinstance(future.error, LockUnavailable)
+    assert {lease.state for lease in leases} == {State.RELEASED, State.LOST}
+    assert rig.failures
+    rig.failures.clear()
+
+
+@pytest.mark.rig(batch_size=PART)
+@pytest.mark.parametrize("place", ["begin_release_many", "unhold"])
+def test_a_failure_in_the_reply_that_undoes_an_acquire_leaves_nothing_held(rig: Rig, place: str) -> None:
+    leases = [rig.lease(name, 30.0) for name in names(MANY)]
+    future: Future[None] = Future(lambda: None)
+    bulk = AcquireMany(rig.engine.leases, lock_options(30.0), future, all_or_nothing=True)
+    for work in (partial(bulk.begin, len(leases)), partial(bulk.add, leases), bulk.seal):
+        rig.post(work)
+    assert len(rig.server.take()) == MANY // PART
+    rig.say(FINE * (MANY // PART - 1))
+    assert len(rig.held) == MANY - PART
+    rig.server.say(array(1, TAKEN))
+    with strike(rig.engine.leases, place, 1, BUG):
+        rig.timer.turn()
+    turn_until(rig, lambda: future.done)
+    assert not rig.held
+    assert not any(map(rig.believes, leases))
     assert rig.failures
     rig.failures.clear()
 

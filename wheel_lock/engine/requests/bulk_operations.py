@@ -280,9 +280,7 @@ class ReleaseMany(BulkOperation):
 
     def _recover(self) -> None:
         """After an interruption: put what has begun and was not sent into backlogs again."""
-        for batch in [batch for batch in self._in_flight if not batch.attempts]:
-            batch.finish()
-            self._ended(batch)
+        self._drop_unsent()
         sent = {lease for batch in self._in_flight for lease in batch.leases}
         placed = [lease for backlog in self._backlogs.values() for lease in backlog.leases]
         begun = dict.fromkeys([*self._early, *placed, *self._part])
@@ -293,11 +291,22 @@ class ReleaseMany(BulkOperation):
             self.table.unhold(lease, None)
         self._interrupted = self._sealed = False
 
+    def _drop_unsent(self) -> list[Lease]:
+        """End the batches that were not sent, of which the start of one may have failed; return their leases."""
+        unsent = [batch for batch in self._in_flight if not batch.attempts]
+        for batch in unsent:
+            batch.finish()
+            self._ended(batch)
+        return [lease for batch in unsent for lease in batch.leases]
+
     def _end_early(self) -> None:
-        """End after a failure of the engine, which has ended all held leases."""
+        """End after a failure. One of the engine has ended all held leases, one in the call of a request has not."""
         self._error = LockUnavailable("The engine that keeps the locks failed before all locks were released")
-        self.table.release_unknown(self._part)
+        left = list(dict.fromkeys([*self._drop_unsent(), *self._part, *self._leases[self._next :]]))
         self._part = []
+        self.table.give_up(left)
+        for lease in left:
+            self.table.unhold(lease, None)
         self._sealed = self._stopped = True
         self._all_begun()
         self.pump()
@@ -377,7 +386,9 @@ class Sweep(BulkOperation):
         if not group_of(leases[0]).lock_type.unique_tokens:
             now = self.table.timer.clock.now()
             # A lapsed one first: its key may be a namesake's by now.
-            self.table.mark_lost([lease for lease in leases if lease.state <= State.EXTENDING and now >= lease.deadline])
+            self.table.mark_lost(
+                [lease for lease in leases if lease.state <= State.EXTENDING and now >= lease.deadline]
+            )
             leases = [lease for lease in leases if lease.state <= State.EXTENDING]
         self._lose(leases)
         return [lease for lease in leases if lease.state is State.LOST]
