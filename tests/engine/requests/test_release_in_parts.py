@@ -653,6 +653,20 @@ def test_an_interruption_in_the_last_part_leaves_none_behind(rig: Rig) -> None:
     assert future.result() == {}
 
 
+def test_an_interrupted_part_of_a_close_leaves_none_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_operations, "_LOSSES_A_TURN", PART)
+    with Rig(release_on_close=False) as rig:
+        leases = rig.hold_many(names(MANY), 30.0)
+        closed: Future[None] = Future(lambda: None)
+        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
+        rig.timer.turn()
+        with strike(rig.engine.leases, "unhold", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+            rig.timer.turn()
+        turn_until(rig, lambda: closed.done)
+        assert not any(map(rig.believes, leases))
+        assert {lease.loss for lease in leases} == {LossReason.CONTEXT_CLOSED}
+
+
 # Connections
 
 

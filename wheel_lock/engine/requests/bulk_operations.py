@@ -411,12 +411,20 @@ class Sweep(BulkOperation):
     def finished(self) -> None:
         self._end_some(self.take_remaining())
 
+    @uninterrupted_start
     def _end_some(self, leases: Sequence[Lease]) -> None:
-        """End leases without a release, a part in each turn, before all messages."""
-        timer, end = self.table.timer, len(leases) if self.table.timer.stopped else _LOSSES_A_TURN
-        rest = leases[end:]
-        if rest:
-            timer.go_on_with(partial(self._end_some, rest), self.table.state)
-        self._lose(leases[:end])
-        if not rest:
-            self._future.set_result(None)
+        """End leases without a release, a part in each turn, before all messages; an interrupted part begins again."""
+        try:
+            timer, end = self.table.timer, len(leases) if self.table.timer.stopped else _LOSSES_A_TURN
+            rest = leases[end:]
+            self._lose(leases[:end])
+            if rest:
+                timer.go_on_with(partial(self._end_some, rest), self.table.state)
+            else:
+                self._future.set_result(None)
+        except BaseException as error:
+            # After a failure all leases are lost: nothing is left to end but the close.
+            self.table.timer.go_on_with(
+                partial(self._end_some, () if isinstance(error, Exception) else leases), self.table.state
+            )
+            raise
