@@ -88,6 +88,25 @@ def test_a_message_goes_on_in_later_turns_before_all_messages_behind_it(by_hand:
     assert goes_on == [True, True, False]
 
 
+def test_what_is_behind_a_message_that_goes_on_is_read_although_the_timer_is_stopped(timer: HashedWheelTimer) -> None:
+    seen: list[str] = []
+    reached, gate = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        reached.set()
+        gate.wait(PATIENCE_S)
+
+    timer.post(wait)
+    assert reached.wait(PATIENCE_S)
+    timer.post(lambda: timer.go_on_with(partial(seen.append, "rest")))
+    timer.post(partial(seen.append, "behind"))
+    stopping = Background(timer.stop)
+    eventually(lambda: timer.stopped)
+    gate.set()
+    stopping.result()
+    assert seen == ["rest", "behind"]
+
+
 def test_the_thread_does_not_sleep_before_the_last_portion(timer: HashedWheelTimer) -> None:
     seen: list[int] = []
     for number in range(50):

@@ -482,6 +482,8 @@ class Loop:
                         return _Asleep(poller, self._waker, self._inbox, self._changed)
                 self.turn(block=True)
             self.turn()
+            while self.goes_on:  # the rest of a message that failed: those behind it end the parts of this loop
+                self.turn()
             self._close()
             self._thread = None
         except BaseException as error:
