@@ -199,6 +199,7 @@ class LockEngine(Protocol):
     stable: bool
     token_head: bytes
     spans: Any
+    direct: Any
     debug_socket: DebugSocket | None
 
     @property

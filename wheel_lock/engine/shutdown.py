@@ -34,6 +34,8 @@ class Shutdown:
             future.set_result(None)
             return
         state.closed = True
+        if state.direct is not None:
+            state.direct.end()
         if exiting:
             self._wait_queues.drop_all()
         else:
@@ -70,6 +72,8 @@ class Shutdown:
         stopped = ContextClosed("The timer has been stopped")
         if not self._state.closed:
             self._state.closed = True
+            if self._state.direct is not None:
+                self._state.direct.end()
             self._wait_queues.fail(stopped)
             self._leases.mark_lost(list(self._leases.held), LossReason.CONTEXT_CLOSED)
             self._router.begin_anew(lambda wakeups: wakeups.close(stopped))
@@ -80,6 +84,8 @@ class Shutdown:
         """Lose everything for ``reason`` and start empty; requests end with ``error``, waiters with ``message``."""
         leases, router = self._leases, self._router
         self._state.deaths += 1
+        if self._state.direct is not None:
+            guarded(None, self._state.direct.end)
         leases.mark_lost(list(leases.held), reason)
         steps: list[Callable[[], object]] = [partial(node.restart, error) for node in router.nodes]
         # Requests of nodes are refused by now. Swaps wait for an alarm, which is gone, and perhaps have no caller yet: one
@@ -107,6 +113,8 @@ class Shutdown:
             return
         nodes = self._router.nodes
         if not self._wait_queues and not any(node.ready and node.busy for node in nodes):
+            if self._state.direct is not None:
+                self._state.direct.end()
             for node in nodes:
                 node.retire()
             self._router.begin_anew(PubSub.retire)

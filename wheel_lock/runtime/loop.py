@@ -142,6 +142,11 @@ class Loop:
         self.complete: Callable[[Callable[[], object]], object] = _at_once
 
     @property
+    def threaded(self) -> bool:
+        """True if it has a thread of its own."""
+        return self._threaded
+
+    @property
     def in_thread(self) -> bool:
         """True if the caller runs on the timer's thread."""
         thread = self._thread

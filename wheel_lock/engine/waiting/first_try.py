@@ -100,6 +100,33 @@ class FirstTry(PlainAcquire):
         except Exception as error:
             contain(self.as_waiter(), self.begin, error)
 
+    def go_on(self, sent_at: float, reply: Reply, answered: bool) -> None:
+        """Continue a try that the caller itself has sent, on the direct path.
+
+        Args:
+            sent_at: When it was about to be sent, in seconds of the timer's clock.
+            reply: The reply, if it was ``answered``. If not, the try may have been executed, and is repeated.
+            answered: True if there was a reply.
+        """
+        if self.finished:
+            return
+        try:
+            self.attempts = 1
+            self.sent_at = self.began_at = sent_at
+            self._counted = True
+            self.table.acquiring += 1
+            self.limit_s = max(self.limit_s - (self.timer.now - sent_at), self.timer.scale.tick_s)
+            self.until = self.timer.now + self.limit_s
+            self.look_later()
+            if self.caller_until is not None:
+                self._hurry(self.caller_until)
+            if answered:
+                self.on_reply(reply)
+            else:
+                self.node.send(self)
+        except Exception as error:
+            contain(self.as_waiter(), self.go_on, error)
+
     def as_waiter(self) -> Waiter:
         """Return the waiter that takes over; from now on this is the first of its tries."""
         waiter = self._waiter
