@@ -186,7 +186,9 @@ class EngineState:
     @property
     def held(self) -> Collection[Lease]:
         """The held leases, in order of acquisition."""
-        return self.leases.held if self.direct is None else [*self.leases.held.copy(), *self.direct.young()]
+        if self.direct is None or not (on_path := self.direct.young()):
+            return self.leases.held
+        return [*self.leases.held.copy(), *on_path]
 
     @property
     def in_use(self) -> bool:
@@ -205,11 +207,11 @@ class EngineState:
     def held_locks(self) -> list[HeldLock]:
         """Return a snapshot of each valid lease, in order of acquisition. From any thread. O(n)."""
         now, overdue = self.timer.clock.now(), self.overdue_leases()
-        return [held_lock(lease, now, lease in overdue) for lease in tuple(self.held) if lease.is_valid(now)]
+        return [held_lock(lease, now, lease in overdue) for lease in list(self.held) if lease.is_valid(now)]
 
     def held_names(self, most: int) -> list[HeldName]:
         """Return those of the ``most`` leases that have been held for the longest time which are valid. From any thread."""
-        now, first = self.timer.clock.now(), list(itertools.islice(tuple(self.held), most))
+        now, first = self.timer.clock.now(), list(itertools.islice(self.held, most))
         valid = [lease for lease in first if lease.is_valid(now)]
         return [HeldName(text_of(lease.name), now - lease.acquired_at, lease.deadline - now) for lease in valid]
 

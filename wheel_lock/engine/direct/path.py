@@ -1,8 +1,8 @@
 """The direct path: a free lock is acquired and released by the calling thread itself, on a connection of its own.
 
 The engine's thread costs a caller two switches of threads for each reply. Where one thread takes one lock at a time they
-are most of what a lock costs. So a caller that finds the *path* free sends its SET, and later its release, itself, and reads
-the replies. The engine's state is not touched: what the path has is one :class:`DirectHold`, which belongs to the caller
+are most of what a lock costs. So a caller that finds the *path* free sends its SET, and later its release, itself, and
+reads the replies. The engine's state is not touched: what the path has is one :class:`DirectHold`, which belongs to the caller
 until the timer's thread *takes it over*. From then on the lease is like any other: on the wheel, renewed and watched.
 
 The timer's thread takes a hold over
@@ -72,10 +72,10 @@ F = TypeVar("F", bound=Future[Any])
 
 def fits(engine: Any) -> bool:
     """Return whether an engine may have a direct path: one server, and nothing that must see each grant at once."""
-    options, connector = engine.options, engine.connector
+    options = engine.options
     counted = options.max_held is not None or options.min_replicas > 0
     watched = options.watch or options.declare_keys
-    return not (counted or watched or connector.discovers) and engine.timer.threaded and hasattr(select, "poll")
+    return not (counted or watched) and engine.router.one_server and engine.timer.threaded and hasattr(select, "poll")
 
 
 class DirectHold:
