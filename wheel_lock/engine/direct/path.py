@@ -2,8 +2,8 @@
 
 The engine's thread costs a caller two switches of threads for each reply. Where one thread takes one lock at a time they
 are most of what a lock costs. So a caller that finds the *path* free sends its SET, and later its release, itself, and
-reads the replies. The engine's state is not touched: what the path has is one :class:`DirectHold`, which belongs to the caller
-until the timer's thread *takes it over*. From then on the lease is like any other: on the wheel, renewed and watched.
+reads the replies. The engine's state is not touched: what the path has is one :class:`DirectHold`, which belongs to the
+caller until the timer's thread *takes it over*. From then on the lease is like any other: on the wheel, renewed, watched.
 
 The timer's thread takes a hold over
 
@@ -65,6 +65,7 @@ _LONGEST_LOOKS = 100  # at a hold that waits for a reply: far more than its time
 _LEAST_INTERVAL_S = 4 * LOOK_S  # of renewals: taken over after two looks at the latest, a lease is renewed on time
 _WORTH_IT = 64  # acquires that could have used the path, before it gets a connection
 _MOST_WORTH_IT = 1 << 14  # the same after many failures
+_LEAST_LIMIT_S = 0.05  # of callers; a lower one may pass before the reply, which would cost the connection
 _REST = 1000  # acquires that do not use the path after another thread has come in between
 
 F = TypeVar("F", bound=Future[Any])
@@ -151,9 +152,7 @@ class DirectPath:
         self._watched = False  # a look is scheduled, or the message that schedules one is in the inbox
         self._missed = 0  # acquires that could have used the path if it had a connection
         self._connecting = False
-        self._done: deque[tuple[float, float]] = (
-            deque()
-        )  # released locks that are not counted yet: time to acquire, time held
+        self._done: deque[tuple[float, float]] = deque()  # not counted yet: the time of the acquire, and the time held
 
     # -- the caller's side -------------------------------------------------------------------------------------------
 
@@ -181,6 +180,8 @@ class DirectPath:
         if "gevent" in modules or "eventlet" in modules:  # a wait would block all greenlets of the thread
             return None
         if not node.ready or node.missing_rights or state.over:
+            return None
+        if wait.caller_until is not None and wait.caller_until < self._timer.clock.now() + _LEAST_LIMIT_S:
             return None
         return DirectHold(self, wait, connection)
 
