@@ -112,6 +112,20 @@ class DirectHold:
         self.path.give_up(self)
 
 
+class _Identity(Future[bytes | None]):
+    """The identity of the server's process. (A callback that refers to its future would be a cycle.)"""
+
+    __slots__ = ("_path", "_pipeline")
+
+    def __init__(self, path: DirectPath, pipeline: object) -> None:
+        super().__init__(noop)
+        self._path = path
+        self._pipeline = pipeline
+
+    def _tell(self) -> None:
+        self._path.identified(self, self._pipeline)
+
+
 class DirectPath:
     """The direct path of an engine of one server.
 
@@ -467,10 +481,10 @@ class DirectPath:
         if pipeline is None:
             self._connecting = False
             return
-        known: Future[bytes | None] = Future(lambda: self._identified(known, pipeline))
-        Query(self._table, b"INFO", Command(None, 0, 0, INFO), run_id, known).start()
+        Query(self._table, b"INFO", Command(None, 0, 0, INFO), run_id, _Identity(self, pipeline)).start()
 
-    def _identified(self, known: Future[bytes | None], pipeline: object) -> None:
+    def identified(self, known: Future[bytes | None], pipeline: object) -> None:
+        """Connect to the server of that identity, which is the one at the other end of ``pipeline``."""
         if isinstance(known.error, LockServerError) or (known.error is None and known.result() is None):
             self._worth_it = math.inf  # the user may not ask, or the server does not say
         if known.error is not None or (identity := known.result()) is None:
