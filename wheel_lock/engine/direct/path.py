@@ -59,6 +59,7 @@ from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.clock import SystemClock
 
 LOOK_S = 0.1  # between two looks of the timer's thread while the path is in use
 _LONGEST_LOOKS = 100  # at a hold that waits for a reply: far more than its time limit
@@ -76,7 +77,8 @@ def fits(engine: Any) -> bool:
     options = engine.options
     counted = options.max_held is not None or options.min_replicas > 0
     watched = options.watch or options.declare_keys
-    return not (counted or watched) and engine.router.one_server and engine.timer.threaded and hasattr(select, "poll")
+    real = engine.timer.threaded and isinstance(engine.timer.clock, SystemClock)  # a caller waits in real time
+    return not (counted or watched) and engine.router.one_server and real and hasattr(select, "poll")
 
 
 class DirectHold:
