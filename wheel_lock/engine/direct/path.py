@@ -68,6 +68,8 @@ _MOST_WORTH_IT = 1 << 14  # the same after many failures
 _LEAST_LIMIT_S = 0.05  # of callers; a lower one may pass before the reply, which would cost the connection
 _REST = 1000  # acquires that do not use the path after another thread has come in between
 
+_GRANTED = (HELD, State.RELEASING)
+
 F = TypeVar("F", bound=Future[Any])
 
 
@@ -292,9 +294,10 @@ class DirectPath:
         except MalformedReply:
             outcome = None
         if isinstance(outcome, int):
+            held_s = clock() - hold.sent_at
             lease.state = State.RELEASED
+            self._done.append((hold.took_s, held_s))  # no call in between, so that an interrupted one is counted, too
             self._leave(hold)
-            self._done.append((hold.took_s, clock() - hold.sent_at))
             return done
         released = new_future()
         nothing_done = isinstance(reply, ServerError) and not reply.in_script
@@ -334,10 +337,18 @@ class DirectPath:
         """The number of locks that were released on the path and are not counted yet. From any thread."""
         return len(self._done)
 
-    def young(self) -> Sequence[Lease]:
-        """Return the held lease that is on the path, if there is one. From any thread."""
+    @property
+    def granted(self) -> int:
+        """The number of locks on the path that were granted, and that neither a counter nor ``done`` has. From any thread."""
         hold = self.claim.get(0)
-        return () if hold is None or hold.over or hold.lease.state is not HELD else (hold.lease,)
+        return int(hold is not None and hold.lease.state in _GRANTED and hold.lease not in self._table.held)
+
+    def young(self) -> Sequence[Lease]:
+        """Return the held lease that is on the path, and in no other list yet, if there is one. From any thread."""
+        hold = self.claim.get(0)
+        if hold is None or hold.lease.state is not HELD or hold.lease in self._table.held:
+            return ()
+        return (hold.lease,)
 
     # -- the side of the timer's thread ------------------------------------------------------------------------------
 
@@ -391,12 +402,11 @@ class DirectPath:
             self._take(hold)
 
     def _take(self, hold: DirectHold) -> None:
-        lease, table = hold.lease, self._table
-        self._leave(hold)
-        counters = self._state.counters
+        lease, counters = hold.lease, self._state.counters
+        self._table.held[lease] = None  # first: another thread sees it there or on the path, see ``young``
         counters.acquired += 1
         counters.acquire.add(hold.took_s)
-        table.held[lease] = None
+        self._leave(hold)
         self._renewer.confirmed_at = max(self._renewer.confirmed_at, hold.sent_at)
         self._renewer.begin([lease], hold.sent_at)
 
