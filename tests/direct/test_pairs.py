@@ -93,7 +93,9 @@ def test_what_a_pair_costs_its_caller(real: Backend) -> None:
         caller, others = counting.of(me.__eq__), counting.of(me.__ne__)
     print(caller.table(pairs))
     assert caller.system["send"] == 2 * pairs
-    assert caller.system["recv"] <= 4 * pairs + 5  # one before each request, which finds nothing, and one for each reply
+    assert (
+        caller.system["recv"] <= 4 * pairs + 5
+    )  # one before each request, which finds nothing, and one for each reply
     assert others.system.total() <= 10  # what is left of the warm-up
     assert caller.python.total() <= 74 * pairs
     assert caller.c.total() <= 51 * pairs

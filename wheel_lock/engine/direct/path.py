@@ -151,7 +151,7 @@ class DirectPath:
         self._uses_seen = 0
         self._alarm: Alarm | None = None
         self._rest = 0  # acquires until the path is used again
-        self._watched = False  # a look is scheduled, or the message that schedules one is in the inbox
+        self._watched = False  # a look is scheduled; written by the timer's thread
         self._missed = 0  # acquires that could have used the path if it had a connection
         self._connecting = False
         self._done: deque[tuple[float, float]] = deque()  # not counted yet: the time of the acquire, and the time held
@@ -231,13 +231,10 @@ class DirectPath:
             return True
         if hold.over:
             raise self._gone(hold)
+        if reply == b"OK" and state.over:  # too late, and the engine does not go on with it
+            self._send_release(hold)
         self._leave(hold)
-        try:
-            state.submit(partial(wait.go_on, sent_at, reply, not isinstance(reply, NoReply)))
-        except ContextClosed:
-            if reply == b"OK":
-                self._send_release(hold)
-            raise
+        state.submit(partial(wait.go_on, sent_at, reply, not isinstance(reply, NoReply)))
         return False
 
     def _late(self, hold: DirectHold) -> None:
@@ -302,8 +299,12 @@ class DirectPath:
         released = new_future()
         nothing_done = isinstance(reply, ServerError) and not reply.in_script
         reason = outcome if isinstance(outcome, LossReason) else None
-        self._leave(hold)
-        self._state.submit(partial(self._go_on_releasing, lease, released, reason, not nothing_done))
+        # The timer's thread frees the path: after an interruption before that it finds what to go on with there.
+        try:
+            self._state.submit(partial(self._take_release, hold, released, reason, not nothing_done))
+        except ContextClosed:
+            self._leave(hold)
+            raise
         return released
 
     def _send_release(self, hold: DirectHold) -> Reply:
@@ -353,8 +354,13 @@ class DirectPath:
     # -- the side of the timer's thread ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        self._watched = True
-        self._timer.post(partial(self._look, 0.0), self._state)
+        """Have the looks begin. From any thread, more than once if need be: an interrupted caller may have posted nothing."""
+        self._timer.post(self._begin_looks, self._state)
+
+    def _begin_looks(self) -> None:
+        if not self._watched:
+            self._watched = True
+            self._look(0.0)
 
     def _look(self, now: float) -> None:
         self.count()
@@ -373,6 +379,7 @@ class DirectPath:
                 self.take_over()
             if self._looks > _LONGEST_LOOKS:
                 self._end(hold)
+        self._watched = True  # also if it is the last alarm before an end that rings
         self._timer.cancel(self._alarm)  # there is one if the thread has died in between
         self._alarm = self._timer.call_at(self._timer.now + LOOK_S, self._look, self._state)
 
@@ -441,10 +448,17 @@ class DirectPath:
             self._leave(hold)
             future.set_result(None)
         else:
-            hold.over = True
             self._drop(hold.connection)
+            self._take_release(hold, future, None, True)
+
+    def _take_release(
+        self, hold: DirectHold, future: Future[None], reason: LossReason | None, maybe_executed: bool
+    ) -> None:
+        """Have the engine go on with a release, once, and free the path."""
+        if not hold.over:
+            hold.over = True
             self._leave(hold)
-            self._go_on_releasing(lease, future, None, True)
+            self._go_on_releasing(hold.lease, future, reason, maybe_executed)
 
     def _go_on_releasing(
         self, lease: Lease, future: Future[None], reason: LossReason | None, maybe_executed: bool
