@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from wheel_lock import Lock, LockContext
-from wheel_lock.engine.direct.path import DirectPath
-
 from tests.support.background import PATIENCE_S
 from tests.support.timers import ask
 from tests.support.waiting import eventually
+from wheel_lock import Lock, LockContext
+from wheel_lock.engine.direct.path import DirectPath
 
 
 def path_of(context: LockContext) -> DirectPath:

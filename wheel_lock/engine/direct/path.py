@@ -32,7 +32,7 @@ from functools import partial
 from sys import modules
 from typing import Any, TypeVar
 
-from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, ask_run_id, run_id
+from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, NotSent, ask_run_id, run_id
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
@@ -234,6 +234,10 @@ class DirectPath:
         if reply == b"OK" and state.over:  # too late, and the engine does not go on with it
             self._send_release(hold)
         self._leave(hold)
+        if isinstance(reply, NotSent):
+            wait.attempts = 0
+            state.submit(wait.begin)
+            return False
         state.submit(partial(wait.go_on, sent_at, reply, not isinstance(reply, NoReply)))
         return False
 
@@ -297,7 +301,7 @@ class DirectPath:
             self._leave(hold)
             return done
         released = new_future()
-        nothing_done = isinstance(reply, ServerError) and not reply.in_script
+        nothing_done = isinstance(reply, NotSent) or (isinstance(reply, ServerError) and not reply.in_script)
         reason = outcome if isinstance(outcome, LossReason) else None
         # The timer's thread frees the path: after an interruption before that it finds what to go on with there.
         try:
@@ -340,7 +344,7 @@ class DirectPath:
 
     @property
     def granted(self) -> int:
-        """The number of locks on the path that were granted, and that neither a counter nor ``done`` has. From any thread."""
+        """The number of locks on the path that were granted, and that no counter and not ``done`` has. From any thread."""
         hold = self.claim.get(0)
         return int(hold is not None and hold.lease.state in _GRANTED and hold.lease not in self._table.held)
 
@@ -354,7 +358,7 @@ class DirectPath:
     # -- the side of the timer's thread ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Have the looks begin. From any thread, more than once if need be: an interrupted caller may have posted nothing."""
+        """Have the looks begin. From any thread; again if need be: an interrupted caller may have posted nothing."""
         self._timer.post(self._begin_looks, self._state)
 
     def _begin_looks(self) -> None:
