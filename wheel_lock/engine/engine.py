@@ -197,11 +197,11 @@ class Engine(EngineState):
             self.counters, held=len(self.leases.held), overdue=overdue, waiting=waiting, watching=watching
         )
         if self.direct is not None and (self.direct.claim or self.direct.done):
-            held, done = len(self.direct.young()), self.direct.done
+            held, granted, done = len(self.direct.young()), self.direct.granted, self.direct.done
             counted = replace(
                 counted,
                 held=counted.held + held,
-                acquired=counted.acquired + done + held,
+                acquired=counted.acquired + done + granted,
                 released=counted.released + done,
             )
         return counted

@@ -283,7 +283,7 @@ class EngineState:
         reading.longest_wait_s = max(reading.longest_wait_s, self.longest_wait_s())
         reading.counters.merge(self.counters)
         if self.direct is not None:
-            reading.counters.acquired += self.direct.done + len(self.direct.young())
+            reading.counters.acquired += self.direct.done + self.direct.granted
             reading.counters.released += self.direct.done
 
     def overdue_leases(self) -> Collection[Lease]:

@@ -72,6 +72,7 @@ class Lock(ThreadSide, BaseLock):
             if direct is not None and (hold := direct.offer(wait, self._options)) is not None:
                 wait = hold
                 if direct.acquire(hold):
+                    leases = hold.wait.leases
                     self._take(hold.lease)
                     return True
             else:

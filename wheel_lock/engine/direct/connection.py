@@ -26,6 +26,10 @@ class NoReply(Exception):
     """There is no reply: in time, or at all, or none that can be read. What was sent may have been executed."""
 
 
+class NotSent(NoReply):
+    """There is no reply because nothing was sent: the connection had ended before, or cannot be trusted."""
+
+
 class DirectConnection:
     """A connected socket. One thread at a time uses it; see :class:`DirectPath`.
 
@@ -73,14 +77,17 @@ class DirectConnection:
 
         Raises:
             NoReply: There is none. The connection cannot be used any more.
+            NotSent: And nothing was sent.
         """
         try:
             # A reply that came twice would be taken for the reply to this request.
-            try:
-                self._receive()
-                raise NoReply("the connection ended, or something arrived that nothing was asked for")
-            except BlockingIOError:
-                pass
+            self._receive()
+            raise NotSent("the connection ended, or something arrived that nothing was asked for")
+        except BlockingIOError:
+            pass
+        except (OSError, ValueError) as error:  # ValueError: its descriptor is closed
+            raise NotSent(str(error)) from error
+        try:
             if self._send(request) != len(request):
                 raise NoReply("the socket is full")
             now, data, brief = self._now(), b"", self._brief
@@ -104,7 +111,7 @@ class DirectConnection:
                     return _parsed(data)
                 if len(data) > _LONGEST_ERROR:
                     raise NoReply("no reply to a request about a lock")
-        except (OSError, ValueError) as error:  # ValueError: its descriptor is closed
+        except (OSError, ValueError) as error:
             raise NoReply(str(error)) from error
 
     def reset(self) -> None:

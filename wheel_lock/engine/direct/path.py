@@ -32,7 +32,7 @@ from functools import partial
 from sys import modules
 from typing import Any, TypeVar
 
-from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, ask_run_id, run_id
+from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, NotSent, ask_run_id, run_id
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
@@ -68,6 +68,8 @@ _WORTH_IT = 64  # acquires that could have used the path, before it gets a conne
 _MOST_WORTH_IT = 1 << 14  # the same after many failures
 _LEAST_LIMIT_S = 0.05  # of callers; a lower one may pass before the reply, which would cost the connection
 _REST = 1000  # acquires that do not use the path after another thread has come in between
+
+_GRANTED = (HELD, State.RELEASING)
 
 F = TypeVar("F", bound=Future[Any])
 
@@ -165,7 +167,7 @@ class DirectPath:
         self._uses_seen = 0
         self._alarm: Alarm | None = None
         self._rest = 0  # acquires until the path is used again
-        self._watched = False  # a look is scheduled, or the message that schedules one is in the inbox
+        self._watched = False  # a look is scheduled; written by the timer's thread
         self._missed = 0  # acquires that could have used the path if it had a connection
         self._connecting = False
         self._done: deque[tuple[float, float]] = deque()  # not counted yet: the time of the acquire, and the time held
@@ -245,13 +247,14 @@ class DirectPath:
             return True
         if hold.over:
             raise self._gone(hold)
+        if reply == b"OK" and state.over:  # too late, and the engine does not go on with it
+            self._send_release(hold)
         self._leave(hold)
-        try:
-            state.submit(partial(wait.go_on, sent_at, reply, not isinstance(reply, NoReply)))
-        except ContextClosed:
-            if reply == b"OK":
-                self._send_release(hold)
-            raise
+        if isinstance(reply, NotSent):
+            wait.attempts = 0
+            state.submit(wait.begin)
+            return False
+        state.submit(partial(wait.go_on, sent_at, reply, not isinstance(reply, NoReply)))
         return False
 
     def _late(self, hold: DirectHold) -> None:
@@ -308,15 +311,20 @@ class DirectPath:
         except MalformedReply:
             outcome = None
         if isinstance(outcome, int):
+            held_s = clock() - hold.sent_at
             lease.state = State.RELEASED
+            self._done.append((hold.took_s, held_s))  # no call in between, so that an interrupted one is counted, too
             self._leave(hold)
-            self._done.append((hold.took_s, clock() - hold.sent_at))
             return done
         released = new_future()
-        nothing_done = isinstance(reply, ServerError) and not reply.in_script
+        nothing_done = isinstance(reply, NotSent) or (isinstance(reply, ServerError) and not reply.in_script)
         reason = outcome if isinstance(outcome, LossReason) else None
-        self._leave(hold)
-        self._state.submit(partial(self._go_on_releasing, lease, released, reason, not nothing_done))
+        # The timer's thread frees the path: after an interruption before that it finds what to go on with there.
+        try:
+            self._state.submit(partial(self._take_release, hold, released, reason, not nothing_done))
+        except ContextClosed:
+            self._leave(hold)
+            raise
         return released
 
     def _send_release(self, hold: DirectHold) -> Reply:
@@ -350,16 +358,29 @@ class DirectPath:
         """The number of locks that were released on the path and are not counted yet. From any thread."""
         return len(self._done)
 
-    def young(self) -> Sequence[Lease]:
-        """Return the held lease that is on the path, if there is one. From any thread."""
+    @property
+    def granted(self) -> int:
+        """The number of locks on the path that were granted, and that no counter and not ``done`` has. From any thread."""
         hold = self.claim.get(0)
-        return () if hold is None or hold.over or hold.lease.state is not HELD else (hold.lease,)
+        return int(hold is not None and hold.lease.state in _GRANTED and hold.lease not in self._table.held)
+
+    def young(self) -> Sequence[Lease]:
+        """Return the held lease that is on the path, and in no other list yet, if there is one. From any thread."""
+        hold = self.claim.get(0)
+        if hold is None or hold.lease.state is not HELD or hold.lease in self._table.held:
+            return ()
+        return (hold.lease,)
 
     # -- the side of the timer's thread ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        self._watched = True
-        self._timer.post(partial(self._look, 0.0), self._state)
+        """Have the looks begin. From any thread; again if need be: an interrupted caller may have posted nothing."""
+        self._timer.post(self._begin_looks, self._state)
+
+    def _begin_looks(self) -> None:
+        if not self._watched:
+            self._watched = True
+            self._look(0.0)
 
     def _look(self, now: float) -> None:
         self.count()
@@ -378,6 +399,7 @@ class DirectPath:
                 self.take_over()
             if self._looks > _LONGEST_LOOKS:
                 self._end(hold)
+        self._watched = True  # also if it is the last alarm before an end that rings
         self._timer.cancel(self._alarm)  # there is one if the thread has died in between
         self._alarm = self._timer.call_at(self._timer.now + LOOK_S, self._look, self._state)
 
@@ -407,12 +429,11 @@ class DirectPath:
             self._take(hold)
 
     def _take(self, hold: DirectHold) -> None:
-        lease, table = hold.lease, self._table
-        self._leave(hold)
-        counters = self._state.counters
+        lease, counters = hold.lease, self._state.counters
+        self._table.held[lease] = None  # first: another thread sees it there or on the path, see ``young``
         counters.acquired += 1
         counters.acquire.add(hold.took_s)
-        table.held[lease] = None
+        self._leave(hold)
         self._renewer.confirmed_at = max(self._renewer.confirmed_at, hold.sent_at)
         self._renewer.begin([lease], hold.sent_at)
 
@@ -447,10 +468,17 @@ class DirectPath:
             self._leave(hold)
             future.set_result(None)
         else:
-            hold.over = True
             self._drop(hold.connection)
+            self._take_release(hold, future, None, True)
+
+    def _take_release(
+        self, hold: DirectHold, future: Future[None], reason: LossReason | None, maybe_executed: bool
+    ) -> None:
+        """Have the engine go on with a release, once, and free the path."""
+        if not hold.over:
+            hold.over = True
             self._leave(hold)
-            self._go_on_releasing(lease, future, None, True)
+            self._go_on_releasing(hold.lease, future, reason, maybe_executed)
 
     def _go_on_releasing(
         self, lease: Lease, future: Future[None], reason: LossReason | None, maybe_executed: bool
