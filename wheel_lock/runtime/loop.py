@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import operator
 import os
 import socket
 import sys
@@ -39,7 +38,6 @@ _LONGEST_INBOX_S = 0.01
 _INBOX_STEP = 16  # messages between two readings of the clock
 _LONGEST_SLEEP_S = 24 * 3600.0  # selectors refuse more than 2**31 milliseconds
 _LINGER_S = 0.02  # a longer sleep is ended by any change, and the thread sleeps no longer while there are changes
-_LONGEST_RELAY_S = 0.005  # for which callers whose results are there wait for one another to wake
 AWAKE, LONG = -math.inf, math.inf  # in place of the time until which the thread sleeps
 
 
@@ -102,7 +100,6 @@ class Loop:
             it, after all replies; at once outside of a turn. So callers whose results arrive together are woken together.
             Timer's thread only.
         flush_later: Has ``flush()`` of a flusher called at the end of this turn. Timer's thread only.
-        gates: What opens the gates of calling threads whose results are there, see :meth:`wake_in_turn`.
         stopped: True if :meth:`HashedWheelTimer.stop` has been called.
     """
 
@@ -126,17 +123,9 @@ class Loop:
         self._waker = new_waker()
         self._inbox: deque[tuple[Callable[[], object], FailureDomain | None]] = deque()
         self._changed: deque[Any] = deque()  # what _take_changed has to take; any thread may append
-        self._new_gates()
         self._reset()
         clock.attach(self)
         LOOPS.add(self)
-
-    def _new_gates(self) -> None:
-        self.gates: deque[Callable[[], object]] = deque()
-        self._gates_put = 0  # in all
-        self._relay_looked_at, self._relay_looked_put = 0.0, 0  # when the relay was last looked at, and _gates_put then
-        # Removes the first gate and opens it, in one call of C: no signal's handler runs in between.
-        self._open_next = map(operator.call, iter(self.gates.popleft, None)).__next__
 
     def _reset(self) -> None:
         """Discard everything but unread messages: at first, in a forked child, after the thread has died."""
@@ -206,44 +195,6 @@ class Loop:
             # message would not wake it. One wake is enough: of 64 threads, 63 save a system call.
             self._woken = True
             self._wake()
-
-    def wake_in_turn(self, open_gate: Callable[[], object]) -> None:
-        """Wake a calling thread whose result is there, by ``open_gate()``. Timer's thread only.
-
-        Of the threads whose results arrive together this one wakes the first, and each of them wakes the next one by
-        :meth:`relay`. If all were woken at once, each would wait once more, for the GIL, with a second system call to wake
-        it. The order is that of the results. Threads that have not been woken after 5 to 10 ms are woken by this thread:
-        a caller before them may have been interrupted, or does not get the GIL.
-
-        Args:
-            open_gate: Opens the gate: a function written in C, which does not block. At once outside of a turn.
-        """
-        if self.complete is _at_once:
-            open_gate()
-        else:
-            self.gates.append(open_gate)
-            self._gates_put += 1
-
-    def relay(self) -> None:
-        """Wake the next thread in turn, if there is one. From any thread."""
-        try:
-            self._open_next()
-        except IndexError:
-            pass  # another thread has just woken the last one
-
-    def _begin_relay(self) -> None:
-        """Wake the first thread in turn, and those that have waited for their turn for too long."""
-        now = time.monotonic()
-        if now - self._relay_looked_at > _LONGEST_RELAY_S:
-            opened = self._gates_put - len(self.gates)
-            for _ in range(opened, self._relay_looked_put):
-                self.relay()
-            self._relay_looked_at, self._relay_looked_put = now, self._gates_put
-        self.relay()
-
-    def _open_all(self) -> None:
-        while self.gates:
-            self.relay()
 
     def wake(self) -> None:
         """Wake the thread if it sleeps."""
@@ -321,10 +272,6 @@ class Loop:
         if self._completed:
             # Those of the previous turn, right before the GIL is released: a thread that is woken earlier waits for it.
             self._tell_completed()
-        if self.gates:
-            self._begin_relay()
-            if sleep_s is None or sleep_s > _LONGEST_RELAY_S:
-                sleep_s = _LONGEST_RELAY_S
         if sleep_s != 0.0:
             self._woken = False
             self._sleeping = True
@@ -340,11 +287,8 @@ class Loop:
         if self._changed or self._lingers:
             self._take_changed()
         ticks = now >= self._next_tick_at
-        if ticks or inbox:  # what follows may take a while
-            if self._completed:
-                self._tell_completed()
-            if self.gates:
-                self._begin_relay()
+        if self._completed and (ticks or inbox):
+            self._tell_completed()  # what follows may take a while
         if ticks:
             self._advance(poller, now, events)
         if inbox:
@@ -357,9 +301,8 @@ class Loop:
             except Exception as error:
                 contain(flusher, flusher.flush, error)
         self.complete = _at_once
-        if not block:
+        if self._completed and not block:
             self._tell_completed()
-            self._open_all()
 
     def _take_changed(self) -> None:
         """Take what other threads have appended to ``_changed``."""
@@ -514,7 +457,7 @@ class Loop:
             while not self.stopped:
                 # Nothing is scheduled and no socket is watched, so only a message ends the sleep.
                 poller = self._poller or self._open()
-                if not (poller.watched or self._lingers or self.gates) and self.wheel.next_due_tick() is None:
+                if not (poller.watched or self._lingers) and self.wheel.next_due_tick() is None:
                     self._sleeps_until = LONG  # as in _sleep_s
                     self._tell_completed()
                     self._woken = False
@@ -544,7 +487,7 @@ class Loop:
         )
         # The log first: a caller whose lock is lost finds the cause there.
         calls: Iterator[Callable[[], object]] = itertools.chain(
-            [partial(NOTIFIER.post, log)], completed, [self._open_all], (member.thread_died for member in self._members)
+            [partial(NOTIFIER.post, log)], completed, (member.thread_died for member in self._members)
         )
         try:
             for call in calls:
@@ -566,7 +509,6 @@ class Loop:
         self._lock = native.RLock()
         self._inbox = deque()
         self._changed = deque()
-        self._new_gates()
         self._reset()
         for member in self._members:
             member.after_fork_in_child()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from _thread import LockType
 from collections.abc import Generator, Iterable
 from typing import Any, TypeVar
 
@@ -64,10 +63,7 @@ class SyncFuture(CallerFuture[T]):
         self._deaths = engine.deaths
 
     def _tell(self) -> None:
-        if type(self._gate) is LockType:
-            self._engine.timer.wake_in_turn(self._notify)
-        else:  # a greenlet's, which is opened by a function written in Python
-            self._engine.timer.complete(self._notify)
+        self._engine.timer.complete(self._notify)
 
     @uninterrupted_start
     def wait(self) -> Iterable[Any]:
@@ -79,8 +75,6 @@ class SyncFuture(CallerFuture[T]):
                 if self._engine.deaths != self._deaths or timer.stopped:
                     raise LockUnavailable("The thread that keeps the locks ended before it answered")
                 timer.wake()  # cheap, and an interrupted caller may have noted a wake-up that it did not send
-            if self._engine.timer.gates:
-                self._engine.timer.relay()
         except BaseException:
             self._engine.interrupted = True
             raise
