@@ -14,7 +14,8 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest, node_of
-from wheel_lock.errors import WheelLockError
+from wheel_lock.engine.state import EngineState
+from wheel_lock.errors import WheelLockError, internal_error
 from wheel_lock.lease import Lease
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import Reply, exceptions
@@ -22,6 +23,28 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
 
 BATCHES_IN_FLIGHT = 8  # enough to keep the server busy, few enough to let renewals in between
+
+
+class BulkCall:
+    """A caller's call about many leases. A failure of the library's own code in it undoes the call and ends no other."""
+
+    __slots__ = ()
+
+    table: LeaseTable
+    _future: Future[None]
+
+    def give_up(self) -> None:
+        """Release what was granted, or may have been: the caller has stopped waiting."""
+        raise NotImplementedError
+
+    @property
+    def above(self) -> EngineState:
+        return self.table.state
+
+    def crashed(self, error: Exception) -> None:
+        """Fail the call, and undo it."""
+        self.give_up()
+        self._future.set_exception(internal_error(error, None))
 
 
 class NodeBacklog:
