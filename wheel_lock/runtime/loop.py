@@ -185,7 +185,8 @@ class Loop:
         """
         message = (call, domain)  # before the inbox is looked up: an allocation may run a finaliser, which posts
         self._inbox.append(message)
-        self.rouse()
+        if (self._sleeping and not self._woken) or self._thread is None:  # as rouse() asks: each operation passes here
+            self.rouse()
 
     def go_on_with(self, call: Callable[[], object], domain: FailureDomain | None = None) -> None:
         """Call ``call()`` in the next turn, before all messages: it is the rest of a message that takes long.
