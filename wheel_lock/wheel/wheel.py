@@ -332,10 +332,11 @@ class Wheel(Generic[E]):
 
     def load(self, tick: int) -> int:
         """Return the number of entries due at ``tick``. O(1)."""
-        tick = max(tick, self.now + 1)
+        if tick <= self.now:
+            tick = self.now + 1
         if tick <= self._horizon:
             index = tick & self._mask
-            return len(self._near[index]) - self._dead(index)
+            return len(self._near[index]) - self._bearable[index] + self._left[index]  # as _dead()
         return len(self._later.get(tick, ())) - self._later_dead.get(tick, 0)
 
     def at(self, tick: int) -> list[E]:
