@@ -23,7 +23,13 @@ _ENDS = b"\r\n"
 
 
 class NoReply(Exception):
-    """There is no reply: in time, or at all, or none that can be read. What was sent may have been executed."""
+    """There is no reply: in time, or at all, or none that can be read.
+
+    Attributes:
+        unsent: True if the request has certainly not been executed.
+    """
+
+    unsent: bool = False
 
 
 class DirectConnection:
@@ -74,6 +80,7 @@ class DirectConnection:
         Raises:
             NoReply: There is none. The connection cannot be used any more.
         """
+        sent = False
         try:
             # A reply that came twice would be taken for the reply to this request.
             try:
@@ -83,6 +90,7 @@ class DirectConnection:
                 pass
             if self._send(request) != len(request):
                 raise NoReply("the socket is full")
+            sent = True
             now, data, brief = self._now(), b"", self._brief
             soon = brief.possible and brief.after_write(1, now)
             while True:
@@ -104,8 +112,13 @@ class DirectConnection:
                     return _parsed(data)
                 if len(data) > _LONGEST_ERROR:
                     raise NoReply("no reply to a request about a lock")
+        except NoReply as error:
+            error.unsent = not sent
+            raise
         except (OSError, ValueError) as error:  # ValueError: its descriptor is closed
-            raise NoReply(str(error)) from error
+            failure = NoReply(str(error))
+            failure.unsent = not sent
+            raise failure from error
 
     def reset(self) -> None:
         """Close it, and have the system discard what it has not delivered yet."""

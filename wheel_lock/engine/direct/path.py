@@ -232,6 +232,9 @@ class DirectPath:
             until = wait.caller_until
         wait.attempts = 1
         reply = self._ask(hold, request, until)
+        if isinstance(reply, int):
+            self._drop(hold.connection)
+            reply = NoReply("no reply to an acquire")
         hold.took_s = clock() - sent_at
         deadline = local_deadline(sent_at, group.timeout_s)
         if self.claim.get(0) is not hold:
@@ -313,7 +316,10 @@ class DirectPath:
             self._leave(hold)
             return done
         released = new_future()
-        nothing_done = isinstance(reply, ServerError) and not reply.in_script
+        if isinstance(reply, NoReply):
+            nothing_done = reply.unsent
+        else:
+            nothing_done = isinstance(reply, ServerError) and not reply.in_script
         reason = outcome if isinstance(outcome, LossReason) else None
         # The timer's thread frees the path: after an interruption before that it finds what to go on with there.
         try:
