@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.direct.opened import on_path, opened, path_of, taken_over
+from tests.direct.opened import leaping, on_path, opened, path_of, taken_over
 from tests.redis_lock.party import ours
 from tests.support.backend import LONG_S, Backend, token_of
 from tests.support.background import Background, in_thread
@@ -408,8 +408,7 @@ def test_everything_that_can_be_done_with_a_held_lock(context: LockContext, real
 
 
 def renewals_by_time(real: Backend, *, direct: bool) -> list[int]:
-    context, clock = real.stepped_context()
-    opened(context)
+    context, clock = leaping(real)
     if not direct:
         path_of(context)._worth_it = float("inf")
         path_of(context)._connection = None
@@ -418,7 +417,10 @@ def renewals_by_time(real: Backend, *, direct: bool) -> list[int]:
     assert on_path(lock) is direct
     counts = []
     for _ in range(40):
-        clock.advance(0.5)
+        clock.leap(0.5)
+        context.timer.wake()
+        ask(context.timer)  # what is due is sent
+        settle(context.timer)
         assert lock.is_held
         counts.append(lock.renewals)
     assert real.view.pttl(NAME) > 1_000

@@ -232,6 +232,9 @@ class DirectPath:
             until = wait.caller_until
         wait.attempts = 1
         reply = self._ask(hold, request, until)
+        if isinstance(reply, int):
+            self._drop(hold.connection)
+            reply = NoReply("no reply to an acquire")
         hold.took_s = clock() - sent_at
         deadline = local_deadline(sent_at, group.timeout_s)
         if self.claim.get(0) is not hold:

@@ -119,9 +119,9 @@ class FirstTry(PlainAcquire):
             self.table.acquiring += 1
             self.limit_s = max(self.limit_s - (self.timer.now - sent_at), self.timer.scale.tick_s)
             self.until = self.timer.now + self.limit_s
-            self.look_later()
             if self.caller_until is not None:
                 self._hurry(self.caller_until)
+            self.look_later()  # behind it: at the caller's time limit, if that comes first
             if answered:
                 self.on_reply(reply)
             else:
