@@ -59,6 +59,7 @@ from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.clock import SystemClock
 
 LOOK_S = 0.1  # between two looks of the timer's thread while the path is in use
 _LONGEST_LOOKS = 100  # at a hold that waits for a reply: far more than its time limit
@@ -78,7 +79,8 @@ def fits(engine: Any) -> bool:
     options = engine.options
     counted = options.max_held is not None or options.min_replicas > 0
     watched = options.watch or options.declare_keys
-    return not (counted or watched) and engine.router.one_server and engine.timer.threaded and hasattr(select, "poll")
+    real = engine.timer.threaded and isinstance(engine.timer.clock, SystemClock)  # a caller waits in real time
+    return not (counted or watched) and engine.router.one_server and real and hasattr(select, "poll")
 
 
 class DirectHold:
@@ -112,6 +114,20 @@ class DirectHold:
     def give_up(self) -> None:
         """End the wait, or the lease, of a caller that was interrupted. Timer's thread only."""
         self.path.give_up(self)
+
+
+class _Identity(Future[bytes | None]):
+    """The identity of the server's process. (A callback that refers to its future would be a cycle.)"""
+
+    __slots__ = ("_path", "_pipeline")
+
+    def __init__(self, path: DirectPath, pipeline: object) -> None:
+        super().__init__(noop)
+        self._path = path
+        self._pipeline = pipeline
+
+    def _tell(self) -> None:
+        self._path.identified(self, self._pipeline)
 
 
 class DirectPath:
@@ -495,10 +511,10 @@ class DirectPath:
         if pipeline is None:
             self._connecting = False
             return
-        known: Future[bytes | None] = Future(lambda: self._identified(known, pipeline))
-        Query(self._table, b"INFO", Command(None, 0, 0, INFO), run_id, known).start()
+        Query(self._table, b"INFO", Command(None, 0, 0, INFO), run_id, _Identity(self, pipeline)).start()
 
-    def _identified(self, known: Future[bytes | None], pipeline: object) -> None:
+    def identified(self, known: Future[bytes | None], pipeline: object) -> None:
+        """Connect to the server of that identity, which is the one at the other end of ``pipeline``."""
         if isinstance(known.error, LockServerError) or (known.error is None and known.result() is None):
             self._worth_it = math.inf  # the user may not ask, or the server does not say
         if known.error is not None or (identity := known.result()) is None:
