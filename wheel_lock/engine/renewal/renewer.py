@@ -150,7 +150,7 @@ class Renewer(RenewalRetries):
         tick -= group.next_phase()
         return tick - (tick - self.tick_share) % self.every_ticks
 
-    def _reschedule(self, kept: list[Lease], batch: Batch) -> None:
+    def _reschedule(self, kept: Sequence[Lease], batch: Batch) -> None:
         """Put confirmed leases on the wheel again, each one interval after it was due."""
         interval_ticks = batch.params.interval_ticks
         # Leases that were due long ago would be due again at once: their next renewal counts from this one.
