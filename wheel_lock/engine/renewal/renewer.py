@@ -167,21 +167,30 @@ class Renewer(RenewalRetries):
     # -- due leases --------------------------------------------------------------------------------------------------
 
     def partition_due(self, entries: Iterable[Lease], now: float) -> list[Lease]:
-        """Deal with due leases that have limits, an owner that has ended, or no time left; return those to renew."""
+        """Deal with due leases that have limits, an owner that has ended, or no time left; return those to renew.
+
+        While the rest of a message waits, an owner's last release may wait behind it. So its leases are renewed meanwhile.
+        """
         live: list[Lease] = []
-        tick = self.timer.wheel.now
+        ended: list[Lease] = []
+        tick, goes_on = self.timer.wheel.now, self.timer.goes_on
         for lease in entries:
             if lease.state is not HELD or lease in self.timer.wheel:
                 continue  # a call before this one in the same turn has ended it, or put it on the wheel again
             lapsing = lease.at_limit and self.timer.scale.floor(lease.deadline) - 1 <= tick
             if lapsing or lease.loss is not None or now >= lease.deadline:
                 self.table.mark_lost([lease])
-            elif lease.owner.ended:
-                self.table.mark_lost([lease], LossReason.ABANDONED)
-            elif not lease.at_limit:
+                continue
+            if lease.owner.ended:
+                if not goes_on:
+                    self.table.mark_lost([lease], LossReason.ABANDONED)
+                    continue
+                ended.append(lease)
+            if not lease.at_limit:
                 live.append(lease)
             else:
                 self.schedule(lease, now)
+        self.table.abandon_later(ended)
         return live
 
     def renew(self, group: LeaseGroup, leases: list[Lease]) -> None:
