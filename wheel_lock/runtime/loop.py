@@ -408,18 +408,13 @@ class Loop:
         return sleep_s
 
     def _dispatch(self, due: list[Any], now: float) -> None:
-        groups: dict[Any, list[Any]] = {}
-        last: object = None
-        append: Callable[[Any], None] = due.append  # always replaced by the first entry
+        first = due[0].group
         for entry in due:
-            group = entry.group
-            if group is not last:
-                last = group
-                bucket = groups.get(group)
-                if bucket is None:
-                    groups[group] = bucket = []
-                append = bucket.append
-            append(entry)
+            if entry.group is not first:
+                groups = _by_group(due)
+                break
+        else:
+            groups = {first: due}
         for group, entries in groups.items():
             try:
                 group.due(entries, now)
@@ -534,6 +529,23 @@ class Loop:
         self._reset()
         for member in self._members:
             member.after_fork_in_child()
+
+
+def _by_group(due: list[Any]) -> dict[Any, list[Any]]:
+    """Return the entries of each group, in order."""
+    groups: dict[Any, list[Any]] = {}
+    last: object = None
+    append: Callable[[Any], None] = due.append  # always replaced by the first entry
+    for entry in due:
+        group = entry.group
+        if group is not last:
+            last = group
+            bucket = groups.get(group)
+            if bucket is None:
+                groups[group] = bucket = []
+            append = bucket.append
+        append(entry)
+    return groups
 
 
 def _run(handed_over: list[Loop]) -> None:

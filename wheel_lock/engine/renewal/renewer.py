@@ -27,7 +27,7 @@ from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
-_JOINT_BATCHES = 2  # of a tick that others join: a millisecond of work here, and one or two at the server
+_JOINT_BATCHES = 4  # of a tick that others join: one or two milliseconds of work here, and three at the server
 _MOST_FOUND = 256  # timeouts that a program computes may all be different
 _SAME_PHASE = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
 
@@ -164,7 +164,7 @@ class Renewer(RenewalRetries):
         tick -= group.next_phase()
         return tick - (tick - self.tick_share) % self.every_ticks
 
-    def _reschedule(self, kept: list[Lease], batch: Batch) -> None:
+    def _reschedule(self, kept: Sequence[Lease], batch: Batch) -> None:
         """Put confirmed leases on the wheel again, each one interval after it was due."""
         interval_ticks = batch.params.interval_ticks
         # Leases that were due long ago would be due again at once: their next renewal counts from this one.
