@@ -44,7 +44,7 @@ ENGINE_LAYERS: tuple[tuple[str, ...], ...] = (
     ("leases",),
     ("requests",),
     ("renewal", "waiting"),
-    ("topology",),
+    ("topology", "direct"),
     ("shutdown",),
     ("engine",),
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
+from wheel_lock.engine.direct.path import DirectPath, fits
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseGroup, LockEngine
 from wheel_lock.engine.leases import LeaseTable
@@ -62,6 +64,8 @@ class Engine(EngineState):
         self.router = self.leases.router = router_for(connector, self.leases)
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
+        if fits(self):
+            self.direct = DirectPath(self.leases, self.wait_queues, self.router.renewer)
         self.leases.on_ended = self._shutdown.on_lease_ended
         self.stable: bool = self.router.stable
         timer.attach(self)
@@ -96,13 +100,17 @@ class Engine(EngineState):
     @property
     def in_use(self) -> bool:
         """True if a lock is held, being acquired or waited for, or if the engine is ``busy``."""
-        return bool(self.leases.held or self.leases.acquiring or self.wait_queues or self.busy)
+        on_path = self.direct is not None and bool(self.direct.claim)
+        return bool(self.leases.held or self.leases.acquiring or self.wait_queues or on_path or self.busy)
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
 
     def release(self, lease: Lease, future: Future[None]) -> None:
         """Release one lease. Nothing is sent for it after ``future`` is done."""
-        release(self.leases, lease, future)
+        if self.direct is not None and (hold := self.direct.hold_of(lease)) is not None:
+            self.direct.finish_release(hold, future)
+        else:
+            release(self.leases, lease, future)
 
     def export(self, lease: Lease, future: Future[None]) -> None:
         """Stop renewing a held lease without releasing it: its adopter renews it from now on."""
@@ -185,7 +193,18 @@ class Engine(EngineState):
         """Return a frozen snapshot of the counters. From any thread."""
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
         waiting, watching = self.wait_queues.count, self.router.watching
-        return snapshot(self.counters, held=len(self.leases.held), overdue=overdue, waiting=waiting, watching=watching)
+        counted = snapshot(
+            self.counters, held=len(self.leases.held), overdue=overdue, waiting=waiting, watching=watching
+        )
+        if self.direct is not None and (self.direct.claim or self.direct.done):
+            held, granted, done = len(self.direct.young()), self.direct.granted, self.direct.done
+            counted = replace(
+                counted,
+                held=counted.held + held,
+                acquired=counted.acquired + done + granted,
+                released=counted.released + done,
+            )
+        return counted
 
     @property
     def label(self) -> str:
@@ -238,6 +257,8 @@ class Engine(EngineState):
         self.leases.forget()
         for renewer in self.router.shards:
             renewer.start_empty()
+        if self.direct is not None:
+            self.direct.after_fork_in_child()
         self.wait_queues.after_fork_in_child()
         self.router.after_fork_in_child()
         for node in self.router.nodes:

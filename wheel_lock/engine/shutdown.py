@@ -15,6 +15,7 @@ from wheel_lock.net.pubsub import PubSub
 from wheel_lock.runtime.failures import guarded
 
 _LOOK_AGAIN_S = 0.02
+_CALLER_S = 0.25  # at most, for a caller's own request: the caller may be the one that closes, in a signal's handler
 
 
 class Shutdown:
@@ -34,13 +35,15 @@ class Shutdown:
             future.set_result(None)
             return
         state.closed = True
+        if state.direct is not None:
+            state.direct.end()
         if exiting:
             self._wait_queues.drop_all()
         else:
             self._wait_queues.fail(closed)
         self._router.begin_anew(lambda wakeups: wakeups.close(closed))
         until = timer.now + timeout_s
-        hang_up = Future[None](lambda: timer.post(lambda: self._hang_up(until, future), state))
+        hang_up = Future[None](lambda: timer.post(lambda: self._await_caller(until, future), state))
         sweep = Sweep(self._leases, self._leases.held, hang_up)
         # Without a connection nothing is released: making one could take longer than ``timeout_s``.
         if state.options.release_on_close and any(node.connected for node in self._router.nodes):
@@ -48,6 +51,19 @@ class Shutdown:
             sweep.pump()
         else:
             sweep.stop()
+
+    def _await_caller(self, until: float, future: Future[None]) -> None:
+        """Hang up when the caller on the direct path has its reply: it releases itself what it is granted now."""
+        timer, direct = self._timer, self._state.direct
+        look_until = min(until, timer.now + _CALLER_S)
+
+        def look(now: float) -> None:
+            if direct is not None and direct.claim and timer.now < look_until:
+                timer.call_at(timer.now + timer.scale.tick_s, look, self._state)
+            else:
+                self._hang_up(until, future)
+
+        look(timer.now)
 
     def _hang_up(self, until: float, future: Future[None]) -> None:
         """Close the connections as soon as all replies have been read, or the time is up."""
@@ -70,6 +86,8 @@ class Shutdown:
         stopped = ContextClosed("The timer has been stopped")
         if not self._state.closed:
             self._state.closed = True
+            if self._state.direct is not None:
+                self._state.direct.end()
             self._wait_queues.fail(stopped)
             self._leases.mark_lost(list(self._leases.held), LossReason.CONTEXT_CLOSED)
             self._router.begin_anew(lambda wakeups: wakeups.close(stopped))
@@ -80,6 +98,8 @@ class Shutdown:
         """Lose everything for ``reason`` and start empty; requests end with ``error``, waiters with ``message``."""
         leases, router = self._leases, self._router
         self._state.deaths += 1
+        if self._state.direct is not None:
+            guarded(None, self._state.direct.end)
         leases.mark_lost(list(leases.held), reason)
         steps: list[Callable[[], object]] = [partial(node.restart, error) for node in router.nodes]
         # Requests of nodes are refused by now. Swaps wait for an alarm, which is gone, and perhaps have no caller yet: one
@@ -107,6 +127,8 @@ class Shutdown:
             return
         nodes = self._router.nodes
         if not self._wait_queues and not any(node.ready and node.busy for node in nodes):
+            if self._state.direct is not None:
+                self._state.direct.end()
             for node in nodes:
                 node.retire()
             self._router.begin_anew(PubSub.retire)

@@ -100,6 +100,7 @@ class EngineState:
         interrupted: True if a caller has stopped waiting: its operation may not have begun yet.
         leases: The held leases. Set once, by the engine.
         token_head: What precedes the random part of each token; empty unless the context has a ``readable_owner``.
+        direct: The direct path of uncontended locks (see engine/direct/path.py); None if there is none.
         debug_socket: The socket at which the context is shown, or None.
         spans: Makes the spans of acquires and releases; None without a tracer.
         nodes_needed: How many of the nodes must work: the majority of a quorum; None for all.
@@ -119,6 +120,7 @@ class EngineState:
         self.exiting = False
         self.interrupted: bool = False
         self.spans: Any = None
+        self.direct: Any = None
         self.debug_socket: Any = None
         self.name_tokens()
 
@@ -149,11 +151,15 @@ class EngineState:
                 raise ContextClosed("The interpreter has ended, and with it the thread that keeps the locks")
         if self.closed or self.timer.stopped:
             raise ContextClosed("The context has been closed")
+        if self.direct is not None and self.direct.claim:
+            self.timer.post(self.direct.collided, self)
         self.timer.post(work, self)
 
     def post_if_open(self, work: Callable[[], object]) -> None:
         """Like :meth:`submit`, but does nothing if the context is closed: for finalisers and for giving up."""
         if not self.over:
+            if self.direct is not None and self.direct.claim:
+                self.timer.post(self.direct.collided, self)
             self.timer.post(work, self)
 
     def post_if_running(self, work: Callable[[], object]) -> None:
@@ -180,7 +186,9 @@ class EngineState:
     @property
     def held(self) -> Collection[Lease]:
         """The held leases, in order of acquisition."""
-        return self.leases.held
+        if self.direct is None or not (on_path := self.direct.young()):
+            return self.leases.held
+        return [*self.leases.held.copy(), *on_path]
 
     @property
     def in_use(self) -> bool:
@@ -199,11 +207,11 @@ class EngineState:
     def held_locks(self) -> list[HeldLock]:
         """Return a snapshot of each valid lease, in order of acquisition. From any thread. O(n)."""
         now, overdue = self.timer.clock.now(), self.overdue_leases()
-        return [held_lock(lease, now, lease in overdue) for lease in self.leases.held.copy() if lease.is_valid(now)]
+        return [held_lock(lease, now, lease in overdue) for lease in list(self.held) if lease.is_valid(now)]
 
     def held_names(self, most: int) -> list[HeldName]:
         """Return those of the ``most`` leases that have been held for the longest time which are valid. From any thread."""
-        now, first = self.timer.clock.now(), list(itertools.islice(self.leases.held, most))
+        now, first = self.timer.clock.now(), list(itertools.islice(self.held, most))
         valid = [lease for lease in first if lease.is_valid(now)]
         return [HeldName(text_of(lease.name), now - lease.acquired_at, lease.deadline - now) for lease in valid]
 
@@ -274,6 +282,9 @@ class EngineState:
         reading.overdue += stats.overdue
         reading.longest_wait_s = max(reading.longest_wait_s, self.longest_wait_s())
         reading.counters.merge(self.counters)
+        if self.direct is not None:
+            reading.counters.acquired += self.direct.done + self.direct.granted
+            reading.counters.released += self.direct.done
 
     def overdue_leases(self) -> Collection[Lease]:
         """Return the overdue leases. From any thread."""

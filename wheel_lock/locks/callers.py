@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
 
 from wheel_lock.engine.engine import Engine
-from wheel_lock.engine.future import Future
+from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LockEngine
 
 T = TypeVar("T")
@@ -35,6 +35,25 @@ class CallerFuture(Future[T]):
     def pause(self) -> Iterable[Any]:
         """Let other tasks of the same event loop run, by ``yield from``; a thread goes on at once."""
         raise NotImplementedError
+
+
+class _Done(CallerFuture[None]):
+    """A future whose result was there before it."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(noop)
+        self.done = True
+
+    def wait(self) -> Iterable[Any]:
+        return ()
+
+    pause = wait
+
+
+RELEASED: CallerFuture[None] = _Done()
+"""The future of a release that was done by the caller itself."""
 
 
 class Side:

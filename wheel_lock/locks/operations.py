@@ -33,7 +33,7 @@ from wheel_lock.lock_types.base import LockType
 from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.base import BaseLock, OnLost
 from wheel_lock.locks.bulk import AnyLock, BulkAcquire, Name, leases_to_release, let_go_of, raise_if_any, read_all
-from wheel_lock.locks.callers import CallerFuture, Side
+from wheel_lock.locks.callers import RELEASED, CallerFuture, Side
 from wheel_lock.locks.handoff import BulkAdoption, BulkExport, adopted_options, adopted_type
 from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseWriteLock
@@ -101,8 +101,14 @@ def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = Fa
         lease = lock._changeable(lease, "release") if left else lock._to_release()
         if lease is None:
             return None
-        released: CallerFuture[None] = lock._future_class(lock._engine)
-        lock._engine.submit(partial(lock._engine.release, lease, released))
+        engine = lock._engine
+        if engine.direct is not None and (hold := engine.direct.hold_of(lease)) is not None:
+            on_path: CallerFuture[None] | None = engine.direct.release(hold, lock._new_future, RELEASED)
+            if on_path is not None:
+                lock._count_off(lease)
+                return on_path
+        released: CallerFuture[None] = lock._future_class(engine)
+        engine.submit(partial(engine.release, lease, released))
         lock._count_off(lease)
         return released
     except WheelLockError:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Collection
 from functools import partial
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from wheel_lock.net.capabilities import PLAIN
 from wheel_lock.net.connection import NodeRequest, PipelinedConnection
@@ -31,6 +31,8 @@ from wheel_lock.runtime.backoff import Backoff
 from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.runtime.timer import HashedWheelTimer
+
+T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
@@ -75,7 +77,7 @@ class TimedRequest(Protocol):
         """Put the request on the wheel for its time limit."""
 
 
-def _taken(arrived: list[Connection]) -> Connection | None:
+def taken(arrived: list[T]) -> T | None:
     """Remove and return the connection in the list; None if another thread has removed it. Atomic."""
     try:
         return arrived.pop()
@@ -325,11 +327,11 @@ class Node:
             else:
                 arrived = [connection]  # emptied by the thread that uses or closes the connection
                 self._timer.post(lambda: self._arrived(arrived, backoff), self._domain)
-                if self._timer.stopped and (left := _taken(arrived)) is not None:
+                if self._timer.stopped and (left := taken(arrived)) is not None:
                     left.close()  # it may have been posted behind the last turn
 
     def _arrived(self, arrived: list[Connection], backoff: Backoff) -> None:
-        if (connection := _taken(arrived)) is None:
+        if (connection := taken(arrived)) is None:
             return
         if backoff is not self._backoff or self._closed or self.ready:
             connection.close()  # too late: the suspected connection has answered first, or the node was closed or reset

@@ -144,6 +144,11 @@ class Loop:
         self.complete: Callable[[Callable[[], object]], object] = _at_once
 
     @property
+    def threaded(self) -> bool:
+        """True if it has a thread of its own."""
+        return self._threaded
+
+    @property
     def in_thread(self) -> bool:
         """True if the caller runs on the timer's thread."""
         thread = self._thread
@@ -185,7 +190,8 @@ class Loop:
         """
         message = (call, domain)  # before the inbox is looked up: an allocation may run a finaliser, which posts
         self._inbox.append(message)
-        self.rouse()
+        if (self._sleeping and not self._woken) or self._thread is None:  # as rouse() asks: each operation passes here
+            self.rouse()
 
     def go_on_with(self, call: Callable[[], object], domain: FailureDomain | None = None) -> None:
         """Call ``call()`` in the next turn, before all messages: it is the rest of a message that takes long.
@@ -402,18 +408,13 @@ class Loop:
         return sleep_s
 
     def _dispatch(self, due: list[Any], now: float) -> None:
-        groups: dict[Any, list[Any]] = {}
-        last: object = None
-        append: Callable[[Any], None] = due.append  # always replaced by the first entry
+        first = due[0].group
         for entry in due:
-            group = entry.group
-            if group is not last:
-                last = group
-                bucket = groups.get(group)
-                if bucket is None:
-                    groups[group] = bucket = []
-                append = bucket.append
-            append(entry)
+            if entry.group is not first:
+                groups = _by_group(due)
+                break
+        else:
+            groups = {first: due}
         for group, entries in groups.items():
             try:
                 group.due(entries, now)
@@ -530,6 +531,23 @@ class Loop:
         self._reset()
         for member in self._members:
             member.after_fork_in_child()
+
+
+def _by_group(due: list[Any]) -> dict[Any, list[Any]]:
+    """Return the entries of each group, in order."""
+    groups: dict[Any, list[Any]] = {}
+    last: object = None
+    append: Callable[[Any], None] = due.append  # always replaced by the first entry
+    for entry in due:
+        group = entry.group
+        if group is not last:
+            last = group
+            bucket = groups.get(group)
+            if bucket is None:
+                groups[group] = bucket = []
+            append = bucket.append
+        append(entry)
+    return groups
 
 
 def _run(handed_over: list[Loop]) -> None:

@@ -91,7 +91,15 @@ class Lock(ReleasedByBlock, BaseLock):
         # The rest is that of ``operations.acquire``, of which the generator costs this hot path 2 us.
         leases = None
         try:
-            self._engine.submit(wait.begin)
+            direct = self._engine.direct
+            if direct is not None and (hold := direct.offer(wait, self._options)) is not None:
+                wait = hold
+                if direct.acquire(hold):
+                    leases = hold.wait.leases
+                    self._take(hold.lease)
+                    return True
+            else:
+                self._engine.submit(wait.begin)
             granted.wait()
             leases = granted.result()
             if leases is not None:

@@ -43,6 +43,7 @@ class ClusterRouter(SingleRouter):
     """The router of a cluster."""
 
     stable: bool = False
+    one_server: bool = False
     shards: list[Renewer]
     known: bool = False  # until a node has sent its slot map
 

@@ -30,6 +30,7 @@ _PAUSE_S = 5.0  # at most, between two attempts to connect to a Sentinel: there 
 class SentinelRouter(SingleRouter):
     """The router of a master that Sentinels name: it subscribes to them, and asks them."""
 
+    one_server: bool = False
     listeners: list[PubSub]
 
     def __init__(self, leases: LeaseTable, connector: SentinelConnector) -> None:

@@ -30,9 +30,11 @@ class SingleRouter(Router):
     Attributes:
         wakeups: The subscriptions of the engine's waiters.
         listeners: All connections for pub/sub.
+        one_server: True if there is one server for ever, so that a name never moves to another one.
     """
 
     stable: bool = True
+    one_server: bool = True
     known: bool = True
 
     def __init__(self, leases: LeaseTable, connector: Connector) -> None:

@@ -63,7 +63,8 @@ class FirstTry(PlainAcquire):
         self.sent_at: float = timer.now
         self.name: str | bytes = lease.name
         self.limit_s = limit_s = table.state.options.response_timeout_s
-        self.suspicion_s: float = min(limit_s / 5, options.timeout_s / 6)
+        patience_s, share_s = limit_s / 5, options.timeout_s / 6
+        self.suspicion_s: float = patience_s if patience_s < share_s else share_s
         self.until: float = 0.0
         self.leases: Sequence[Lease] = (lease,)
         self._lock_type: LockType = group.lock_type
@@ -90,7 +91,8 @@ class FirstTry(PlainAcquire):
                 self.as_waiter().begin()
                 return
             if self._blocking:
-                if self.queue_key in queues.in_flight or queues.find(self.queue_key) is not None:
+                queued = queues.queues and queues.find(self.queue_key) is not None
+                if queued or self.queue_key in queues.in_flight:
                     self.as_waiter().begin()
                     return
                 if self._lock_type.contention is not Contention.SHARED:
@@ -99,6 +101,33 @@ class FirstTry(PlainAcquire):
             self.begin_admitted()
         except Exception as error:
             contain(self.as_waiter(), self.begin, error)
+
+    def go_on(self, sent_at: float, reply: Reply, answered: bool) -> None:
+        """Continue a try that the caller itself has sent, on the direct path.
+
+        Args:
+            sent_at: When it was about to be sent, in seconds of the timer's clock.
+            reply: The reply, if it was ``answered``. If not, the try may have been executed, and is repeated.
+            answered: True if there was a reply.
+        """
+        if self.finished:
+            return
+        try:
+            self.attempts = 1
+            self.sent_at = self.began_at = sent_at
+            self._counted = True
+            self.table.acquiring += 1
+            self.limit_s = max(self.limit_s - (self.timer.now - sent_at), self.timer.scale.tick_s)
+            self.until = self.timer.now + self.limit_s
+            if self.caller_until is not None:
+                self._hurry(self.caller_until)
+            self.look_later()  # behind it: at the caller's time limit, if that comes first
+            if answered:
+                self.on_reply(reply)
+            else:
+                self.node.send(self)
+        except Exception as error:
+            contain(self.as_waiter(), self.go_on, error)
 
     def as_waiter(self) -> Waiter:
         """Return the waiter that takes over; from now on this is the first of its tries."""
@@ -123,7 +152,8 @@ class FirstTry(PlainAcquire):
                 table = self.table
                 if table.grant(self.leases, self._options, self.sent_at):
                     table.state.counters.acquire.add(table.granted_at - (self.began_at or self.sent_at))
-                    self.leases[0].fence = fence or None
+                    if fence:
+                        self.leases[0].fence = fence
                     self._caller.set_result(self.leases)
                 else:
                     self.as_waiter()
@@ -141,7 +171,14 @@ class FirstTry(PlainAcquire):
         in_flight = self._registry.in_flight
         if in_flight.get(self.queue_key) is self:
             del in_flight[self.queue_key]
-        super().finish()
+        # The rest is that of Acquire.finish(), without a call.
+        self.finished = True
+        if self.tick >= 0:
+            self.timer.wheel.cancel(self)
+        if self._counted:
+            self._counted = False
+            table = self.table
+            table.acquiring = table.acquiring - 1 if table.acquiring > 0 else 0
 
     def give_up(self) -> None:
         """End the wait of a caller that does not wait any more: undo what was granted, or may have been."""

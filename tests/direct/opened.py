@@ -1,0 +1,79 @@
+"""A context whose direct path is open, and what tests look at of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.backend import Backend
+from tests.support.background import PATIENCE_S
+from tests.support.timers import ask
+from tests.support.waiting import eventually
+from wheel_lock import HashedWheelTimer, Lock, LockContext
+from wheel_lock.engine.direct.path import DirectPath
+from wheel_lock.runtime.clock import SystemClock
+
+
+class LeapingClock(SystemClock):
+    """The system's clock, which can be moved forward, as if the process had been stopped meanwhile."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+        real = SystemClock.now
+        self.now = lambda: real() + self.ahead_s
+
+    def leap(self, seconds: float) -> None:
+        """Move it forward without waking the timer's thread."""
+        self.ahead_s += seconds
+
+
+def leaping(backend: Backend, **options: Any) -> tuple[LockContext, LeapingClock]:
+    """Return a context with such a clock, whose path is open."""
+    clock = LeapingClock()
+    timer = HashedWheelTimer(clock=clock)
+    backend._cleanup.callback(timer.stop)
+    context = backend.context(timer=timer, **options)
+    opened(context)
+    return context, clock
+
+
+def path_of(context: LockContext) -> DirectPath:
+    """Return the direct path of a context that has one."""
+    direct = context._engine.direct
+    assert isinstance(direct, DirectPath)
+    return direct
+
+
+def opened(context: LockContext, name: str = "warm-up") -> DirectPath:
+    """Use the context until its path has a connection; return the path, which nothing is on."""
+    direct = path_of(context)
+
+    def is_open() -> bool:
+        direct._rest = 0
+        if direct._connection is not None and direct._connection.pipeline is direct._node.pipeline:
+            return True
+        if not direct._connecting:
+            with context.lock(name):
+                pass
+        return False
+
+    eventually(is_open, PATIENCE_S, "the path has a connection")
+    return direct
+
+
+def on_path(lock: Lock) -> bool:
+    """Return whether the lease of the calling thread is on the path."""
+    lease = lock._own_lease()
+    return lease is not None and path_of_lock(lock).hold_of(lease) is not None
+
+
+def path_of_lock(lock: Lock) -> DirectPath:
+    direct = lock._engine.direct
+    assert isinstance(direct, DirectPath)
+    return direct
+
+
+def taken_over(context: LockContext) -> None:
+    """Have the timer's thread hold what is held on the path; return when it does."""
+    direct = path_of(context)
+    context.timer.post(direct.take_over)
+    ask(context.timer)

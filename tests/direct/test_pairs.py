@@ -1,0 +1,435 @@
+"""What an acquire and a release on the direct path send, cost and count, and which locks use it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.direct.opened import leaping, on_path, opened, path_of, taken_over
+from tests.redis_lock.party import ours
+from tests.support.backend import LONG_S, Backend, token_of
+from tests.support.background import Background, in_thread
+from tests.support.counting import Counting
+from tests.support.proxy import TcpProxy
+from tests.support.redis_server import RedisServer
+from tests.support.timers import ask, fall_asleep
+from tests.support.waiting import eventually
+from wheel_lock import Lock, LockContext
+from wheel_lock.engine.direct import path
+from wheel_lock.lease import Lease
+from wheel_lock.testing import settle
+
+NAME = "order:42"
+
+
+def pair(context: LockContext, name: str = NAME) -> None:
+    with context.lock(name):
+        pass
+
+
+def test_a_context_opens_its_path_after_enough_acquires(real: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(path, "_WORTH_IT", 5)
+    context = real.context()
+    direct = path_of(context)
+    pair(context)
+    for _ in range(3):
+        pair(context)
+    settle(context.timer)
+    assert (direct._missed, direct._connecting, direct._connection) == (4, False, None)
+    pair(context)
+    eventually(lambda: direct._connection is not None, LONG_S)
+    assert direct.uses == 0
+    pair(context)
+    assert direct.uses == 1
+
+
+def test_a_pair_is_two_commands_on_a_connection_of_its_own(real: Backend, proxy: TcpProxy) -> None:
+    context = real.context_through(proxy)
+    opened(context)
+    settle(context.timer)
+    before = len(proxy.log)
+    lock = context.lock(NAME)
+    assert lock.acquire()
+    assert real.view.get(NAME) == token_of(lock)
+    assert on_path(lock)
+    lock.release()
+    sent = [entry for entry in proxy.log[before:] if entry.direction == "to_server"]
+    assert [entry.data.splitlines()[2] for entry in sent] == [b"SET", b"EVALSHA"]
+    assert len({entry.connection for entry in sent}) == 1
+    assert not real.view.exists(NAME)
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_the_timers_thread_does_not_turn_for_pairs(context: LockContext) -> None:
+    pair(context)
+
+    def undisturbed() -> bool:
+        turns = fall_asleep(context.timer)
+        for _ in range(50):
+            pair(context)
+        return context.timer.turns == turns
+
+    eventually(undisturbed, LONG_S, "50 pairs without a turn")  # what the warm-up has left on the wheel comes first
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_what_a_pair_costs_its_caller(real: Backend) -> None:
+    pairs = 50
+    with Counting() as counting:
+        context = real.context(timer=real.timer())
+        opened(context)
+        locks = [context.lock(f"{NAME}:{number}") for number in range(pairs)]
+        fall_asleep(context.timer)
+        uses = path_of(context).uses
+        me = threading.get_ident()
+        with counting.counted():
+            for lock in locks:
+                lock.acquire()
+                lock.release()
+        assert path_of(context).uses == uses + pairs
+        caller, others = counting.of(me.__eq__), counting.of(me.__ne__)
+    print(caller.table(pairs))
+    assert caller.system["send"] == 2 * pairs
+    assert (
+        caller.system["recv"] <= 4 * pairs + 5
+    )  # one before each request, which finds nothing, and one for each reply
+    assert others.system.total() <= 10  # what is left of the warm-up
+    assert caller.python.total() <= 74 * pairs
+    assert caller.c.total() <= 51 * pairs
+
+
+def test_when_the_path_is_not_used_any_more_the_thread_sleeps(context: LockContext) -> None:
+    pair(context)
+    direct = path_of(context)
+    ask(context.timer)
+    eventually(lambda: not direct._watched, LONG_S)
+    assert not context.timer.next_due_at()
+    pair(context)
+    eventually(lambda: direct._watched, LONG_S)
+
+
+NOT_FOR_IT: dict[str, dict[str, Any]] = {
+    "renewed very often": {"renew_every": 0.3},
+    "not renewed": {"renew": False},
+    "of any thread": {"thread_local": False},
+    "with a limit of renewals": {"max_renewals": 3},
+    "with a limit of holding": {"max_hold": 100.0},
+    "fenced": {"fencing": True},
+    "polling": {"retry_every": 0.5},
+    "with hardly any time": {"blocking_timeout": 0.01},
+}
+
+
+@pytest.mark.parametrize("options", NOT_FOR_IT.values(), ids=NOT_FOR_IT)
+def test_locks_that_do_not_use_the_path(context: LockContext, options: dict[str, Any]) -> None:
+    uses = path_of(context).uses
+    lock = context.lock(NAME, **{"timeout": 30.0, **options})
+    if lock.acquire():  # one with hardly any time may be too late
+        lock.release()
+    with context.lock(NAME) as lock:
+        pass
+    lock.acquire(token="chosen")
+    lock.release()
+    assert path_of(context).uses == uses + 1
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_held": 10}, {"min_replicas": 1}, {"watch": True}, {"declare_keys": True}], ids=str
+)
+def test_contexts_that_have_no_path(real: Backend, settings: dict[str, Any]) -> None:
+    assert real.context(**settings)._engine.direct is None
+
+
+def test_other_ways_to_acquire_meet_a_lock_on_the_path(context: LockContext, real: Backend) -> None:
+    with context.lock(NAME) as lock:
+        assert on_path(lock)
+        assert context.acquire_many([NAME, "another"])[NAME] is None
+        assert not on_path(lock)
+        assert not context.reentrant_lock(NAME).acquire(blocking=False)
+        assert lock.is_held
+    assert real.view.keys() == [b"another"]
+
+
+def test_nested_locks_leave_the_path_to_the_first(context: LockContext, real: Backend) -> None:
+    with context.lock("outer") as outer:
+        assert on_path(outer)
+        with context.lock("inner") as inner:
+            assert not on_path(outer)
+            assert not on_path(inner)
+            assert sorted(real.view.keys()) == [b"inner", b"outer"]
+            assert [held.name for held in context.held()] == ["outer", "inner"]
+    assert real.view.keys() == []
+    assert context.stats().held == 0
+
+
+def test_redis_pys_own_lock_class_on_the_same_client(real: Backend) -> None:
+    with real.client() as client, LockContext.shared(client) as context:
+        opened(context)
+        for _ in range(3):
+            with ours(client, name=NAME, timeout=30.0) as lock:
+                assert real.view.get(NAME) == lock.local.token
+                assert lock.owned()
+            assert not real.view.exists(NAME)
+            pair(context)
+
+
+@pytest.mark.parametrize("server", ["tls_redis", "unix_redis"])
+def test_other_kinds_of_connections(request: pytest.FixtureRequest, server: str) -> None:
+    redis_server: RedisServer = request.getfixturevalue(server)
+    with LockContext.from_url(redis_server.url) as context:
+        if server == "tls_redis":
+            # A socket with encryption may hold back what it has read, so it is not for a wait by its descriptor.
+            direct = path_of(context)
+            pair(context)
+            eventually(lambda: pair(context) or direct._worth_it > 1, LONG_S)
+            assert direct._connection is None
+            assert direct.uses == 0
+        else:
+            direct = opened(context)
+            uses = direct.uses
+            pair(context)
+            assert direct.uses == uses + 1
+
+
+def test_a_user_who_may_not_ask_for_the_servers_identity_has_no_path(fresh: Backend) -> None:
+    fresh.view.execute_command("ACL", "SETUSER", "small", "on", ">pw", "~*", "&*", "+@all", "-info")
+    context = fresh.context_of(fresh.client(username="small", password="pw"))
+    direct = path_of(context)
+    pair(context)
+    pair(context)
+    eventually(lambda: direct._worth_it == float("inf"), LONG_S)
+    for _ in range(3):
+        pair(context)
+    assert (direct.uses, direct._connecting) == (0, False)
+
+
+def test_a_balancer_that_leads_to_another_server(real: Backend, fresh: Backend) -> None:
+    proxy = real.proxy()
+    context = real.context_through(proxy)
+    pair(context)
+    eventually(lambda: context.stats().connects == 1)
+    direct = path_of(context)
+    direct._worth_it = 1
+    proxy.lead_to(fresh.port)
+    eventually(lambda: pair(context) or direct._worth_it > 1 or direct._connection is not None, LONG_S)
+    settle(context.timer)
+    pair(context)
+    assert (direct.uses, direct._connection) == (0, None)
+    assert fresh.view.keys() == []
+
+
+# Other threads
+
+
+def test_a_lock_of_another_thread_is_refused_and_its_waiter_gets_the_lock_after_it(
+    context: LockContext, real: Backend
+) -> None:
+    lock = context.lock(NAME)
+    assert lock.acquire()
+    assert not in_thread(lambda: context.lock(NAME).acquire(blocking=False))
+    got = threading.Event()
+
+    def wait_for_it() -> None:
+        with context.lock(NAME):
+            got.set()
+
+    waiting = threading.Thread(target=wait_for_it)
+    waiting.start()
+    eventually(lambda: context.stats().waiting == 1, LONG_S)
+    lock.release()
+    assert got.wait(LONG_S)
+    waiting.join(LONG_S)
+    assert not real.view.exists(NAME)
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_a_release_on_the_path_wakes_the_waiters_of_other_processes(context: LockContext, real: Backend) -> None:
+    other = real.context()
+    for _ in range(3):
+        lock = context.lock(NAME)
+        assert lock.acquire()
+        waiting = Background(lambda: pair(other))
+        eventually(lambda: real.view.pubsub_numpat() or real.view.pubsub_channels(), LONG_S)
+        assert on_path(lock)
+        lock.release()
+        waiting.result()
+    assert other.stats().acquired == 3
+
+
+def test_while_others_wait_nothing_new_uses_the_path(context: LockContext, real: Backend) -> None:
+    real.view.set(NAME, "another's", px=60_000)
+    waiting = threading.Thread(target=lambda: context.lock(NAME, blocking_timeout=LONG_S).acquire())
+    waiting.start()
+    eventually(lambda: context.stats().waiting == 1, LONG_S)
+    path_of(context)._rest = 0
+    uses = path_of(context).uses
+    pair(context, "free")
+    assert path_of(context).uses == uses
+    real.view.delete(NAME)
+    real.view.publish("x", "")
+    eventually(lambda: context.stats().waiting == 0, 2 * LONG_S)
+    waiting.join(LONG_S)
+
+
+def test_another_thread_makes_the_path_rest(context: LockContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(path, "_REST", 3)
+    direct = path_of(context)
+    with context.lock(NAME):
+        in_thread(lambda: pair(context, "another"))
+    settle(context.timer)
+    uses = direct.uses
+    for _ in range(direct._rest):
+        pair(context)
+        assert direct.uses == uses
+    pair(context)
+    assert direct.uses == uses + 1
+
+
+# What is seen of it
+
+
+def seen(context: LockContext, lock: Lock) -> None:
+    """Check that everything agrees on one held lock."""
+    stats, [held] = context.stats(), context.held()
+    assert (stats.held, stats.acquired - stats.released, stats.waiting) == (1, 1, 0)
+    assert (held.name, held.renewals, held.overdue) == (lock.name, 0, False)
+    assert 0 < held.remaining_s <= lock.remaining() + 1e-3 + held.age_s
+    assert context.health().held == 1
+    assert "order:42" in repr(lock)
+    assert lock.is_held
+    assert lock.lost is None
+    lock.raise_if_lost()
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_all_that_is_seen_agrees_before_and_after_the_timers_thread_takes_over(
+    context: LockContext, real: Backend
+) -> None:
+    before = context.stats()
+    with context.lock(NAME, timeout=30.0) as lock:
+        token = token_of(lock)
+        seen(context, lock)
+        assert on_path(lock)
+        assert context.health().ok
+        taken_over(context)
+        assert not on_path(lock)
+        seen(context, lock)
+        assert (lock.token, lock.owned(), lock.locked()) == (token, True, True)
+        holder = lock.holder()
+        assert holder is not None
+        assert real.view.get(NAME) == token
+    after = context.stats()
+    assert (after.held, after.acquired, after.released) == (0, before.acquired + 1, before.released + 1)
+    assert context.held() == []
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_there_is_no_moment_without_the_lock_while_it_is_taken_over(
+    context: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct, looks = path_of(context), []
+    leave, begin = direct._leave, direct._renewer.begin
+
+    def look() -> None:
+        looks.append((context.stats().held, len(context.held()), context.stats().acquired))
+
+    def watched_leave(hold: path.DirectHold) -> None:
+        look()
+        leave(hold)
+        look()
+
+    def watched_begin(leases: Sequence[Lease], sent_at: float) -> None:
+        look()
+        begin(leases, sent_at)
+        look()
+
+    monkeypatch.setattr(direct, "_leave", watched_leave)
+    monkeypatch.setattr(direct._renewer, "begin", watched_begin)
+    acquired = context.stats().acquired
+    lock = context.lock(NAME)
+    lock.acquire()
+    taken_over(context)
+    assert looks == [(1, 1, acquired + 1)] * 4
+    lock.release()
+
+
+def test_each_lock_is_counted_once(context: LockContext) -> None:
+    ask(context.timer)
+    direct, engine = path_of(context), context._engine
+    direct.count()
+    before = context.stats()
+    times, held_times = engine.counters.acquire.copy(), engine.counters.held.copy()
+    for number in range(20):
+        with context.lock(NAME):
+            if number % 5 == 0:
+                taken_over(context)
+        assert context.stats().acquired == before.acquired + number + 1
+        assert context.stats().released == before.released + number + 1
+    context.timer.post(direct.count)
+    ask(context.timer)
+    after = context.stats()
+    assert (after.acquired - before.acquired, after.released - before.released, after.held) == (20, 20, 0)
+    assert sum(engine.counters.acquire._counts) - sum(times._counts) == 20
+    assert sum(engine.counters.held._counts) - sum(held_times._counts) == 20
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_everything_that_can_be_done_with_a_held_lock(context: LockContext, real: Backend) -> None:
+    lock = context.lock(NAME, timeout=30.0)
+    lock.acquire()
+    lock.extend(100.0)
+    assert real.view.pttl(NAME) > 120_000
+    assert lock.remaining() > 120
+    lock.release()
+
+    lock.acquire()
+    assert on_path(lock)
+    adopted = context.adopt(lock.export())
+    assert not lock.is_held
+    assert real.view.get(NAME) == token_of(adopted)
+    adopted.release()
+
+    lock.acquire()
+    assert on_path(lock)
+    assert context.release_many([lock]) is None
+    assert not real.view.exists(NAME)
+
+    lock.acquire()
+    assert on_path(lock)
+    assert lock.reacquire()
+    lock.release()
+    assert real.view.keys() == []
+    assert context.stats().held == 0
+
+
+# Renewals
+
+
+def renewals_by_time(real: Backend, *, direct: bool) -> list[int]:
+    context, clock = leaping(real)
+    if not direct:
+        path_of(context)._worth_it = float("inf")
+        path_of(context)._connection = None
+    lock = context.lock(NAME, timeout=10.0, renew_every=3.0)
+    lock.acquire()
+    assert on_path(lock) is direct
+    counts = []
+    for _ in range(40):
+        clock.leap(0.5)
+        context.timer.wake()
+        ask(context.timer)  # what is due is sent
+        settle(context.timer)
+        assert lock.is_held
+        counts.append(lock.renewals)
+    assert real.view.pttl(NAME) > 1_000
+    lock.release()
+    return counts
+
+
+def test_a_lock_that_is_held_for_long_is_renewed_as_any_other(real: Backend) -> None:
+    counts = renewals_by_time(real, direct=True)
+    assert counts[-1] == 6
+    assert counts == renewals_by_time(real, direct=False)

@@ -1,0 +1,512 @@
+"""Refusals, errors, replies that are late, lost or no replies, and connections that end: the engine goes on from there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+
+from tests.direct.opened import leaping, on_path, opened, path_of, taken_over
+from tests.support.backend import LONG_S, Backend, Losses, token_of
+from tests.support.background import Background
+from tests.support.counting import ServerCounts
+from tests.support.liar import Liar, bulk
+from tests.support.proxy import TcpProxy
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockLost, LockServerError, LockTimeout, LossReason, WheelLockError
+from wheel_lock.testing import settle
+
+NAME = "order:42"
+
+
+def outcome(call: Callable[[], object]) -> object:
+    """Return what a call returns, or the type and the text of its error."""
+    try:
+        return call()
+    except WheelLockError as error:
+        return type(error), str(error), getattr(error, "code", None)
+
+
+def address(context: LockContext) -> str:
+    """Return the address of the path's connection, as the server has it."""
+    connection = path_of(context)._connection
+    assert connection is not None
+    host, port = connection._sock.getsockname()
+    return f"{host}:{port}"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    "wait", [{"blocking": False}, {"blocking_timeout": 0.3}, {"blocking": False, "timeout": 5.0}], ids=str
+)
+def test_a_refusal_comes_as_on_the_ordinary_way(context: LockContext, real: Backend, wait: dict[str, Any]) -> None:
+    real.view.set(NAME, "another's", px=60_000)
+    direct = path_of(context)
+    uses = direct.uses
+    with ServerCounts(real.port) as counts:
+        lock = context.lock(NAME, **wait)
+        assert not lock.acquire()
+        counts.look()
+    assert direct.uses == uses + 1
+    assert counts.commands["set"] == 1 or "blocking" not in wait  # a waiter's script tries with SET, too
+    assert (lock.is_held, lock.lost, lock.token) == (False, None, None)
+    assert not direct.claim
+    settle(context.timer)
+    assert context._engine.leases.acquiring == 0
+    assert real.view.get(NAME) == b"another's"
+    # The queue that a waiter has joined is kept for a moment, and nothing new uses the path meanwhile.
+    eventually(lambda: not len(context._engine.wait_queues), LONG_S)
+    with context.lock("free"):
+        assert direct.uses == uses + 2
+
+
+def test_a_refused_wait_gets_the_lock_when_it_is_released(context: LockContext, real: Backend) -> None:
+    other = real.context()
+    held = other.lock(NAME)
+    assert held.acquire()
+    waiting = Background(lambda: context.lock(NAME, blocking_timeout=60.0).acquire())
+    eventually(lambda: context.stats().waiting == 1, LONG_S)
+    held.release()
+    assert waiting.result()
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_key_that_is_no_lock(context: LockContext, real: Backend, blocking: bool) -> None:
+    real.view.rpush(NAME, "data")
+    plain = real.context(timer=context.timer)
+    plain._engine.direct = None
+    uses = path_of(context).uses
+
+    def attempt(on: LockContext) -> object:
+        return outcome(lambda: on.lock(NAME, blocking=blocking, blocking_timeout=5.0 if blocking else None).acquire())
+
+    assert attempt(context) == attempt(plain)
+    assert path_of(context).uses == uses + 1
+    assert real.view.type(NAME) == b"list"
+
+
+# Error replies
+
+Change = Callable[[redis.Redis], object]
+ERRORS: dict[str, tuple[Change, Change]] = {
+    "READONLY": (lambda view: view.replicaof("127.0.0.1", 1), lambda view: view.replicaof("NO", "ONE")),
+    "OOM": (lambda view: view.config_set("maxmemory", 1), lambda view: view.config_set("maxmemory", 0)),
+    "NOPERM": (
+        lambda view: view.execute_command("ACL", "SETUSER", "default", "-set", "-evalsha", "-eval"),
+        lambda view: view.execute_command("ACL", "SETUSER", "default", "+@all"),
+    ),
+}
+
+
+@pytest.fixture
+def both(fresh: Backend) -> tuple[LockContext, LockContext]:
+    """Two contexts on a server of the test's own: with an open path, and without one."""
+    context, plain = (fresh.context(timer=fresh.timer(), response_timeout=20.0) for _ in range(2))
+    opened(context)
+    plain._engine.direct = None
+    with plain.lock("warm-up"):
+        pass
+    return context, plain
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_an_error_reply_to_an_acquire(both: tuple[LockContext, LockContext], fresh: Backend, code: str) -> None:
+    context, _ = both
+    uses = path_of(context).uses
+    change, back = ERRORS[code]
+    change(fresh.view)
+    try:
+        found, expected = (outcome(lambda on=on: on.lock(NAME).acquire(blocking=False)) for on in both)  # type: ignore[misc]
+    finally:
+        back(fresh.view)
+    assert path_of(context).uses == uses + 1
+    assert isinstance(found, tuple)
+    assert found[2] == code
+    assert found == expected
+    with context.lock(NAME) as lock:
+        assert lock.is_held
+    assert context.stats().held == 0
+
+
+@pytest.mark.parametrize("code", ["READONLY", "NOPERM"])
+def test_an_error_reply_to_a_release(both: tuple[LockContext, LockContext], fresh: Backend, code: str) -> None:
+    locks = [on.lock(f"{NAME}:{number}", timeout=30.0) for number, on in enumerate(both)]
+    for lock in locks:
+        assert lock.acquire()
+    assert on_path(locks[0])
+    change, back = ERRORS[code]
+    change(fresh.view)
+    try:
+        results = [outcome(lock.release) for lock in locks]
+    finally:
+        back(fresh.view)
+    assert all(isinstance(result, tuple) for result in results)
+    kinds = [result[0] for result in results if isinstance(result, tuple)]
+    assert kinds == [LockServerError, LockServerError]
+    assert not any(lock.is_held for lock in locks)
+    assert [on.stats().held for on in both] == [0, 0]
+
+
+def test_a_server_that_has_forgotten_the_scripts(context: LockContext, real: Backend) -> None:
+    for _ in range(2):
+        lock = context.lock(NAME)
+        lock.acquire()
+        assert on_path(lock)
+        real.view.script_flush()
+        lock.release()
+        assert not real.view.exists(NAME)
+    assert lock.lost is None
+
+
+# Locks that are lost
+
+
+@pytest.mark.usefixtures("unwatched")
+@pytest.mark.parametrize("killed", [False, True], ids=["connected", "disconnected"])
+@pytest.mark.parametrize("how", [LossReason.KEY_GONE, LossReason.TAKEN])
+def test_a_lock_that_is_lost_on_the_path(context: LockContext, real: Backend, how: LossReason, killed: bool) -> None:
+    losses = Losses()
+    lock = context.lock(NAME, timeout=30.0, on_lost=losses)
+    lock.acquire()
+    assert on_path(lock)
+    if how is LossReason.TAKEN:
+        real.view.set(NAME, "another's")
+    else:
+        real.view.delete(NAME)
+    if killed:
+        real.view.client_kill(address(context))
+    with pytest.raises(LockLost) as caught:
+        lock.release()
+    assert caught.value.reason is how
+    assert (lock.lost, lock.is_held, lock.remaining()) == (how, False, 0.0)
+    assert [event.reason for event in losses.all_told()] == [how]
+    assert real.view.get(NAME) == (b"another's" if how is LossReason.TAKEN else None)
+    assert context.stats().lost == 1
+    with pytest.raises(LockLost):
+        lock.release()
+    assert len(losses.all_told()) == 1
+
+
+def test_a_lock_whose_deadline_passes_on_the_path(real: Backend) -> None:
+    context, clock = leaping(real)
+    losses = Losses()
+    lock = context.lock(NAME, timeout=10.0, on_lost=losses)
+    lock.acquire()
+    clock.leap(9.0)
+    assert lock.is_held
+    clock.leap(2.0)  # the process was stopped
+    assert not lock.is_held
+    assert lock.lost is LossReason.NOT_CONFIRMED
+    with pytest.raises(LockLost):
+        lock.release()
+    assert [event.reason for event in losses.all_told()] == [LossReason.NOT_CONFIRMED]
+
+
+def test_a_release_after_the_deadline_does_not_use_the_path(real: Backend) -> None:
+    context, clock = leaping(real)
+    direct = path_of(context)
+    losses = Losses()
+    lock = context.lock(NAME, timeout=10.0, on_lost=losses)
+    lock.acquire()
+    clock.leap(20.0)
+    with pytest.raises(LockLost):
+        lock.release()
+    assert len(losses.all_told()) == 1
+    assert not direct.claim
+
+
+# The connection
+
+
+@pytest.mark.parametrize("phase", ["acquire", "release"])
+@pytest.mark.parametrize("direction", ["to_server", "to_client"])
+def test_a_connection_that_breaks_in_a_request(real: Backend, proxy: TcpProxy, phase: str, direction: Any) -> None:
+    context = real.context_through(proxy, timer=real.timer(), response_timeout=20.0)
+    direct = opened(context)
+    settle(context.timer)
+    lock = context.lock(NAME)
+    if phase == "release":
+        lock.acquire()
+        assert on_path(lock)
+    proxy.cut_after_bytes(0, direction)
+    if phase == "acquire":
+        assert lock.acquire()
+        assert lock.is_held
+        assert real.view.get(NAME) == token_of(lock)
+    assert direct.uses > 0
+    lock.release()
+    assert not real.view.exists(NAME)
+    assert (lock.lost, context.stats().held, context.stats().lost) == (None, 0, 0)
+    opened(context)
+    with context.lock(NAME) as lock:
+        assert on_path(lock)
+
+
+@pytest.mark.usefixtures("unwatched")
+@pytest.mark.parametrize("held", [False, True])
+def test_the_paths_connection_is_killed(context: LockContext, real: Backend, held: bool) -> None:
+    lock = context.lock(NAME)
+    if held:
+        lock.acquire()
+    real.view.client_kill(address(context))
+    if not held:
+        assert lock.acquire()
+        assert real.view.get(NAME) == token_of(lock)
+    lock.release()
+    assert not real.view.exists(NAME)
+    assert context.stats().connects == 1
+    opened(context)
+    with lock:
+        assert on_path(lock)
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_the_engines_connection_is_killed(context: LockContext, real: Backend) -> None:
+    direct = path_of(context)
+    lock = context.lock(NAME)
+    lock.acquire()
+    assert on_path(lock)
+    mine = address(context)
+    for client in real.view.client_list():
+        if client["addr"] != mine and "wheel_lock" in client["name"]:
+            real.view.client_kill(client["addr"])
+    connects = context.stats().connects
+    eventually(lambda: not direct._node.ready or direct._node.pipeline is not direct._connection.pipeline, LONG_S)  # type: ignore[union-attr]
+    assert lock.is_held
+    lock.release()
+    assert not real.view.exists(NAME)
+    uses = direct.uses
+    with context.lock(NAME):
+        assert direct.uses == uses  # the new connection may lead elsewhere: the path is opened again for it
+    assert context.stats().connects == connects + 1 or connects == 2
+    opened(context)
+    with lock:
+        assert on_path(lock)
+        assert address(context) != mine
+
+
+def test_a_server_that_ends_idle_connections(context: LockContext, real: Backend) -> None:
+    before = str(real.view.config_get("timeout")["timeout"])
+    mine = address(context)
+    real.view.config_set("timeout", 1)
+    try:
+        eventually(lambda: mine not in [client["addr"] for client in real.view.client_list()], LONG_S)
+    finally:
+        real.view.config_set("timeout", before)
+    with context.lock(NAME) as lock:
+        assert real.view.get(NAME) == token_of(lock)
+    assert not real.view.exists(NAME)
+
+
+def test_a_reply_that_does_not_come(real: Backend, proxy: TcpProxy) -> None:
+    context = real.context_through(proxy, timer=real.timer(), response_timeout=60.0)
+    direct = opened(context)
+    lock = context.lock(NAME, timeout=3.0)  # a sixth of it is waited for the reply
+    proxy.to_client.delay_s = float("inf")
+    acquiring = Background(lock.acquire)
+    eventually(lambda: direct._connection is None, LONG_S)
+    assert not acquiring.done
+    proxy.heal()
+    assert acquiring.result()
+    eventually(lambda: not real.view.exists(NAME), 2 * LONG_S)  # its thread has ended, so it is not renewed
+
+
+def test_a_caller_that_gives_up_waiting_for_a_reply(real: Backend, proxy: TcpProxy) -> None:
+    context = real.context_through(proxy, timer=real.timer(), response_timeout=60.0)
+    opened(context)
+    lock = context.lock(NAME, timeout=60.0, blocking_timeout=0.3)
+    proxy.to_client.delay_s = float("inf")
+    with pytest.raises(LockTimeout):
+        lock.acquire()
+    proxy.heal()
+    eventually(lambda: not real.view.exists(NAME), LONG_S)
+    assert context.stats().held == 0
+
+
+def test_a_reply_to_a_release_that_does_not_come(real: Backend, proxy: TcpProxy) -> None:
+    context = real.context_through(proxy, timer=real.timer(), response_timeout=3.0)
+    direct = opened(context)
+    lock = context.lock(NAME, timeout=60.0)
+    lock.acquire()
+    acquired = context.stats().acquired
+    proxy.to_client.delay_s = float("inf")
+    with pytest.raises(LockTimeout):
+        lock.release()
+    assert not lock.is_held
+    assert direct._connection is None
+    proxy.heal()
+    eventually(lambda: not real.view.exists(NAME), LONG_S)
+    assert (context.stats().held, context.stats().acquired) == (0, acquired)
+
+
+def test_what_is_counted_does_not_fall_while_a_release_is_unanswered(real: Backend, proxy: TcpProxy) -> None:
+    context = real.context_through(proxy, timer=real.timer(), response_timeout=60.0)
+    direct = opened(context)
+    before = context.stats()
+
+    def hold() -> None:
+        with context.lock(NAME, timeout=60.0):
+            assert direct.claim
+            proxy.to_server.delay_s = float("inf")
+
+    holding = Background(hold)
+    eventually(lambda: direct.claim and direct.claim[0].lease.state.name == "RELEASING", LONG_S)
+    stats = context.stats()
+    assert (stats.held, stats.acquired, stats.released) == (0, before.acquired + 1, before.released)
+    assert context.held() == []
+    proxy.heal()
+    holding.result()
+    stats = context.stats()
+    assert (stats.held, stats.acquired, stats.released) == (0, before.acquired + 1, before.released + 1)
+
+
+@pytest.mark.parametrize("share", [0.6, 3.0])
+def test_a_reply_that_is_read_late(real: Backend, proxy: TcpProxy, share: float) -> None:
+    clocked, clock = leaping(real)
+    context = real.context_through(proxy, timer=clocked.timer, response_timeout=60.0)
+    direct = opened(context)
+    settle(context.timer)
+    proxy.to_client.delay_s = float("inf")
+    lock = context.lock(NAME, timeout=30.0, thread_local=True)
+    seen: list[object] = []
+
+    def hold() -> None:
+        assert lock.acquire()
+        seen.append((lock.is_held, lock.remaining() <= 30.0, real.view.get(NAME) == lock.token))
+        lock.release()
+
+    holding = Background(hold)
+    eventually(lambda: (direct.claim and b"SET" in proxy.log[-1].data) or real.view.exists(NAME), LONG_S)
+    clock.leap(30.0 * share)  # the process was stopped
+    proxy.heal()
+    holding.result()
+    assert seen == [(True, True, True)]
+    eventually(lambda: not real.view.exists(NAME), LONG_S)
+    assert context.stats().held == 0
+
+
+# Replies that are none
+
+
+class Server(Liar):
+    """A liar that has an identity, and answers acquires and releases on request."""
+
+    def __init__(self) -> None:
+        super().__init__(self._reply)
+        self.to_set: Iterator[bytes | None] = itertools.repeat(None)
+        self.to_release: Iterator[bytes | None] = itertools.repeat(None)
+
+    def _reply(self, words: list[bytes]) -> bytes | None:
+        if words[0] == b"INFO":
+            return bulk(b"# Server\r\nrun_id:0123456789abcdef0123456789abcdef01234567\r\n")
+        if words[0] == b"SET":
+            return next(self.to_set, None)
+        if words[0] == b"EVALSHA" and NAME.encode() in words and words[2] == b"1" and len(words) == 6:
+            return next(self.to_release, None)
+        return None
+
+
+@contextmanager
+def lied_to() -> Iterator[tuple[Server, LockContext]]:
+    with Server() as server, LockContext(redis.Redis(port=server.port), response_timeout=60.0) as context:
+        opened(context)
+        settle(context.timer)
+        yield server, context
+
+
+GARBAGE = {
+    "another status": b"+FINE\r\n",
+    "an integer": b":5\r\n",
+    "an array": b"*0\r\n",
+    "a string": b"$3\r\nabc\r\n",
+    "no type": b"OK\r\n",
+    "nothing but an end": b"\r\n",
+    "an oversized error": b"-ERR " + b"x" * 5000 + b"\r\n",
+    "without an end": b"x" * 2000,
+    "two at once": b"+OK\r\n+OK\r\n",
+    "a refusal and a grant": b"$-1\r\n+OK\r\n",
+    "a grant and a refusal": b"+OK\r\n$-1\r\n",
+    "two errors": b"-ERR one\r\n-ERR two\r\n",
+}
+
+
+@pytest.mark.parametrize("reply", GARBAGE.values(), ids=GARBAGE)
+def test_a_reply_to_an_acquire_that_cannot_be_read(reply: bytes) -> None:
+    with lied_to() as (server, context):
+        server.to_set = iter([reply])
+        uses = path_of(context).uses
+        lock = context.lock(NAME)
+        assert lock.acquire()  # by a second try, which recognises what the first may have done
+        assert path_of(context).uses == uses + 1
+        assert path_of(context)._connection is None
+        lock.release()
+        assert server.asked[-1][0] == b"EVALSHA"
+
+
+@pytest.mark.parametrize("reply", [reply for reply in GARBAGE.values() if reply != b":5\r\n"])
+def test_a_reply_to_a_release_that_cannot_be_read(reply: bytes) -> None:
+    with lied_to() as (server, context):
+        lock = context.lock(NAME)
+        lock.acquire()
+        assert on_path(lock)
+        before = len(server.asked)
+        server.to_release = iter([reply])
+        lock.release()
+        assert len(server.asked) == before + 2
+        assert (lock.lost, context.stats().held) == (None, 0)
+
+
+def test_replies_in_pieces() -> None:
+    with lied_to() as (server, context):
+        server.piece, server.pause_s = 1, 0.002
+        for _ in range(3):
+            with context.lock(NAME) as lock:
+                assert on_path(lock)
+
+
+@pytest.mark.parametrize(
+    "code", ["LOADING", "BUSY", "MISCONF", "NOAUTH", "TRYAGAIN", "ERR", "CLUSTERDOWN", "MASTERDOWN"]
+)
+def test_an_error_comes_as_on_the_ordinary_way(code: str) -> None:
+    error = f"-{code} so it is\r\n".encode()
+    with lied_to() as (server, context), LockContext(redis.Redis(port=server.port)) as plain:
+        plain._engine.direct = None
+        results = []
+        for on in (context, plain):
+            server.to_set = iter([error] * 3)
+            lock = on.lock(NAME, blocking_timeout=20.0)
+            results.append(outcome(lock.acquire))
+            if results[-1] is True:
+                server.to_release = iter([error] * 3)
+                results.append(outcome(lock.release))
+            server.to_set, server.to_release = iter(()), iter(())
+        half = len(results) // 2
+        assert results[:half] == results[half:]
+
+
+def test_a_grant_whose_reply_comes_twice(real: Backend) -> None:
+    with lied_to() as (server, context):
+        server.to_set = iter([b"+OK\r\n+OK\r\n"])
+        server.piece, server.pause_s = 5, 0.05
+        lock = context.lock(NAME)
+        assert lock.acquire()
+        server.piece, server.pause_s = None, 0.0
+        lock.release()
+        assert lock.lost is None
+        taken_over(context)
+        assert context.stats().held == 0
+
+
+def test_errors_are_those_of_the_library(context: LockContext) -> None:
+    lock = context.lock(NAME)
+    with pytest.raises(WheelLockError):
+        lock.release()
+    with lock, pytest.raises(WheelLockError):
+        lock.acquire()
+    assert not path_of(context).claim
