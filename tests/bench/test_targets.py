@@ -51,7 +51,7 @@ def test_the_parts_of_a_pair(kind: str) -> None:
     require_redis_server()
     found = parts.look(kind, 500)
     assert found.cpu_us.keys() == {"callers", "timer", "server"}
-    assert found.calls["timer"][0] > 1
+    assert found.calls["timer"][0] > (0 if kind == "1" else 1)  # a single caller sends its requests itself
     assert found.bytes_sent > 100
 
 
