@@ -191,6 +191,9 @@ class Engine(EngineState):
 
     def stats(self) -> ContextStats:
         """Return a frozen snapshot of the counters. From any thread."""
+        return self._stats() if self.direct is None else self.direct.read(self._stats)
+
+    def _stats(self) -> ContextStats:
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
         waiting, watching = self.wait_queues.count, self.router.watching
         counted = snapshot(

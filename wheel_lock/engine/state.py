@@ -281,10 +281,15 @@ class EngineState:
         reading.waiting += stats.waiting
         reading.overdue += stats.overdue
         reading.longest_wait_s = max(reading.longest_wait_s, self.longest_wait_s())
-        reading.counters.merge(self.counters)
-        if self.direct is not None:
-            reading.counters.acquired += self.direct.done + self.direct.granted
-            reading.counters.released += self.direct.done
+        reading.counters.merge(self.counters if self.direct is None else self.direct.read(self._counted))
+
+    def _counted(self) -> Counters:
+        """Return the counters with what the direct path has not counted yet."""
+        counted = Counters()
+        counted.merge(self.counters)
+        counted.acquired += self.direct.done + self.direct.granted
+        counted.released += self.direct.done
+        return counted
 
     def overdue_leases(self) -> Collection[Lease]:
         """Return the overdue leases. From any thread."""

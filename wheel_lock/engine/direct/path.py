@@ -60,6 +60,7 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
 from wheel_lock.runtime.clock import SystemClock
+from wheel_lock.runtime.native import sleep
 
 LOOK_S = 0.1  # between two looks of the timer's thread while the path is in use
 _LONGEST_LOOKS = 100  # at a hold that waits for a reply: far more than its time limit
@@ -68,6 +69,7 @@ _WORTH_IT = 64  # acquires that could have used the path, before it gets a conne
 _MOST_WORTH_IT = 1 << 14  # the same after many failures
 _LEAST_LIMIT_S = 0.05  # of callers; a lower one may pass before the reply, which would cost the connection
 _LONGEST_TICK_S = 0.02  # longer ones would make the looks late
+_MOST_READS = 1000  # of counters while locks are acquired and released all the time
 _LONGEST_S = 2.0  # that a caller waits for a reply itself: far less than the looks before its hold is ended
 _REST = 1000  # acquires that do not use the path after another thread has come in between
 
@@ -78,6 +80,7 @@ _SYSTEM_HAS_IT: bool = (
 _GRANTED = (HELD, State.RELEASING)
 
 F = TypeVar("F", bound=Future[Any])
+R = TypeVar("R")
 
 
 def fits(engine: Any) -> bool:
@@ -184,6 +187,8 @@ class DirectPath:
         self._watched = False  # a look is scheduled; written by the timer's thread
         self._missed = 0  # acquires that could have used the path if it had a connection
         self._connecting = False
+        self._moving = False  # ``count`` is at work
+        self._moves = 0
         self._done: deque[tuple[float, float]] = deque()  # not counted yet: the time of the acquire, and the time held
 
     # -- the caller's side -------------------------------------------------------------------------------------------
@@ -427,12 +432,31 @@ class DirectPath:
     def count(self) -> None:
         """Count the locks that were released on the path."""
         done, counters = self._done, self._state.counters
-        while done:
-            took_s, held_s = done.popleft()
-            counters.acquired += 1
-            counters.released += 1
-            counters.acquire.add(took_s)
-            counters.held.add(held_s)
+        self._moving = True
+        try:
+            while done:
+                took_s, held_s = done.popleft()
+                counters.acquired += 1
+                counters.released += 1
+                counters.acquire.add(took_s)
+                counters.held.add(held_s)
+        finally:
+            self._moves += 1
+            self._moving = False
+
+    def read(self, look: Callable[[], R]) -> R:
+        """Return ``look()``, which reads counters and what they do not have yet, at a moment when nothing moves.
+
+        From any thread. Else a lock could be counted twice or not at all, and a counter that is shown could decrease.
+        """
+        for _ in range(_MOST_READS):
+            moves, done = self._moves, len(self._done)
+            if not self._moving:
+                found = look()
+                if moves == self._moves and done == len(self._done) and not self._moving:
+                    return found
+            sleep(0.0001)
+        return look()
 
     def collided(self) -> None:
         """Leave the path to nobody for a while, and take over what is held on it: something else was submitted."""
@@ -451,10 +475,15 @@ class DirectPath:
 
     def _take(self, hold: DirectHold) -> None:
         lease, counters = hold.lease, self._state.counters
-        self._table.held[lease] = None  # first: another thread sees it there or on the path, see ``young``
-        counters.acquired += 1
-        counters.acquire.add(hold.took_s)
-        self._leave(hold)
+        self._moving = True
+        try:
+            self._table.held[lease] = None  # first: another thread sees it there or on the path, see ``young``
+            counters.acquired += 1
+            counters.acquire.add(hold.took_s)
+            self._leave(hold)
+        finally:
+            self._moves += 1
+            self._moving = False
         self._renewer.confirmed_at = max(self._renewer.confirmed_at, hold.sent_at)
         self._renewer.begin([lease], hold.sent_at)
 
@@ -467,6 +496,7 @@ class DirectPath:
         if lease.state is State.PENDING:
             hold.wait.give_up()
         elif lease.state is State.RELEASING:
+            self._state.counters.acquired += 1
             self._go_on_releasing(lease, Future(noop), None, True)
 
     def give_up(self, hold: DirectHold) -> None:
@@ -498,15 +528,19 @@ class DirectPath:
         """Have the engine go on with a release, once, and free the path."""
         if not hold.over:
             hold.over = True
-            self._leave(hold)
+            self._moving = True
+            try:
+                self._state.counters.acquired += 1
+                self._leave(hold)
+            finally:
+                self._moves += 1
+                self._moving = False
             self._go_on_releasing(hold.lease, future, reason, maybe_executed)
 
     def _go_on_releasing(
         self, lease: Lease, future: Future[None], reason: LossReason | None, maybe_executed: bool
     ) -> None:
         """Release a lease whose release on the path has failed, or may have; or end it, because the server says so."""
-        counters = self._state.counters
-        counters.acquired += 1
         if reason is not None:
             self._table.mark_lost([lease], reason)
             future.set_exception(LockLost(lease.name, reason))
