@@ -19,6 +19,7 @@ from tests.support.timers import ask, fall_asleep
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext
 from wheel_lock.engine.direct import path
+from wheel_lock.engine.direct.hold import DirectHold
 from wheel_lock.lease import Lease
 from wheel_lock.testing import settle
 
@@ -336,7 +337,7 @@ def test_there_is_no_moment_without_the_lock_while_it_is_taken_over(
     def look() -> None:
         looks.append((context.stats().held, len(context.held()), context.stats().acquired))
 
-    def watched_leave(hold: path.DirectHold) -> None:
+    def watched_leave(hold: DirectHold) -> None:
         look()
         leave(hold)
         look()

@@ -46,7 +46,7 @@ class LoopBridge:
         self.in_daemon: bool = threading.current_thread().daemon
         self.expected: set[AsyncFuture[Any]] = set()
         self.arrived: deque[AsyncFuture[Any]] = deque()
-        self.announced = False  # deliver() is to be called
+        self.announced: bool = False  # deliver() is to be called
         self._called = False
         self._check: asyncio.TimerHandle | None = None
 

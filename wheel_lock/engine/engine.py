@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from wheel_lock.engine.direct.path import DirectPath, fits
+from wheel_lock.engine.direct.conditions import fits
+from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import LeaseGroup, LockEngine
 from wheel_lock.engine.leases import LeaseTable
@@ -65,7 +66,7 @@ class Engine(EngineState):
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
         if fits(self):
-            self.direct = DirectPath(self.leases, self.wait_queues, self.router.renewer)
+            self.direct: Any = DirectPath(self.leases, self.wait_queues, self.router.renewer)
         self.leases.on_ended = self._shutdown.on_lease_ended
         self.stable: bool = self.router.stable
         timer.attach(self)

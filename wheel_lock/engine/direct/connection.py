@@ -70,7 +70,7 @@ class DirectConnection:
         poller.register(sock, select.POLLIN)
         self._poll = poller.poll
         self.capability: int = connection.capability
-        self.pipeline = pipeline
+        self.pipeline: object = pipeline
 
     def ask(self, request: bytes, until: float) -> Reply:
         """Send one request, and wait for its reply until the clock shows ``until``.

@@ -25,14 +25,14 @@ jump back (see runtime/interruptions.py). So exactly one of them succeeds.
 from __future__ import annotations
 
 import math
-import select
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, NotSent, ask_run_id, run_id
+from wheel_lock.engine.direct.hold import CLOSING, DirectHold
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
@@ -50,7 +50,7 @@ from wheel_lock.errors import (
     LossReason,
     quoted,
 )
-from wheel_lock.lease import HELD, Group, Lease, State, local_deadline
+from wheel_lock.lease import HELD, Lease, State, local_deadline
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.net.connector import Connection, sanitize
 from wheel_lock.net.node import taken
@@ -59,7 +59,6 @@ from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
-from wheel_lock.runtime.clock import SystemClock
 from wheel_lock.runtime.native import sleep
 
 LOOK_S = 0.1  # between two looks of the timer's thread while the path is in use
@@ -68,69 +67,14 @@ _LEAST_INTERVAL_S = 4 * LOOK_S  # of renewals: taken over after two looks at the
 _WORTH_IT = 64  # acquires that could have used the path, before it gets a connection
 _MOST_WORTH_IT = 1 << 14  # the same after many failures
 _LEAST_LIMIT_S = 0.05  # of callers; a lower one may pass before the reply, which would cost the connection
-_LONGEST_TICK_S = 0.02  # longer ones would make the looks late
 _MOST_READS = 1000  # of counters while locks are acquired and released all the time
 _LONGEST_S = 2.0  # that a caller waits for a reply itself: far less than the looks before its hold is ended
 _REST = 1000  # acquires that do not use the path after another thread has come in between
 
-# Of exactly one interpreter lock it is known when threads change.
-_SYSTEM_HAS_IT: bool = (
-    hasattr(select, "poll") and sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
-)
 _GRANTED = (HELD, State.RELEASING)
 
 F = TypeVar("F", bound=Future[Any])
 R = TypeVar("R")
-
-
-def fits(engine: Any) -> bool:
-    """Return whether an engine may have a direct path: one server, and nothing that must see each grant at once."""
-    options = engine.options
-    counted = options.max_held is not None or options.min_replicas > 0
-    watched = options.watch or options.declare_keys
-    real = engine.timer.threaded and isinstance(engine.timer.clock, SystemClock)  # a caller waits in real time
-    quick = engine.timer.scale.tick_s <= _LONGEST_TICK_S
-    return not (counted or watched) and engine.router.one_server and real and quick and _SYSTEM_HAS_IT
-
-
-class DirectHold:
-    """One lock on the direct path, from its acquire to its release, or until the timer's thread takes it over.
-
-    Attributes:
-        wait: The caller's wait, which the engine continues if the path cannot.
-        lease: Its lease.
-        connection: The connection of its requests.
-        number: Its number, to recognise it in the next look.
-        over: True if it is no longer on the path. Written by the timer's thread.
-        sent_at: When its acquire was about to be sent, in seconds of the timer's clock.
-        took_s: The seconds until it was granted.
-    """
-
-    __slots__ = ("connection", "lease", "number", "over", "path", "sent_at", "took_s", "wait")
-
-    def __init__(self, path: DirectPath, wait: FirstTry, connection: DirectConnection) -> None:
-        self.path = path
-        self.wait = wait
-        self.lease: Lease = wait.leases[0]
-        self.connection = connection
-        self.number: int = -1
-        self.over = False
-        self.sent_at: float = math.inf
-        self.took_s: float = 0.0
-
-    def begin(self) -> None:
-        self.wait.begin()
-
-    def give_up(self) -> None:
-        """End the wait, or the lease, of a caller that was interrupted. Timer's thread only."""
-        self.path.give_up(self)
-
-
-_CLOSING: DirectHold = DirectHold.__new__(DirectHold)
-"""Claims the path for the end of a connection."""
-_CLOSING.lease = Lease("", b"", cast(Group, None))
-_CLOSING.over = True
-_CLOSING.number = -1
 
 
 class _Identity(Future[bytes | None]):
@@ -560,7 +504,7 @@ class DirectPath:
 
     def _close(self, connection: DirectConnection) -> None:
         """Close a connection that is not the path's any more, when no caller can be about to use it."""
-        if self.claim.setdefault(0, _CLOSING) is _CLOSING:
+        if self.claim.setdefault(0, CLOSING) is CLOSING:
             connection.close()  # a caller that claims the path for it behind this sends nothing
             del self.claim[0]
         elif not self._timer.stopped:

@@ -35,6 +35,8 @@ class FirstTry(PlainAcquire):
 
     __slots__ = ("_blocking", "_caller", "_registry", "_token_given", "_waiter", "began_at", "queue_key")
 
+    attempts: int
+    finished: bool
     limit_s: float
     table: LeaseTable
     timer: HashedWheelTimer

@@ -1,0 +1,26 @@
+"""Which engines may have a direct path."""
+
+from __future__ import annotations
+
+import select
+import sys
+from typing import Any
+
+from wheel_lock.runtime.clock import SystemClock
+
+_LONGEST_TICK_S = 0.02  # longer ones would make the looks late
+
+# Of exactly one interpreter lock it is known when threads change.
+_SYSTEM_HAS_IT: bool = (
+    hasattr(select, "poll") and sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+)
+
+
+def fits(engine: Any) -> bool:
+    """Return whether an engine may have a direct path: one server, and nothing that must see each grant at once."""
+    options = engine.options
+    counted = options.max_held is not None or options.min_replicas > 0
+    watched = options.watch or options.declare_keys
+    real = engine.timer.threaded and isinstance(engine.timer.clock, SystemClock)  # a caller waits in real time
+    quick = engine.timer.scale.tick_s <= _LONGEST_TICK_S
+    return not (counted or watched) and engine.router.one_server and real and quick and _SYSTEM_HAS_IT
