@@ -19,7 +19,7 @@ class LeapingClock(SystemClock):
     def __init__(self) -> None:
         self.ahead_s = 0.0
         real = SystemClock.now
-        self.now = lambda: real() + self.ahead_s  # type: ignore[misc]
+        self.now = lambda: real() + self.ahead_s
 
     def leap(self, seconds: float) -> None:
         """Move it forward without waking the timer's thread."""
@@ -48,7 +48,7 @@ def opened(context: LockContext, name: str = "warm-up") -> DirectPath:
     direct = path_of(context)
 
     def is_open() -> bool:
-        direct._rest = 0
+        direct._rest, direct._worth_it = 0, 1  # it is worth less after each failure
         if direct._connection is not None and direct._connection.pipeline is direct._node.pipeline:
             return True
         if not direct._connecting:

@@ -362,7 +362,7 @@ class DirectPath:
 
     @property
     def granted(self) -> int:
-        """The number of locks on the path that were granted, and that neither a counter nor ``done`` has. From any thread."""
+        """The number of granted locks on the path that neither a counter nor ``done`` has. From any thread."""
         hold = self.claim.get(0)
         return int(hold is not None and hold.lease.state in _GRANTED and hold.lease not in self._table.held)
 
@@ -376,7 +376,7 @@ class DirectPath:
     # -- the side of the timer's thread ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Have the looks begin. From any thread, more than once if need be: an interrupted caller may have posted nothing."""
+        """Have the looks begin. From any thread, and again if need be: an interrupted caller may have posted nothing."""
         self._timer.post(self._begin_looks, self._state)
 
     def _begin_looks(self) -> None:
