@@ -1,0 +1,395 @@
+"""What ends in the middle - a call, a thread, a process, a context, the timer - leaves nothing held; two never hold."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.crowds.checker import Claim, History, check
+from tests.direct.opened import on_path, opened, path_of
+from tests.faults.checker import Belief
+from tests.faults.support import now, raise_in, recorded_warnings
+from tests.support.backend import LONG_S, Backend, Losses, token_of, without_collection
+from tests.support.background import Background, in_a_fork
+from tests.support.interruptions import Interruption, at_every_place
+from tests.support.proxy import TcpProxy
+from tests.support.timers import kill
+from tests.support.waiting import eventually
+from wheel_lock import ContextClosed, LockContext, LockLost, LossReason, WheelLockError
+from wheel_lock.testing import settle
+
+NAME = "order:42"
+TIMEOUT_S = 60.0  # so what is left behind is there for long
+
+
+def nothing_is_left(context: LockContext, real: Backend, where: str) -> None:
+    settle(context.timer)
+    eventually(lambda: context.stats().held == 0 and not path_of(context).claim, LONG_S, f"nothing is held: {where}")
+    eventually(lambda: not real.view.exists(NAME), LONG_S, f"no key is left: {where}")
+    assert context._engine.leases.acquiring == 0, where
+
+
+def ready(context: LockContext) -> None:
+    """Have the next lock use the path, although a caller was interrupted before."""
+    context._engine.interrupted = False
+    opened(context)
+
+
+# Interruptions
+
+
+@pytest.fixture
+def _no_collection() -> Iterator[None]:
+    with without_collection():
+        yield
+
+
+@pytest.mark.usefixtures("_no_collection")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("again_after", [None, 0, 2], ids=["once", "twice", "twice, later"])
+@pytest.mark.parametrize("phase", ["acquire", "release"])
+def test_an_interruption_anywhere_leaves_nothing_held(
+    context: LockContext, real: Backend, phase: str, again_after: int | None
+) -> None:
+    used = []
+
+    def scene(interruption: Interruption) -> None:
+        ready(context)
+        uses = path_of(context).uses
+        lock = context.lock(NAME, TIMEOUT_S)
+        try:
+            if phase == "acquire":
+                interruption.begin()
+                lock.acquire()
+                interruption.end()
+                lock.release()
+            else:
+                lock.acquire()
+                interruption.begin()
+                lock.release()
+        finally:
+            interruption.end()
+            used.append(path_of(context).uses > uses)
+
+    for where in at_every_place(scene, again_after=again_after):
+        nothing_is_left(context, real, where)
+    assert sum(used) > 15  # the other places come before an acquire has claimed the path
+
+
+@pytest.mark.usefixtures("_no_collection")
+@pytest.mark.parametrize("name", [NAME, "another"])
+def test_a_signal_handler_that_uses_a_lock_in_the_middle(context: LockContext, real: Backend, name: str) -> None:
+    taken: list[bool] = []
+
+    def handler() -> None:
+        lock = context.lock(name, TIMEOUT_S)
+        got = lock.acquire(blocking=False)
+        taken.append(got)
+        if got:
+            assert real.view.get(name) == token_of(lock)
+            lock.release()
+
+    def scene(interruption: Interruption) -> None:
+        opened(context)
+        lock = context.lock(NAME, TIMEOUT_S)
+        interruption.begin()
+        if lock.acquire(blocking=False):
+            assert real.view.get(NAME) == token_of(lock)
+            lock.release()
+        interruption.end()
+
+    for where in at_every_place(scene, meanwhile=handler, raises=False):
+        nothing_is_left(context, real, where)
+    assert any(taken)
+    assert (name == NAME) is (not all(taken))
+
+
+def test_exceptions_raised_in_another_thread_while_it_uses_the_path(context: LockContext, real: Backend) -> None:
+    class Stop(Exception):
+        pass
+
+    stop, struck = threading.Event(), []
+
+    def use() -> None:
+        while not stop.is_set():
+            try:
+                with context.lock(NAME, TIMEOUT_S):
+                    pass
+            except Stop:
+                struck.append(True)
+                context._engine.interrupted = False
+
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    uses = path_of(context).uses
+    for number in range(60):
+        before = path_of(context).uses
+        eventually(lambda before=before: path_of(context).uses > before or len(struck) > 0, LONG_S)  # type: ignore[misc]
+        if path_of(context)._connection is None or number % 10 == 9:
+            settle(context.timer)
+        raise_in(thread, Stop)
+        eventually(lambda number=number: len(struck) > number or not thread.is_alive(), LONG_S)  # type: ignore[misc]
+        if not thread.is_alive():
+            break
+    stop.set()
+    thread.join(LONG_S)
+    assert struck
+    assert path_of(context).uses > uses
+    nothing_is_left(context, real, "many moments")
+
+
+# Forks
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_a_fork_while_a_lock_is_held_on_the_path(context: LockContext, real: Backend) -> None:
+    lock = context.lock(NAME, TIMEOUT_S)
+    lock.acquire()
+
+    def in_child() -> None:
+        assert lock.lost is LossReason.FORKED
+        assert context.held() == []
+        with pytest.raises(LockLost):
+            lock.release()
+        assert not context.lock(NAME).acquire(blocking=False)
+        with context.lock("child's"):
+            pass
+
+    in_a_fork(in_child)
+    assert on_path(lock)
+    assert real.view.get(NAME) == token_of(lock)
+    lock.release()
+    with lock:
+        assert on_path(lock)
+    assert not real.view.exists(NAME)
+
+
+@pytest.mark.parametrize("phase", ["acquire", "release"])
+def test_a_signal_handler_that_forks_in_the_middle_of_a_request(real: Backend, proxy: TcpProxy, phase: str) -> None:
+    context = real.context_through(proxy, timer=real.timer(), response_timeout=60.0)
+    direct = opened(context)
+    lock = context.lock(NAME, TIMEOUT_S)
+    if phase == "release":
+        lock.acquire()
+    main, child = threading.get_ident(), []
+
+    def fork(number: int, frame: object) -> None:
+        in_a_fork(lambda: None if context.held() == [] else pytest.fail("the child holds a lock"))
+        child.append(number)
+        proxy.heal()
+
+    before = signal.signal(signal.SIGUSR1, fork)
+    proxy.to_client.delay_s = float("inf")
+    state = "PENDING" if phase == "acquire" else "RELEASING"
+
+    def strike() -> None:
+        eventually(lambda: direct.claim and direct.claim[0].lease.state.name == state, LONG_S)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    striking = Background(strike)
+    try:
+        if phase == "acquire":
+            assert lock.acquire()
+            assert lock.is_held
+        lock.release()
+    finally:
+        striking.result()
+        signal.signal(signal.SIGUSR1, before)
+    assert child
+    nothing_is_left(context, real, phase)
+
+
+def test_a_process_that_is_forked_in_an_acquire_goes_on_with_an_error(real: Backend, proxy: TcpProxy) -> None:
+    context = real.context_through(proxy, timer=real.timer(), response_timeout=60.0)
+    direct = opened(context)
+    main = threading.get_ident()
+    reader, writer = os.pipe()
+    children: list[int] = []
+
+    def fork(number: int, frame: object) -> None:
+        children.append(os.fork())
+        if children[-1]:
+            proxy.heal()
+
+    def strike() -> None:
+        eventually(lambda: direct.claim, LONG_S)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    lock = context.lock(NAME, TIMEOUT_S)
+    before = signal.signal(signal.SIGUSR1, fork)
+    proxy.to_client.delay_s = float("inf")
+    striking = Background(strike)
+    try:
+        lock.acquire()
+    except WheelLockError as error:
+        if children == [0]:
+            os.write(writer, type(error).__name__.encode())
+        else:
+            raise
+    finally:
+        if children == [0]:
+            os._exit(0)
+    signal.signal(signal.SIGUSR1, before)
+    striking.result()
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert pipe.read() == b"LockUnavailable"
+    assert os.waitpid(children[0], 0)[1] == 0
+    assert real.view.get(NAME) == token_of(lock)
+    lock.release()
+    nothing_is_left(context, real, "in the parent")
+
+
+# Ends
+
+
+def test_a_thread_that_ends_while_it_holds_a_lock(context: LockContext) -> None:
+    losses = Losses()
+    with recorded_warnings() as warned:
+        Background(lambda: context.lock(NAME, 20.0, renew_every=0.5, on_lost=losses).acquire()).result()
+        eventually(losses.all_told, LONG_S)
+    assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
+    assert len(warned) == 1
+    assert context.stats().held == 0
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_a_lock_object_that_is_collected_while_it_is_held(context: LockContext) -> None:
+    losses = Losses()
+    lock = context.lock(NAME, 20.0, on_lost=losses)
+    lock.acquire()
+    assert on_path(lock)
+    with recorded_warnings() as warned:
+        del lock
+        gc.collect()
+        eventually(losses.all_told, LONG_S)
+    assert [event.reason for event in losses.events] == [LossReason.ABANDONED]
+    assert len(warned) == 1
+    assert not path_of(context).claim
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_close_releases_a_lock_on_the_path(context: LockContext, real: Backend) -> None:
+    losses = Losses()
+    lock = context.lock(NAME, TIMEOUT_S, on_lost=losses)
+    lock.acquire()
+    context.close()
+    assert not real.view.exists(NAME)
+    assert not lock.is_held
+    assert path_of(context)._connection is None
+    with pytest.raises(ContextClosed):
+        context.lock(NAME).acquire()
+
+
+End = Callable[[LockContext], object]
+ENDS: dict[str, End] = {
+    "close": lambda context: context.close(1.0),
+    "stop": lambda context: context.timer.stop(),
+    "death": lambda context: kill(context.timer),
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("phase", ["PENDING", "HELD", "RELEASING"])
+def test_the_end_of_the_engine_in_each_phase(real: Backend, proxy: TcpProxy, phase: str, how: str) -> None:
+    context = real.context_through(proxy, timer=real.timer(), response_timeout=60.0)
+    direct = opened(context)
+    entered, go_on = threading.Event(), threading.Event()
+    lock = context.lock(NAME, TIMEOUT_S)
+
+    def use() -> object:
+        try:
+            with lock:
+                entered.set()
+                assert go_on.wait(LONG_S)
+        except WheelLockError as error:
+            return type(error)
+        return None
+
+    if phase == "PENDING":
+        proxy.to_client.delay_s = float("inf")
+    using = Background(use)
+    if phase != "PENDING":
+        assert entered.wait(LONG_S)
+    if phase == "RELEASING":
+        proxy.to_client.delay_s = float("inf")
+    if phase != "HELD":
+        go_on.set()
+    eventually(lambda: not direct.claim or direct.claim[0].lease.state.name == phase, LONG_S)
+    ENDS[how](context)
+    proxy.heal()
+    go_on.set()
+    ended_by = using.result()
+    assert not lock.is_held
+    assert ended_by in (None, ContextClosed, LockLost) or issubclass(ended_by, WheelLockError)  # type: ignore[arg-type]
+    if phase != "HELD" or how == "close":  # else the lock is lost, and expires
+        eventually(lambda: not real.view.exists(NAME), LONG_S)
+    assert not direct.claim
+
+
+# Two never hold
+
+
+def test_threads_that_share_few_names_exclude_one_another(real: Backend) -> None:
+    contexts = [real.context(timer=real.timer()) for _ in range(2)]
+    for context in contexts:
+        opened(context)
+    claims: list[Claim] = []
+    until = time.monotonic() + 1.0
+    counters = dict.fromkeys(("a", "b", "c"), 0)
+    grants = dict(counters)
+
+    def work(number: int) -> None:
+        context, turn = contexts[number % 2], 0
+        while time.monotonic() < until:
+            turn += 1
+            name = "abc"[(number + turn) % 3]
+            lock: Any = context.lock(name, TIMEOUT_S)
+            with lock:
+                since, seen = now(), counters[name]
+                holder = f"{number}:{turn}"
+                grants[name] = grants.get(name, 0) + 1
+                counters[name] = seen + 1
+                last = now() if lock.is_held else since
+            claims.append(Claim(str(number), "alone", Belief(name, holder, os.getpid(), since, last, None, "released")))
+
+    workers = [Background(lambda number=number: work(number)) for number in range(8)]  # type: ignore[misc]
+    for worker in workers:
+        worker.result(60.0)
+    assert check(History(claims=claims)) == []
+    assert sum(counters.values()) == len(claims)
+    for context in contexts:
+        settle(context.timer)
+        stats = context.stats()
+        assert (stats.held, stats.acquired) == (0, stats.released)
+    assert real.view.keys() == []
+
+
+def test_one_thread_uses_the_path_while_others_come_and_go(context: LockContext, real: Backend) -> None:
+    uses, stop = path_of(context).uses, threading.Event()
+    wrong: list[str] = []
+
+    def disturb() -> None:
+        while not stop.wait(0.003):
+            with context.lock(NAME, TIMEOUT_S) as lock:
+                if real.view.get(NAME) != token_of(lock):
+                    wrong.append("another's token")
+
+    disturbing = Background(disturb)
+    until = time.monotonic() + 0.7
+    while time.monotonic() < until or path_of(context).uses == uses:
+        with context.lock(NAME, TIMEOUT_S) as lock:
+            if not lock.is_held:
+                wrong.append("not held")
+    stop.set()
+    disturbing.result()
+    assert wrong == []
+    nothing_is_left(context, real, "at the end")
