@@ -5,8 +5,9 @@
 BIN := .venv/bin
 WORKERS := 6
 
-# The tests start hundreds of programs. Each would compile the package anew where no bytecode is kept.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/pycache $(BIN)/python -m pytest
+# The tests start hundreds of programs. Each would compile the package anew where no bytecode is kept, and the standard library
+# and all that is installed, too, where it is kept elsewhere than beside the sources.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE -u PYTHONPYCACHEPREFIX $(BIN)/python -m pytest
 
 # What shows that each kind of lock, each kind of client and each topology works with a version of redis-py.
 KINDS := tests/lock_types/test_models.py tests/redis_lock tests/valkey_py tests/redis/test_clients.py tests/redis/test_lock.py \

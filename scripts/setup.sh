@@ -16,19 +16,27 @@ readonly OLDEST_MINOR=11
 say() { printf 'wheel_lock: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
-# Two makes started at once must not both build .venv. The lock is on this file, so it leaves nothing behind.
+# Two makes started at once must not both build .venv; .venv-oldest can be built beside it. The locks are on files that are
+# there anyway, so they leave nothing behind.
 wait_for_turn() {
     command -v flock >/dev/null || return 0
-    exec 9<scripts/setup.sh
+    if [ "$VENV" = .venv-oldest ]; then exec 9<requirements/oldest.txt; else exec 9<scripts/setup.sh; fi
     flock 9
 }
 
+# One apt-get at a time: its lists may be in the making. What builds .venv has this lock already.
+wait_for_apt() {
+    { command -v flock >/dev/null && [ "$VENV" = .venv-oldest ]; } || return 0
+    exec 8<scripts/setup.sh
+    flock 8
+}
+
 as_root() {
-    # A daemon that a package starts must not inherit the lock, hence 9<&-.
+    # A daemon that a package starts must not inherit a lock, hence 8<&- and 9<&-.
     if [ "$(id -u)" = 0 ]; then
-        "$@" </dev/null 9<&-
+        "$@" </dev/null 8<&- 9<&-
     else
-        $SUDO "$@" </dev/null 9<&-
+        $SUDO "$@" </dev/null 8<&- 9<&-
     fi
 }
 
@@ -40,6 +48,7 @@ can_install() {
 
 apt_install() {
     can_install || return 1
+    wait_for_apt
     say "installing $* with apt-get"
     local log status=0
     log=$(mktemp)
@@ -47,6 +56,7 @@ apt_install() {
     as_root apt-get -q update >"$log" 2>&1 || true
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120 \
         install -y --no-install-recommends "$@" >>"$log" 2>&1 || status=$?
+    exec 8<&-
     [ "$status" = 0 ] || tail -n 15 "$log" >&2
     rm -f "$log"
     return "$status"

@@ -130,7 +130,7 @@ def run_combination(python: str, redis_py: str, program: str, requirements: str,
     variables = {**os.environ, "PYTHONPYCACHEPREFIX": str(environment / "pycache"), "PYTHONPATH": str(ROOT)}
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [interpreter, "-m", "pytest", "-q", "-n", WORKERS, "--dist", "loadgroup", "--benchmark-disable"]
-    command += ["-p", "no:cacheprovider", *arguments]
+    command += ["--max-worker-restart", "0", "-p", "no:cacheprovider", *arguments]
     status, last = streamed(command, variables)
     outcome = "passed" if status == 0 else f"FAILED: status {status}"
     return Result(python, redis_py, outcome, last, time.monotonic() - began)

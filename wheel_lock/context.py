@@ -253,21 +253,28 @@ class LockContext(ThreadLocks, ThreadContext):
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        lock_name(name)
-        options = lock_options(
-            timeout,
-            blocking=blocking,
-            blocking_timeout=blocking_timeout,
-            renew=renew,
-            renew_every=renew_every,
-            max_renewals=max_renewals,
-            max_hold=max_hold,
-            retry_every=retry_every,
-            max_attempts=max_attempts,
-            fencing=fencing,
-            thread_local=thread_local,
-        )
-        return Lock(self._engine, FENCED if fencing else EXCLUSIVE, name, options, checked_callback(on_lost))
+        key = lock_name(name)
+        # Most locks have the default for all the rest, of which the look-up in the cache of options costs a microsecond.
+        plain = blocking is True and renew is True and fencing is False and thread_local is True
+        if plain and blocking_timeout is renew_every is max_renewals is max_hold is retry_every is max_attempts is None:
+            options = lock_options(timeout)
+        else:
+            options = lock_options(
+                timeout,
+                blocking=blocking,
+                blocking_timeout=blocking_timeout,
+                renew=renew,
+                renew_every=renew_every,
+                max_renewals=max_renewals,
+                max_hold=max_hold,
+                retry_every=retry_every,
+                max_attempts=max_attempts,
+                fencing=fencing,
+                thread_local=thread_local,
+            )
+        if on_lost is not None:
+            checked_callback(on_lost)
+        return Lock(self._engine, FENCED if fencing else EXCLUSIVE, name, options, on_lost, key)
 
     def acquire_many(
         self,

@@ -404,7 +404,7 @@ class Confirmation:
     __slots__ = ("kept", "limited", "other", "slack_s")
 
     def __init__(self) -> None:
-        self.kept: list[Lease] = []
+        self.kept: Sequence[Lease] = ()
         self.limited: list[Lease] = []
         self.other: list[Lease] = []
         self.slack_s: float = math.inf
@@ -421,10 +421,39 @@ def confirm_all(leases: Sequence[Lease], sent_at: float, now: float, timeout_s: 
     """
     result = Confirmation()
     deadline = local_deadline(sent_at, timeout_s)
-    keep = result.kept.append
     held, renewing = HELD, RENEWING
     nearest = math.inf
-    for lease in leases:
+    rest: list[Lease] = []
+    # Leases that were confirmed together share the objects of their deadline and of their number of renewals, so what was
+    # found out about the last one holds for the next. This loop runs for every renewal, and ends at the first lease that
+    # is not plain.
+    seen: float | None = None
+    counted, count = -1, 0
+    entries = iter(leases)
+    for lease in entries:
+        before = lease.deadline
+        if lease.state is not renewing or lease.loss is not None or lease.limits is not None:
+            rest = [lease, *entries]
+            break
+        if before is not seen:
+            if not now < before < deadline:
+                rest = [lease, *entries]
+                break
+            seen = before
+            if before < nearest:
+                nearest = before
+        lease.state = held
+        lease.deadline = deadline
+        if lease.renewals is not counted:
+            counted = lease.renewals
+            count = counted + 1
+        lease.renewals = count
+    if not rest:
+        result.kept = leases
+        result.slack_s = nearest - now
+        return result
+    kept = list(leases[: len(leases) - len(rest)])
+    for lease in rest:
         before = lease.deadline
         if now < before and lease.state is renewing and lease.loss is None:
             if before < nearest:
@@ -434,11 +463,12 @@ def confirm_all(leases: Sequence[Lease], sent_at: float, now: float, timeout_s: 
             if lease.limits is None:
                 if before < deadline:
                     lease.deadline = deadline
-                keep(lease)
+                kept.append(lease)
             else:
                 lease.deadline = max(before, lease._capped(deadline))
                 result.limited.append(lease)
         else:
             result.other.append(lease)
+    result.kept = kept
     result.slack_s = nearest - now
     return result

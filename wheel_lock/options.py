@@ -311,7 +311,7 @@ def lock_options(timeout: float = 30.0, **others: Any) -> LockOptions:
     Raises:
         ValueError: A value is out of range; the message names the parameter and the value.
     """
-    if type(timeout) in _PLAIN and _PLAIN.issuperset(map(type, others.values())):
+    if type(timeout) in _PLAIN and (not others or _PLAIN.issuperset(map(type, others.values()))):
         return _cached_options(timeout, **others)
     # A value without a hash is invalid, and one with its own comparison could match another in the cache.
     return _cached_options.__wrapped__(timeout, **others)

@@ -183,3 +183,18 @@ def test_a_loop_that_is_closed_after_it_was_woken_gives_up_what_it_has_not_fetch
     closed.close_at_once()
     closed.futures[1].set_result(1)
     assert len(log.said("an event loop was closed")) == 2
+
+
+def test_a_call_that_was_announced_and_never_made_is_announced_anew(two: list[Waiting]) -> None:
+    """As when the timer's thread is killed between the two."""
+    waiting, _ = two
+    waiting.bridge.announced = True
+    first, *others = waiting.futures
+    first.set_result(0)
+    assert waiting.counted.calls == 0
+    waiting.loop.call_soon(waiting.bridge._check_expected)
+    waiting.loop.run_until_complete(asyncio.wait([waiting.tasks[0]]))
+    for number, future in enumerate(others, 1):
+        future.set_result(number)
+    assert waiting.counted.calls > 0
+    assert waiting.results == list(range(MANY))

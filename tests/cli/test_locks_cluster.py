@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 import redis
 
@@ -9,7 +11,11 @@ from tests.cli.lock_commands import CommandLine
 from tests.support.background import Background
 from tests.support.waiting import eventually
 from tests.topology.cluster_nodes import Nodes
+from tests.topology.moving_slots import home
 from wheel_lock import LockContext
+from wheel_lock.cli.locks.looking import force_release, look_at
+from wheel_lock.cli.target import find
+from wheel_lock.protocol.keys import hash_slot
 
 NAMES = [f"order:{number}" for number in range(30)]
 
@@ -43,6 +49,17 @@ def test_all_masters_are_asked_and_waiters_are_woken(capsys: pytest.CaptureFixtu
                 assert (said.status, said.err) == (0, "")
                 assert waiting.result(60.0)
             assert run("inspect", "absent").status == 3
+            with closing(find(url)) as cluster:
+                for key, ended in ((b"order:3", False), (b"order:4", True)):
+                    state = look_at(cluster, key)
+                    slot, number = hash_slot(key), home(key.decode())
+                    source, goal = nodes.masters[number], nodes.masters[number - 1]
+                    nodes.begin_move(slot, source, goal)
+                    nodes.move_keys(slot, source, goal)
+                    if ended:
+                        nodes.end_move(slot, goal)
+                    assert force_release(cluster, key, state) == 1
+                    assert force_release(cluster, key, state) == 0
 
 
 def listeners(run: CommandLine, name: str) -> int:

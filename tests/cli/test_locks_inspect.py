@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 
 from tests.cli.lock_commands import TOKEN, CommandLine, user
 from tests.support.backend import Backend
 from tests.support.lock_types import KINDS, NAME, make
 from tests.support.redis_server import RedisServer
+from wheel_lock.cli import main
 from wheel_lock.protocol.keys import fence_key
 from wheel_lock.protocol.owners import owner_head, token_id
 
@@ -113,3 +117,17 @@ def test_a_semaphore_that_cannot_be_read_is_neither_free_nor_held_for_decades(
         said = run("inspect", NAME, url=url)
         assert (said.status, said.out) == (1, "")
         assert run("inspect", NAME, "--json", url=url).json["kind"] == "unreadable"
+
+
+@pytest.mark.parametrize("command", ["inspect", "ls", "doctor"])
+def test_what_an_ascii_stdout_refuses_is_escaped(real: Backend, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    name = "schl\xfcssel:1"
+    real.view.set(name, owner_head("b\xfcro") + TOKEN)
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    arguments = ["--prefix", name] if command == "doctor" else [name]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout)
+        main([command, "--redis", real.url, *arguments])
+    stdout.seek(0)
+    expected = "b\\xfcro" if command == "inspect" else "schl\\xfcssel:1"
+    assert expected in stdout.read()

@@ -160,6 +160,6 @@ def test_the_screen_shows_what_the_lines_show(served: tuple[LockContext, str]) -
     console = Console(file=io.StringIO(), width=120, record=True, _environ={})
     console.print(screen(state))
     text = console.export_text()
-    for part in ("not ok", "bad?[31m news", "order:42", "lag p99", "slack min", "connected"):
+    for part in ("not ok", "bad\\x1b[31m news", "order:42", "lag p99", "slack min", "connected"):
         assert part in text
         assert part in "\n".join(lines(state))

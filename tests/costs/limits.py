@@ -37,7 +37,7 @@ RENEWALS: dict[int, Figures] = {
 """Of one renewal, by the number of locks that are held, with a timeout of 30 s."""
 
 _ACQUIRE: Figures = {
-    "Python calls of the engine": 67.0,
+    "Python calls of the engine": 65.0,
     "system calls of the engine": 4.0,  # it sleeps until it is woken, sends, sleeps again, receives
     "random numbers drawn": 0.01,  # one draw serves 512 tokens
     "turns": 2.0,
@@ -58,21 +58,21 @@ _RELEASE: Figures = {
 }
 PAIRS: dict[str, tuple[Figures, Figures]] = {
     "thread": (
-        {**_ACQUIRE, "Python calls of the caller": 37.0, "C calls of both": 99.0},
+        {**_ACQUIRE, "Python calls of the caller": 31.0, "C calls of both": 86.0},
         {**_RELEASE, "Python calls of the caller": 13.0, "C calls of both": 61.0},
     ),
     "task": (  # the event loop is woken by a system call
         {
             **_ACQUIRE,
-            "Python calls of the caller": 55.0,
-            "Python calls of the engine": 69.0,
-            "C calls of both": 103.0,
+            "Python calls of the caller": 47.0,
+            "Python calls of the engine": 66.0,
+            "C calls of both": 90.0,
             "system calls of the engine": 5.0,
         },
         {
             **_RELEASE,
-            "Python calls of the caller": 21.0,
-            "Python calls of the engine": 69.0,
+            "Python calls of the caller": 19.0,
+            "Python calls of the engine": 68.0,
             "C calls of both": 64.0,
             "system calls of the engine": 5.0,
         },

@@ -292,7 +292,7 @@ def test_the_engines_connection_is_killed(context: LockContext, real: Backend) -
 
 
 def test_a_server_that_ends_idle_connections(context: LockContext, real: Backend) -> None:
-    before = real.view.config_get("timeout")["timeout"] or 0
+    before = str(real.view.config_get("timeout")["timeout"])
     mine = address(context)
     real.view.config_set("timeout", 1)
     try:

@@ -668,7 +668,7 @@ class Rig:
     def release(self, lease: Lease) -> Future[None]:
         return self.ask(lambda future: self.engine.release(lease, future))
 
-    def release_many(self, leases: Iterable[Lease]) -> Future[dict[str | bytes, LossReason]]:
+    def release_many(self, leases: Sequence[Lease]) -> Future[dict[str | bytes, LossReason]]:
         return self.ask(lambda future: self.engine.release_many(leases, future))
 
     def extend(self, lease: Lease, seconds: float, *, replace: bool = False) -> Future[None]:

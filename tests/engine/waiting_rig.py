@@ -217,7 +217,7 @@ class WaitingRig(Rig):
 
     def line(self, name: str) -> BaseWaitQueue | None:
         """The line for a name, if there is one."""
-        return self.engine.wait_queues._queues.get(EXCLUSIVE.queue_key(lock_name(name)))
+        return self.engine.wait_queues.queues.get(EXCLUSIVE.queue_key(lock_name(name)))
 
     def first(self, name: str) -> Waiter | None:
         line = self.line(name)

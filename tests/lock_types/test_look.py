@@ -10,6 +10,7 @@ import redis
 from tests.support.backend import Backend
 from tests.support.lock_types import KINDS, NAME, make
 from wheel_lock import LockContext
+from wheel_lock.lock_types import holders
 from wheel_lock.lock_types.holders import MAX_HOLDERS, LockState, look_arguments, parse_look
 from wheel_lock.protocol.keys import fence_key, permits_key, queue_keys
 from wheel_lock.protocol.owners import owner_head, token_id
@@ -130,6 +131,22 @@ def test_of_many_holders_those_that_expire_first_are_listed(backend: Backend, co
     remaining = [holder.remaining_s or 0.0 for holder in state.holders]
     assert remaining == sorted(remaining)
     assert remaining[0] <= TIMEOUT_S
+
+
+def test_a_writer_is_found_among_any_number_of_waiters(
+    backend: Backend, context: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, _ = backend.view.time()
+    marks = {f"i:{n:022}": -(int(now_s) + 1000) * 1000 for n in range(2500)}
+    with context.rw_lock(NAME, timeout=TIMEOUT_S, renew=False).write() as lock:
+        backend.view.zadd(NAME, marks)
+        state = look(backend.view)
+        assert state.values == (lock.token,)
+        assert (state.kind, state.is_held, state.waiters) == ("read-write", True, 2500)
+        monkeypatch.setattr(holders, "_MOST_MARKS", 2000)
+        state = look(backend.view)
+        assert (state.kind, state.is_held) == ("unreadable", False), "a lock that may be held is not free"
+        assert "more than 2000 waiters" in str(state.problem)
 
 
 def _strange(client: redis.Redis) -> dict[str, Any]:

@@ -23,7 +23,16 @@ from tests.support.interruptions import Interruption, Struck, at_every_place
 from tests.support.lock_types import NAME, traces, zmembers
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
-from wheel_lock import LockContext, LockLost, LockNotHeld, LockTimeout, LockUnavailable, LossReason
+from wheel_lock import (
+    LockContext,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    LockUnavailable,
+    LossReason,
+    ReadLock,
+    WriteLock,
+)
 from wheel_lock.lease import Lease
 from wheel_lock.locks.read_write import BaseWriteLock
 
@@ -48,6 +57,14 @@ class Situation:
         self.proxy = proxy
         self.context = context
         self.losses = Losses()
+
+    def held_both_ways(self) -> tuple[WriteLock, ReadLock]:
+        """A lock that this thread has acquired for writing and for reading."""
+        lock = self.context.rw_lock(NAME, TIMEOUT_S, on_lost=self.losses)
+        writer, reader = lock.write(), lock.read()
+        writer.acquire()
+        reader.acquire()
+        return writer, reader
 
     @property
     def reads(self) -> bool:
@@ -199,10 +216,7 @@ def test_a_second_interruption_of_what_deals_with_the_first_changes_nothing(
     waiting = begin_late(monkeypatch)
 
     def play(interruption: Interruption) -> None:
-        lock = situation.context.rw_lock(NAME, TIMEOUT_S, on_lost=situation.losses)
-        writer, reader = lock.write(), lock.read()
-        writer.acquire()
-        reader.acquire()
+        writer, reader = situation.held_both_ways()
         waiting.append(interruption)
         try:
             writer.release()
@@ -296,10 +310,7 @@ def struck_in_flight(situation: Situation, writer: Any) -> None:
 
 
 def test_what_is_not_confirmed_yet_is_not_held_and_can_be_released(situation: Situation) -> None:
-    lock = situation.context.rw_lock(NAME, TIMEOUT_S, on_lost=situation.losses)
-    writer, reader = lock.write(), lock.read()
-    writer.acquire()
-    reader.acquire()
+    writer, reader = situation.held_both_ways()
     reader.acquire()
     struck_in_flight(situation, writer)
     assert (writer.count, reader.count) == (0, 2)
@@ -316,7 +327,7 @@ def test_what_is_not_confirmed_yet_is_not_held_and_can_be_released(situation: Si
     coming.result()
     assert traces(situation.real) == []
     assert situation.losses.all_told() == []
-    assert lock.write().acquire(blocking=False)
+    assert writer.acquire(blocking=False)
 
 
 def test_a_look_at_the_moment_of_the_confirmation_is_no_loss(
@@ -332,10 +343,7 @@ def test_a_look_at_the_moment_of_the_confirmation_is_no_loss(
             looks.append(answer)
         return answer
 
-    lock = situation.context.rw_lock(NAME, TIMEOUT_S, on_lost=situation.losses)
-    writer, reader = lock.write(), lock.read()
-    writer.acquire()
-    reader.acquire()
+    writer, reader = situation.held_both_ways()
     struck_in_flight(situation, writer)
     with monkeypatch.context() as patch:
         patch.setattr(Lease, "is_valid", believed_and_granted_then)
@@ -397,10 +405,7 @@ def test_a_block_that_is_left_by_the_interruption_releases_what_is_not_confirmed
 
 def test_an_interrupted_release_of_what_is_not_confirmed_yet_is_carried_out(situation: Situation) -> None:
     def play(interruption: Interruption) -> None:
-        lock = situation.context.rw_lock(NAME, TIMEOUT_S, on_lost=situation.losses)
-        writer, reader = lock.write(), lock.read()
-        writer.acquire()
-        reader.acquire()
+        writer, reader = situation.held_both_ways()
         struck_in_flight(situation, writer)
         coming = Background(lambda: let_through(situation))
         interruption.begin()
@@ -424,10 +429,7 @@ def test_what_is_never_confirmed_is_lost_and_that_is_told(real: Backend, proxy: 
     clock = Clock()
     situation = Situation(real, proxy, real.context_through(proxy, timer=real.timer(clock)))
     engine = situation.context._engine
-    lock = situation.context.rw_lock(NAME, TIMEOUT_S, on_lost=situation.losses)
-    writer, reader = lock.write(), lock.read()
-    writer.acquire()
-    reader.acquire()
+    writer, reader = situation.held_both_ways()
     struck_in_flight(situation, writer)
 
     def too_long() -> None:
@@ -460,10 +462,7 @@ def test_what_is_never_confirmed_is_lost_and_that_is_told(real: Backend, proxy: 
 
 
 def test_a_swap_of_what_is_gone_is_told_to_who_was_interrupted(situation: Situation) -> None:
-    lock = situation.context.rw_lock(NAME, TIMEOUT_S, on_lost=situation.losses)
-    writer, reader = lock.write(), lock.read()
-    writer.acquire()
-    reader.acquire()
+    writer, reader = situation.held_both_ways()
     situation.real.view.delete(NAME)
     situation.proxy.to_server.delay_s = math.inf
     with interrupted(lambda: bool(situation.context._engine.leases.swaps)):
@@ -488,10 +487,7 @@ def test_a_context_that_is_closed_meanwhile_hides_no_interruption(
     def play(interruption: Interruption) -> None:
         situation = Situation(real, proxy, real.context_through(proxy, timer=real.timer()))
         situations.append(situation)
-        lock = situation.context.rw_lock(NAME, TIMEOUT_S, on_lost=situation.losses)
-        writer, reader = lock.write(), lock.read()
-        writer.acquire()
-        reader.acquire()
+        writer, reader = situation.held_both_ways()
         waiting.append(interruption)
         try:
             writer.release()

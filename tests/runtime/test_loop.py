@@ -67,6 +67,27 @@ def test_a_flood_of_messages_is_dealt_with_in_portions(by_hand: HashedWheelTimer
     assert min(portions) > 0
 
 
+def test_a_message_goes_on_in_later_turns_before_all_messages_behind_it(by_hand: HashedWheelTimer) -> None:
+    seen: list[object] = []
+
+    def go_on(left: int) -> None:
+        seen.append(left)
+        if left:
+            by_hand.go_on_with(partial(go_on, left - 1))
+
+    by_hand.post(partial(seen.append, "before"))
+    by_hand.post(partial(go_on, 2))
+    by_hand.post(partial(seen.append, "behind"))
+    portions, goes_on = [], []
+    for _ in range(3):
+        by_hand.turn()
+        portions.append(len(seen))
+        goes_on.append(by_hand.goes_on)
+    assert seen == ["before", 2, 1, 0, "behind"]
+    assert portions == [2, 3, 5]
+    assert goes_on == [True, True, False]
+
+
 def test_the_thread_does_not_sleep_before_the_last_portion(timer: HashedWheelTimer) -> None:
     seen: list[int] = []
     for number in range(50):

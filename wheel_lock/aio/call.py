@@ -31,29 +31,33 @@ _CHECK_EVERY_S = 1.0  # waiting tasks check at this interval that the timer's th
 
 
 class LoopBridge:
-    """The completed futures of one event loop."""
+    """The completed futures of one event loop.
 
-    __slots__ = ("__weakref__", "_arrived", "_called", "_check", "expected", "in_daemon", "loop")
+    Attributes:
+        announced: True if :meth:`deliver` is to be called, once for all futures of a turn.
+        arrived: The completed futures. Whatever appends one has ``deliver`` called afterwards.
+        expected: The futures whose tasks wait.
+    """
+
+    __slots__ = ("__weakref__", "_called", "_check", "announced", "arrived", "expected", "in_daemon", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
         self.in_daemon: bool = threading.current_thread().daemon
         self.expected: set[AsyncFuture[Any]] = set()
-        self._arrived: deque[AsyncFuture[Any]] = deque()
+        self.arrived: deque[AsyncFuture[Any]] = deque()
+        self.announced = False  # deliver() is to be called
         self._called = False
         self._check: asyncio.TimerHandle | None = None
-
-    def put(self, future: AsyncFuture[Any]) -> None:
-        """Add a completed future; :meth:`deliver` is to follow, once for any number of them. From any thread."""
-        self._arrived.append(future)
 
     def deliver(self) -> None:
         """Have the event loop resume the tasks of all futures that have arrived. From any thread.
 
         If it is closed, each of them is reported and given up instead.
         """
-        if not self._arrived:
-            return  # an earlier call has served all of a turn's futures
+        self.announced = False
+        if not self.arrived:
+            return  # an earlier call has served them
         try:
             if not self._called:
                 self._called = True
@@ -65,7 +69,7 @@ class LoopBridge:
             self._called = False  # the thread is killed here: the next one calls again
             raise
         if self.loop.is_closed():  # an earlier call will never run, either
-            arrived = self._arrived
+            arrived = self.arrived
             try:
                 while True:
                     arrived.popleft().undeliverable()
@@ -76,7 +80,7 @@ class LoopBridge:
     def _complete(self) -> None:
         self._called = False  # first, so that futures which arrive from here on cause another call
         try:
-            arrived = self._arrived
+            arrived = self.arrived
             while arrived:
                 arrived[0].resume()
                 arrived.popleft()
@@ -91,6 +95,7 @@ class LoopBridge:
     @uninterrupted_start
     def _check_expected(self) -> None:
         self._check = None
+        self.announced = False  # the timer's thread may have been killed before it called deliver()
         try:
             expected = tuple(self.expected)
             for future in expected:
@@ -103,7 +108,8 @@ class LoopBridge:
 
 
 class _Here(threading.local):
-    bridge: weakref.ref[LoopBridge] | None = None  # weak, so that a closed loop and its tasks can be collected
+    # Weak, so that a closed loop and its tasks can be collected; None stands for no bridge yet.
+    bridge: Callable[[], LoopBridge | None] = staticmethod(lambda: None)
 
 
 _here = _Here()
@@ -115,8 +121,7 @@ def _loop_bridge() -> LoopBridge:
     except RuntimeError:
         _refuse_trio()
         raise
-    known = _here.bridge
-    bridge = None if known is None else known()
+    bridge = _here.bridge()
     if bridge is None or bridge.loop is not loop:
         bridge = LoopBridge(loop)
         _here.bridge = weakref.ref(bridge)
@@ -166,8 +171,10 @@ class AsyncFuture(CallerFuture[T]):
         if self.error is not None and self.engine.exiting and self._bridge.in_daemon:
             return  # its loop's thread, a daemon, could only print it
         bridge = self._bridge
-        bridge.put(self)
-        self.engine.timer.complete(bridge.deliver)
+        bridge.arrived.append(self)
+        if not bridge.announced:  # read behind the append: deliver() unsets it before it looks what has arrived
+            bridge.announced = True  # first: outside of a turn it is called at once
+            self.engine.timer.complete(bridge.deliver)
 
     @property
     def abandoned(self) -> bool:

@@ -81,10 +81,10 @@ class AsyncContext(TaskLocks, TaskContext):
         Raises:
             ValueError: A value is out of range; before any I/O.
         """
-        lock_name(name)
+        key = lock_name(name)
         options = lock_options(timeout, **terms)
         lock_type = FENCED if options.fencing else EXCLUSIVE
-        return Lock(self._engine, lock_type, name, options, task_callback(on_lost), cancel_on_lost=cancel_on_lost)
+        return Lock(self._engine, lock_type, name, options, task_callback(on_lost), key, cancel_on_lost=cancel_on_lost)
 
     async def acquire_many(
         self,

@@ -6,24 +6,32 @@ import asyncio
 import inspect
 import logging
 import weakref
+from collections.abc import Awaitable, Callable
 from functools import partial
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from types import TracebackType, coroutine
+from typing import ClassVar, Self
 
 from wheel_lock.aio.call import TaskOwner, TaskSide, current_owner, run
 from wheel_lock.aio.cancellation import CancelOnLoss, EnteredBlock, enter, left
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.engine.loss_events import LoopCallback
 from wheel_lock.errors import WheelLockError, quoted
 from wheel_lock.holder import Holder
 from wheel_lock.lease import EXTENDING, NOBODY, Lease, Owner
+from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks import operations
 from wheel_lock.locks.base import BaseLock, OnLost, checked_callback
 from wheel_lock.observe.events import LostEvent
 from wheel_lock.observe.log_fields import log_fields
+from wheel_lock.options import LockOptions
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 from wheel_lock.runtime.notifier import NOTIFIER
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
+
+# Marked as awaitable, which changes nothing else, instead of being awaited through run(): each pair passes here.
+_acquire: Callable[..., Awaitable[bool]] = coroutine(operations.acquire)
+_release: Callable[..., Awaitable[bool]] = coroutine(operations.release)
 
 
 class Lock(TaskSide, BaseLock):
@@ -39,8 +47,18 @@ class Lock(TaskSide, BaseLock):
     _leave_releases: ClassVar[bool] = True
     """Whether the end of a block releases by itself, and not by ``release()``."""
 
-    def __init__(self, *arguments: Any, cancel_on_lost: bool = False) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self,
+        engine: LockEngine,
+        lock_type: LockType,
+        name: str | bytes,
+        options: LockOptions,
+        on_lost: OnLost | None,
+        key: bytes | None = None,
+        *,
+        cancel_on_lost: bool = False,
+    ) -> None:
+        BaseLock.__init__(self, engine, lock_type, name, options, on_lost, key)  # not super(), which costs a call
         self._cancel_on_lost = cancel_on_lost
         self._blocks: list[EnteredBlock] | None = None  # made late: most locks in bulk never enter a block
 
@@ -61,12 +79,12 @@ class Lock(TaskSide, BaseLock):
         self, blocking: bool | None = None, blocking_timeout: float | None = None, token: str | bytes | None = None
     ) -> bool:
         """Acquire the lock; see :meth:`wheel_lock.Lock.acquire`. A task that is cancelled meanwhile leaves no grant."""
-        return await run(operations.acquire(self, blocking, blocking_timeout, token))
+        return await _acquire(self, blocking, blocking_timeout, token)
 
     @uninterrupted_start
     async def release(self) -> bool:
         """Release the lock; see :meth:`wheel_lock.Lock.release`. A cancelled task's release is carried out all the same."""
-        return await run(operations.release(self))
+        return await _release(self)
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Change the time-to-live once; see :meth:`wheel_lock.Lock.extend`."""
@@ -173,7 +191,7 @@ class Lock(TaskSide, BaseLock):
     @uninterrupted_start
     async def _leave(self, lease: Lease | None) -> None:
         """Release the lease with which a block was entered."""
-        await run(operations.release(self, lease, left=True))
+        await _release(self, lease, left=True)
 
 
 def task_callback(on_lost: OnLost | None) -> OnLost | None:

@@ -22,6 +22,7 @@ from wheel_lock.cli.locks.release import release
 from wheel_lock.cli.locks.watch import watch
 from wheel_lock.cli.output import complain, discard_stdout
 from wheel_lock.cli.run.command import run
+from wheel_lock.cli.server import redacted
 from wheel_lock.cli.top.command import top
 
 COMMANDS: tuple[Callable[..., None], ...] = (run, ls, inspect, watch, release, doctor, top, demo, hold, bench)
@@ -50,7 +51,7 @@ def run_command(argv: Sequence[str] | None) -> int:
     except Refusal as refusal:
         return _refuse(refusal.sentence, refusal.status)
     except _UsageError as error:
-        return _refuse(error.format_message(), USAGE)
+        return _refuse(redacted(error.format_message()), USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return _refuse("interrupted", INTERRUPTED)
     except (BrokenPipeError, SystemExit) as error:  # typer replaces some of the former by the latter

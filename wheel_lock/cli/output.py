@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import IO, Protocol, Self, TextIO
 
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -33,6 +33,24 @@ def console(*, stderr: bool = False) -> Console:
 def pretty(console: Console) -> bool:
     """Return whether the console is a terminal with UTF-8 and cursor control."""
     return console.file.isatty() and not console.is_dumb_terminal and console.encoding.startswith("utf")
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with every character escaped that is not printable.
+
+    >>> printable("a\\x1b[2J\\u202eb")
+    'a\\\\x1b[2J\\\\u202eb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def line(text: str, stream: IO[str] | None = None) -> None:
+    """Print a line at once, with escapes for what the encoding of ``stream`` does not have; by default on stdout."""
+    stream = sys.stdout if stream is None else stream
+    encoding = getattr(stream, "encoding", None) or "ascii"  # no stream at all if stdout is closed
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
 def duration(value_s: float | None) -> str:
@@ -88,8 +106,8 @@ def present(
     if not pretty(console):
         width = max([12, *(len(value) for _, value, _ in table)])
         for what, value, meaning in table:
-            print(f"  {what:<12} {value:>{width}}  {meaning}".rstrip(), file=console.file)
-        print(sentence, file=console.file)
+            line(f"  {what:<12} {value:>{width}}  {meaning}".rstrip(), console.file)
+        line(sentence, console.file)
         return
     grid = Table.grid(Column(style="dim"), Column(justify="right"), Column(style="dim"), padding=(0, 2))
     for what, value, meaning in table:

@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {"socket_connect_timeout": 3.0, "socket_timeout": 5.0
 PROMPT: dict[str, Any] = {**SETTINGS, "retry": Retry(NoBackoff(), 1, (redis.ConnectionError,))}
 """The same for clients of one server: one more attempt after a connection broke, without pauses; none after a timeout."""
 
-_SCHEME = re.compile(r"(https?|(redis|valkey)s?(\+(sentinel|cluster))?|unix)://")
+_URL = re.compile(r"(?P<scheme>(https?|(redis|valkey)s?(\+(sentinel|cluster))?|unix)://).+", re.DOTALL)
 
 
 class BadUrl(Refusal):
@@ -43,19 +43,13 @@ class ServerTrouble(Refusal):
         super().__init__(sentence, SERVER_TROUBLE)
 
 
-def redacted(url: str) -> str:
-    """Return ``url`` without parts that may be secret.
+def redacted(text: str) -> str:
+    """Return ``text`` without what follows the scheme of the first URL in it: any part may belong to a password.
 
-    >>> redacted("redis://user:pass/word@host:6379/0?password=x")
-    'redis://***@host:6379/0?***'
+    >>> redacted("not redis://user:secret")
+    'not redis://***'
     """
-    scheme = _SCHEME.match(url)
-    begin = scheme[0] if scheme is not None else ""
-    login, at, place = url[len(begin) :].rpartition("@")
-    if "?" in login:  # of a password in front of the server, or of one among the options: the rest may belong to it
-        return f"{begin}***"
-    place, question, _ = place.partition("?")
-    return begin + ("***@" if at else "") + place + ("?***" if question else "")
+    return _URL.sub(r"\g<scheme>***", text)
 
 
 def parsed(url: str, parameter: str = "--redis") -> ServerUrl:
@@ -76,10 +70,11 @@ def _database(url: str) -> re.Match[str] | None:
 
 
 def bad_url(url: str, parameter: str) -> BadUrl:
-    """Return the error for a malformed URL, whose parts may be secret."""
+    """Return the error for a malformed URL. It shows the scheme at most."""
+    shown = redacted(url) if _URL.match(url) else "***" if url else ""
     return BadUrl(
         f"{parameter} must be a URL such as redis://host:6379/0, rediss://host:6379/0, unix:///path, "
-        f"redis+sentinel://host:26379,host:26379/MASTER/0 or redis+cluster://host:7000, not {redacted(url)!r}"
+        f"redis+sentinel://host:26379,host:26379/MASTER/0 or redis+cluster://host:7000, not {shown!r}"
     )
 
 

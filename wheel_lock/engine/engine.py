@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -155,7 +155,7 @@ class Engine(EngineState):
         if future.done and future.error is None and lease.state is State.EXPORTED:
             self.leases.clean_up([lease])
 
-    def release_many(self, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
+    def release_many(self, leases: Sequence[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
         """Release many; the result of ``future`` has the reasons of those that had been lost."""
         release_many(self.leases, leases, future)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from wheel_lock.engine.future import Future
@@ -155,6 +155,8 @@ class Router(Protocol):
 class LeaseListener(Protocol):
     """The wait queues as the lease table sees them; implemented by ``WaitQueueRegistry``."""
 
+    @property
+    def queues(self) -> Mapping[bytes, object]: ...
     def __len__(self) -> int: ...
     def release(self, lease: Lease, send: Callable[[bool], object]) -> None: ...  # call ``send(quiet)``, then ``ended``
     def ended(self, lease: Lease) -> None: ...  # a release has been sent, if there is one

@@ -13,7 +13,7 @@ from functools import partial
 from wheel_lock.engine.interfaces import LeaseGroup, LeaseListener, PendingSwap, Router, group_of
 from wheel_lock.engine.loss_events import log_illegal
 from wheel_lock.engine.state import EngineState, HeldLeases
-from wheel_lock.errors import LossReason, WheelLockError
+from wheel_lock.errors import LockLost, LossReason, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, Limits, State, grant_all, latest_grant
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
@@ -126,6 +126,30 @@ class LeaseTable(HeldLeases):
             self.unhold(lease, None)
         return error
 
+    def begin_release_many(
+        self, leases: Iterable[Lease], begun: list[Lease], losses: dict[str | bytes, LossReason]
+    ) -> None:
+        """Like :meth:`begin_release` for many leases, at a fraction of the cost.
+
+        Args:
+            leases: The leases. Those that are not held are passed over.
+            begun: Receives each lease of which the renewal is ended, before that.
+            losses: Receives the reasons of those that are lost.
+        """
+        cancel, unhold, note, now = self.timer.wheel.cancel, self.unhold, begun.append, self.timer.clock.now()
+        releasing = State.RELEASING
+        for lease in leases:
+            if lease.state <= EXTENDING and lease.loss is None and now < lease.deadline and lease.group.alive:
+                note(lease)
+                if not cancel(lease):
+                    group_of(lease).renewer.untrack(lease)
+                lease.state = releasing  # faster than a table lookup per lease
+                unhold(lease, None)
+            elif (error := self.begin_release(lease)) is None:
+                note(lease)
+            elif isinstance(error, LockLost):
+                losses[lease.name] = error.reason
+
     def mark_lapsed(self, lease: Lease) -> None:
         super().mark_lapsed(lease)
         self.clean_up([lease])  # an unconfirmed renewal may have prolonged it after all
@@ -173,6 +197,14 @@ class LeaseTable(HeldLeases):
                     self.timer.post(partial(self.clean_up, [lease]), self.state)
                 self.listener.ended(lease)
             self.on_ended()
+
+    def abandon_later(self, leases: Sequence[Lease]) -> None:
+        """End leases whose owners have ended, behind all messages: one of them may be an owner's last release."""
+        if leases:
+            self.timer.post(partial(self._abandon, leases), self.state)
+
+    def _abandon(self, leases: Sequence[Lease]) -> None:
+        self.mark_lost([lease for lease in leases if lease.state <= EXTENDING], LossReason.ABANDONED)
 
     def mark_illegal(self, lease: Lease, event: Event) -> None:
         """Give up a lease after a transition that its state does not allow. That is a bug; the log says where."""

@@ -15,6 +15,7 @@ from wheel_lock.net.pubsub import PubSub
 from wheel_lock.runtime.failures import guarded
 
 _LOOK_AGAIN_S = 0.02
+_CALLER_S = 0.25  # at most, for a caller's own request: the caller may be the one that closes, in a signal's handler
 
 
 class Shutdown:
@@ -42,7 +43,7 @@ class Shutdown:
             self._wait_queues.fail(closed)
         self._router.begin_anew(lambda wakeups: wakeups.close(closed))
         until = timer.now + timeout_s
-        hang_up = Future[None](lambda: timer.post(lambda: self._hang_up(until, future), state))
+        hang_up = Future[None](lambda: timer.post(lambda: self._await_caller(until, future), state))
         sweep = Sweep(self._leases, self._leases.held, hang_up)
         # Without a connection nothing is released: making one could take longer than ``timeout_s``.
         if state.options.release_on_close and any(node.connected for node in self._router.nodes):
@@ -50,6 +51,19 @@ class Shutdown:
             sweep.pump()
         else:
             sweep.stop()
+
+    def _await_caller(self, until: float, future: Future[None]) -> None:
+        """Hang up when the caller on the direct path has its reply: it releases itself what it is granted now."""
+        timer, direct = self._timer, self._state.direct
+        look_until = min(until, timer.now + _CALLER_S)
+
+        def look(now: float) -> None:
+            if direct is not None and direct.claim and timer.now < look_until:
+                timer.call_at(timer.now + timer.scale.tick_s, look, self._state)
+            else:
+                self._hang_up(until, future)
+
+        look(timer.now)
 
     def _hang_up(self, until: float, future: Future[None]) -> None:
         """Close the connections as soon as all replies have been read, or the time is up."""

@@ -28,7 +28,9 @@ MAX_HOLDERS = 64
 """The most holders that a look returns; those of a sorted set that expire first."""
 
 _MOST_BYTES = MAX_TOKEN_BYTES + 64  # a member has a letter in front, a field a number at the end
-_MOST_MARKS = 1000
+_MOST_MARKS = (
+    100_000  # of waiters, read by the thousand until a writer is found: each acquire of a writer reads them all
+)
 _MOST_LISTENERS = 1 << 32
 _HEAD = rb"(?:@[!-9;-~]+:)?"
 _TOKEN = re.compile(

@@ -74,14 +74,21 @@ class BaseLock(Side):
     )
 
     def __init__(
-        self, engine: LockEngine, lock_type: LockType, name: str | bytes, options: LockOptions, on_lost: OnLost | None
+        self,
+        engine: LockEngine,
+        lock_type: LockType,
+        name: str | bytes,
+        options: LockOptions,
+        on_lost: OnLost | None,
+        key: bytes | None = None,
     ) -> None:
+        """``key`` is what ``lock_name(name)`` has returned, if the caller has checked the name already."""
         self._lease: Lease | None = None
         self._others: dict[Owner, Lease] | None = None
         self._adopted: Lease | None = None
         self._group: Group | None = None
-        self._key = b""
-        self._encoded_name: str | bytes | None = None  # the name that _key is made of
+        self._key = b"" if key is None else key
+        self._encoded_name: str | bytes | None = None if key is None else name  # the name that _key is made of
         self._engine = engine
         self._lock_type = lock_type
         self._options = options
@@ -393,10 +400,15 @@ class BaseLock(Side):
 
     def __del__(self) -> None:
         # A lock that is collected while held can no longer be released by its owner. May run anywhere: takes no lock.
-        leases = [getattr(self, "_lease", None), *(getattr(self, "_others", None) or {}).values()]
-        for lease in leases:
-            if lease is not None and lease.state <= EXTENDING and lease.group.alive and not sys.is_finalizing():
-                self._engine.post_if_open(partial(self._engine.abandon, lease))
+        try:
+            lease, others = self._lease, self._others
+        except AttributeError:
+            return  # its making was interrupted
+        if others is None and (lease is None or lease.state > EXTENDING):
+            return  # as usual
+        for held in (lease, *(others or {}).values()):
+            if held is not None and held.state <= EXTENDING and held.group.alive and not sys.is_finalizing():
+                self._engine.post_if_open(partial(self._engine.abandon, held))
 
 
 def refuse_copy(lock: object) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -141,7 +141,7 @@ def read_all(locks: Iterable[BaseLock | None], given: list[Any]) -> list[BaseLoc
 
 
 def let_go_of(
-    engine: Engine, locks: Iterable[BaseLock | None], given: list[Any], leases: Iterable[Lease] | None
+    engine: Engine, locks: Iterable[BaseLock | None], given: list[Any], leases: Sequence[Lease] | None
 ) -> None:
     """Complete an interrupted release of ``locks`` without waiting. Nothing is released if reading them was interrupted.
 

@@ -22,6 +22,18 @@ def _start(lock: Any, operation: str) -> Any:
     return lock._engine.spans.start(operation, names, lock._kind)
 
 
+@uninterrupted_start
+def _fail(lock: Any, span: Any, error: BaseException, undo: bool) -> None:
+    """End the span of an operation that has raised ``error``.
+
+    Args:
+        undo: True to release the lock: the operation was interrupted behind the grant, or ahead of the release.
+    """
+    if undo:
+        insist(lock._let_go, None)
+    lock._engine.spans.fail(span, error)
+
+
 def _traced(plain: Any) -> type:
     """Return the subclass of a class of lock objects with spans; it has the same name."""
     methods = _of_tasks(plain) if inspect.iscoroutinefunction(plain.acquire) else _of_threads(plain)
@@ -46,9 +58,7 @@ def _of_threads(plain: Any) -> dict[str, Any]:
             spans.end(span, acquired)
             return acquired
         except BaseException as error:
-            if acquired:
-                insist(self._let_go, None)  # interrupted behind the grant, which its caller does not hear of
-            spans.fail(span, error)
+            _fail(self, span, error, acquired)
             raise
 
     @functools.wraps(plain.release)
@@ -63,9 +73,7 @@ def _of_threads(plain: Any) -> dict[str, Any]:
             spans.end(span)
             return released
         except BaseException as error:
-            if not begun:
-                insist(self._let_go, None)
-            self._engine.spans.fail(span, error)
+            _fail(self, span, error, not begun)
             raise
 
     return {"acquire": acquire, "release": release}
@@ -80,9 +88,7 @@ def _of_tasks(plain: Any) -> dict[str, Any]:
             spans.end(span, acquired)
             return acquired
         except BaseException as error:
-            if acquired:
-                insist(self._let_go, None)
-            spans.fail(span, error)
+            _fail(self, span, error, acquired)
             raise
 
     def releasing(method: Any) -> Any:
@@ -98,9 +104,7 @@ def _of_tasks(plain: Any) -> dict[str, Any]:
                 spans.end(span)
                 return released
             except BaseException as error:
-                if not begun:
-                    insist(self._let_go, None)
-                self._engine.spans.fail(span, error)
+                _fail(self, span, error, not begun)
                 raise
 
         return release

@@ -157,15 +157,21 @@ class PubSub(NodeObserver):
         on_reply: Callable[[], object],
         on_lost: Callable[[PipelinedConnection, Exception], object],
     ) -> PipelinedConnection:
-        def lost(pipeline: PipelinedConnection, error: Exception) -> None:
-            on_lost(pipeline, error)
-            self._end_subscriptions()
-
         # Only a PONG resets the backoff: a server may cut each connection as soon as it has subscribed.
         self._on_pong = on_reply
-        pipeline = PushConnection(timer, connection, domain, lambda: None, lost)
+        pipeline = PushConnection(timer, connection, domain, lambda: None, partial(self._connection_lost, on_lost))
         pipeline.on_push = self._on_push
         return pipeline
+
+    def _connection_lost(
+        self,
+        on_lost: Callable[[PipelinedConnection, Exception], object],
+        pipeline: PipelinedConnection,
+        error: Exception,
+    ) -> None:
+        """Notify the node by ``on_lost``, then the listeners."""
+        on_lost(pipeline, error)
+        self._end_subscriptions()
 
     def _end_subscriptions(self) -> None:
         """Notify the listeners that all subscriptions have ended with their connection."""
@@ -416,24 +422,19 @@ class InvalidationFeed(PubSub):
             node.send(BareCommand(b"CLIENT", b"ID"))
         super().ready(node, new=new)
 
-    def _new_pipeline(
+    def _connection_lost(
         self,
-        timer: HashedWheelTimer,
-        connection: Connection,
-        domain: FailureDomain | None,
-        on_reply: Callable[[], object],
         on_lost: Callable[[PipelinedConnection, Exception], object],
-    ) -> PipelinedConnection:
-        def lost(pipeline: PipelinedConnection, error: Exception) -> None:
-            was_ready = self.client_id is not None
-            self.client_id = self._known = None
-            self._lost = True
-            on_lost(pipeline, error)
-            self._lost = False
-            if self._listeners:
-                guarded(self._listener, self._listener.on_ended, error, was_ready)
-
-        return super()._new_pipeline(timer, connection, domain, on_reply, lost)
+        pipeline: PipelinedConnection,
+        error: Exception,
+    ) -> None:
+        was_ready = self.client_id is not None
+        self.client_id = self._known = None
+        self._lost = True
+        super()._connection_lost(on_lost, pipeline, error)
+        self._lost = False
+        if self._listeners:
+            guarded(self._listener, self._listener.on_ended, error, was_ready)
 
     def _on_push(self, reply: Reply) -> None:
         if self._id_awaited:

@@ -12,8 +12,9 @@ import hashlib
 import re
 from urllib.parse import quote, unquote_to_bytes
 
-MAX_OWNER_CHARACTERS = 64
-_MAX_ENCODED = 3 * MAX_OWNER_CHARACTERS
+from wheel_lock.options import MAX_OWNER_LENGTH
+
+_MAX_ENCODED = 3 * MAX_OWNER_LENGTH
 _PLAIN = "!\"#$&'()*+,/;<=>?@[\\]^`{|}"  # printable ASCII that needs no encoding here, beside letters, digits and _.-~
 _OWNED = re.compile(
     rb"(?:[rwp]:)?@([!-9;-~]{1,%d}):[A-Za-z0-9+/]{22,}(?::[0-9]+)?" % _MAX_ENCODED,
@@ -21,19 +22,12 @@ _OWNED = re.compile(
 
 
 def owner_head(owner: str) -> bytes:
-    """Return the head of the tokens of ``owner``: what precedes the random part.
-
-    Raises:
-        ValueError: The owner is empty, has a character that is not printable, or is too long: more than 64 characters,
-            or more than 192 when percent-encoded.
+    """Return the head of the tokens of ``owner``, which :func:`wheel_lock.options.owner_text` has accepted.
 
     >>> owner_head("billing@host-7"), owner_head("a b:c")
     (b'@billing@host-7:', b'@a%20b%3Ac:')
     """
-    encoded = quote(owner, safe=_PLAIN) if owner.isprintable() else ""
-    if not 1 <= len(owner) <= MAX_OWNER_CHARACTERS or not 1 <= len(encoded) <= _MAX_ENCODED:
-        raise ValueError(f"owner must have 1 to {MAX_OWNER_CHARACTERS} printable characters, not {owner!r:.80}")
-    return b"@%b:" % encoded.encode()
+    return b"@%b:" % quote(owner, safe=_PLAIN).encode()
 
 
 def client_name(owner: str) -> str:
@@ -56,7 +50,7 @@ def owner_of(token: bytes) -> str | None:
         return None
     owner = unquote_to_bytes(found[1]).decode("utf-8", "replace")
     # Any client can write such a value: one that this library does not make could garble a terminal.
-    return owner if 1 <= len(owner) <= MAX_OWNER_CHARACTERS and owner.isprintable() else None
+    return owner if 1 <= len(owner) <= MAX_OWNER_LENGTH and owner.isprintable() else None
 
 
 def token_id(token: bytes) -> str:

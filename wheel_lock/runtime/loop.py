@@ -100,6 +100,7 @@ class Loop:
             it, after all replies; at once outside of a turn. So callers whose results arrive together are woken together.
             Timer's thread only.
         flush_later: Has ``flush()`` of a flusher called at the end of this turn. Timer's thread only.
+        goes_on: True while the rest of a message waits for the next turn, and all other messages wait behind it.
         stopped: True if :meth:`HashedWheelTimer.stop` has been called.
     """
 
@@ -137,6 +138,7 @@ class Loop:
         self._sleeps_until = LONG
         self._sleeping = False
         self._woken = False
+        self.goes_on: bool = False
         self._wake = self._waker.wake
         self._completed: deque[Callable[[], object]] = deque()
         self.complete: Callable[[Callable[[], object]], object] = _at_once
@@ -188,7 +190,17 @@ class Loop:
         """
         message = (call, domain)  # before the inbox is looked up: an allocation may run a finaliser, which posts
         self._inbox.append(message)
-        self.rouse()
+        if (self._sleeping and not self._woken) or self._thread is None:  # as rouse() asks: each operation passes here
+            self.rouse()
+
+    def go_on_with(self, call: Callable[[], object], domain: FailureDomain | None = None) -> None:
+        """Call ``call()`` in the next turn, before all messages: it is the rest of a message that takes long.
+
+        No other message is read before, so whatever is posted behind the message comes behind all of it. Replies and
+        due entries come in between. From outside of a message, the call is made in this turn. Timer's thread only.
+        """
+        self.goes_on = True
+        self._inbox.appendleft((call, domain))
 
     def rouse(self) -> None:
         """Start the thread, or wake it if it sleeps and nobody has woken it yet, so that it turns once more."""
@@ -328,17 +340,23 @@ class Loop:
         """Make the posted calls.
 
         After 10 ms the rest of a flood of messages waits for the next turn, so that replies and renewals do not wait for
-        it. Not in the last turn, whose messages include those that end everything.
+        it. Not in the last turn, whose messages include those that end everything. A message that goes on in the next
+        turn is the last one of this.
         """
         inbox = self._inbox
+        self.goes_on = False
         count = len(inbox)
         until = time.monotonic() + _LONGEST_INBOX_S if count > _INBOX_STEP else math.inf
         for number in range(1, count + 1):
-            call, domain = inbox.popleft()
+            # Not popleft(): an interruption behind a call, on a timer without a thread, would take the message with it.
+            call, domain = inbox[0]
+            del inbox[0]
             try:
                 call()
             except Exception as error:
                 contain(domain, call, error)
+            if self.goes_on:
+                break
             if number % _INBOX_STEP == 0 and not self.stopped and time.monotonic() > until:
                 break
 
@@ -390,18 +408,13 @@ class Loop:
         return sleep_s
 
     def _dispatch(self, due: list[Any], now: float) -> None:
-        groups: dict[Any, list[Any]] = {}
-        last: object = None
-        append: Callable[[Any], None] = due.append  # always replaced by the first entry
+        first = due[0].group
         for entry in due:
-            group = entry.group
-            if group is not last:
-                last = group
-                bucket = groups.get(group)
-                if bucket is None:
-                    groups[group] = bucket = []
-                append = bucket.append
-            append(entry)
+            if entry.group is not first:
+                groups = _by_group(due)
+                break
+        else:
+            groups = {first: due}
         for group, entries in groups.items():
             try:
                 group.due(entries, now)
@@ -516,6 +529,23 @@ class Loop:
         self._reset()
         for member in self._members:
             member.after_fork_in_child()
+
+
+def _by_group(due: list[Any]) -> dict[Any, list[Any]]:
+    """Return the entries of each group, in order."""
+    groups: dict[Any, list[Any]] = {}
+    last: object = None
+    append: Callable[[Any], None] = due.append  # always replaced by the first entry
+    for entry in due:
+        group = entry.group
+        if group is not last:
+            last = group
+            bucket = groups.get(group)
+            if bucket is None:
+                groups[group] = bucket = []
+            append = bucket.append
+        append(entry)
+    return groups
 
 
 def _run(handed_over: list[Loop]) -> None:

@@ -25,7 +25,8 @@ def new_token() -> bytes:
     except IndexError:
         *more, random = _draw()
         _drawn.extend(more)
-    return _as_text((int.from_bytes(random) ^ time_ns()).to_bytes(_TOKEN_BYTES))
+    secret = (int.from_bytes(random) ^ time_ns()).to_bytes(_TOKEN_BYTES)
+    return binascii.b2a_base64(secret)[:TOKEN_CHARACTERS]  # as _as_text(): each acquire passes here
 
 
 def new_tokens(head: bytes = b"") -> Iterator[bytes]:

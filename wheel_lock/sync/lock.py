@@ -21,7 +21,30 @@ from wheel_lock.sync.call import SyncFuture, ThreadSide, current_owner, run
 __all__ = ["Lock", "OnLost"]
 
 
-class Lock(ThreadSide, BaseLock):
+class ReleasedByBlock(ThreadSide):
+    """A lock, or several, that the end of a ``with`` block releases."""
+
+    __slots__ = ()
+
+    _noun: ClassVar[str] = "the lock"
+
+    def release(self) -> object:
+        """Release it."""
+        raise NotImplementedError
+
+    @uninterrupted_start
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except WheelLockError as error:
+            if exc_value is None:
+                raise
+            exc_value.add_note(f"and {self._noun} could not be released: {error}")  # the first error is the one to see
+
+
+class Lock(ReleasedByBlock, BaseLock):
     """One lock, for threads. Made by :meth:`wheel_lock.LockContext.lock`; a context manager.
 
     It may be acquired again after a release; each acquire is a new lease. Threads that share one object have a lease each,
@@ -172,14 +195,3 @@ class Lock(ThreadSide, BaseLock):
         if not ((self._adopted is not None and self._enters_adopted()) or self.acquire()):
             raise run(operations.not_acquired(self))
         return self
-
-    @uninterrupted_start
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            self.release()
-        except WheelLockError as error:
-            if exc_value is None:
-                raise
-            exc_value.add_note(f"and the lock could not be released: {error}")  # the first error is the one to see

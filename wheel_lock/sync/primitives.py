@@ -6,15 +6,14 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from wheel_lock.errors import WheelLockError
 from wheel_lock.locks import operations
 from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseReadWriteLock, BaseWriteLock
 from wheel_lock.locks.reentrancy import BaseReentrantLock
 from wheel_lock.locks.semaphore import BaseSemaphore
 from wheel_lock.runtime.interruptions import uninterrupted_start
-from wheel_lock.sync.call import ThreadSide, run
-from wheel_lock.sync.lock import Lock
+from wheel_lock.sync.call import run
+from wheel_lock.sync.lock import Lock, ReleasedByBlock
 
 
 class ReentrantLock(BaseReentrantLock, Lock):
@@ -124,12 +123,13 @@ class Semaphore(BaseSemaphore, Lock):
         run(operations.ask(self, self._setting(permits)))
 
 
-class MultiLock(ThreadSide, BaseMultiLock[Lock]):
+class MultiLock(ReleasedByBlock, BaseMultiLock[Lock]):
     """Several exclusive locks as one: all of them are held, or none. Made by :meth:`wheel_lock.LockContext.multi_lock`."""
 
     __slots__ = ()
 
     _lock_class = Lock
+    _noun = "the locks"
 
     def acquire(self, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
         """Acquire all of them, or none; see :meth:`wheel_lock.Lock.acquire`. None is held during the wait."""
@@ -150,14 +150,3 @@ class MultiLock(ThreadSide, BaseMultiLock[Lock]):
         if not self.acquire():
             raise run(operations.not_acquired(self))
         return self
-
-    @uninterrupted_start
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            self.release()
-        except WheelLockError as error:
-            if exc_value is None:
-                raise
-            exc_value.add_note(f"and the locks could not be released: {error}")  # the first error is the one to see

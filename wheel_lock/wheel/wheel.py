@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from operator import length_hint
 from typing import Generic, TypeVar
 
 _FEW = 16  # dead entries that a slot may keep in any proportion, because removing them has a cost, too
@@ -144,19 +145,21 @@ class Wheel(Generic[E]):
         for entry in entries:
             if entry.tick > now:
                 raise ValueError(f"an entry is in the wheel already, due at tick {entry.tick}")
-        self._put_many(entries, tick if tick > now else now + 1)
-
-    def _put_many(self, entries: Sequence[E], tick: int) -> None:
-        if tick <= self._horizon:
-            index = tick & self._mask
-            slot = self._near[index]
-            if not slot:
-                self._bits |= 1 << index
-        else:
-            slot = self._later_slot(tick)
-        slot.extend(entries)
+        if tick <= now:
+            tick = now + 1
+        self._slot(tick).extend(entries)
         for entry in entries:
             entry.tick = tick
+
+    def _slot(self, tick: int) -> list[E]:
+        """Return the slot of ``tick``, into which an entry is about to be put."""
+        if tick > self._horizon:
+            return self._later_slot(tick)
+        index = tick & self._mask
+        slot = self._near[index]
+        if not slot:
+            self._bits |= 1 << index
+        return slot
 
     def rearm(self, entries: Sequence[E], after: int) -> list[tuple[int, int]]:
         """Schedule each of ``entries``, which :meth:`advance` has returned, ``after`` ticks past its previous deadline.
@@ -173,16 +176,21 @@ class Wheel(Generic[E]):
         if after < 1:
             raise ValueError(f"after must be at least 1 tick, not {after!r}")
         runs: list[tuple[int, int]] = []
-        if not entries:
-            return runs
-        start, tick, soonest = 0, entries[0].tick, self.now + 1
-        for number, entry in enumerate(entries):
-            if entry.tick != tick:
-                runs.append((max(tick + after, soonest), number - start))
-                self._put_many(entries[start:number], runs[-1][0])
-                start, tick = number, entry.tick
-        runs.append((max(tick + after, soonest), len(entries) - start))
-        self._put_many(entries[start:] if start else entries, runs[-1][0])
+        start, total = 0, len(entries)
+        others = iter(entries)
+        next(others, None)
+        while start < total:
+            first, end = entries[start], total
+            before = first.tick
+            first.tick = tick = max(before + after, self.now + 1)
+            for entry in others:
+                if entry.tick != before:
+                    end -= 1 + length_hint(others)
+                    break
+                entry.tick = tick
+            self._slot(tick).extend(entries[start:end] if end - start < total else entries)
+            runs.append((tick, end - start))
+            start = end
         return runs
 
     # -- removing ---------------------------------------------------------------------------------------------------
@@ -332,10 +340,11 @@ class Wheel(Generic[E]):
 
     def load(self, tick: int) -> int:
         """Return the number of entries due at ``tick``. O(1)."""
-        tick = max(tick, self.now + 1)
+        if tick <= self.now:
+            tick = self.now + 1
         if tick <= self._horizon:
             index = tick & self._mask
-            return len(self._near[index]) - self._dead(index)
+            return len(self._near[index]) - self._bearable[index] + self._left[index]  # as _dead()
         return len(self._later.get(tick, ())) - self._later_dead.get(tick, 0)
 
     def at(self, tick: int) -> list[E]:

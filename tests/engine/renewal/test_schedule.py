@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.rig import BUSY, FINE, GONE, START, TICK_S, Command, Rig, array, integer, names, runs
 from wheel_lock.lease import State
+from wheel_lock.lock_types import EXCLUSIVE
 
 
 def arrivals(rig: Rig, seconds: float) -> Counter[float]:
@@ -238,3 +239,13 @@ def test_a_silent_renewal_is_unknown_once_and_overdue_until_it_is_confirmed(rig:
     else:
         rig.reply(None, FINE)
     assert (rig.stats().unknown, rig.stats().overdue) == (3, 3 if breaks else 0)
+
+
+def test_leases_of_one_timeout_have_one_group_however_many_timeouts_there_are(rig: Rig) -> None:
+    renewer = rig.engine.router.renewer
+    first = renewer.group(EXCLUSIVE, 30.0, 30_000, 10.0)
+    assert renewer.group(EXCLUSIVE, 30.0, 30_000, 5.0) is not first
+    for number in range(2000):  # all of one millisecond, as timeouts that a program computes may be
+        renewer.group(EXCLUSIVE, 20.0 + number * 1e-7, 20_000, None)
+    assert renewer.group(EXCLUSIVE, 30.0, 30_000, 10.0) is first
+    assert len(renewer._found) <= 256

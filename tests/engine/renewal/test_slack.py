@@ -114,14 +114,14 @@ def test_the_joint_ticks_of_leases_acquired_together_are_even(rig: Rig, count: i
     assert min(ticks) >= INTERVAL_TICKS // 8
 
 
-def test_no_more_join_than_two_batches_hold_and_those_of_one_tick_stay_together() -> None:
+def test_no_more_join_than_four_batches_hold_and_those_of_one_tick_stay_together() -> None:
     with Rig(batch_size=50) as rig:
         rig.hold_many(names(10_000), 30.0)  # eleven or twelve a tick
         renewals(rig, INTERVAL_S)
         seen = renewals(rig, INTERVAL_S)
         ticks = joint_ticks(seen, INTERVAL_TICKS + 1)
-        assert max(ticks.values()) <= 100
-        assert 100 <= len(ticks) <= 140
+        assert max(ticks.values()) <= 200
+        assert 50 <= len(ticks) <= 70
         again = joint_ticks(renewals(rig, INTERVAL_S), 2 * INTERVAL_TICKS + 1)
         assert {tick - INTERVAL_TICKS: number for tick, number in again.items()} == ticks
 

@@ -54,7 +54,7 @@ def doctor(
         found = [stack.enter_context(closing(target.find(url))) for url in redis]
         findings = list(_findings(found, prefix, timeout, min_replicas, output.progress(quiet=True)))
     if as_json:
-        print(output.to_json({"worst": worst(findings), "findings": [asdict(finding) for finding in findings]}))
+        output.line(output.to_json({"worst": worst(findings), "findings": [asdict(finding) for finding in findings]}))
     else:
         _show(output.console(), findings)
     raise typer.Exit(_STATUS[worst(findings)])
@@ -110,12 +110,10 @@ def _show(console: Console, findings: Sequence[Finding]) -> None:
         console.print(table)
     else:
         for finding in ranked:
-            print(
-                f"{finding.severity.value:<8} {finding.check:<18} {finding.text}",
-                f"[{finding.server}]" * bool(finding.server),
-            )
+            place = f" [{finding.server}]" if finding.server else ""
+            output.line(f"{finding.severity.value:<8} {finding.check:<18} {finding.text}{place}")
             if finding.advice:
-                print(f"{'':8} -> {finding.advice}")
+                output.line(f"{'':8} -> {finding.advice}")
     counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
     verdict = ", ".join(f"{number} {severity.value}" for severity, number in counts.items() if number)
     console.print(Text(verdict, style=_STYLE[worst(findings)]))

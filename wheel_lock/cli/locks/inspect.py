@@ -25,7 +25,7 @@ def inspect(redis: RedisUrl, name: LockName, as_json: AsJson = False) -> None:
     with closing(target.find(redis)) as found:
         state = look_at(found, key)
     if as_json:
-        show.line(output.to_json(show.fields(Found(key, state))))
+        output.line(output.to_json(show.fields(Found(key, state))))
     if state.kind == "unreadable":
         raise Refusal(f"{show.name_text(key)} cannot be read: {state.problem or 'no right to it'}", SERVER_TROUBLE)
     if not as_json:

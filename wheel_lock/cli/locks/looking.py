@@ -117,9 +117,6 @@ def force_release(target: Target, name: bytes, state: LockState) -> int | None:
     with _troubles(target):
         try:
             reply = _once(target, name, call)
-        except _ELSEWHERE:  # it was not executed
-            client: Any = target.client
-            reply = client.execute_command(*call)
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             sentence = f"{_trouble(target, error).sentence}; it is not known whether the lock is released"
             raise ServerTrouble(sentence) from error
@@ -133,7 +130,8 @@ def _once(target: Target, name: bytes, call: Sequence[Any]) -> Any:
     """Return the reply to a command that is never sent again: without its reply it may have been executed or not."""
     client: Any = target.client
     if isinstance(client, redis.RedisCluster):
-        client = client.get_redis_connection(client.get_node_from_key(name))
+        # With a node given, the client follows redirections and sends the command again for no other reason.
+        return client.execute_command(*call, target_nodes=client.get_node_from_key(name))
     with client.client() as alone:  # has a connection of its own
         alone.connection.retry = Retry(NoBackoff(), 0)
         return alone.execute_command(*call)

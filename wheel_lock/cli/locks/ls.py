@@ -74,13 +74,13 @@ def ls(
         chosen = listing.choose(look_for(found, pattern, progress.advance))
         if not as_json and not output.pretty(console):
             for one in chosen:
-                show.line("\t".join(show.row(one)))
+                output.line("\t".join(show.row(one)))
         else:
             rows = sorted(chosen, key=lambda one: one.name)
     if as_json:
         summary = {"pattern": pattern, "found": listing.locks, "foreign": listing.foreign}
         locks = [show.fields(one) for one in rows]
-        show.line(
+        output.line(
             output.to_json({"server": found.address, **summary, "unreadable": listing.unreadable, "locks": locks})
         )
     elif output.pretty(console):

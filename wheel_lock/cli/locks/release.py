@@ -62,12 +62,12 @@ def release(
                 refusal = "it is free meanwhile" if gone else "it has other holders meanwhile, which keep it"
     if as_json:
         done = {"released": removed or 0, "reason": refusal}
-        show.line(output.to_json({**show.fields(one), **done}))
+        output.line(output.to_json({**show.fields(one), **done}))
     if refusal is not None:
         raise Refusal(f"{show.name_text(key)}: {refusal}", NO)
     if not as_json:
         holders = "1 holder" if removed == 1 else f"{removed:,} holders"
-        show.line(f"{show.name_text(key)} is released: {holders} removed.")
+        output.line(f"{show.name_text(key)} is released: {holders} removed.")
 
 
 def _refusal(found: Found, everything: bool) -> str | None:

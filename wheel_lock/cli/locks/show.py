@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from wheel_lock.cli.locks.looking import Found
-from wheel_lock.cli.output import Row
+from wheel_lock.cli.output import Row, printable
 from wheel_lock.holder import Holder
 from wheel_lock.lock_types.holders import LockState
 
 COLUMNS = ("NAME", "KIND", "HOLDER", "REMAINING", "COUNT")
 
 
-def printable(text: str) -> str:
-    """Return ``text`` with every character escaped that is not printable.
-
-    >>> printable("a\\x1b[2J\\u202eb")
-    'a\\\\x1b[2J\\\\u202eb'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def name_text(name: bytes) -> str:
     """Return a key's name for a terminal: UTF-8, with escapes for all that is not printable."""
     return printable(name.decode("utf-8", "backslashreplace"))
-
-
-def line(text: str) -> None:
-    """Print one line on stdout at once, with escapes for what its encoding does not have."""
-    encoding = sys.stdout.encoding or "ascii"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def holder_text(holder: Holder) -> str:

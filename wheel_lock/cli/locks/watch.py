@@ -124,9 +124,9 @@ class _Lines:
     def show(self, found: Sequence[Found], changes: Sequence[Change]) -> None:
         for change in changes:
             if self._as_json:
-                show.line(json.dumps(_fields(change)))
+                output.line(json.dumps(_fields(change)))
             else:
-                show.line("\t".join(_columns(change)))
+                output.line("\t".join(_columns(change)))
 
 
 class _Screen:
@@ -147,7 +147,7 @@ class _Screen:
             table.add_row(*map(Text, show.row(one)))
         more = Text(f"... and {len(found) - room:,} more" if len(found) > room else "", style="dim")
         lines = [Text("  ".join(_columns(change)), style=_COLOURS.get(change.event, "")) for change in self._recent]
-        title = Text(f"{show.printable(self._title)}: {len(found):,} watched", style="bold")
+        title = Text(f"{output.printable(self._title)}: {len(found):,} watched", style="bold")
         self._live.update(Group(title, table, more, *lines), refresh=True)
 
 

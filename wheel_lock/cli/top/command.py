@@ -47,11 +47,11 @@ def top(
     try:
         with closing(Client(find(target))) as client:
             if as_json:
-                print(output.to_json(client.state(names)))
+                output.line(output.to_json(client.state(names)))
             elif output.pretty(console):
                 _live(console, client, every, names)
             else:
-                print(*lines(client.state(names)), sep="\n")
+                output.line("\n".join(lines(client.state(names))))
     except Ended:
         raise Refusal(_ENDED, SERVER_TROUBLE) from None
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from wheel_lock.cli.output import duration, number
+from wheel_lock.cli.output import duration, number, printable
 from wheel_lock.errors import quoted
 
 
@@ -17,11 +17,11 @@ def lines(state: dict[str, Any]) -> Iterator[str]:
     """Yield plain lines."""
     yield _headline(state)
     for reason in state["health"]["reasons"]:
-        yield f"not ok: {_safe(reason)}"
+        yield f"not ok: {printable(reason)}"
     for what, value in _figures(state):
         yield f"{what}: {value}"
     for node in state["health"]["nodes"]:
-        yield f"node {_safe(node['node'])}: {_node(node)}"
+        yield f"node {printable(node['node'])}: {_node(node)}"
     for lock in state["locks"]:
         yield f"lock {quoted(lock['name'])}: " + ", ".join(f"{what} {value}" for what, value in _lock(lock))
     for wait in state["waits"]:
@@ -32,7 +32,7 @@ def screen(state: dict[str, Any]) -> RenderableType:
     """Return the whole screen."""
     health = state["health"]
     parts: list[RenderableType] = [Text(_headline(state), style="bold green" if health["ok"] else "bold red")]
-    parts += [Text(_safe(reason), style="red") for reason in health["reasons"]]
+    parts += [Text(printable(reason), style="red") for reason in health["reasons"]]
     figures = Table.grid(Column(style="dim"), Column(justify="right"), Column(style="dim"), Column(justify="right"))
     figures.padding = (0, 2, 0, 0)
     pairs = [(what, value) for what, value in _figures(state)]
@@ -43,7 +43,7 @@ def screen(state: dict[str, Any]) -> RenderableType:
     parts += ["", figures, ""]
     nodes = Table("node", "state", box=None, header_style="dim", padding=(0, 2, 0, 0))
     for node in health["nodes"]:
-        nodes.add_row(Text(_safe(node["node"])), Text(_node(node), style="red" if node["trouble"] else ""))
+        nodes.add_row(Text(printable(node["node"])), Text(_node(node), style="red" if node["trouble"] else ""))
     parts.append(nodes)
     if state["locks"]:
         locks = Table("slowest locks", box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -61,14 +61,9 @@ def screen(state: dict[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _safe(text: str) -> str:
-    """Return ``text`` without control characters, which could garble a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text)
-
-
 def _headline(state: dict[str, Any]) -> str:
     verdict = "ok" if state["health"]["ok"] else "not ok"
-    return f"{_safe(state['label'])} in process {state['pid']}: {verdict}"
+    return f"{printable(state['label'])} in process {state['pid']}: {verdict}"
 
 
 def _figures(state: dict[str, Any]) -> list[tuple[str, str]]:
@@ -95,7 +90,7 @@ def _figures(state: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _node(node: dict[str, Any]) -> str:
     if node["trouble"]:
-        return _safe(node["trouble"])
+        return printable(node["trouble"])
     state = "connected" if node["connected"] else "not connected"
     age = node["last_confirmation_age_s"]
     confirmed = "" if age is None else f", last confirmation {duration(age)} ago"
@@ -104,8 +99,8 @@ def _node(node: dict[str, Any]) -> str:
 
 def _lock(lock: dict[str, Any]) -> list[tuple[str, str]]:
     return [
-        ("token", _safe(lock["token_id"])),
-        ("state", _safe(lock["state"])),
+        ("token", printable(lock["token_id"])),
+        ("state", printable(lock["state"])),
         ("late", duration(lock["late_s"]) if lock["overdue"] else "-"),
         ("left", duration(lock["remaining_s"])),
         ("held", duration(lock["held_s"])),

@@ -23,13 +23,11 @@ _ENDS = b"\r\n"
 
 
 class NoReply(Exception):
-    """There is no reply: in time, or at all, or none that can be read.
+    """There is no reply: in time, or at all, or none that can be read. What was sent may have been executed."""
 
-    Attributes:
-        unsent: True if the request has certainly not been executed.
-    """
 
-    unsent: bool = False
+class NotSent(NoReply):
+    """There is no reply because nothing was sent: the connection had ended before, or cannot be trusted."""
 
 
 class DirectConnection:
@@ -79,18 +77,19 @@ class DirectConnection:
 
         Raises:
             NoReply: There is none. The connection cannot be used any more.
+            NotSent: And nothing was sent.
         """
-        sent = False
         try:
             # A reply that came twice would be taken for the reply to this request.
-            try:
-                self._receive()
-                raise NoReply("the connection ended, or something arrived that nothing was asked for")
-            except BlockingIOError:
-                pass
+            self._receive()
+            raise NotSent("the connection ended, or something arrived that nothing was asked for")
+        except BlockingIOError:
+            pass
+        except (OSError, ValueError) as error:  # ValueError: its descriptor is closed
+            raise NotSent(str(error)) from error
+        try:
             if self._send(request) != len(request):
                 raise NoReply("the socket is full")
-            sent = True
             now, data, brief = self._now(), b"", self._brief
             soon = brief.possible and brief.after_write(1, now)
             while True:
@@ -112,13 +111,8 @@ class DirectConnection:
                     return _parsed(data)
                 if len(data) > _LONGEST_ERROR:
                     raise NoReply("no reply to a request about a lock")
-        except NoReply as error:
-            error.unsent = not sent
-            raise
-        except (OSError, ValueError) as error:  # ValueError: its descriptor is closed
-            failure = NoReply(str(error))
-            failure.unsent = not sent
-            raise failure from error
+        except (OSError, ValueError) as error:
+            raise NoReply(str(error)) from error
 
     def reset(self) -> None:
         """Close it, and have the system discard what it has not delivered yet."""

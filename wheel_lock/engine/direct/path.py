@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import math
 import select
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from sys import modules
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, ask_run_id, run_id
+from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, NotSent, ask_run_id, run_id
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
@@ -50,7 +50,7 @@ from wheel_lock.errors import (
     LossReason,
     quoted,
 )
-from wheel_lock.lease import HELD, Lease, State, local_deadline
+from wheel_lock.lease import HELD, Group, Lease, State, local_deadline
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.net.connector import Connection, sanitize
 from wheel_lock.net.node import taken
@@ -67,8 +67,14 @@ _LEAST_INTERVAL_S = 4 * LOOK_S  # of renewals: taken over after two looks at the
 _WORTH_IT = 64  # acquires that could have used the path, before it gets a connection
 _MOST_WORTH_IT = 1 << 14  # the same after many failures
 _LEAST_LIMIT_S = 0.05  # of callers; a lower one may pass before the reply, which would cost the connection
+_LONGEST_TICK_S = 0.02  # longer ones would make the looks late
+_LONGEST_S = 2.0  # that a caller waits for a reply itself: far less than the looks before its hold is ended
 _REST = 1000  # acquires that do not use the path after another thread has come in between
 
+# Of exactly one interpreter lock it is known when threads change.
+_SYSTEM_HAS_IT: bool = (
+    hasattr(select, "poll") and sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+)
 _GRANTED = (HELD, State.RELEASING)
 
 F = TypeVar("F", bound=Future[Any])
@@ -80,7 +86,8 @@ def fits(engine: Any) -> bool:
     counted = options.max_held is not None or options.min_replicas > 0
     watched = options.watch or options.declare_keys
     real = engine.timer.threaded and isinstance(engine.timer.clock, SystemClock)  # a caller waits in real time
-    return not (counted or watched) and engine.router.one_server and real and hasattr(select, "poll")
+    quick = engine.timer.scale.tick_s <= _LONGEST_TICK_S
+    return not (counted or watched) and engine.router.one_server and real and quick and _SYSTEM_HAS_IT
 
 
 class DirectHold:
@@ -114,6 +121,13 @@ class DirectHold:
     def give_up(self) -> None:
         """End the wait, or the lease, of a caller that was interrupted. Timer's thread only."""
         self.path.give_up(self)
+
+
+_CLOSING: DirectHold = DirectHold.__new__(DirectHold)
+"""Claims the path for the end of a connection."""
+_CLOSING.lease = Lease("", b"", cast(Group, None))
+_CLOSING.over = True
+_CLOSING.number = -1
 
 
 class _Identity(Future[bytes | None]):
@@ -195,7 +209,7 @@ class DirectPath:
         if connection is None or connection.pipeline is not node.pipeline:
             self._miss()
             return None
-        if "gevent" in modules or "eventlet" in modules:  # a wait would block all greenlets of the thread
+        if "gevent" in sys.modules or "eventlet" in sys.modules:  # a wait would block all greenlets of the thread
             return None
         if not node.ready or node.missing_rights or state.over:
             return None
@@ -227,7 +241,7 @@ class DirectPath:
         request = EXCLUSIVE.plain_try(lease, group.ttl)
         assert request is not None
         hold.sent_at = wait.sent_at = sent_at = clock()
-        until = sent_at + wait.suspicion_s
+        until = sent_at + min(wait.suspicion_s, _LONGEST_S)
         if wait.caller_until is not None and wait.caller_until < until:
             until = wait.caller_until
         wait.attempts = 1
@@ -253,6 +267,10 @@ class DirectPath:
         if reply == b"OK" and state.over:  # too late, and the engine does not go on with it
             self._send_release(hold)
         self._leave(hold)
+        if isinstance(reply, NotSent):
+            wait.attempts = 0
+            state.submit(wait.begin)
+            return False
         state.submit(partial(wait.go_on, sent_at, reply, not isinstance(reply, NoReply)))
         return False
 
@@ -315,11 +333,10 @@ class DirectPath:
             self._done.append((hold.took_s, held_s))  # no call in between, so that an interrupted one is counted, too
             self._leave(hold)
             return done
+        if outcome is None and not isinstance(reply, (NoReply, ServerError)):
+            self._drop(hold.connection)  # no reply to a release
         released = new_future()
-        if isinstance(reply, NoReply):
-            nothing_done = reply.unsent
-        else:
-            nothing_done = isinstance(reply, ServerError) and not reply.in_script
+        nothing_done = isinstance(reply, NotSent) or (isinstance(reply, ServerError) and not reply.in_script)
         reason = outcome if isinstance(outcome, LossReason) else None
         # The timer's thread frees the path: after an interruption before that it finds what to go on with there.
         try:
@@ -332,7 +349,7 @@ class DirectPath:
     def _send_release(self, hold: DirectHold) -> Reply:
         request = EXCLUSIVE.keyed_release(hold.lease, hold.connection.capability)
         assert request is not None
-        limit_s = self._state.options.response_timeout_s / 5
+        limit_s = min(self._state.options.response_timeout_s / 5, _LONGEST_S)
         return self._ask(hold, request, self._timer.clock.now() + limit_s)
 
     def _ask(self, hold: DirectHold, request: bytes, until: float) -> Reply | NoReply:
@@ -362,7 +379,7 @@ class DirectPath:
 
     @property
     def granted(self) -> int:
-        """The number of granted locks on the path that neither a counter nor ``done`` has. From any thread."""
+        """The number of locks on the path that were granted, and that no counter and not ``done`` has. From any thread."""
         hold = self.claim.get(0)
         return int(hold is not None and hold.lease.state in _GRANTED and hold.lease not in self._table.held)
 
@@ -376,7 +393,7 @@ class DirectPath:
     # -- the side of the timer's thread ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Have the looks begin. From any thread, and again if need be: an interrupted caller may have posted nothing."""
+        """Have the looks begin. From any thread; again if need be: an interrupted caller may have posted nothing."""
         self._timer.post(self._begin_looks, self._state)
 
     def _begin_looks(self) -> None:
@@ -385,7 +402,9 @@ class DirectPath:
             self._look(0.0)
 
     def _look(self, now: float) -> None:
-        self.count()
+        if self._done:
+            self.count()
+            self._table.on_ended()
         hold = self.claim.get(0)
         if hold is None and self.uses == self._uses_seen:
             self._watched = False
@@ -502,8 +521,16 @@ class DirectPath:
         self.take_over()
         self.count()
         connection, self._connection = self._connection, None
-        if connection is not None and not self.claim:
-            connection.close()
+        if connection is not None:
+            self._close(connection)
+
+    def _close(self, connection: DirectConnection) -> None:
+        """Close a connection that is not the path's any more, when no caller can be about to use it."""
+        if self.claim.setdefault(0, _CLOSING) is _CLOSING:
+            connection.close()  # a caller that claims the path for it behind this sends nothing
+            del self.claim[0]
+        elif not self._timer.stopped:
+            self._timer.call_at(self._timer.now + LOOK_S, lambda now: self._close(connection), self._state)
 
     # -- the connection ----------------------------------------------------------------------------------------------
 
@@ -555,8 +582,8 @@ class DirectPath:
             connection.close()
             return
         old, self._connection = self._connection, connection
-        if old is not None and not self.claim:
-            old.close()
+        if old is not None:
+            self._close(old)
 
     def _failed(self) -> None:
         self._connecting = False

@@ -27,7 +27,8 @@ from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 CROWD = 64  # entries in a tick from which on first renewals are spread: a twentieth of a millisecond of work
-_JOINT_BATCHES = 2  # of a tick that others join: a millisecond of work here, and one or two at the server
+_JOINT_BATCHES = 4  # of a tick that others join: one or two milliseconds of work here, and three at the server
+_MOST_FOUND = 256  # timeouts that a program computes may all be different
 _SAME_PHASE = 8  # leases of a bulk acquire that share a phase: few enough for an even load, many enough to be cheap
 
 
@@ -43,6 +44,8 @@ class Renewer(RenewalRetries):
         self.domain: FailureDomain = self
         self.node: Node = new_node(table, self, connector)
         self._groups: dict[tuple[LockType, int, int], RenewalGroup] = {}
+        # The same by the arguments of group(), so that an acquire finds it by one look-up.
+        self._found: dict[tuple[LockType, float, int, float | None], RenewalGroup] = {}
         self.replication: ReplicationBarrier | None = (
             ReplicationBarrier(table, self, connector) if self._options.min_replicas else None
         )
@@ -53,7 +56,7 @@ class Renewer(RenewalRetries):
 
     def start_empty(self) -> None:
         """In a forked child: drop everything, and mark the groups of the parent's leases as not alive."""
-        groups, self._groups = self._groups, {}
+        groups, self._groups, self._found = self._groups, {}, {}
         for group in groups.values():
             group.alive = False
         self._reset()
@@ -66,11 +69,22 @@ class Renewer(RenewalRetries):
         Raises:
             ValueError: The timer's ticks are too long for this timeout.
         """
+        key = (lock_type, timeout_s, timeout_ms, renew_every_s)
+        group = self._found.get(key)
+        if group is None:
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            group = self._found[key] = self._find(*key)
+        return group
+
+    def _find(
+        self, lock_type: LockType, timeout_s: float, timeout_ms: int, renew_every_s: float | None
+    ) -> RenewalGroup:
         scale = self.timer.scale
         if renew_every_s is None:
             return self._group_of(lock_type, timeout_s, timeout_ms, scale.span(timeout_s))
         interval_ticks = scale.span(renew_every_s)
-        # Every acquire passes here, and usually enough time is left by far.
+        # Usually enough time is left by far.
         if renew_every_s * 2 > timeout_s or interval_ticks < 10:
             interval_ticks = min(interval_ticks, scale.most(latest_renewal_s(timeout_s, scale.tick_s)))
         if interval_ticks < 1:
@@ -150,7 +164,7 @@ class Renewer(RenewalRetries):
         tick -= group.next_phase()
         return tick - (tick - self.tick_share) % self.every_ticks
 
-    def _reschedule(self, kept: list[Lease], batch: Batch) -> None:
+    def _reschedule(self, kept: Sequence[Lease], batch: Batch) -> None:
         """Put confirmed leases on the wheel again, each one interval after it was due."""
         interval_ticks = batch.params.interval_ticks
         # Leases that were due long ago would be due again at once: their next renewal counts from this one.
@@ -167,21 +181,30 @@ class Renewer(RenewalRetries):
     # -- due leases --------------------------------------------------------------------------------------------------
 
     def partition_due(self, entries: Iterable[Lease], now: float) -> list[Lease]:
-        """Deal with due leases that have limits, an owner that has ended, or no time left; return those to renew."""
+        """Deal with due leases that have limits, an owner that has ended, or no time left; return those to renew.
+
+        While the rest of a message waits, an owner's last release may wait behind it. So its leases are renewed meanwhile.
+        """
         live: list[Lease] = []
-        tick = self.timer.wheel.now
+        ended: list[Lease] = []
+        tick, goes_on = self.timer.wheel.now, self.timer.goes_on
         for lease in entries:
             if lease.state is not HELD or lease in self.timer.wheel:
                 continue  # a call before this one in the same turn has ended it, or put it on the wheel again
             lapsing = lease.at_limit and self.timer.scale.floor(lease.deadline) - 1 <= tick
             if lapsing or lease.loss is not None or now >= lease.deadline:
                 self.table.mark_lost([lease])
-            elif lease.owner.ended:
-                self.table.mark_lost([lease], LossReason.ABANDONED)
-            elif not lease.at_limit:
+                continue
+            if lease.owner.ended:
+                if not goes_on:
+                    self.table.mark_lost([lease], LossReason.ABANDONED)
+                    continue
+                ended.append(lease)
+            if not lease.at_limit:
                 live.append(lease)
             else:
                 self.schedule(lease, now)
+        self.table.abandon_later(ended)
         return live
 
     def renew(self, group: LeaseGroup, leases: list[Lease]) -> None:

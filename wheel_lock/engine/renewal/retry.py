@@ -185,7 +185,11 @@ class RenewalRetries(BatchOwner):
         # All leases taken may have ended owners; no reply would come for them, so the next ones are taken.
         while not sent and (taken := self.overdue.take(calls * size, self._is_due, of=of, besides=besides)):
             by_group: dict[LeaseGroup, list[Lease]] = {}
-            self.table.mark_lost([lease for lease in taken if lease.owner.ended], LossReason.ABANDONED)
+            ended = [lease for lease in taken if lease.owner.ended]
+            if self.timer.goes_on:
+                self.table.abandon_later(ended)  # and renewed meanwhile, as due leases are
+            else:
+                self.table.mark_lost(ended, LossReason.ABANDONED)
             for lease in taken:
                 if lease.state is OVERDUE:
                     by_group.setdefault(group_of(lease), []).append(lease)

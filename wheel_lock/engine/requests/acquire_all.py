@@ -176,8 +176,7 @@ class AcquireAllSequential(AcquireAll):
         for leases in self._parts:
             self.table.reject(leases, self.maybe_granted)
         self._parts.clear()
-        granted = [lease for lease in self._granted if lease.state <= EXTENDING]
-        self._granted.clear()
+        granted, self._granted = self._granted, []
         release_many(self.table, granted, Future(then))
         if self.caller_until is not None and granted:
             # A node that does not answer must not use more time than the caller has left.

@@ -17,8 +17,8 @@ from wheel_lock.engine.interfaces import group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.base import acquiring_node_of
+from wheel_lock.engine.requests.bulk import BulkCall
 from wheel_lock.engine.requests.bulk_operations import release_many
-from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import (
     InvalidHandoff,
     LockLost,
@@ -26,7 +26,6 @@ from wheel_lock.errors import (
     LockTimeout,
     LockUnavailable,
     copied,
-    internal_error,
     quoted,
 )
 from wheel_lock.lease import EXTENDING, Lease
@@ -93,7 +92,7 @@ class Adopt(Acquire):
 Adoption = tuple[Lease, LockOptions, Handoff]  # the arguments of one Adopt
 
 
-class AdoptMany:
+class AdoptMany(BulkCall):
     """Take over many exported leases, each by a call of its own, many of which are on their way at a time.
 
     The caller adds them while it still makes others, and seals the operation after the last. A node that does not answer
@@ -190,15 +189,6 @@ class AdoptMany:
         held = [lease for lease in self._granted if lease.state <= EXTENDING]
         self._granted.clear()
         release_many(self.table, held, Future(noop))
-
-    @property
-    def above(self) -> EngineState:
-        return self.table.state
-
-    def crashed(self, error: Exception) -> None:
-        """Fail the call, and undo it."""
-        self.give_up()
-        self._future.set_exception(internal_error(error, None))
 
 
 def adopted_too_late(name: str | bytes) -> LockNotAcquired:

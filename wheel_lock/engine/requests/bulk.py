@@ -14,7 +14,8 @@ from wheel_lock.engine.future import Future
 from wheel_lock.engine.interfaces import Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest, node_of
-from wheel_lock.errors import WheelLockError
+from wheel_lock.engine.state import EngineState
+from wheel_lock.errors import WheelLockError, internal_error
 from wheel_lock.lease import Lease
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import Reply, exceptions
@@ -22,6 +23,28 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import NOT_LOCAL, ServerError, code_of
 
 BATCHES_IN_FLIGHT = 8  # enough to keep the server busy, few enough to let renewals in between
+
+
+class BulkCall:
+    """A caller's call about many leases. A failure of the library's own code in it undoes the call and ends no other."""
+
+    __slots__ = ()
+
+    table: LeaseTable
+    _future: Future[None]
+
+    def give_up(self) -> None:
+        """Release what was granted, or may have been: the caller has stopped waiting."""
+        raise NotImplementedError
+
+    @property
+    def above(self) -> EngineState:
+        return self.table.state
+
+    def crashed(self, error: Exception) -> None:
+        """Fail the call, and undo it."""
+        self.give_up()
+        self._future.set_exception(internal_error(error, None))
 
 
 class NodeBacklog:
@@ -43,10 +66,9 @@ class NodeBacklog:
         self.in_flight: int = 0
         self.stopped: bool = False
 
-    @property
-    def may_send(self) -> bool:
-        """True if there are leases to send and another batch may be in flight."""
-        has_room = self.in_flight < BATCHES_IN_FLIGHT * self.node.calls_for_a_batch
+    def may_send(self, most: int) -> bool:
+        """Return whether there are leases to send, and less than ``most`` batches in flight."""
+        has_room = self.in_flight < most * self.node.calls_for_a_batch
         return has_room and self.next < len(self.leases) and not self.stopped
 
     def take(self) -> list[Lease]:
@@ -120,8 +142,13 @@ class BulkBatch(CallerRequest):
 
 
 class BulkOperation:
-    """An operation on many leases, in batches, a few of them in flight at a time at each node."""
+    """An operation on many leases, in batches, a few of them in flight at a time at each node.
 
+    Attributes:
+        most_in_flight: The most batches that may be in flight at a node.
+    """
+
+    most_in_flight = BATCHES_IN_FLIGHT
     may_wait = False  # batches wait for room in a full connection
     releases = False  # batches count as awaited after their call has ended, because other owners wait for the locks
 
@@ -133,7 +160,8 @@ class BulkOperation:
         self._sealed = True  # all leases have been put in
         self._in_flight: set[BulkBatch] = set()
         self._stopped = False
-        self.put(leases)
+        if leases:
+            self.put(leases)
 
     def put(self, leases: Iterable[Lease]) -> None:
         """Add leases."""
@@ -169,10 +197,10 @@ class BulkOperation:
         if self._early and not self._stopped:
             return
         for backlog in self._backlogs.values():
-            while not self._stopped and backlog.may_send:
-                leases = backlog.take()
-                self.begin_batch(leases)
-                self._start(leases, backlog)
+            while not self._stopped and backlog.may_send(self.most_in_flight):
+                leases = self.begin_batch(backlog.take())
+                if leases:
+                    self._start(leases, backlog)
         if not self._in_flight and (self._sealed or self._stopped):
             self.finished()
 
@@ -196,8 +224,9 @@ class BulkOperation:
         """Return the node for a batch: the shard's connection for acquires, or the other one."""
         return shard.node
 
-    def begin_batch(self, leases: Sequence[Lease]) -> None:
-        """Called before a batch is sent."""
+    def begin_batch(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Called before a batch is sent; return those of ``leases`` that it is about."""
+        return leases
 
     def call(self, leases: Sequence[Lease]) -> Command:
         """Return the call about one batch."""

@@ -16,8 +16,8 @@ from wheel_lock.engine.requests.base import (
     no_answer,
     refused_by_server,
 )
-from wheel_lock.engine.requests.bulk import BulkBatch, BulkOperation
-from wheel_lock.errors import ContextClosed, LockLost, LockServerError, LossReason, WheelLockError
+from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT, BulkBatch, BulkOperation
+from wheel_lock.errors import ContextClosed, LockServerError, LockUnavailable, LossReason, WheelLockError
 from wheel_lock.lease import Lease, State
 from wheel_lock.net.node import Node
 from wheel_lock.options import LockOptions
@@ -25,6 +25,11 @@ from wheel_lock.protocol import scripts
 from wheel_lock.protocol.resp import GONE, TAKEN
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
+from wheel_lock.runtime.interruptions import uninterrupted_start
+
+LEASES_A_TURN = 2000  # whose release begins: two milliseconds of work
+_LOSSES_A_TURN = 2000  # of a close that releases nothing: four milliseconds of work
+_BATCHES_MEANWHILE = 2  # in flight at a node while others have not begun, so that messages wait no longer for replies
 
 
 class AcquireMany(BulkOperation):
@@ -117,12 +122,15 @@ class AcquireMany(BulkOperation):
     def finished(self) -> None:
         self.table.reject(self.take_remaining(), False)
         self._give_places_back(self._places)
+        if self._undoing:
+            return
         if self.error is not None:
-            self._undo()
-            self._future.set_exception(self.error)
+            self._undoing = True
+            # What was granted is not held any more when the caller receives the error.
+            self._undo(begun=partial(self._future.set_exception, self.error))
         elif not self._stopped:
             self._future.set_result(None)
-        elif not self._undoing:
+        else:
             self._undoing = True
             # The future follows the releases: a caller that retries must not find its own grants on the server.
             self._undo(lambda: self._future.set_result(None))
@@ -164,7 +172,8 @@ class AcquireMany(BulkOperation):
         if self._future.done:
             return
         if self._undoing:
-            self._future.set_result(None)  # another owner holds one of the locks
+            if self.error is None:  # else the caller receives that as soon as all releases have begun
+                self._future.set_result(None)  # another owner holds one of the locks
             return
         in_flight, self._in_flight = self._in_flight, set()
         slow = next(iter(in_flight), None)
@@ -190,23 +199,120 @@ class AcquireMany(BulkOperation):
         self.finished()
         self._undo()
 
-    def _undo(self, then: Callable[[], object] = noop) -> None:
-        granted = [lease for lease in self._granted if lease.state <= State.EXTENDING]
-        self._granted.clear()
-        release_many(self.table, granted, Future(then))
+    def _undo(self, then: Callable[[], object] = noop, begun: Callable[[], object] = noop) -> None:
+        granted, self._granted = self._granted, []
+        release_many(self.table, granted, Future(then), begun)
 
 
 class ReleaseMany(BulkOperation):
-    """Release many leases. Its future receives the loss reasons of those that were not held any more."""
+    """Release many leases. Its future receives the loss reasons of those that were not held any more.
+
+    A part of them begins in each turn, and is sent; what has not begun is held, and renewed. No message is read before
+    all have begun, so what is posted behind this operation - a close, another acquire, the end of a lock object - finds
+    the same as if they had begun in one turn.
+
+    Args:
+        table: The leases of the engine.
+        leases: The leases; the caller does not change the list any more.
+        future: Receives the loss reasons.
+        begun: Called when the release of all of them has begun.
+    """
 
     releases = True
 
     def __init__(
-        self, table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]
+        self,
+        table: LeaseTable,
+        leases: Sequence[Lease],
+        future: Future[dict[str | bytes, LossReason]],
+        begun: Callable[[], object],
     ) -> None:
-        super().__init__(table, leases, future)
-        self.losses: dict[str | bytes, LossReason] = {}
+        super().__init__(table, (), future)
+        self._sealed = False
+        self._leases = leases
+        self._next = 0  # the first of the leases that has not begun
+        self._all_begun = begun
+        self._part: list[Lease] = []  # begun, and not put into a backlog yet
+        self._deaths = table.state.deaths
+        self._interrupted = False
+        self._failed = False
+        self._losses: dict[str | bytes, LossReason] = {}
         self._error: WheelLockError | None = None
+
+    @uninterrupted_start
+    def begin(self) -> None:
+        """Begin the release of the next leases, and have the others follow in the next turns, before all messages.
+
+        What an exception leaves undone is done in the next turn, too: on a timer without a thread it may be that of a
+        signal's handler.
+        """
+        try:
+            if self._interrupted:
+                self._recover()
+            if self._failed or not self._sealed:
+                self._begin_part()
+        except BaseException as error:
+            failed, self._failed = self._failed, self._failed or isinstance(error, Exception)
+            self._interrupted = not self._failed
+            if not failed:
+                self.table.timer.go_on_with(self.begin, self.table.state)
+            raise
+
+    def _begin_part(self) -> None:
+        table, leases, state = self.table, self._leases, self.table.state
+        if self._failed or self._deaths != state.deaths:
+            self._end_early()
+            return
+        end = min(self._next + LEASES_A_TURN, len(leases))
+        if state.closed or table.timer.stopped:
+            end = len(leases)  # a close goes on without messages, and there may be no other turn
+        table.begin_release_many(leases[self._next : end], self._part, self._losses)
+        self.put(self._part)
+        self._part = []
+        self._next = end
+        self._sealed = end == len(leases)
+        self.most_in_flight = BATCHES_IN_FLIGHT if self._sealed else _BATCHES_MEANWHILE
+        if self._sealed:
+            self._all_begun()
+        self.pump()
+        if not self._sealed:
+            table.timer.go_on_with(self.begin, state)
+
+    def _recover(self) -> None:
+        """After an interruption: put what has begun and was not sent into backlogs again."""
+        for batch in [batch for batch in self._in_flight if not batch.attempts]:
+            batch.finish()
+            self._ended(batch)
+        sent = {lease for batch in self._in_flight for lease in batch.leases}
+        placed = [lease for backlog in self._backlogs.values() for lease in backlog.leases]
+        begun = dict.fromkeys([*self._early, *placed, *self._part])
+        self._part = [lease for lease in begun if lease.state is State.RELEASING and lease not in sent]
+        self._early.clear()
+        self._backlogs.clear()
+        for lease in self._part:
+            self.table.unhold(lease, None)
+        self._interrupted = self._sealed = False
+
+    def _end_early(self) -> None:
+        """End after a failure of the engine, which has ended all held leases."""
+        self._error = LockUnavailable("The engine that keeps the locks failed before all locks were released")
+        self.table.release_unknown(self._part)
+        self._part = []
+        self._sealed = self._stopped = True
+        self._all_begun()
+        self.pump()
+
+    def begin_batch(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Return the leases to send: none with a caller token that has lapsed, for its key may be a namesake's by now."""
+        if group_of(leases[0]).lock_type.unique_tokens:
+            return leases
+        now = self.table.timer.clock.now()
+        lapsed = [lease for lease in leases if now >= lease.deadline]
+        if lapsed:
+            self.table.mark_lost(lapsed)
+            self._losses.update({lease.name: lease.loss for lease in lapsed if lease.loss is not None})
+            leases = [lease for lease in leases if now < lease.deadline]
+        return leases
 
     def call(self, leases: Sequence[Lease]) -> Command:
         return group_of(leases[0]).lock_type.release_many(leases)
@@ -225,7 +331,7 @@ class ReleaseMany(BulkOperation):
                 self._error = refused_by_server(status, lease.name)
                 continue
             reason = LossReason.KEY_GONE if status == GONE else LossReason.TAKEN
-            self.losses[lease.name] = reason
+            self._losses[lease.name] = reason
             self.table.mark_lost([lease], reason)
 
     def _release_done(self, leases: Sequence[Lease]) -> None:
@@ -245,25 +351,30 @@ class ReleaseMany(BulkOperation):
         if self._error is not None:
             self._future.set_exception(self._error)
         else:
-            self._future.set_result(self.losses)
+            self._future.set_result(self._losses)
 
 
-def release_many(table: LeaseTable, leases: Iterable[Lease], future: Future[dict[str | bytes, LossReason]]) -> None:
-    """Release many leases; ``future`` receives the loss reasons of those that were not held any more."""
-    ends = [(lease, table.begin_release(lease)) for lease in leases]
-    bulk = ReleaseMany(table, [lease for lease, error in ends if error is None], future)
-    bulk.losses = {lease.name: error.reason for lease, error in ends if isinstance(error, LockLost)}
-    bulk.pump()
+def release_many(
+    table: LeaseTable,
+    leases: Sequence[Lease],
+    future: Future[dict[str | bytes, LossReason]],
+    begun: Callable[[], object] = noop,
+) -> None:
+    """Release many leases, see :class:`ReleaseMany`; those that are not held any more are passed over."""
+    ReleaseMany(table, leases, future, begun).begin()
 
 
 class Sweep(BulkOperation):
     """End all leases when a context is closed: batch by batch they are marked lost, and released at the server."""
 
+    most_in_flight = 3  # because a loss is more work than a release
+
     def call(self, leases: Sequence[Lease]) -> Command:
         return group_of(leases[0]).lock_type.release_many(leases)
 
-    def begin_batch(self, leases: Sequence[Lease]) -> None:
+    def begin_batch(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         self._lose(leases)
+        return leases
 
     def _lose(self, leases: Iterable[Lease]) -> None:
         # A lease in the middle of its release is ended by the reply to that.
@@ -281,5 +392,14 @@ class Sweep(BulkOperation):
         self.finished()
 
     def finished(self) -> None:
-        self._lose(self.take_remaining())
-        self._future.set_result(None)
+        self._end_some(self.take_remaining())
+
+    def _end_some(self, leases: Sequence[Lease]) -> None:
+        """End leases without a release, a part in each turn, before all messages."""
+        timer, end = self.table.timer, len(leases) if self.table.timer.stopped else _LOSSES_A_TURN
+        rest = leases[end:]
+        if rest:
+            timer.go_on_with(partial(self._end_some, rest), self.table.state)
+        self._lose(leases[:end])
+        if not rest:
+            self._future.set_result(None)

@@ -20,7 +20,7 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
     error = table.begin_release(lease)
     if error is None:
         request = Release(table, lease, future)
-        if table.listener:
+        if table.listener.queues:  # not its length, which costs a call
             table.listener.release(lease, request.begin)
         else:
             request.start()  # there are no waiters
@@ -98,7 +98,7 @@ class Release(LeaseRequest):
             return
         self.finish()
         if not isinstance(outcome, LossReason):
-            if self._counts:
+            if self._counts and self.table.listener.queues:
                 self.table.listener.listened(self.lease, outcome)
         elif self.executions <= 1:  # else "gone" and "taken" are the success of an earlier try, whose reply was lost
             self.table.mark_lost([self.lease], outcome)

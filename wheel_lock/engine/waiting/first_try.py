@@ -63,7 +63,8 @@ class FirstTry(PlainAcquire):
         self.sent_at: float = timer.now
         self.name: str | bytes = lease.name
         self.limit_s = limit_s = table.state.options.response_timeout_s
-        self.suspicion_s: float = min(limit_s / 5, options.timeout_s / 6)
+        patience_s, share_s = limit_s / 5, options.timeout_s / 6
+        self.suspicion_s: float = patience_s if patience_s < share_s else share_s
         self.until: float = 0.0
         self.leases: Sequence[Lease] = (lease,)
         self._lock_type: LockType = group.lock_type
@@ -90,7 +91,8 @@ class FirstTry(PlainAcquire):
                 self.as_waiter().begin()
                 return
             if self._blocking:
-                if self.queue_key in queues.in_flight or queues.find(self.queue_key) is not None:
+                queued = queues.queues and queues.find(self.queue_key) is not None
+                if queued or self.queue_key in queues.in_flight:
                     self.as_waiter().begin()
                     return
                 if self._lock_type.contention is not Contention.SHARED:
@@ -150,7 +152,8 @@ class FirstTry(PlainAcquire):
                 table = self.table
                 if table.grant(self.leases, self._options, self.sent_at):
                     table.state.counters.acquire.add(table.granted_at - (self.began_at or self.sent_at))
-                    self.leases[0].fence = fence or None
+                    if fence:
+                        self.leases[0].fence = fence
                     self._caller.set_result(self.leases)
                 else:
                     self.as_waiter()
@@ -168,7 +171,14 @@ class FirstTry(PlainAcquire):
         in_flight = self._registry.in_flight
         if in_flight.get(self.queue_key) is self:
             del in_flight[self.queue_key]
-        super().finish()
+        # The rest is that of Acquire.finish(), without a call.
+        self.finished = True
+        if self.tick >= 0:
+            self.timer.wheel.cancel(self)
+        if self._counted:
+            self._counted = False
+            table = self.table
+            table.acquiring = table.acquiring - 1 if table.acquiring > 0 else 0
 
     def give_up(self) -> None:
         """End the wait of a caller that does not wait any more: undo what was granted, or may have been."""

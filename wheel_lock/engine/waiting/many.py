@@ -14,12 +14,12 @@ from functools import partial
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts, least_s
+from wheel_lock.engine.requests.bulk import BulkCall
 from wheel_lock.engine.requests.bulk_operations import AcquireMany, release_many
-from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.engine.waiting.waiter import Registry, Waiter
 from wheel_lock.errors import internal_error
-from wheel_lock.lease import EXTENDING, Lease, State
+from wheel_lock.lease import Lease, State
 from wheel_lock.options import LockOptions
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.wheel import WheelEntry
@@ -48,7 +48,7 @@ class NameWaiter(Waiter):
             self.queue.on_waiter_timeout(self)
 
 
-class AcquireEach(WheelEntry):
+class AcquireEach(BulkCall, WheelEntry):
     """Acquire many locks, each on its own, and wait for those that others hold. An error releases all that were granted.
 
     Timer's thread only, but for the constructor. On the wheel it waits for the time limit, or for its next look whether the
@@ -222,7 +222,7 @@ class AcquireEach(WheelEntry):
         first, self._first = self._first, None
         if first is not None:
             first.give_up()
-        held = [lease for lease in [*self._held, *self.granted.values()] if lease.state <= EXTENDING]
+        held = [*self._held, *self.granted.values()]
         self._held.clear()
         release_many(self.table, held, Future(noop))
         self._refused.clear()
@@ -236,16 +236,12 @@ class AcquireEach(WheelEntry):
         if self._waiters:
             self.table.timer.post(self._give_up_some, self)
 
-    @property
-    def above(self) -> EngineState:
-        return self.table.state
-
     def crashed(self, error: Exception) -> None:
         """Fail the call; its waits, and the leases that it was granted, are undone."""
         self._fail(internal_error(error, None))
 
 
-class AcquireTogether:
+class AcquireTogether(BulkCall):
     """Acquire many locks, all or none, and wait until all of them are free.
 
     What a try is granted before it is refused one lock is released before the wait for that one begins, and the parts of
@@ -312,14 +308,4 @@ class AcquireTogether:
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter.give_up()
-        held = [lease for lease in self.granted.values() if lease.state <= EXTENDING]
-        release_many(self.table, held, Future(noop))
-
-    @property
-    def above(self) -> EngineState:
-        return self.table.state
-
-    def crashed(self, error: Exception) -> None:
-        """Fail the call, and undo what it was granted."""
-        self.give_up()
-        self._future.set_exception(internal_error(error, None))
+        release_many(self.table, [*self.granted.values()], Future(noop))

@@ -27,6 +27,7 @@ class WaitQueueRegistry:
     Attributes:
         in_flight: By queue key, the waiter that makes the first try while there is no queue.
         pollers: The waiters that poll.
+        queues: The wait queues, by queue key.
         waiting: The number of waiters in queues.
     """
 
@@ -37,13 +38,13 @@ class WaitQueueRegistry:
 
     def after_fork_in_child(self) -> None:
         """Drop all waiters without completing them, in a forked child."""
-        self._queues: dict[bytes, BaseWaitQueue] = {}
+        self.queues: dict[bytes, BaseWaitQueue] = {}
         self.in_flight: dict[bytes, FirstWaiter] = {}
         self.pollers: set[Waiter] = set()
         self.waiting: int = 0
 
     def __len__(self) -> int:
-        return len(self._queues)
+        return len(self.queues)
 
     @property
     def count(self) -> int:
@@ -55,7 +56,7 @@ class WaitQueueRegistry:
 
         Times are in seconds of the timer's clock.
         """
-        found = [wait for queue in self._queues.copy().values() if (wait := queue.longest()) is not None]
+        found = [wait for queue in self.queues.copy().values() if (wait := queue.longest()) is not None]
         found += [(waiter.name, 1, waiter.began_at) for waiter in self.pollers.copy()]
         for first in self.in_flight.copy().values():
             if (began_at := first.began_at) is not None:
@@ -64,26 +65,26 @@ class WaitQueueRegistry:
 
     def find(self, queue_key: bytes) -> BaseWaitQueue | None:
         """Return the queue of ``queue_key`` if it has waiters, or its lock is held by this process; else None."""
-        queue = self._queues.get(queue_key)
+        queue = self.queues.get(queue_key)
         return queue if queue is not None and (queue or queue.held_here) else None
 
     def open(self, waiter: Waiter) -> BaseWaitQueue:
         """Return the queue of the lock that ``waiter`` waits for, after creating it if there is none."""
-        queue = self._queues.get(waiter.queue_key)
+        queue = self.queues.get(waiter.queue_key)
         if queue is None:
             queue_class = FairWaitQueue if waiter.lock_type.contention is Contention.SERVER_QUEUE else WaitQueue
-            queue = self._queues[waiter.queue_key] = queue_class(self, waiter)
+            queue = self.queues[waiter.queue_key] = queue_class(self, waiter)
             queue.close_later()
         return queue
 
     def close(self, queue_key: bytes, queue: Listener, channel: bytes) -> None:
         """Drop an empty queue."""
-        if self._queues.get(queue_key) is queue:  # else all queues were dropped in the very step in which it came due
-            del self._queues[queue_key]
+        if self.queues.get(queue_key) is queue:  # else all queues were dropped in the very step in which it came due
+            del self.queues[queue_key]
             self.pubsub.ignore(channel, queue)
 
     def _queue_of(self, lease: Lease) -> BaseWaitQueue | None:
-        return self._queues.get(group_of(lease).lock_type.queue_key(lease.key)) if self._queues else None
+        return self.queues.get(group_of(lease).lock_type.queue_key(lease.key)) if self.queues else None
 
     def admission_error(self, name: str | bytes) -> WheelLockError | None:
         """Return why one more caller may not wait, or None if it may."""
@@ -112,7 +113,7 @@ class WaitQueueRegistry:
         guarded(self, queue.ended, lease)
 
     def ended(self, lease: Lease) -> None:
-        if self._queues:
+        if self.queues:
             guarded(self, self._ended, lease)
 
     def _ended(self, lease: Lease) -> None:
@@ -120,7 +121,7 @@ class WaitQueueRegistry:
             queue.ended(lease)
 
     def listened(self, lease: Lease, woken: int) -> None:
-        if self._queues and (queue := self._queue_of(lease)) is not None:
+        if self.queues and (queue := self._queue_of(lease)) is not None:
             guarded(self, queue.listened, woken)
 
     @property
@@ -146,13 +147,13 @@ class WaitQueueRegistry:
     def _drain(self) -> list[Waiter]:
         waiters = list(self.pollers)
         wheel = self.table.timer.wheel
-        for queue in self._queues.values():
+        for queue in self.queues.values():
             waiters.extend(queue.drain())
         for first in [first.as_waiter() for first in list(self.in_flight.values())]:
             waiters.append(first)
             waiters.extend(first.take_followers())
         self.pollers.clear()
-        self._queues.clear()
+        self.queues.clear()
         self.waiting = 0
         for waiter in waiters:
             wheel.cancel(waiter)

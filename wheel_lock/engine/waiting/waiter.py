@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Protocol
@@ -62,6 +62,8 @@ class Registry(Protocol):
     pollers: set[Waiter]
     waiting: int
 
+    @property
+    def queues(self) -> Mapping[bytes, object]: ...
     def find(self, queue_key: bytes) -> QueueOfWaiters | None: ...
     def open(self, waiter: Waiter) -> QueueOfWaiters: ...
     def close(self, queue_key: bytes, queue: Listener, channel: bytes) -> None: ...

@@ -1,7 +1,7 @@
 -- flags: no-writes,allow-oom
 -- Look at what a server has under the name of a lock, whatever that is. Nothing is changed, and what is read is bounded.
 -- KEYS: name, and optionally the fence key, the expiries of a fair lock's waiters, and the permits key.
--- ARGV: the most holders to return, the most bytes of a value, the most marks of waiters to read, wake-up channels.
+-- ARGV: the most holders to return, the most bytes of a value, the most marks of waiters to read in search of a writer, wake-up channels.
 -- Reply: a list: the key's type ('' if unknown), its remaining time in ms, -1 or nil (it may not be read), a flat list of the holders, the number of
 -- all holders, 1 if it is a sorted set of another application, the number of registered waiters or -1, the fence and the
 -- permits as they are stored, the number of connections that listen for wake-ups or -1, the field `mode` of a hash, and a
@@ -10,7 +10,7 @@
 -- include: held
 -- include: foreign
 local most, most_bytes, most_marks = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local name, errors = KEYS[1], {}
+local name, errors, page = KEYS[1], {}, 1000
 -- Return a reply, or nil after an error. An error is noted, but for another type than the expected one.
 local function noted(reply)
   if type(reply) ~= 'table' or not reply.err then return reply end
@@ -72,18 +72,29 @@ function look_at.zset()
   end
   if not now then return end -- without the time the holders are not known
   -- Holders and waiters whose time has not come; the others are removed by the next acquire.
-  local others = redis.call('zrangebyscore', name, '-inf', '(-' .. now, 'WITHSCORES', 'LIMIT', 0, most_marks)
-  waiters = redis.call('zcount', name, '-inf', '(-' .. now) - #others / 2
-  for i = 1, #others, 2 do
-    local what = string.sub(others[i], 1, 2)
-    if what == 'i:' or what == 'q:' then
-      waiters = waiters + 1
-    elseif what ~= 't' then
-      total = total + 1
-      add(others[i], -tonumber(others[i + 1]) - now)
+  total = redis.call('zcount', name, '(' .. now, '+inf')
+  waiters = redis.call('zcount', name, '-inf', '(-' .. now)
+  local marks, read = waiters, 0
+  while read < marks do
+    -- A writer is among the marks of waiters, anywhere. It holds the lock alone.
+    if read >= most_marks then
+      error(redis.error_reply('ERR this lock has more than ' .. read .. ' waiters, among which a writer that holds it was not found'))
     end
+    local others = redis.call('zrange', name, read, math.min(read + page, marks) - 1)
+    for i, member in ipairs(others) do
+      local what = string.sub(member, 1, 2)
+      if what ~= 'i:' and what ~= 'q:' then
+        waiters = waiters - 1
+        if what ~= 't' then
+          total = total + 1
+          local place = read + i - 1
+          add(member, -tonumber(redis.call('zrange', name, place, place, 'WITHSCORES')[2]) - now)
+        end
+      end
+    end
+    if total > 0 then break end
+    read = read + page
   end
-  total = total + redis.call('zcount', name, '(' .. now, '+inf')
   local shared = redis.call('zrangebyscore', name, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
   for i = 1, #shared, 2 do add(shared[i], tonumber(shared[i + 1]) - now) end
 end

@@ -4,30 +4,34 @@
 -- Reply: a flat list of the exceptions only: 1-based index, then 0 (gone), 1 (another's token) or the error's text.
 -- One lease: ARGV[1], KEYS[1], ARGV[2]
 -- include: expiry
--- Locals, and no call of prolong: a lookup in a global table costs as much as the compare itself, and so does a call.
+-- Locals, and no call of prolong: a lookup in a global table costs as much as the compare itself, and so does a call. What
+-- is usual passes one condition.
 local pcall, argv = redis.pcall, ARGV
 local ttl = argv[1]
 local out, n = {}, 0
 for i = 2, #argv, 2 do
   local name = argv[i]
   local value = pcall('get', name)
-  local verdict = nil
-  if value == argv[i + 1] then
-    local done = nil
-    done = pcall('pexpire', name, ttl, 'GT')
-    if done ~= 1 then done = lengthen(pcall, name, ttl) end
-    if type(done) == 'table' then verdict = done.err elseif done ~= 1 then verdict = 0 end
-  elseif type(value) == 'table' then
-    verdict = value.err
-  elseif value then
-    verdict = 1
-  else
-    verdict = 0
-  end
-  if verdict then
-    out[n + 1] = i / 2
-    out[n + 2] = verdict
-    n = n + 2
+  local ours = value == argv[i + 1]
+  local done = ours
+  done = ours and pcall('pexpire', name, ttl, 'GT')
+  if done ~= 1 then
+    local verdict = nil
+    if ours then
+      done = lengthen(pcall, name, ttl)
+      if type(done) == 'table' then verdict = done.err elseif done ~= 1 then verdict = 0 end
+    elseif type(value) == 'table' then
+      verdict = value.err
+    elseif value then
+      verdict = 1
+    else
+      verdict = 0
+    end
+    if verdict then
+      out[n + 1] = i / 2
+      out[n + 2] = verdict
+      n = n + 2
+    end
   end
 end
 return out

@@ -6,12 +6,10 @@ local function fit(name)
     redis.call('pexpire', name, string.format('%.0f', math.max(left, 0)))
   end
 end
--- Return a true value if the member was that of a holder whose time has not come.
-local function release(name, member, shared, alone)
+-- Do what follows the removal of a member: `score` is what it had.
+local function make_room(name, member, score, shared, alone)
   local what = string.sub(member, 1, 1)
-  local score = redis.call('zscore', name, member)
-  redis.call('zrem', name, member)
-  if is_foreign(name) then return score and math.abs(tonumber(score)) > now end
+  if is_foreign(name) then return end
   if what == 'p' then
     if score then redis.pcall('publish', shared, '0') end
   elseif what == 'r' then
@@ -34,5 +32,18 @@ local function release(name, member, shared, alone)
     end
   end
   fit(name)
+end
+-- Return a true value if the member was that of a holder whose time has not come.
+local function release(name, member, shared, alone)
+  local score = redis.call('zscore', name, member)
+  redis.call('zrem', name, member)
+  local well, problem = pcall(make_room, name, member, score, shared, alone)
+  if not well then
+    local text = type(problem) == 'table' and problem.err or tostring(problem)
+    if not string.find(text, 'non local key', 1, true) then error(problem, 0) end
+    -- The key went with its last member, and a node that a slot is leaving refuses commands for keys that it has not.
+    redis.pcall('publish', shared, '0')
+    redis.pcall('publish', alone, '0')
+  end
   return score and math.abs(tonumber(score)) > now
 end
