@@ -98,7 +98,7 @@ def test_what_a_pair_costs_its_caller(real: Backend) -> None:
         caller.system["recv"] <= 4 * pairs + 5
     )  # one before each request, which finds nothing, and one for each reply
     assert others.system.total() <= 10  # what is left of the warm-up
-    assert caller.python.total() <= 74 * pairs
+    assert caller.python.total() <= 76 * pairs
     assert caller.c.total() <= 51 * pairs
 
 
@@ -188,6 +188,8 @@ def test_other_kinds_of_connections(request: pytest.FixtureRequest, server: str)
             eventually(lambda: pair(context) or direct._worth_it > 1, LONG_S)
             assert direct._connection is None
             assert direct.uses == 0
+            # The server ends with the test: a handshake that it breaks off would leave an open socket of Python's.
+            eventually(lambda: not direct._connecting, LONG_S)
         else:
             direct = opened(context)
             uses = direct.uses
