@@ -41,6 +41,18 @@ _AT_ONCE = struct.pack("ii", 1, 0)  # linger for no time: the connection is rese
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
+def reset_at_close(sock: socket.socket) -> None:
+    """Have the system discard, when ``sock`` is closed, the bytes that it has not delivered yet.
+
+    After an orderly close it would go on trying to deliver them, so a request could arrive long after the same request,
+    and later ones, on the next connection.
+    """
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    except OSError:
+        pass  # the socket is closed already
+
+
 class NodeRequest(FailureDomain, Protocol):
     """A command with one reply."""
 
@@ -355,7 +367,7 @@ class PipelinedConnection:
         """Close the connection and notify every request without a reply. No effect if not open."""
         if self.open:
             if self._requests or self._rest or self._out:
-                self._reset()
+                reset_at_close(self._sock)
             unsent = list(self._out)
             requests = self.close()
             self._on_lost(self, error)
@@ -373,17 +385,6 @@ class PipelinedConnection:
         self._requests.extend(self._out)
         self._out.clear()
         self.drop(error)
-
-    def _reset(self) -> None:
-        """Have the system discard the bytes that it has not delivered yet.
-
-        After an orderly close it would go on trying to deliver them, so a request could arrive long after the same request,
-        and later ones, on the next connection.
-        """
-        try:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
-        except OSError:
-            pass  # the socket is closed already
 
     def close(self) -> list[NodeRequest]:
         """Close the connection and return the requests without a reply, without notifying them. No effect if not open."""

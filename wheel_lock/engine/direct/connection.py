@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import select
-import socket
-import struct
 from collections.abc import Callable
 
 import hiredis
 
 from wheel_lock.net.brief_wait import BriefWait
+from wheel_lock.net.connection import reset_at_close
 from wheel_lock.net.connector import Connection
 from wheel_lock.protocol.resp import Reply, command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.held_calls import receiver, sender
 
-_AT_ONCE = struct.pack("ii", 1, 0)  # linger for no time: the connection is reset
 _READ_BYTES = 16_000
 _LONGEST_ERROR = 1_000  # bytes of an error reply; a longer one counts as malformed
 _LONGEST_INTEGER = 23
@@ -116,11 +114,7 @@ class DirectConnection:
 
     def reset(self) -> None:
         """Close it, and have the system discard what it has not delivered yet."""
-        try:
-            if self._sock.family in (socket.AF_INET, socket.AF_INET6):
-                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
-        except OSError:
-            pass
+        reset_at_close(self._sock)
         self.close()
 
     def close(self) -> None:

@@ -403,7 +403,7 @@ class DirectPath:
         return look()
 
     def collided(self) -> None:
-        """Leave the path to nobody for a while, and take over what is held on it: something else was submitted."""
+        """Have the path unused for a while, and take over what is held on it: something else was submitted."""
         self._rest = _REST
         self.take_over()
 
