@@ -21,6 +21,7 @@ from wheel_lock import Lock, LockContext
 from wheel_lock.engine.direct import path
 from wheel_lock.engine.direct.hold import DirectHold
 from wheel_lock.lease import Lease
+from wheel_lock.observe.contexts import Reading
 from wheel_lock.testing import settle
 
 NAME = "order:42"
@@ -357,6 +358,20 @@ def test_there_is_no_moment_without_the_lock_while_it_is_taken_over(
     taken_over(context)
     assert looks == [(1, 1, acquired + 1)] * 4
     lock.release()
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_what_the_path_has_not_counted_yet_is_in_the_exported_histograms(context: LockContext) -> None:
+    for _ in range(3):
+        with context.lock(NAME):
+            pass
+    with context.lock(NAME):
+        reading = Reading("")
+        context._engine.read_into(reading)
+    counted, stats = reading.counters, context.stats()
+    assert context._engine.direct.done >= 4  # the last release, too
+    assert (counted.acquired, counted.released) == (stats.acquired, stats.released - 1)
+    assert (counted.acquire.total, counted.held.total) == (stats.acquired, stats.released - 1)
 
 
 def test_each_lock_is_counted_once(context: LockContext) -> None:

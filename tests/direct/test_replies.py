@@ -18,6 +18,7 @@ from tests.support.liar import Liar, bulk
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockServerError, LockTimeout, LossReason, WheelLockError
+from wheel_lock.observe.contexts import Reading
 from wheel_lock.testing import settle
 
 NAME = "order:42"
@@ -343,6 +344,7 @@ def test_a_reply_to_a_release_that_does_not_come(real: Backend, proxy: TcpProxy)
     proxy.heal()
     eventually(lambda: not real.view.exists(NAME), LONG_S)
     assert (context.stats().held, context.stats().acquired) == (0, acquired)
+    assert context._engine.counters.acquire.total == acquired
 
 
 def test_what_is_counted_does_not_fall_while_a_release_is_unanswered(real: Backend, proxy: TcpProxy) -> None:
@@ -364,6 +366,9 @@ def test_what_is_counted_does_not_fall_while_a_release_is_unanswered(real: Backe
     holding.result()
     stats = context.stats()
     assert (stats.held, stats.acquired, stats.released) == (0, before.acquired + 1, before.released + 1)
+    reading = Reading("")
+    context._engine.read_into(reading)
+    assert (reading.counters.acquire.total, reading.counters.held.total) == (stats.acquired, stats.released)
 
 
 @pytest.mark.parametrize("share", [0.6, 3.0])

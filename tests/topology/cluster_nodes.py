@@ -59,8 +59,8 @@ class Nodes:
             for number, server in enumerate(self.servers[MASTERS:]):
                 master = self.servers[number % MASTERS]
                 eventually(lambda: self._follow(server, master), LONG_S)  # noqa: B023
-            for server in self.servers:
-                eventually(lambda: self.info(server)["cluster_state"] == "ok", LONG_S)  # noqa: B023
+            for server in self.servers:  # its state is "ok" before, without full coverage
+                eventually(lambda: self._knows_all_slots(server), LONG_S)  # noqa: B023
             for server in self.servers[MASTERS:]:
                 eventually(lambda: server.client().info("replication")["master_link_status"] == "up", LONG_S)  # noqa: B023
             self._stack = stack.pop_all()
@@ -68,6 +68,10 @@ class Nodes:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+    def _knows_all_slots(self, server: RedisServer) -> bool:
+        info = self.info(server)
+        return info["cluster_state"] == "ok" and info["cluster_slots_ok"] == SLOTS
 
     def _follow(self, replica: RedisServer, master: RedisServer) -> bool:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 from wheel_lock.engine.direct.conditions import fits
@@ -196,19 +195,9 @@ class Engine(EngineState):
 
     def _stats(self) -> ContextStats:
         overdue = sum(len(renewer.overdue) for renewer in self.router.shards)
+        held = len(self.leases.held) + (len(self.direct.young()) if self.direct is not None else 0)
         waiting, watching = self.wait_queues.count, self.router.watching
-        counted = snapshot(
-            self.counters, held=len(self.leases.held), overdue=overdue, waiting=waiting, watching=watching
-        )
-        if self.direct is not None and (self.direct.claim or self.direct.done):
-            held, granted, done = len(self.direct.young()), self.direct.granted, self.direct.done
-            counted = replace(
-                counted,
-                held=counted.held + held,
-                acquired=counted.acquired + done + granted,
-                released=counted.released + done,
-            )
-        return counted
+        return snapshot(self._counted(), held=held, overdue=overdue, waiting=waiting, watching=watching)
 
     @property
     def label(self) -> str:

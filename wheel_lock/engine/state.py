@@ -284,11 +284,12 @@ class EngineState:
         reading.counters.merge(self.counters if self.direct is None else self.direct.read(self._counted))
 
     def _counted(self) -> Counters:
-        """Return the counters with what the direct path has not counted yet."""
+        """Return the counters, with what the direct path has not counted yet. From any thread, in ``direct.read``."""
+        if self.direct is None or not (self.direct.claim or self.direct.done):
+            return self.counters
         counted = Counters()
         counted.merge(self.counters)
-        counted.acquired += self.direct.done + self.direct.granted
-        counted.released += self.direct.done
+        self.direct.count_into(counted)
         return counted
 
     def overdue_leases(self) -> Collection[Lease]:

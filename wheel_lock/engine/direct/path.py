@@ -54,6 +54,7 @@ from wheel_lock.lease import HELD, Lease, State, local_deadline
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.net.connector import Connection, sanitize
 from wheel_lock.net.node import taken
+from wheel_lock.observe.stats import Counters
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Command
@@ -326,11 +327,13 @@ class DirectPath:
         """The number of locks that were released on the path and are not counted yet. From any thread."""
         return len(self._done)
 
-    @property
-    def granted(self) -> int:
-        """The number of locks on the path that were granted, and that no counter and not ``done`` has. From any thread."""
+    def count_into(self, counters: Counters) -> None:
+        """Add the grants and releases that no counter has yet to ``counters``. From any thread, in ``read``."""
+        for times in self._done.copy():
+            _count_released(counters, *times)
         hold = self.claim.get(0)
-        return int(hold is not None and hold.lease.state in _GRANTED and hold.lease not in self._table.held)
+        if hold is not None and hold.lease.state in _GRANTED and hold.lease not in self._table.held:
+            _count_granted(counters, hold.took_s)
 
     def young(self) -> Sequence[Lease]:
         """Return the held lease that is on the path, and in no other list yet, if there is one. From any thread."""
@@ -379,11 +382,7 @@ class DirectPath:
         self._moving = True
         try:
             while done:
-                took_s, held_s = done.popleft()
-                counters.acquired += 1
-                counters.released += 1
-                counters.acquire.add(took_s)
-                counters.held.add(held_s)
+                _count_released(counters, *done.popleft())
         finally:
             self._moves += 1
             self._moving = False
@@ -418,12 +417,11 @@ class DirectPath:
             self._take(hold)
 
     def _take(self, hold: DirectHold) -> None:
-        lease, counters = hold.lease, self._state.counters
+        lease = hold.lease
         self._moving = True
         try:
             self._table.held[lease] = None  # first: another thread sees it there or on the path, see ``young``
-            counters.acquired += 1
-            counters.acquire.add(hold.took_s)
+            _count_granted(self._state.counters, hold.took_s)
             self._leave(hold)
         finally:
             self._moves += 1
@@ -440,7 +438,7 @@ class DirectPath:
         if lease.state is State.PENDING:
             hold.wait.give_up()
         elif lease.state is State.RELEASING:
-            self._state.counters.acquired += 1
+            _count_granted(self._state.counters, hold.took_s)
             self._go_on_releasing(lease, Future(noop), None, True)
 
     def give_up(self, hold: DirectHold) -> None:
@@ -474,7 +472,7 @@ class DirectPath:
             hold.over = True
             self._moving = True
             try:
-                self._state.counters.acquired += 1
+                _count_granted(self._state.counters, hold.took_s)
                 self._leave(hold)
             finally:
                 self._moves += 1
@@ -567,3 +565,14 @@ class DirectPath:
         self._connecting = False
         if self._worth_it < _MOST_WORTH_IT:
             self._worth_it *= 2
+
+
+def _count_granted(counters: Counters, took_s: float) -> None:
+    counters.acquired += 1
+    counters.acquire.add(took_s)
+
+
+def _count_released(counters: Counters, took_s: float, held_s: float) -> None:
+    _count_granted(counters, took_s)
+    counters.released += 1
+    counters.held.add(held_s)
