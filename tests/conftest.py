@@ -279,6 +279,7 @@ def standstills() -> Iterator[Standstills]:
 @pytest.fixture
 def new_timer() -> Iterator[NewTimer]:
     """Makes timers, and stops them when the test is over."""
+    drain()  # what a test before this one has caused is logged before this one looks at the log
     timers: list[HashedWheelTimer] = []
 
     def make(**options: Any) -> HashedWheelTimer:
