@@ -106,6 +106,8 @@ def main(mode: str, port: int, seconds: float) -> None:
     for do_pairs in work.values():
         do_pairs()  # connects
     if mode == "spinning":
+        for make in makes.values():  # as many as in the other modes before they are measured
+            pairs(make, "pair:main", PAIRS["main"])
         for _ in range(SPINNERS):
             threading.Thread(target=spin, daemon=True).start()
     serve(lambda _: measure(work, number * together, seconds))
