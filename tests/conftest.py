@@ -34,7 +34,7 @@ from tests.support.logged import Log, logged
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills
-from tests.support.timers import NewTimer
+from tests.support.timers import NewTimer, drain
 from tests.support.tls import TlsFiles, make_tls_files
 from wheel_lock import HashedWheelTimer, LockContext
 from wheel_lock.testing import EmbeddedServer, ManualClock
