@@ -262,7 +262,7 @@ def test_very_many_together_are_tried_for_in_parts(
     backend: Backend, context: LockContext, rival: LockContext, taken: str
 ) -> None:
     theirs = of(rival.acquire_many([taken]))
-    refused = context.acquire_many(MANY, blocking=True, all_or_nothing=True, blocking_timeout=0.1)
+    refused = context.acquire_many(MANY, blocking=True, all_or_nothing=True, blocking_timeout=REFUSED_S)
     assert refused == dict.fromkeys(MANY)
     assert backend.view.keys() == [taken.encode()]
     rival.release_many(theirs)

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,18 +94,14 @@ def use_every_kind(context: LockContext, prefix: str, view: redis.Redis) -> None
             writer.acquire()
             writer.downgrade().release()
             eventually(lambda: reentrant.renewals and reader.renewals and permit.renewals, LONG_S)  # noqa: B023
-            others = [
+            others: list[Any] = [
                 context.reentrant_lock(name + ":reentrant"),
                 context.fair_lock(name + ":fair"),
                 context.rw_lock(name + ":other").write(),
                 context.semaphore(name + ":permit", 2),
             ]
-            for other in others:
-
-                def wait(other: object = other) -> object:
-                    return other.acquire(blocking_timeout=0.05)  # type: ignore[attr-defined]
-
-                assert not Background(wait).result()
+            waits = [Background(partial(other.acquire, blocking_timeout=REFUSED_S)) for other in others]
+            assert [wait.result() for wait in waits] == [False] * 4
             view.execute_command("RPUSH", name + ":data", "x")
             data = context.lock(name + ":data")
             with pytest.raises(LockServerError):
