@@ -111,7 +111,7 @@ def test_fault_12_a_grant_that_nobody_waits_for_is_released_at_once(
     released at once, not left to expire."""
     client = redis_server.client()
     losses = Losses()
-    with own_context(proxy.url, response_timeout=0.4) as context:
+    with own_context(proxy.url, response_timeout=0.8) as context:
         with context.lock("warm up"):
             pass
         lock = context.lock(NAME, timeout=30.0, fencing=fencing, on_lost=losses)

@@ -7,7 +7,16 @@ import time
 
 import pytest
 
-from tests.support.backend import BOTH, LONG_S, Backend, Losses, believes_no_longer_than_the_server, connected, token_of
+from tests.support.backend import (
+    BOTH,
+    LONG_S,
+    REFUSED_S,
+    Backend,
+    Losses,
+    believes_no_longer_than_the_server,
+    connected,
+    token_of,
+)
 from tests.support.background import Background
 from tests.support.callers import Caller
 from tests.support.redis_server import RedisServer
@@ -148,7 +157,7 @@ def test_extensions_by_several_threads_at_once_are_serial_or_refused(backend: Ba
 
 
 def test_an_unanswered_extension_leaves_it_held_as_long_as_was_known(fresh_redis: RedisServer, fresh: Backend) -> None:
-    context = connected(fresh.context(response_timeout=0.2))
+    context = connected(fresh.context(response_timeout=REFUSED_S))
     with context.lock("order:42", timeout=5.0) as lock:
         fresh_redis.pause()
         known = lock.remaining()

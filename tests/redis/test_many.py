@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.backend import BOTH, LONG_S, Backend, Losses, connected, token_of
+from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend, Losses, connected, token_of
 from tests.support.background import Background, in_thread
 from tests.support.callers import Caller
 from tests.support.redis_server import RedisServer
@@ -266,7 +266,7 @@ def test_hundreds_of_locks_in_many_calls(backend: Backend) -> None:
 
 
 def test_a_server_that_stops_answering_leaves_nothing_acquired(fresh_redis: RedisServer, fresh: Backend) -> None:
-    context = connected(fresh.context(response_timeout=0.3))
+    context = connected(fresh.context(response_timeout=REFUSED_S))
     fresh_redis.pause()
     with pytest.raises(LockTimeout):
         context.acquire_many([f"shard:{number}" for number in range(2_000)], timeout=30.0)

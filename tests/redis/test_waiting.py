@@ -239,7 +239,7 @@ def test_a_server_that_comes_up_in_time_is_used(fresh_redis: RedisServer) -> Non
 
 
 def test_a_silent_server_is_reported_in_bounded_time_and_releases(fresh_redis: RedisServer, fresh: Backend) -> None:
-    context = connected(fresh.context(response_timeout=0.3))
+    context = connected(fresh.context(response_timeout=REFUSED_S))
     fresh_redis.pause()
     lock = context.lock("order:42", timeout=30.0)
     with pytest.raises(LockTimeout) as caught:
@@ -253,7 +253,7 @@ def test_a_silent_server_is_reported_in_bounded_time_and_releases(fresh_redis: R
 
 
 def test_an_unanswered_release_is_reported_and_the_lock_is_not_held(fresh_redis: RedisServer, fresh: Backend) -> None:
-    context = connected(fresh.context(response_timeout=0.3))
+    context = connected(fresh.context(response_timeout=REFUSED_S))
     lock = context.lock("order:42", timeout=30.0)
     lock.acquire()
     fresh_redis.pause()

@@ -15,7 +15,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 
 import wheel_lock
 from tests.redis_lock.party import NAME, Party, ours
-from tests.support.backend import LONG_S, Backend, connected, interrupt_after
+from tests.support.backend import LONG_S, REFUSED_S, Backend, connected, interrupt_after
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -96,7 +96,7 @@ def acquired(lock: redis.lock.Lock) -> bool:
 
 def test_a_server_that_is_away_is_a_connection_error(fresh: Backend, fresh_redis: RedisServer) -> None:
     client = fresh.client()
-    setattr(client.connection_pool, context._SHARED, fresh.context_of(client, response_timeout=0.3))
+    setattr(client.connection_pool, context._SHARED, fresh.context_of(client, response_timeout=REFUSED_S))
     lock, other = ours(client, timeout=30, raise_on_release_error=False), ours(client, timeout=30, name="other")
     fresh_redis.stop()
     with pytest.raises(redis.ConnectionError) as caught:
@@ -113,7 +113,7 @@ def test_a_server_that_is_away_is_a_connection_error(fresh: Backend, fresh_redis
 
 def test_a_server_that_does_not_answer_is_a_timeout(fresh: Backend, fresh_redis: RedisServer) -> None:
     client = fresh.client()
-    setattr(client.connection_pool, context._SHARED, connected(fresh.context_of(client, response_timeout=0.3)))
+    setattr(client.connection_pool, context._SHARED, connected(fresh.context_of(client, response_timeout=REFUSED_S)))
     lock = ours(client, timeout=30)
     lock.acquire()
     fresh_redis.pause()
