@@ -28,11 +28,14 @@ class Nodes:
     Args:
         replicas: How many replicas each master has.
         node_timeout_ms: After how much silence the nodes take one to be down.
+
+    Attributes:
+        node_timeout_ms: The same, also after a change; but one that was restarted has what it began with.
     """
 
     def __init__(self, replicas: int = 0, *, node_timeout_ms: int = 1000) -> None:
         self._replicas = replicas
-        self._node_timeout_ms = node_timeout_ms
+        self.node_timeout_ms = node_timeout_ms
         self._stack = ExitStack()
         self.servers: list[RedisServer] = []
         self._admins: dict[RedisServer, redis.Redis] = {}  # kept: a move of a slot takes a dozen commands
@@ -42,7 +45,7 @@ class Nodes:
             lines = [
                 "cluster-enabled yes",
                 "repl-diskless-sync-delay 0",
-                f"cluster-node-timeout {self._node_timeout_ms}",
+                f"cluster-node-timeout {self.node_timeout_ms}",
                 "cluster-replica-validity-factor 0",
                 "cluster-require-full-coverage no",
             ]

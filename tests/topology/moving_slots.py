@@ -15,8 +15,9 @@ from wheel_lock.protocol.keys import SLOTS, hash_slot
 
 def patient(nodes: Nodes, timeout_s: float = 60.0) -> Nodes:
     """Have none of the nodes take a silent one to be down before so long: by default not while a test runs."""
+    nodes.node_timeout_ms = round(timeout_s * 1000)
     for server in nodes.servers:
-        server.client().config_set("cluster-node-timeout", round(timeout_s * 1000))
+        server.client().config_set("cluster-node-timeout", nodes.node_timeout_ms)
     return nodes
 
 
@@ -27,16 +28,22 @@ def heal(nodes: Nodes) -> None:
             server.resume()
         else:
             server.start()
-    for server in nodes.masters:
-        if server.client().role()[0] != b"master":
-            server.client().execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
-    for number, server in enumerate(nodes.servers):
-        role = b"master" if number < MASTERS else b"slave"
-        eventually(lambda: server.client().role()[0] == role, LONG_S)  # noqa: B023
-        eventually(lambda: nodes.info(server)["cluster_state"] == "ok", LONG_S)  # noqa: B023
-        eventually(lambda: nodes.info(server)["cluster_slots_ok"] == SLOTS, LONG_S)  # noqa: B023
+    eventually(lambda: _healed(nodes), 2 * LONG_S, "every node is what it was", interval_s=0.01)
+    # Only now: a restarted one takes part again the later, the longer the time is.
+    patient(nodes, nodes.node_timeout_ms / 1000)
     for server in nodes.masters:
         server.client().flushall()
+
+
+def _healed(nodes: Nodes) -> bool:
+    for server in nodes.masters:
+        # One that was away for long may hear of its heir long after its start.
+        if server.client().role()[0] != b"master":
+            server.client().execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+            return False
+    infos = map(nodes.info, nodes.servers)
+    whole = all(info["cluster_state"] == "ok" and info["cluster_slots_ok"] == SLOTS for info in infos)
+    return whole and all(server.client().role()[0] == b"slave" for server in nodes.servers[MASTERS:])
 
 
 def names_in(slot: int, how_many: int) -> list[str]:
