@@ -1,4 +1,4 @@
-"""What is left half done, by a death of the timer's thread or an interrupted caller, is completed; failures are forgotten."""
+"""What a death of the timer's thread, or an interrupted caller, leaves half done is completed; failures are forgotten."""
 
 from __future__ import annotations
 
