@@ -43,13 +43,6 @@ def works(context: LockContext, where: str) -> None:
     assert not path_of(context).claim, where
 
 
-def works_after_looks(context: LockContext, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that, where the looks have come one after the other, when they have ended."""
-    eventually(lambda: not path_of(context)._watched, LONG_S, where)
-    monkeypatch.setattr(path, "LOOK_S", 3600.0)
-    works(context, where)
-
-
 # Deaths of the timer's thread
 
 
@@ -119,7 +112,7 @@ def test_the_timers_thread_dies_anywhere_in_its_work(
         else:
             assert stats.acquired == acquired[-1] - (work is give_up), where
             context._engine.counters.released = stats.acquired - stats.lost
-        works_after_looks(context, where, monkeypatch)
+        works(context, where)
 
 
 @pytest.mark.usefixtures("unwatched")
@@ -129,19 +122,18 @@ def test_the_timers_thread_dies_while_it_closes_a_connection(context: LockContex
     works(context, "after the death")
 
 
-@pytest.mark.usefixtures("unwatched")
 def test_a_caller_that_was_interrupted_before_the_thread_died_leaves_the_path(
     context: LockContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(path, "LOOK_S", 0.01)
+    monkeypatch.setattr(path, "_LONGEST_LOOKS", 2)
     direct = path_of(context)
     lock = context.lock(NAME, TIMEOUT_S)
     lock.acquire()
     direct.claim[0].lease.state = State.PENDING  # its request to give up is lost with the thread
-    monkeypatch.setattr(path, "LOOK_S", 0.01)
-    monkeypatch.setattr(path, "_LONGEST_LOOKS", 2)
     kill(context.timer)
     eventually(lambda: not direct.claim, LONG_S)
-    works_after_looks(context, "after the death", monkeypatch)
+    works(context, "after the death")
 
 
 # The connection
