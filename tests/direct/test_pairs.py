@@ -438,7 +438,7 @@ def test_a_lock_that_is_held_for_long_is_renewed_as_any_other(real: Backend) -> 
     pair(plain)
     direct, other = (on.lock(name, timeout=10.0, renew_every=3.0) for on, name in ((context, NAME), (plain, "another")))
 
-    def acquired_at_one_time() -> float | None:
+    def acquired_at_one_time() -> float:
         began, uses = clock.now(), path_of(context).uses
         assert direct.acquire()
         assert other.acquire()
@@ -447,7 +447,7 @@ def test_a_lock_that_is_held_for_long_is_renewed_as_any_other(real: Backend) -> 
             return began
         direct.release()
         other.release()
-        return None
+        return 0.0
 
     began = eventually(acquired_at_one_time, LONG_S)
     for _ in range(40):

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from tests.interop.redisson_peer import ANSWER_TIMEOUT_S, JavaError, JavaThread, LockPeer, class_path
-from tests.support.backend import LONG_S, Backend, Losses
+from tests.support.backend import LONG_S, Backend, Losses, refused
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills, running
@@ -30,8 +30,6 @@ QUIET_S = 0.2
 LATE_S = 0.5
 SHORT_S = 1.6
 """A time-to-live that a test can sit out, and that a renewal prolongs in time although the machine stands still a while."""
-REFUSED_S = 0.8
-"""Long enough for an answer on a machine that stands still meanwhile."""
 ASKED_S = 0.05
 """After so long a waiter that listens has asked once more, and waits."""
 
@@ -158,7 +156,7 @@ def test_java_excludes_python(name: str, java: JavaThread, context: LockContext,
     held = view.hgetall(name)
     assert list(held.values()) == [b"2"]
     assert not lock.acquire(blocking=False)
-    assert not lock.acquire(blocking_timeout=REFUSED_S)
+    assert refused(lock.acquire)
     assert view.hgetall(name) == held
     assert lock.locked()
     assert not lock.owned()

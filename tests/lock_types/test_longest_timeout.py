@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import LONG_S, REFUSED_S, Backend
+from tests.support.backend import LONG_S, Backend, refused
 from tests.support.callers import Caller, ThreadCaller
 from tests.support.lock_types import KINDS, NAME, make
 from tests.support.waiting import eventually
@@ -122,6 +122,6 @@ def test_a_holder_who_claims_for_ever_is_waited_for(real: Backend, kind: str, me
         connects = context.stats().connects
         real.view.execute_command("ZADD", NAME, f"-{score}" if member == "w:" else score, member + "x" * 22)
         real.view.pexpire(NAME, 60_000)  # else it is data, which is an error
-        assert make(context, kind).acquire(blocking_timeout=REFUSED_S) is False
+        assert refused(make(context, kind).acquire)
         assert make(context, kind).acquire(blocking=False) is False
         assert context.stats().connects == connects

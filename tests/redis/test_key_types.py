@@ -11,7 +11,7 @@ import pytest
 import redis
 from redis.lock import Lock as RedisPyLock
 
-from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend
+from tests.support.backend import BOTH, LONG_S, Backend, refused
 from tests.support.background import Background
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
@@ -112,7 +112,7 @@ def test_a_hash_of_a_users_own_that_expires_is_waited_for(backend: Backend, cont
 @pytest.mark.parametrize("field", ["8743c9c0-0795-4907-87fd-6c719a6b4586:1", "l0Wz8i+RWNaVuY6Mkl7iwg:140133"])
 def test_a_reentrant_lock_without_expiry_is_waited_for(backend: Backend, context: LockContext, field: str) -> None:
     backend.view.hset("a", field, 1)
-    assert not context.reentrant_lock("a").acquire(blocking_timeout=REFUSED_S)
+    assert refused(context.reentrant_lock("a").acquire)
     assert backend.view.hexists("a", field)
 
 
@@ -159,6 +159,6 @@ def test_a_lock_of_redis_py_without_a_timeout_is_waited_for(backend: Backend) ->
     context = backend.context(fallback_interval=0.05)
     waiting = Background(context.lock("a", thread_local=False).acquire)
     eventually(lambda: context.stats().waiting, LONG_S)
-    assert not context.lock("a").acquire(blocking_timeout=REFUSED_S)
+    assert refused(context.lock("a").acquire)
     other.release()
     assert waiting.result()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend
+from tests.support.backend import BOTH, LONG_S, Backend, refused
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError, LostEvent
 from wheel_lock.protocol import scripts
@@ -146,7 +146,7 @@ def test_the_script_that_looks_for_rights_knows_all_commands(backend: Backend) -
 def test_without_the_right_to_look_into_a_hash_it_counts_as_held_by_another(fresh: Backend) -> None:
     context = context_without(fresh, "hlen", "hkeys")
     fresh.view.hset("a", mapping={"name": "Alice", "born": "1990"})
-    assert not context.reentrant_lock("a").acquire(blocking_timeout=REFUSED_S)
+    assert refused(context.reentrant_lock("a").acquire)
     with context.reentrant_lock("b") as lock:
         assert not context_without(fresh, "hkeys").reentrant_lock("b").acquire(blocking=False)
         assert lock.is_held

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.backend import LONG_S, REFUSED_S, Backend
-from tests.support.background import Background
+from tests.support.backend import LONG_S, Backend, refused
+from tests.support.background import Background, in_thread
 from tests.support.redis_server import RedisServer, redis_server_version
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError
@@ -100,8 +100,8 @@ def use_every_kind(context: LockContext, prefix: str, view: redis.Redis) -> None
                 context.rw_lock(name + ":other").write(),
                 context.semaphore(name + ":permit", 2),
             ]
-            waits = [Background(partial(other.acquire, blocking_timeout=REFUSED_S)) for other in others]
-            assert [wait.result() for wait in waits] == [False] * 4
+            waits = [Background(partial(refused, other.acquire)) for other in others]
+            assert [wait.result() for wait in waits] == [True] * 4
             view.execute_command("RPUSH", name + ":data", "x")
             data = context.lock(name + ":data")
             with pytest.raises(LockServerError):
@@ -234,9 +234,7 @@ def test_a_name_of_a_third_form_is_refused_what_needs_a_companion_and_no_more(fr
     with fresh.context_of(tenant(fresh, "a")) as context:
         with context.lock("a:}x", timeout=2.0) as lock:
             assert lock.is_held
-            assert not Background(
-                lambda: context.lock("a:}x", timeout=2.0).acquire(blocking_timeout=REFUSED_S)
-            ).result()
+            assert in_thread(lambda: refused(context.lock("a:}x", timeout=2.0).acquire))
         with pytest.raises(LockServerError) as caught:
             context.lock("a:}x", timeout=2.0, fencing=True).acquire()
         assert caught.value.code == "NOPERM"

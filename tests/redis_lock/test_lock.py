@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,9 @@ import redis
 import redis.asyncio.lock
 import redis.lock
 from redis.exceptions import LockError, LockNotOwnedError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tests.redis_lock.party import NAME, SLEEP_S, Party, ours, plain
-from tests.support.backend import BOTH, LONG_S, REFUSED_S, Backend
+from tests.support.backend import BOTH, LONG_S, Backend, refused
 from tests.support.background import Background, in_thread
 from tests.support.ids import case_id
 from tests.support.waiting import eventually
@@ -177,14 +177,6 @@ def test_a_deleted_key_is_noticed_after_sleep(party: Party, view: redis.Redis, t
     assert hand_over_s(second, lambda: view.delete(NAME)) < SLEEP_S + 3.0
 
 
-def refused(lock: Any, **options: Any) -> bool:
-    """Whether tries are refused until the time is up, when the server may have been kept from answering the last one."""
-    try:
-        return not lock.acquire(blocking_timeout=REFUSED_S, **options)
-    except RedisTimeoutError:
-        return False
-
-
 def test_it_and_redis_pys_exclude_each_other(party: Party, view: redis.Redis) -> None:
     mine, theirs = party.ours(timeout=30), plain(view, timeout=30)
     with mine:
@@ -193,7 +185,7 @@ def test_it_and_redis_pys_exclude_each_other(party: Party, view: redis.Redis) ->
         assert not theirs.acquire(blocking=False)
     with theirs:
         assert not mine.acquire(blocking=False)
-        eventually(lambda: refused(party.ours(timeout=30, sleep=0.01)), LONG_S)
+        assert refused(party.ours(timeout=30, sleep=0.01).acquire)
         with pytest.raises(LockError, match="Unable to acquire lock within the time specified"):
             party.ours(timeout=30, blocking=False).__enter__()
 
@@ -218,7 +210,7 @@ def test_acquiring_again_is_refused_as_a_stranger_would_be(client: redis.Redis) 
     with ours(client, timeout=30) as lock:
         token = lock.local.token
         assert not lock.acquire(blocking=False)
-        eventually(lambda: refused(lock, sleep=0.01), LONG_S)
+        assert refused(partial(lock.acquire, sleep=0.01))
         assert lock.local.token == token
 
 

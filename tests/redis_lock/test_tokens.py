@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
 from tests.redis_lock.party import NAME, Party, ours, with_token
-from tests.support.backend import LONG_S, REFUSED_S, Backend
+from tests.support.backend import LONG_S, Backend, refused
 from tests.support.background import Background, in_thread
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, context
@@ -167,7 +168,7 @@ def test_namesakes_exclude_each_other(party: Party, api: str, timeout: float | N
     assert first.acquire(token="host-1")
     assert not first.acquire(blocking=False, token="host-1")
     assert not second.acquire(blocking=False, token="host-1")
-    assert not second.acquire(blocking_timeout=REFUSED_S, token="host-1")
+    assert refused(partial(second.acquire, token="host-1"))
     waiting = Background(lambda: second.acquire(token="host-1"))
     time.sleep(0.1)
     assert not waiting.done

@@ -135,6 +135,22 @@ class Losses:
         return events
 
 
+def refused(acquire: Callable[..., object]) -> bool:
+    """Whether an acquire waits in vain until its time is up, `REFUSED_S` after its begin.
+
+    Where the server is kept from running at that very moment the last try is unanswered, so it is asked again.
+    """
+
+    def answered() -> list[object]:
+        try:
+            return [acquire(blocking_timeout=REFUSED_S)]
+        except redis.TimeoutError:  # LockTimeout is one
+            return []
+
+    (granted,) = eventually(answered, LONG_S)
+    return not granted
+
+
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Keep the collector from running finalizers, in which Python swallows an interruption."""

@@ -13,7 +13,7 @@ import redis
 import valkey
 import valkey.asyncio
 
-from tests.support.backend import LONG_S, REFUSED_S, Backend
+from tests.support.backend import LONG_S, Backend, refused
 from tests.support.event_loops import until
 from tests.support.lock_types import EXCLUDING, KINDS, make, traces
 from tests.support.redis_server import RedisServer
@@ -83,7 +83,7 @@ def test_a_loss_and_a_waiter(real: Backend) -> None:
     with pytest.raises(LockLost):
         lock.release()
     with other.lock("order:42"):
-        assert not context.lock("order:42", blocking_timeout=REFUSED_S).acquire()
+        assert refused(context.lock("order:42").acquire)
 
 
 # Settings of clients
