@@ -134,7 +134,8 @@ class RedisServer:
         self._users = tuple(users)
         self._tls = tls
         self._sentinel = sentinel
-        self.directory = Path(tempfile.mkdtemp(prefix="wheel-lock-redis-"))
+        # The path of a unix socket has at most 107 bytes, however long that of the temporary directory is.
+        self.directory = Path(tempfile.mkdtemp(prefix="wheel-lock-redis-", dir="/tmp" if unixsocket else None))
         self.unix_path = self.directory / "redis.sock" if unixsocket else None
         self._port = 0
         self._tls_port = 0
