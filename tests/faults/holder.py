@@ -18,8 +18,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.direct.opened import on_path, opened
 from tests.faults.support import Pulse
 from wheel_lock import Lock, LockContext, LockLost, LostEvent
+from wheel_lock.engine.direct import path
 
 now = time.monotonic
 STRANGE, STUCK_S = 3, 5
@@ -115,6 +117,15 @@ class Program:
         locks = self.context.acquire_many(names, on_lost=self._told, **options)
         self.locks.update({str(name): lock for name, lock in locks.items() if lock is not None})
         return sum(lock is not None for lock in locks.values())
+
+    def do_open_path(self) -> None:
+        """Use the context until its direct path is open. From now on what is held on it stays there."""
+        path.LOOK_S = 3600.0
+        opened(self.context)
+
+    def do_on_path(self, name: str) -> bool:
+        """Whether the lock is held on the direct path."""
+        return on_path(self.locks[name])
 
     def do_look(self, name: str) -> dict[str, Any]:
         lock = self.locks[name]

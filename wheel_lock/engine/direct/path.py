@@ -37,19 +37,12 @@ from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.renewal.verification import check
 from wheel_lock.engine.requests.base import Query
 from wheel_lock.engine.requests.release import Release, release
 from wheel_lock.engine.waiting.first_try import FirstTry
 from wheel_lock.engine.waiting.registry import WaitQueueRegistry
-from wheel_lock.errors import (
-    ContextClosed,
-    LockLost,
-    LockServerError,
-    LockTimeout,
-    LockUnavailable,
-    LossReason,
-    quoted,
-)
+from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, LockUnavailable, quoted
 from wheel_lock.lease import HELD, Lease, State, local_deadline
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.net.connector import Connection, sanitize
@@ -60,6 +53,7 @@ from wheel_lock.protocol.resp import MalformedReply, Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.alarm import Alarm
+from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.native import sleep
 
 LOOK_S = 0.1  # between two looks of the timer's thread while the path is in use
@@ -104,6 +98,7 @@ class DirectPath:
         claim: The hold that is on the path, under the key 0, or nothing: a dictionary, because to look and to enter is one
             atomic step of it.
         uses: The number of holds so far.
+        granted_at: When the latest granted acquire was about to be sent, in seconds of the timer's clock.
     """
 
     def __init__(self, table: LeaseTable, queues: WaitQueueRegistry, renewer: Renewer) -> None:
@@ -124,6 +119,7 @@ class DirectPath:
             connection.after_fork_in_child()
         self.claim: dict[int, DirectHold] = {}
         self.uses: int = 0
+        self.granted_at: float = -math.inf
         self._seen = -1  # the number of the hold that the last look has found
         self._looks = 0  # that have found it
         self._uses_seen = 0
@@ -131,9 +127,9 @@ class DirectPath:
         self._rest = 0  # acquires until the path is used again
         self._watched = False  # a look is scheduled; written by the timer's thread
         self._missed = 0  # acquires that could have used the path if it had a connection
-        self._connecting = False
-        self._moving = False  # ``count`` is at work
-        self._moves = 0
+        self._connecting = False  # written by the timer's thread
+        self._uses_before = 0  # the connection was opened
+        self._moves = 0  # of counts from the path to the counters: odd while there is one
         self._done: deque[tuple[float, float]] = deque()  # not counted yet: the time of the acquire, and the time held
 
     # -- the caller's side -------------------------------------------------------------------------------------------
@@ -170,7 +166,6 @@ class DirectPath:
     def _miss(self) -> None:
         self._missed += 1
         if self._missed >= self._worth_it and not self._connecting:
-            self._connecting = True
             self._missed = 0
             self._state.post_if_open(self._open)
 
@@ -208,6 +203,7 @@ class DirectPath:
             lease.acquired_at = sent_at
             lease.deadline = deadline
             wait.finished = True
+            self.granted_at = sent_at
             lease.state = HELD  # no call since the look at ``over``
             if state.over or not self._watched:
                 self._late(hold)
@@ -270,27 +266,25 @@ class DirectPath:
         if not fits or hold.over or lease.loss is not None or lease.state is not HELD:
             return None
         lease.state = State.RELEASING  # no call since the look at ``over``
-        reply = self._send_release(hold)
+        reply, done_now = self._send_release(hold), False
+        try:
+            if not isinstance(reply, (NoReply, ServerError)):
+                done_now = isinstance(EXCLUSIVE.parse_release(reply), int)
+        except MalformedReply:
+            self._drop(hold.connection)
+            reply = NoReply("no reply to a release")
+        held_s = clock() - hold.sent_at
         if self.claim.get(0) is not hold or hold.over:
             raise self._gone(hold)
-        try:
-            outcome = EXCLUSIVE.parse_release(reply) if isinstance(reply, int) else None
-        except MalformedReply:
-            outcome = None
-        if isinstance(outcome, int):
-            held_s = clock() - hold.sent_at
-            lease.state = State.RELEASED
+        if done_now:
+            lease.state = State.RELEASED  # no call since the look at ``over``
             self._done.append((hold.took_s, held_s))  # no call in between, so that an interrupted one is counted, too
             self._leave(hold)
             return done
-        if outcome is None and not isinstance(reply, (NoReply, ServerError)):
-            self._drop(hold.connection)  # no reply to a release
         released = new_future()
-        nothing_done = isinstance(reply, NotSent) or (isinstance(reply, ServerError) and not reply.in_script)
-        reason = outcome if isinstance(outcome, LossReason) else None
         # The timer's thread frees the path: after an interruption before that it finds what to go on with there.
         try:
-            self._state.submit(partial(self._take_release, hold, released, reason, not nothing_done))
+            self._state.submit(partial(self._go_on, hold, released, reply))
         except ContextClosed:
             self._leave(hold)
             raise
@@ -356,6 +350,7 @@ class DirectPath:
     def _look(self, now: float) -> None:
         if self._done:
             self.count()
+            self._renewer.confirmed_at = max(self._renewer.confirmed_at, self.granted_at)
             self._table.on_ended()
         hold = self.claim.get(0)
         if hold is None and self.uses == self._uses_seen:
@@ -364,14 +359,16 @@ class DirectPath:
                 return
             self._watched = True  # a caller has claimed the path before it could see that
         self._uses_seen = self.uses
+        if self._connection is not None and self.uses - self._uses_before > self._worth_it:
+            self._worth_it = _WORTH_IT  # this connection was
         if hold is not None:
             if hold.number != self._seen:
                 self._seen, self._looks = hold.number, 0
             self._looks += 1
             if self._looks > 1:
                 self.take_over()
-            if self._looks > _LONGEST_LOOKS:
-                self._end(hold)
+            if self._looks > _LONGEST_LOOKS:  # its caller's own end has been interrupted, too: it will never go on
+                self._go_on(hold)
         self._watched = True  # also if it is the last alarm before an end that rings
         self._timer.cancel(self._alarm)  # there is one if the thread has died in between
         self._alarm = self._timer.call_at(self._timer.now + LOOK_S, self._look, self._state)
@@ -379,13 +376,15 @@ class DirectPath:
     def count(self) -> None:
         """Count the locks that were released on the path."""
         done, counters = self._done, self._state.counters
-        self._moving = True
-        try:
-            while done:
-                _count_released(counters, *done.popleft())
-        finally:
-            self._moves += 1
-            self._moving = False
+        self._moves |= 1
+        while done:
+            took_s, held_s = done[0]
+            counters.acquire.add(took_s)
+            counters.held.add(held_s)
+            counters.acquired += 1
+            counters.released += 1
+            done.popleft()  # no call since, so that each is counted once, wherever the thread dies
+        self._moves += 1
 
     def read(self, look: Callable[[], R]) -> R:
         """Return ``look()``, which reads counters and what they do not have yet, at a moment when nothing moves.
@@ -394,9 +393,9 @@ class DirectPath:
         """
         for _ in range(_MOST_READS):
             moves, done = self._moves, len(self._done)
-            if not self._moving:
+            if moves % 2 == 0:
                 found = look()
-                if moves == self._moves and done == len(self._done) and not self._moving:
+                if moves == self._moves and done == len(self._done):
                     return found
             sleep(0.0001)
         return look()
@@ -414,91 +413,83 @@ class DirectPath:
         lease = hold.lease
         if not hold.over and lease.state is HELD:
             hold.over = True  # no call since the look at the state
-            self._take(hold)
+            self._go_on(hold)
 
-    def _take(self, hold: DirectHold) -> None:
-        lease = hold.lease
-        self._moving = True
-        try:
-            self._table.held[lease] = None  # first: another thread sees it there or on the path, see ``young``
-            _count_granted(self._state.counters, hold.took_s)
-            self._leave(hold)
-        finally:
+    def _go_on(
+        self, hold: DirectHold, future: Future[None] | None = None, reply: Reply | NoReply | None = None
+    ) -> None:
+        """Have the engine go on with what is on the path, and free that; once, and again if the thread has died in it.
+
+        Args:
+            hold: What is there: held from now on, or ended if its caller has not got that far.
+            future: The future of the release, if one has begun and its caller waits.
+            reply: The reply to the release, if there is one.
+        """
+        if self.claim.get(0) is not hold:
+            return
+        hold.over = True  # from now on the caller does not change the state
+        lease, state, counters = hold.lease, hold.lease.state, self._state.counters
+        unanswered = reply is None or isinstance(reply, NoReply)
+        if unanswered and state in (State.PENDING, State.RELEASING):
+            self._drop(hold.connection)
+        if state in _GRANTED:
+            self._moves |= 1
+            if state is HELD:
+                self._table.held[lease] = None  # first: another thread sees it there or on the path, see ``young``
+            counters.acquire.add(hold.took_s)
+            counters.acquired += 1
+            self.claim.pop(0, None)  # no call since: what is on the path is not counted yet
             self._moves += 1
-            self._moving = False
-        self._renewer.confirmed_at = max(self._renewer.confirmed_at, hold.sent_at)
-        self._renewer.begin([lease], hold.sent_at)
-
-    def _end(self, hold: DirectHold) -> None:
-        """End the use of the path by a caller whose own end has been interrupted, too, so that it will never go on."""
-        hold.over = True
-        self._drop(hold.connection)
         self._leave(hold)
-        lease = hold.lease
-        if lease.state is State.PENDING:
+        if state is HELD:
+            self._renewer.confirmed_at = max(self._renewer.confirmed_at, hold.sent_at)
+            self._renewer.begin([lease], hold.sent_at)
+            if hold.connection.pipeline is not self._node.pipeline and not self._state.closed:
+                # The leases that the engine held were verified when the node was connected again, or are when it is.
+                self._node.connect()
+                if self._renewer.takes_more:
+                    check(self._renewer, [lease], noop)
+        elif state is State.PENDING:
             hold.wait.give_up()
-        elif lease.state is State.RELEASING:
-            _count_granted(self._state.counters, hold.took_s)
-            self._go_on_releasing(lease, Future(noop), None, True)
+        elif state is State.RELEASING:
+            request = Release(self._table, lease, future or Future(noop))
+            if unanswered:
+                request.attempts = int(not isinstance(reply, NotSent))
+                request.start()
+            else:
+                guarded(request, request.go_on, reply)
+        elif future is not None:
+            future.set_result(None)
 
     def give_up(self, hold: DirectHold) -> None:
         """End the wait, or the lease, of a caller that was interrupted in its acquire."""
-        if self.claim.get(0) is hold:
-            if hold.lease.state is HELD:
-                self.take_over()
-            else:
-                self._end(hold)
-                return
+        self._go_on(hold)
         hold.wait.give_up()
 
     def finish_release(self, hold: DirectHold, future: Future[None]) -> None:
         """Release the lock of ``hold``, whose caller was interrupted in its release."""
-        lease = hold.lease
-        if lease.state is HELD:
+        if hold.lease.state is HELD:
             self.take_over()
-            release(self._table, lease, future)
-        elif lease.state is State.RELEASED:
-            self._leave(hold)
-            future.set_result(None)
+            release(self._table, hold.lease, future)
         else:
-            self._drop(hold.connection)
-            self._take_release(hold, future, None, True)
-
-    def _take_release(
-        self, hold: DirectHold, future: Future[None], reason: LossReason | None, maybe_executed: bool
-    ) -> None:
-        """Have the engine go on with a release, once, and free the path."""
-        if not hold.over:
-            hold.over = True
-            self._moving = True
-            try:
-                _count_granted(self._state.counters, hold.took_s)
-                self._leave(hold)
-            finally:
-                self._moves += 1
-                self._moving = False
-            self._go_on_releasing(hold.lease, future, reason, maybe_executed)
-
-    def _go_on_releasing(
-        self, lease: Lease, future: Future[None], reason: LossReason | None, maybe_executed: bool
-    ) -> None:
-        """Release a lease whose release on the path has failed, or may have; or end it, because the server says so."""
-        if reason is not None:
-            self._table.mark_lost([lease], reason)
-            future.set_exception(LockLost(lease.name, reason))
-            return
-        request = Release(self._table, lease, future)
-        request.attempts = int(maybe_executed)
-        request.start()
+            self._go_on(hold, future)
 
     def end(self) -> None:
         """Take over what is held, and close the connection, because the engine ends or begins anew."""
-        self._watched = False
+        self._watched = self._connecting = False
+        self._moves += self._moves % 2
+        hold = self.claim.get(0)
+        if hold is CLOSING:
+            del self.claim[0]
+        elif hold is not None and hold.over:
+            self._go_on(hold)  # the thread has died in it
         self.take_over()
         self.count()
         connection, self._connection = self._connection, None
         if connection is not None:
             self._close(connection)
+        if self.claim and not self._state.over:
+            self._watch()  # what ends the use by a caller that does not go on may have been lost with the thread
 
     def _close(self, connection: DirectConnection) -> None:
         """Close a connection that is not the path's any more, when no caller can be about to use it."""
@@ -512,10 +503,10 @@ class DirectPath:
 
     def _open(self) -> None:
         """Begin to connect to the server that the node is connected to."""
-        pipeline = self._node.pipeline
-        if pipeline is None:
-            self._connecting = False
+        pipeline, connection = self._node.pipeline, self._connection
+        if pipeline is None or self._connecting or (connection is not None and connection.pipeline is pipeline):
             return
+        self._connecting = True
         Query(self._table, b"INFO", Command(None, 0, 0, INFO), run_id, _Identity(self, pipeline)).start()
 
     def identified(self, known: Future[bytes | None], pipeline: object) -> None:
@@ -557,6 +548,7 @@ class DirectPath:
         if self._state.closed or connection.pipeline is not self._node.pipeline:
             connection.close()
             return
+        self._uses_before = self.uses
         old, self._connection = self._connection, connection
         if old is not None:
             self._close(old)

@@ -67,6 +67,14 @@ class Release(LeaseRequest):
         self.quiet = quiet
         self.start()
 
+    def go_on(self, reply: Reply) -> None:
+        """Continue with the reply to a try that the caller itself has sent, on the direct path."""
+        self.attempts = 1
+        self.declared = True
+        self.until = self.timer.now + self.limit_s
+        self.look_later()
+        self.on_reply(reply)
+
     def encode_first(self, capability: int) -> bytes | None:
         if self.quiet:
             return None
