@@ -71,7 +71,7 @@ class Release(LeaseRequest):
         """Continue with the reply to a try that the caller itself has sent, on the direct path."""
         self.attempts = 1
         self.declared = True
-        self.until = self.timer.now + self.limit_s
+        self.until: float = self.timer.now + self.limit_s
         self.look_later()
         self.on_reply(reply)
 
