@@ -1,4 +1,4 @@
-"""What is left half done, by a death of the timer's thread or an interrupted caller, is completed; failures are forgotten."""
+"""What a death of the timer's thread, or an interrupted caller, leaves half done is completed; failures are forgotten."""
 
 from __future__ import annotations
 
@@ -117,7 +117,11 @@ def test_the_timers_thread_dies_anywhere_in_its_work(
 
 @pytest.mark.usefixtures("unwatched")
 def test_the_timers_thread_dies_while_it_closes_a_connection(context: LockContext) -> None:
-    path_of(context).claim[0] = CLOSING
+    direct = path_of(context)
+    connection, direct._connection = direct._connection, None
+    assert connection is not None
+    direct.claim[0] = CLOSING
+    connection.close()
     kill(context.timer)
     works(context, "after the death")
 
