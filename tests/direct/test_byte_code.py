@@ -1,8 +1,8 @@
 """Between its look at the other side and its own write, neither side of the path can be stopped: no call comes in between.
 
-CPython changes threads, and runs handlers of signals and the garbage collector, when an instruction checks the *eval breaker*:
-CALL and its kin (after the call), RESUME at the start of a function, and jumps back, in 3.11 to 3.13 alike. (3.11 collects
-garbage at allocations of containers, too.) So between a look and the write that depends on it there may be nothing but
+CPython changes threads, and runs handlers of signals, when an instruction checks the *eval breaker*: CALL and its kin after
+the call, RESUME at the start of a function, and jumps back, in 3.11 to 3.13 alike. Garbage is collected at the same places,
+or in 3.11 at allocations of containers. So between a look and the write that depends on it there may be nothing but
 instructions that read and write local variables, constants and slots, and jumps forward.
 """
 
