@@ -28,6 +28,7 @@ import redis
 import redis.utils
 
 from tests.support.backend import Backend, connected
+from tests.support.background import PATIENCE_S
 from tests.support.callers import APIS, Caller, NewCaller, callers
 from tests.support.event_loops import NewLoop, Run, loop_factory, watched_run
 from tests.support.logged import Log, logged
@@ -37,6 +38,7 @@ from tests.support.standstill import Standstills
 from tests.support.timers import NewTimer
 from tests.support.tls import TlsFiles, make_tls_files
 from wheel_lock import HashedWheelTimer, LockContext
+from wheel_lock.runtime.notifier import NOTIFIER
 from wheel_lock.testing import EmbeddedServer, ManualClock
 
 # redis-py looks it up for each client in the files of the installed packages, which takes a millisecond.
@@ -119,6 +121,12 @@ def pytest_collection_finish() -> None:
     # 200,000 objects, is looked at by no collection after this.
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    # What a test has caused is logged before the next one looks at the log.
+    NOTIFIER.drain(PATIENCE_S)
 
 
 def pytest_runtest_logfinish() -> None:
@@ -279,7 +287,6 @@ def standstills() -> Iterator[Standstills]:
 @pytest.fixture
 def new_timer() -> Iterator[NewTimer]:
     """Makes timers, and stops them when the test is over."""
-    drain()  # what a test before this one has caused is logged before this one looks at the log
     timers: list[HashedWheelTimer] = []
 
     def make(**options: Any) -> HashedWheelTimer:

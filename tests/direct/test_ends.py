@@ -171,6 +171,7 @@ def test_a_fork_while_a_lock_is_held_on_the_path(context: LockContext, real: Bac
     assert not real.view.exists(NAME)
 
 
+@pytest.mark.usefixtures("unwatched")
 @pytest.mark.parametrize("phase", ["acquire", "release"])
 def test_a_signal_handler_that_forks_in_the_middle_of_a_request(real: Backend, proxy: TcpProxy, phase: str) -> None:
     context = real.context_through(proxy, timer=real.timer(), response_timeout=60.0)
@@ -296,6 +297,7 @@ ENDS: dict[str, End] = {
 }
 
 
+@pytest.mark.usefixtures("unwatched")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("phase", ["PENDING", "HELD", "RELEASING"])

@@ -106,6 +106,6 @@ def test_an_interrupted_release_that_the_server_has_refused_is_carried_out(
     for _, where in play(context, scene):
         ask(context.timer)
         settle(context.timer)
-        eventually(lambda: not real.view.exists(NAME), 2.0, where)
+        eventually(lambda: not real.view.exists(NAME), LONG_S, where)
         settle(context.timer)
         assert not path_of(context).claim, where

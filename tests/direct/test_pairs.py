@@ -48,6 +48,7 @@ def test_a_context_opens_its_path_after_enough_acquires(real: Backend, monkeypat
     assert direct.uses == 1
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_a_pair_is_two_commands_on_a_connection_of_its_own(real: Backend, proxy: TcpProxy) -> None:
     context = real.context_through(proxy)
     opened(context)
@@ -103,12 +104,14 @@ def test_what_a_pair_costs_its_caller(real: Backend) -> None:
     assert caller.c.total() <= 51 * pairs
 
 
-def test_when_the_path_is_not_used_any_more_the_thread_sleeps(context: LockContext) -> None:
+def test_when_the_path_is_not_used_any_more_the_thread_sleeps(
+    context: LockContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair(context)
     direct = path_of(context)
     ask(context.timer)
-    eventually(lambda: not direct._watched, LONG_S)
-    assert not context.timer.next_due_at()
+    eventually(lambda: not direct._watched and not context.timer.next_due_at(), LONG_S)
+    monkeypatch.setattr(path, "LOOK_S", 3600.0)  # the next looks have no end before this thread sees them
     pair(context)
     eventually(lambda: direct._watched, LONG_S)
 
@@ -145,6 +148,7 @@ def test_contexts_that_have_no_path(real: Backend, settings: dict[str, Any]) -> 
     assert real.context(**settings)._engine.direct is None
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_other_ways_to_acquire_meet_a_lock_on_the_path(context: LockContext, real: Backend) -> None:
     with context.lock(NAME) as lock:
         assert on_path(lock)
@@ -155,6 +159,7 @@ def test_other_ways_to_acquire_meet_a_lock_on_the_path(context: LockContext, rea
     assert real.view.keys() == [b"another"]
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_nested_locks_leave_the_path_to_the_first(context: LockContext, real: Backend) -> None:
     with context.lock("outer") as outer:
         assert on_path(outer)
@@ -426,28 +431,33 @@ def test_everything_that_can_be_done_with_a_held_lock(context: LockContext, real
 # Renewals
 
 
-def renewals_by_time(real: Backend, *, direct: bool) -> list[int]:
+def test_a_lock_that_is_held_for_long_is_renewed_as_any_other(real: Backend) -> None:
     context, clock = leaping(real)
-    if not direct:
-        path_of(context)._worth_it = float("inf")
-        path_of(context)._connection = None
-    lock = context.lock(NAME, timeout=10.0, renew_every=3.0)
-    lock.acquire()
-    assert on_path(lock) is direct
-    counts = []
+    plain = real.context(timer=context.timer)
+    plain._engine.direct = None
+    pair(plain)
+    direct, other = (on.lock(name, timeout=10.0, renew_every=3.0) for on, name in ((context, NAME), (plain, "another")))
+
+    def acquired_at_one_time() -> float | None:
+        began, uses = clock.now(), path_of(context).uses
+        assert direct.acquire()
+        assert other.acquire()
+        assert path_of(context).uses == uses + 1
+        if clock.now() - began < 0.1:
+            return began
+        direct.release()
+        other.release()
+        return None
+
+    began = eventually(acquired_at_one_time, LONG_S)
     for _ in range(40):
         clock.leap(0.5)
         context.timer.wake()
         ask(context.timer)  # what is due is sent
         settle(context.timer)
-        assert lock.is_held
-        counts.append(lock.renewals)
+        assert direct.is_held
+        assert direct.renewals == other.renewals
+    assert 6 <= direct.renewals <= (clock.now() - began + 0.01) / 3.0
     assert real.view.pttl(NAME) > 1_000
-    lock.release()
-    return counts
-
-
-def test_a_lock_that_is_held_for_long_is_renewed_as_any_other(real: Backend) -> None:
-    counts = renewals_by_time(real, direct=True)
-    assert counts[-1] == 6
-    assert counts == renewals_by_time(real, direct=False)
+    direct.release()
+    other.release()

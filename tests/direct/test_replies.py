@@ -22,6 +22,7 @@ from wheel_lock.observe.contexts import Reading
 from wheel_lock.protocol.resp import command
 from wheel_lock.testing import settle
 
+pytestmark = pytest.mark.usefixtures("unwatched")
 NAME = "order:42"
 
 
@@ -169,7 +170,6 @@ def test_a_server_that_has_forgotten_the_scripts(context: LockContext, real: Bac
 # Locks that are lost
 
 
-@pytest.mark.usefixtures("unwatched")
 @pytest.mark.parametrize("killed", [False, True], ids=["connected", "disconnected"])
 @pytest.mark.parametrize("how", [LossReason.KEY_GONE, LossReason.TAKEN])
 def test_a_lock_that_is_lost_on_the_path(context: LockContext, real: Backend, how: LossReason, killed: bool) -> None:
@@ -250,7 +250,6 @@ def test_a_connection_that_breaks_in_a_request(real: Backend, proxy: TcpProxy, p
         assert on_path(lock)
 
 
-@pytest.mark.usefixtures("unwatched")
 @pytest.mark.parametrize("held", [False, True])
 def test_the_paths_connection_is_killed(context: LockContext, real: Backend, held: bool) -> None:
     lock = context.lock(NAME)
@@ -268,7 +267,6 @@ def test_the_paths_connection_is_killed(context: LockContext, real: Backend, hel
         assert on_path(lock)
 
 
-@pytest.mark.usefixtures("unwatched")
 def test_the_engines_connection_is_killed(context: LockContext, real: Backend) -> None:
     direct = path_of(context)
     lock = context.lock(NAME)

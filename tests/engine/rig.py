@@ -626,10 +626,11 @@ class Rig:
         *,
         kind: LockType = EXCLUSIVE,
         owner: Owner = NOBODY,
+        token: str | None = None,
         **terms: Any,
     ) -> Attempt:
         """Begin to acquire a lock."""
-        lease = self.lease(name, timeout, kind=kind, owner=owner, **terms)
+        lease = self.lease(name, timeout, kind=kind, owner=owner, token=token, **terms)
         future: Future[bool] = Future(lambda: None)
         request = Acquire(self.engine.leases, (lease,), lock_options(timeout, **terms), future)
         self.post(request.begin)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.rig import FINE, GONE, NOSCRIPT, OK, Rig, array, error, failure, integer, names
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
 
 
@@ -190,6 +191,36 @@ def test_a_stopped_timer_ends_every_lease_and_hangs_up_also_where_a_close_is_und
     rig.turn()
     assert not rig.believes(lease)
     assert rig.reasons == [("a", LossReason.CONTEXT_CLOSED)]
+    rig.server.take()
+    assert rig.server.hung_up
+
+
+@pytest.mark.rig(batch_size=1)
+@pytest.mark.parametrize("phase", ["not begun", "releasing", "hanging up"])
+def test_a_close_is_over_in_the_last_turn_of_a_timer_that_stops(
+    rig: Rig, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_operations, "_LOSSES_A_TURN", 1)
+    leases = rig.hold_many(names(3 if phase == "hanging up" else 9), 30.0)
+    if phase == "hanging up":
+        rig.acquire("b", 30.0)
+    rig.server.take()
+    believed: list[bool] = []
+    closed: Future[None] = Future(lambda: believed.extend(map(rig.believes, leases)))
+    rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
+    if phase != "not begun":
+        rig.timer.turn()
+        assert "release_many" in rig.whats()
+    if phase == "hanging up":
+        rig.say(OK, *[FINE] * len(leases))
+        rig.server.one("release_many")  # of the grant, which came too late
+    assert not closed.done
+    rig.engine.timer_stopped()
+    rig.timer.turn()
+    assert closed.done, "its caller would wait until it looks around"
+    assert closed.error is None
+    assert believed == [False] * len(leases)
+    assert rig.reasons == [(lease.name, LossReason.CONTEXT_CLOSED) for lease in leases]
     rig.server.take()
     assert rig.server.hung_up
 

@@ -16,6 +16,7 @@ import redis
 
 from tests.support.backend import BOTH, LONG_S, Backend, Losses
 from tests.support.background import Background
+from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import (
@@ -262,6 +263,19 @@ def test_stopping_the_timer_ends_what_lives_on_it(backend: Backend) -> None:
         lock.acquire()
     context.close()
     eventually(lambda: not backend.view.exists("order:42"), LONG_S)
+
+
+def test_a_close_that_waits_for_the_server_is_over_when_the_timer_is_stopped(real: Backend, proxy: TcpProxy) -> None:
+    timer = real.timer()
+    context = real.context_through(proxy, timer=timer)
+    lock = context.lock("order:42", timeout=30.0)
+    lock.acquire()
+    proxy.to_client.delay_s = math.inf
+    closing = Background(lambda: context.close(60.0))
+    eventually(lambda: context.closed)
+    timer.stop()
+    assert closing.result() is None
+    assert not lock.is_held
 
 
 # One context for a whole process

@@ -208,6 +208,23 @@ def test_a_lost_reply_costs_no_namesake_his_lock(client: redis.Redis, real: Back
     )  # its second connection, which nobody needs now
 
 
+def test_a_release_that_waits_for_a_connection_costs_no_namesake_his_lock(client: redis.Redis, real: Backend) -> None:
+    proxy = real.proxy()
+    far = redis.Redis(host="127.0.0.1", port=proxy.port)
+    setattr(far.connection_pool, context._SHARED, real.context_of(far, response_timeout=60.0))
+    first, second = ours(far, timeout=0.5, thread_local=False), ours(client, timeout=30)
+    assert first.acquire(token="host-1")
+    proxy.refuse()
+    proxy.cut()
+    releasing = Background(first.release)
+    assert second.acquire(token="host-1")  # when the first lock has expired
+    proxy.heal()
+    with pytest.raises(LockNotOwnedError):
+        releasing.result()
+    assert second.owned()
+    second.release()
+
+
 # Scripts that somebody has put in the place of redis-py's
 
 

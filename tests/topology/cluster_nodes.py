@@ -71,7 +71,7 @@ class Nodes:
 
     def _knows_all_slots(self, server: RedisServer) -> bool:
         info = self.info(server)
-        return info["cluster_state"] == "ok" and info["cluster_slots_ok"] == SLOTS
+        return bool(info["cluster_state"] == "ok" and info["cluster_slots_ok"] == SLOTS)
 
     def _follow(self, replica: RedisServer, master: RedisServer) -> bool:
         try:

@@ -259,7 +259,7 @@ def test_what_a_node_left_unanswered_does_not_matter_to_the_renewals_of_the_next
             source.kill()  # only now is it certain that the call which was sent there is never answered
         eventually(lambda: told or lock.renewals > renewals + 3, LONG_S)
         assert told == []
-        assert context.stats().overdue == 0
+        eventually(lambda: context.stats().overdue == 0, LONG_S)  # a node that was kept from running answers late
     finally:
         heal(nodes)
         nodes.move(slot, target, source)

@@ -28,6 +28,7 @@ class Shutdown:
         self._router = router
         self._wait_queues = wait_queues
         self._retired = False
+        self._closing: Future[None] | None = None  # of the caller that closes the engine
 
     def close(self, timeout_s: float, future: Future[None], exiting: bool) -> None:
         state, timer, closed = self._state, self._timer, ContextClosed("The context has been closed")
@@ -35,8 +36,8 @@ class Shutdown:
             future.set_result(None)
             return
         state.closed = True
-        if state.direct is not None:
-            state.direct.end()
+        self._closing = future
+        self._end_direct_path()
         if exiting:
             self._wait_queues.drop_all()
         else:
@@ -51,6 +52,11 @@ class Shutdown:
             sweep.pump()
         else:
             sweep.stop()
+
+    def _end_direct_path(self) -> None:
+        """Have the timer's thread keep what is held on the direct path, if there is one, and close its connection."""
+        if self._state.direct is not None:
+            self._state.direct.end()
 
     def _await_caller(self, until: float, future: Future[None]) -> None:
         """Hang up when the caller on the direct path has its reply: it releases itself what it is granted now."""
@@ -75,31 +81,34 @@ class Shutdown:
             waited_for.when_replied = lambda: self._hang_up(until, future)
             timer.call_at(until + timer.scale.tick_s, lambda now: self._hang_up(until, future), self._state)
             return
+        self._close_nodes(ContextClosed("The context has been closed"))
+
+    def _close_nodes(self, error: Exception) -> None:
+        """Close the connections to the nodes, which ends a close that is under way."""
         try:
-            for node in nodes:
-                node.close(ContextClosed("The context has been closed"))
+            for node in self._router.nodes:
+                node.close(error)
         finally:
-            future.set_result(None)
+            if self._closing is not None:
+                self._closing.set_result(None)
 
     def stop(self) -> None:
         """End without a release: the timer stops for good, in this very turn."""
         stopped = ContextClosed("The timer has been stopped")
         if not self._state.closed:
             self._state.closed = True
-            if self._state.direct is not None:
-                self._state.direct.end()
+            self._end_direct_path()
             self._wait_queues.fail(stopped)
-            self._leases.mark_lost(list(self._leases.held), LossReason.CONTEXT_CLOSED)
             self._router.begin_anew(lambda wakeups: wakeups.close(stopped))
-        for node in self._router.nodes:
-            node.close(stopped)  # also during a close, which will not get that far any more
+        # Also during a close, which will not get that far any more.
+        self._leases.mark_lost(list(self._leases.held), LossReason.CONTEXT_CLOSED)
+        self._close_nodes(stopped)
 
     def begin_anew(self, reason: LossReason, error: Exception, message: str) -> None:
         """Lose everything for ``reason`` and start empty; requests end with ``error``, waiters with ``message``."""
         leases, router = self._leases, self._router
         self._state.deaths += 1
-        if self._state.direct is not None:
-            guarded(None, self._state.direct.end)
+        guarded(None, self._end_direct_path)
         leases.mark_lost(list(leases.held), reason)
         steps: list[Callable[[], object]] = [partial(node.restart, error) for node in router.nodes]
         # Requests of nodes are refused by now. Swaps wait for an alarm, which is gone, and perhaps have no caller yet: one
@@ -127,8 +136,7 @@ class Shutdown:
             return
         nodes = self._router.nodes
         if not self._wait_queues and not any(node.ready and node.busy for node in nodes):
-            if self._state.direct is not None:
-                self._state.direct.end()
+            self._end_direct_path()
             for node in nodes:
                 node.retire()
             self._router.begin_anew(PubSub.retire)

@@ -188,7 +188,8 @@ class EngineState:
         """The held leases, in order of acquisition."""
         if self.direct is None or not (on_path := self.direct.young()):
             return self.leases.held
-        return [*self.leases.held.copy(), *on_path]
+        held = self.leases.held.copy()
+        return [*held, *(lease for lease in on_path if lease not in held)]  # it may have been taken over in between
 
     @property
     def in_use(self) -> bool:

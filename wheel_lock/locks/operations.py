@@ -325,7 +325,7 @@ def force_release(side: Side, name: str | bytes, foreign: bool) -> Steps[tuple[H
         why = f"has more than {len(seen.holders)} holders" if seen.left_out else "is a read-write lock of Redisson"
         raise WheelLockError(f"The lock {quoted(name)} {why}, and cannot be released by force", name)
     wires = {lease_args(key, value) for value in seen.values}
-    own = [lease for lease in engine.leases.held.copy() if lease.lease_args in wires]
+    own = [lease for lease in list(engine.held) if lease.lease_args in wires]
     removed = yield from ask(side, partial(engine.force_release, name, seen, own))
     if removed is None:
         raise HolderChanged(f"The lock {quoted(name)} has got another holder meanwhile, and was not released", name)

@@ -66,7 +66,10 @@ class NodeRequest(FailureDomain, Protocol):
     def awaited(self) -> bool: ...  # a reply still matters
 
     def encode(self, capability: int) -> bytes:
-        """Return the bytes for a server of that capability level. Called when it is queued at a connection."""
+        """Return the bytes for a server of that capability level, or none to send nothing: it has ended just now.
+
+        Called when it is queued at a connection.
+        """
 
     def unsent(self) -> None:
         """Called, before ``on_connection_lost``, if it was encoded and none of its bytes was sent."""
@@ -184,6 +187,8 @@ class PipelinedConnection:
             data = request.encode(self._capability)
         except Exception as error:
             contain(request, request.encode, error)
+            return
+        if not data:
             return
         self._out[request] = data
         self._out_bytes += len(data)

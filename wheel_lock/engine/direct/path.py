@@ -37,6 +37,7 @@ from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.renewal.verification import check
 from wheel_lock.engine.requests.base import Query
 from wheel_lock.engine.requests.release import Release, release
 from wheel_lock.engine.waiting.first_try import FirstTry
@@ -97,6 +98,7 @@ class DirectPath:
         claim: The hold that is on the path, under the key 0, or nothing: a dictionary, because to look and to enter is one
             atomic step of it.
         uses: The number of holds so far.
+        granted_at: When the latest granted acquire was about to be sent, in seconds of the timer's clock.
     """
 
     def __init__(self, table: LeaseTable, queues: WaitQueueRegistry, renewer: Renewer) -> None:
@@ -117,6 +119,7 @@ class DirectPath:
             connection.after_fork_in_child()
         self.claim: dict[int, DirectHold] = {}
         self.uses: int = 0
+        self.granted_at: float = -math.inf
         self._seen = -1  # the number of the hold that the last look has found
         self._looks = 0  # that have found it
         self._uses_seen = 0
@@ -200,6 +203,7 @@ class DirectPath:
             lease.acquired_at = sent_at
             lease.deadline = deadline
             wait.finished = True
+            self.granted_at = sent_at
             lease.state = HELD  # no call since the look at ``over``
             if state.over or not self._watched:
                 self._late(hold)
@@ -346,6 +350,7 @@ class DirectPath:
     def _look(self, now: float) -> None:
         if self._done:
             self.count()
+            self._renewer.confirmed_at = max(self._renewer.confirmed_at, self.granted_at)
             self._table.on_ended()
         hold = self.claim.get(0)
         if hold is None and self.uses == self._uses_seen:
@@ -439,6 +444,11 @@ class DirectPath:
         if state is HELD:
             self._renewer.confirmed_at = max(self._renewer.confirmed_at, hold.sent_at)
             self._renewer.begin([lease], hold.sent_at)
+            if hold.connection.pipeline is not self._node.pipeline and not self._state.closed:
+                # The leases that the engine held were verified when the node was connected again, or are when it is.
+                self._node.connect()
+                if self._renewer.takes_more:
+                    check(self._renewer, [lease], noop)
         elif state is State.PENDING:
             hold.wait.give_up()
         elif state is State.RELEASING:

@@ -11,7 +11,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest, acquiring_node_of, hold_limit_error, least_s, needs_of
 from wheel_lock.engine.requests.bulk_operations import release_many
 from wheel_lock.errors import LockServerError, LockTimeout, WheelLockError
-from wheel_lock.lease import Event, Lease, State
+from wheel_lock.lease import Event, Lease, State, local_deadline
 from wheel_lock.lock_types.base import Contention, LockType
 from wheel_lock.lock_types.replies import Refusal
 from wheel_lock.net.node import Node
@@ -190,9 +190,11 @@ class Acquire(CallerRequest):
     def _too_late(self, status: int | Refusal | ServerError) -> None:
         """Release what a reply to a finished try grants, unless a release is in flight already."""
         if self.leases[0].state is State.PENDING and isinstance(status, int):
+            deadline = local_deadline(self.sent_at, group_of(self.lease).timeout_s)
             for lease in self.leases:
                 lease.transition(Event.GRANTED)
                 lease.transition(Event.RELEASE)
+                lease.deadline = deadline  # behind it, a key with a caller token may be a namesake's
             self.table.clean_up(self.leases, self.node)
 
     def _undo(self, clean_up: bool) -> None:

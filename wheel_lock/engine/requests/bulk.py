@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from wheel_lock.engine.future import Future
@@ -102,6 +103,17 @@ class BulkBatch(CallerRequest):
     def node_on(self, shard: Shard) -> Node:
         return self._bulk.node_on(shard)
 
+    def encode(self, capability: int) -> bytes:
+        if not self.repeatable:
+            left = self._bulk.to_send(self.leases)
+            if not left:
+                self.finish()
+                # Not here: the caller of start() may be about to start other batches, which belong to the outcome.
+                self.timer.post(partial(self._bulk.batch_dropped, self), self)
+                return b""
+            self.leases = left
+        return super().encode(capability)
+
     def call(self) -> Command:
         return self._bulk.call(self.leases)
 
@@ -130,7 +142,7 @@ class BulkBatch(CallerRequest):
 
     @property
     def repeatable(self) -> bool:
-        # Another owner may have set the same caller token by the next try.
+        # A namesake may have acquired a lock with a caller token by the next try.
         return group_of(self.leases[0]).lock_type.unique_tokens
 
     def repeat_declared(self) -> None:
@@ -228,6 +240,10 @@ class BulkOperation:
         """Called before a batch is sent; return those of ``leases`` that it is about."""
         return leases
 
+    def to_send(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Called before each try of a batch with caller tokens; return those of ``leases`` that it is still about."""
+        return leases
+
     def call(self, leases: Sequence[Lease]) -> Command:
         """Return the call about one batch."""
         raise NotImplementedError
@@ -255,6 +271,11 @@ class BulkOperation:
         self._ended(batch)
         for lease in batch.leases:
             self._start([lease], batch.backlog)
+
+    def batch_dropped(self, batch: BulkBatch) -> None:
+        """Go on without a batch of which there was nothing left to send."""
+        self._ended(batch)
+        self.pump()
 
     def batch_failed(self, batch: BulkBatch, error: WheelLockError) -> None:
         """Handle a batch without an outcome, and go on."""

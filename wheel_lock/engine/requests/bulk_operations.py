@@ -311,10 +311,8 @@ class ReleaseMany(BulkOperation):
         self._all_begun()
         self.pump()
 
-    def begin_batch(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Return the leases to send: none with a caller token that has lapsed, for its key may be a namesake's by now."""
-        if group_of(leases[0]).lock_type.unique_tokens:
-            return leases
+    def to_send(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Return ``leases`` without those that have lapsed, which are lost: the key of one may be a namesake's by now."""
         now = self.table.timer.clock.now()
         lapsed = [lease for lease in leases if now >= lease.deadline]
         if lapsed:
@@ -385,13 +383,18 @@ class Sweep(BulkOperation):
         """Return the leases to release: none that a message behind the close has ended, by a release or an export."""
         if not group_of(leases[0]).lock_type.unique_tokens:
             now = self.table.timer.clock.now()
-            # A lapsed one first: its key may be a namesake's by now.
+            # A lapsed one first, for its own reason.
             self.table.mark_lost(
                 [lease for lease in leases if lease.state <= State.EXTENDING and now >= lease.deadline]
             )
             leases = [lease for lease in leases if lease.state <= State.EXTENDING]
         self._lose(leases)
         return [lease for lease in leases if lease.state is State.LOST]
+
+    def to_send(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Return ``leases`` without those that have lapsed: the key of one may be a namesake's by now."""
+        now = self.table.timer.clock.now()
+        return [lease for lease in leases if now < lease.deadline]
 
     def _lose(self, leases: Iterable[Lease]) -> None:
         # A lease in the middle of its release is ended by the reply to that.

@@ -49,6 +49,15 @@ class Cleanup(Request):
     def _start_another(self, node: Node, leases: Sequence[Lease]) -> None:
         Cleanup(self.table, node, self._lock_type, leases, self._until).start()
 
+    def encode(self, capability: int) -> bytes:
+        if not self._lock_type.unique_tokens:
+            now = self.timer.clock.now()
+            self.leases = [lease for lease in self.leases if now < lease.deadline]
+            if not self.leases:
+                self.finish()
+                return b""
+        return super().encode(capability)
+
     def call(self) -> Command:
         return self._lock_type.release_many(self.leases)
 

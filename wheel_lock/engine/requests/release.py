@@ -19,7 +19,8 @@ def release(table: LeaseTable, lease: Lease, future: Future[None]) -> None:
     """Release one lease. Nothing more is sent for it once ``future`` is completed."""
     error = table.begin_release(lease)
     if error is None:
-        request = Release(table, lease, future)
+        group: LeaseGroup = lease.group  # type: ignore[assignment]
+        request = (Release if group.lock_type.unique_tokens else CallerTokenRelease)(table, lease, future)
         if table.listener.queues:  # not its length, which costs a call
             table.listener.release(lease, request.begin)
         else:
@@ -92,11 +93,6 @@ class Release(LeaseRequest):
     def awaited(self) -> bool:
         return True  # also after its call has ended: other owners wait for the lock
 
-    @property
-    def repeatable(self) -> bool:
-        # Another owner may have set the same caller token by the next try.
-        return self._lock_type.unique_tokens
-
     def value_reply(self, reply: Reply) -> None:
         outcome = self._lock_type.parse_release(reply)
         if self.finished:
@@ -120,3 +116,21 @@ class Release(LeaseRequest):
     def failed(self, error: WheelLockError) -> None:
         self.table.release_unknown([self.lease])
         super().failed(error)
+
+
+class CallerTokenRelease(Release):
+    """The release of a lease with a caller token. When that has lapsed nothing is sent: its key may be a namesake's."""
+
+    __slots__ = ()
+
+    def encode(self, capability: int) -> bytes:
+        if self.timer.clock.now() < self.lease.deadline:
+            return super().encode(capability)
+        self.finish()
+        self.table.mark_lost([self.lease])
+        self._future.set_exception(LockLost(self.lease.name, self.lease.loss or LossReason.NOT_CONFIRMED))
+        return b""
+
+    @property
+    def repeatable(self) -> bool:
+        return False  # a namesake may have acquired the lock by the next try
