@@ -60,11 +60,19 @@ def in_between(function: Callable[..., Any], look: str, store: str) -> list[list
     return found
 
 
+PLAIN = {
+    step.argval
+    for function in (DirectPath.__init__, DirectPath.after_fork_in_child)
+    for step in dis.get_instructions(function)
+    if step.opname == "STORE_ATTR" and not hasattr(DirectPath, step.argval)
+}
+
+
 def breaks(step: dis.Instruction) -> bool:
-    """Return whether something else may run at an instruction: the breaker is checked, or an attribute is no slot."""
+    """Return whether something else may run at an instruction: the breaker is checked, or an attribute may have code."""
     if _HARMLESS.fullmatch(step.opname) is None:
         return True
-    if not step.opname.endswith("_ATTR"):
+    if not step.opname.endswith("_ATTR") or step.argval in PLAIN:
         return False
     kinds = [
         getattr(owner, step.argval) for owner in (DirectHold, Lease, FirstTry, State) if hasattr(owner, step.argval)
