@@ -172,7 +172,10 @@ def test_failures_are_forgotten_when_the_path_has_been_in_use(context: LockConte
         direct._uses_before = direct.uses
         with context.lock(NAME):
             pass
-    for _ in range(8):
+
+    def forgotten() -> bool:
         with context.lock(NAME):
             pass
-    eventually(lambda: direct._worth_it == path._WORTH_IT, LONG_S)
+        return direct._worth_it == path._WORTH_IT
+
+    eventually(forgotten, LONG_S)
