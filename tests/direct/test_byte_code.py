@@ -105,10 +105,11 @@ def test_nothing_else_can_run_between_a_look_and_the_write_that_depends_on_it(
 
 def test_a_write_is_counted_before_anything_else_can_run() -> None:
     """What is counted is taken from the path in the same step: the call that removes it is the first after the count."""
-    for function, counter, removal in [
+    counts: list[tuple[Callable[..., Any], str, str]] = [
         (DirectPath._go_on, "acquired", "pop"),
         (DirectPath.count, "released", "popleft"),
-    ]:
+    ]
+    for function, counter, removal in counts:
         code = list(dis.get_instructions(function))
         [counted] = [
             number for number, step in enumerate(code) if step.opname == "STORE_ATTR" and step.argval == counter
