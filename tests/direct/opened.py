@@ -57,6 +57,7 @@ def opened(context: LockContext, name: str = "warm-up") -> DirectPath:
         return False
 
     eventually(is_open, PATIENCE_S, "the path has a connection")
+    ask(context.timer)  # the end of the connection before this one claims the path for a moment
     return direct
 
 

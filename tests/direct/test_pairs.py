@@ -450,6 +450,7 @@ def test_a_lock_that_is_held_for_long_is_renewed_as_any_other(real: Backend) -> 
         return 0.0
 
     began = eventually(acquired_at_one_time, LONG_S)
+    assert began is not None
     for _ in range(40):
         clock.leap(0.5)
         context.timer.wake()

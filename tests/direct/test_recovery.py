@@ -43,6 +43,16 @@ def works(context: LockContext, where: str) -> None:
     assert not path_of(context).claim, where
 
 
+def freed_soon(context: LockContext, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Have the thread die, and look in quick succession; return when the path is free, and it looks as usual again."""
+    with monkeypatch.context() as quick:
+        quick.setattr(path, "LOOK_S", 0.001)
+        quick.setattr(path, "_LONGEST_LOOKS", 2)
+        kill(context.timer)
+        eventually(lambda: not path_of(context).claim and not path_of(context)._watched, LONG_S, where)
+        ask(context.timer)
+
+
 # Deaths of the timer's thread
 
 
@@ -74,14 +84,12 @@ def test_the_timers_thread_dies_anywhere_in_its_work(
     work: Callable[[LockContext, DirectHold], object],
 ) -> None:
     """The work is done here, where each place can be struck, while that thread sleeps; then it dies."""
-    monkeypatch.setattr(path, "_LONGEST_LOOKS", 2)
     losses: list[Losses] = []
     locks: list[Lock] = []
     acquired: list[int] = []
 
     def scene(interruption: Interruption) -> None:
         real.view.delete(NAME)  # that of the scene before would expire
-        monkeypatch.setattr(path, "LOOK_S", 3600.0)
         opened(context)
         for _ in range(2):
             with context.lock("counted"):
@@ -98,10 +106,8 @@ def test_the_timers_thread_dies_anywhere_in_its_work(
         interruption.end()
 
     for where in at_every_place(scene):
-        monkeypatch.setattr(path, "LOOK_S", 0.001)
-        kill(context.timer)
-        events, lock, direct = losses[-1].all_told(), locks[-1], path_of(context)
-        eventually(lambda: not direct.claim, LONG_S, where)  # noqa: B023
+        freed_soon(context, monkeypatch, where)
+        events, lock = losses[-1].all_told(), locks[-1]
         assert not lock.is_held, where
         stats = context.stats()
         assert stats.held == 0, where
@@ -117,22 +123,22 @@ def test_the_timers_thread_dies_anywhere_in_its_work(
 
 @pytest.mark.usefixtures("unwatched")
 def test_the_timers_thread_dies_while_it_closes_a_connection(context: LockContext) -> None:
-    path_of(context).claim[0] = CLOSING
+    direct = path_of(context)
+    connection, direct._connection = direct._connection, None
+    assert connection is not None
+    direct.claim[0] = CLOSING
+    connection.close()
     kill(context.timer)
     works(context, "after the death")
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_a_caller_that_was_interrupted_before_the_thread_died_leaves_the_path(
     context: LockContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(path, "LOOK_S", 0.01)
-    monkeypatch.setattr(path, "_LONGEST_LOOKS", 2)
-    direct = path_of(context)
-    lock = context.lock(NAME, TIMEOUT_S)
-    lock.acquire()
-    direct.claim[0].lease.state = State.PENDING  # its request to give up is lost with the thread
-    kill(context.timer)
-    eventually(lambda: not direct.claim, LONG_S)
+    context.lock(NAME, TIMEOUT_S).acquire()
+    path_of(context).claim[0].lease.state = State.PENDING  # its request to give up is lost with the thread
+    freed_soon(context, monkeypatch, "after the death")
     works(context, "after the death")
 
 
@@ -166,7 +172,10 @@ def test_failures_are_forgotten_when_the_path_has_been_in_use(context: LockConte
         direct._uses_before = direct.uses
         with context.lock(NAME):
             pass
-    for _ in range(8):
+
+    def forgotten() -> bool:
         with context.lock(NAME):
             pass
-    eventually(lambda: direct._worth_it == path._WORTH_IT, LONG_S)
+        return direct._worth_it == path._WORTH_IT
+
+    eventually(forgotten, LONG_S)

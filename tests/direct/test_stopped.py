@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.slow
 
 NAME = "order:42"
-TIMEOUT_S = 1.5  # renewed every 0.5 s, so it may use the path
+TIMEOUT_S = 2.0  # so it may use the path, on which nothing is renewed more often than every 0.4 s
 ANOTHERS = b"another's"
 
 

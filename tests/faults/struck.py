@@ -363,8 +363,7 @@ def contend(contexts: list[LockContext], settings: dict[str, Any], notes: Notes)
 
     striking = threading.Thread(target=strike)
     striking.start()
-    if sys.version_info < (3, 13):  # see Interruption
-        main_worker.work()
+    main_worker.work()
     main_ended.set()
     striking.join()
     over.set()

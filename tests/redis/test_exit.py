@@ -339,6 +339,27 @@ time.sleep({pause_s})
         run(beginning + end, fresh_redis.port)
 
 
+def test_a_daemon_thread_that_waits_for_its_own_reply_prints_nothing(real: Backend) -> None:
+    beginning = "import atexit, time\natexit.register(time.sleep, 0.1)\n" + BEGINNING
+    end = """
+from wheel_lock.engine.direct import path
+from wheel_lock.engine.direct.connection import DirectConnection
+path._WORTH_IT = 1
+while context._engine.direct._connection is None:
+    with context.lock('order:41'): time.sleep(0.001)
+asked, ask = threading.Event(), DirectConnection.ask
+def ask_slowly(self, request, until):
+    reply = ask(self, request, until)
+    asked.set()
+    time.sleep(0.05)
+    return reply
+DirectConnection.ask = ask_slowly
+threading.Thread(target=context.lock('order:42').acquire, daemon=True).start()
+asked.wait()
+"""
+    run(beginning + end, real.port)
+
+
 def test_what_runs_at_exit_on_the_main_thread_is_told_that_the_context_is_closed(real: Backend) -> None:
     text = """
 import atexit

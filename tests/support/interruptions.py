@@ -9,20 +9,41 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
-
-import pytest
+from typing import Any
 
 import wheel_lock
 
 LIBRARY = str(Path(wheel_lock.__file__).parent)
 _FINALISERS = ("__del__", "WeakRegistry.add.<locals>.<lambda>")  # the latter is called by the collector, too
 
-_kept: list[Interruption] = []  # a pending call must not outlive what it is about
+_kept: list[object] = []  # a pending call must not outlive what it is about
 _pend = ctypes.pythonapi.Py_AddPendingCall
 _pend.argtypes = [ctypes.c_void_p, ctypes.py_object]
 _is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)  # -1 and an exception is what it may return
+
+
+# From 3.13 on any check of the eval breaker while the calls are made clears the flag that has the rest made later. So each
+# of ours, whose Python code makes such checks, is followed by one without any, which sets the flag by being made pending.
+_FLAG_IS_CLEARED = sys.version_info >= (3, 13)
+
+
+class _Follower:
+    """What is made pending behind the calls of one interruption, again and again without running any Python code."""
+
+    def __init__(self) -> None:
+        self._kind: Any = type("Pending", (), {"__len__": staticmethod(int)})
+        self._again = partial(_pend, _is_true, self._kind())
+        _kept.append(self)
+
+    def begin(self) -> None:
+        self._kind.__len__ = staticmethod(self._again)
+        self._again()
+
+    def end(self) -> None:
+        self._kind.__len__ = staticmethod(int)  # 0: it is not made pending again
 
 
 class Struck(Exception):
@@ -62,6 +83,7 @@ class Interruption:
         self._again_after = again_after
         self._last: object = None
         self._on = False
+        self._follower = _Follower() if _FLAG_IS_CLEARED else None
 
     def begin(self) -> None:
         """From here on places count; once only, and not at all if it was never meant to strike."""
@@ -69,9 +91,13 @@ class Interruption:
             _kept.append(self)
             self._on = True
             self._call_soon()
+            if self._follower is not None:
+                self._follower.begin()
 
     def end(self) -> None:
         self._on = False
+        if self._follower is not None:
+            self._follower.end()
 
     def _call_soon(self) -> None:
         _pend(_is_true, self)
@@ -87,9 +113,11 @@ class Interruption:
             if self._left < 0:
                 self.where.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
                 if self._again_after is None:
-                    self._on = False
+                    self.end()
                 else:
                     self._left, self._again_after = self._again_after, None
+                    if self._follower is not None and self._raises:
+                        _pend(_is_true, ())  # so that the last of the calls that are made at once is again the follower
                     self._call_soon()
                 self._meanwhile()
                 if self._raises:
@@ -119,8 +147,6 @@ def at_every_place(
     error: type[Struck] = Struck,
 ) -> Iterator[str]:
     """Play a scene, which begins the interruption, once for each place that it can strike; tell each time where."""
-    if sys.version_info >= (3, 13):
-        pytest.skip("a pending call that is made pending again in itself is made once only")
     nth, struck = 0, True
     while struck:
         interruption = Interruption(nth, again_after=again_after, meanwhile=meanwhile, raises=raises, error=error)

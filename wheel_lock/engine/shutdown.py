@@ -89,8 +89,9 @@ class Shutdown:
             for node in self._router.nodes:
                 node.close(error)
         finally:
-            if self._closing is not None:
-                self._closing.set_result(None)
+            closing, self._closing = self._closing, None
+            if closing is not None:
+                closing.set_result(None)
 
     def stop(self) -> None:
         """End without a release: the timer stops for good, in this very turn."""

@@ -98,6 +98,16 @@ def test_a_release_that_was_not_executed_is_not_repeated_behind_the_deadline(rig
     assert_lapsed(rig, lease, future)
 
 
+def test_nor_is_one_that_a_router_sends_again_after_a_pause(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig.engine.router, "redirect", lambda request, _: request.retry_after(4.0))
+    lease = hold(rig, "a")
+    future = rig.release(lease)
+    rig.reply("release", error("TRYAGAIN the slot is being moved"))
+    rig.go_on(4.5)
+    assert rig.server.take() == []
+    assert_lapsed(rig, lease, future)
+
+
 def test_a_release_whose_reply_comes_behind_the_deadline_has_released(rig: Rig) -> None:
     lease = hold(rig, "a")
     future = rig.release(lease)

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 from wheel_lock.engine.direct.connection import INFO, DirectConnection, NoReply, NotSent, ask_run_id, run_id
 from wheel_lock.engine.direct.hold import CLOSING, DirectHold
-from wheel_lock.engine.future import Future, noop
+from wheel_lock.engine.future import Future, end_quietly, noop
 from wheel_lock.engine.interfaces import LeaseGroup
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.renewer import Renewer
@@ -229,6 +229,7 @@ class DirectPath:
                 self._send_release(hold)
                 lease.state = State.RELEASED
                 self._leave(hold)
+            end_quietly(self._state.exiting)
             raise ContextClosed("The context has been closed")
         self._watch()
 

@@ -69,9 +69,9 @@ class Release(LeaseRequest):
 
     def go_on(self, reply: Reply) -> None:
         """Continue with the reply to a try that the caller itself has sent, on the direct path."""
-        self.attempts = 1
-        self.declared = True
-        self.until = self.timer.now + self.limit_s
+        self.attempts: int = 1
+        self.declared: bool = True
+        self.until: float = self.timer.now + self.limit_s
         self.look_later()
         self.on_reply(reply)
 

@@ -1,0 +1,166 @@
+"""Whatever is posted behind a release in parts finds all of it begun."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from tests.engine.requests.parts import MANY, PART, half_released, post_release, released, turn_until
+from tests.engine.rig import Rig, failure, names
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests import bulk_operations
+from wheel_lock.errors import LockNotHeld, LockUnavailable, LossReason
+from wheel_lock.lease import Owner, State
+
+pytestmark = pytest.mark.usefixtures("small_parts")
+
+
+@pytest.mark.parametrize("halfway", [False, True])
+@pytest.mark.parametrize("release_on_close", [False, True])
+def test_a_close_behind_it_tells_of_no_loss_and_releases_nothing_again(release_on_close: bool, halfway: bool) -> None:
+    with Rig(release_on_close=release_on_close, batch_size=5) as rig:
+        kept = rig.hold("kept", 30.0)
+        leases = rig.hold_many(names(MANY), 30.0)
+        rig.server.take()
+        future = half_released(rig, leases) if halfway else post_release(rig, leases)
+        closed: Future[None] = Future(lambda: None)
+        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
+        commands = turn_until(rig, lambda: closed.done)
+        assert future.done
+        assert future.result() == {}
+        expected = Counter(names(MANY) + ["kept"] * release_on_close)
+        assert released(commands) == expected
+        assert rig.reasons == [("kept", LossReason.CONTEXT_CLOSED)]
+        assert not rig.believes(kept)
+
+
+def test_a_close_that_releases_nothing_ends_a_part_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_operations, "_LOSSES_A_TURN", PART)
+    with Rig(release_on_close=False) as rig:
+        leases = rig.hold_many(names(MANY), 30.0)
+        closed: Future[None] = Future(lambda: None)
+        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
+        held: list[int] = []
+        while not closed.done:
+            rig.timer.turn()
+            held.append(len(rig.held))
+        assert held[:5] == [40, 30, 20, 10, 0]
+        assert rig.reasons == [(lease.name, LossReason.CONTEXT_CLOSED) for lease in leases]
+
+
+def test_behind_a_close_it_begins_at_once_for_the_sweep_goes_on_without_messages() -> None:
+    with Rig(batch_size=1) as rig:
+        leases = rig.hold_many(names(MANY), 30.0)
+        closed: Future[None] = Future(lambda: None)
+        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
+        future = post_release(rig, leases)
+        rig.timer.turn()
+        assert {lease.state for lease in leases} == {State.LOST, State.RELEASING}
+        lost = {lease.name for lease in leases if lease.state is State.LOST}
+        turn_until(rig, lambda: closed.done)
+        assert future.result() == dict.fromkeys(lost, LossReason.CONTEXT_CLOSED)
+        assert {name for name, _ in rig.reasons} == lost
+
+
+def test_what_is_ended_behind_a_close_is_not_swept() -> None:
+    with Rig(batch_size=1) as rig:
+        leases = rig.hold_many(names(MANY), 30.0)
+        closed, exported, alone = [Future[None](lambda: None) for _ in range(3)]
+        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
+        rig.timer.post(lambda: rig.engine.export(leases[-1], exported), rig.engine)
+        rig.timer.post(lambda: rig.engine.release(leases[-2], alone), rig.engine)
+        future = post_release(rig, leases[PART:-2])
+        sent = released(turn_until(rig, lambda: closed.done))
+        assert exported.error is None
+        assert alone.error is None
+        assert future.result() == {}
+        assert sent == Counter(names(MANY - 1)), "each once, and what is exported is its adopter's"
+
+
+@pytest.mark.parametrize("halfway", [False, True])
+def test_a_timer_that_is_stopped_begins_all_in_its_last_turn(rig: Rig, halfway: bool) -> None:
+    leases = rig.hold_many(names(MANY), 30.0)
+    future = half_released(rig, leases) if halfway else post_release(rig, leases)
+    rig.timer.stop()
+    rig.timer.turn()
+    failure(future, LockUnavailable, "stopped")
+    assert {lease.state for lease in leases} == {State.RELEASED}
+    assert rig.told == []
+
+
+@pytest.mark.parametrize("halfway", [False, True])
+def test_a_caller_that_was_interrupted_finds_all_of_it_begun_when_it_comes_by(rig: Rig, halfway: bool) -> None:
+    leases = rig.hold_many(names(MANY), 30.0)
+    half_released(rig, leases) if halfway else post_release(rig, leases)
+    seen: list[set[State]] = []
+    come_by: Future[None] = Future(lambda: seen.append({lease.state for lease in leases}))
+    rig.timer.post(lambda: rig.engine.come_by(come_by), rig.engine)
+    for _ in range(MANY // PART + 1):
+        rig.timer.turn()
+    assert seen == [{State.RELEASING}]
+
+
+def test_locks_that_are_dropped_behind_it_are_released_and_not_lost(rig: Rig) -> None:
+    leases = rig.hold_many(names(MANY), 30.0)
+    future = half_released(rig, leases)
+    for lease in leases:
+        rig.timer.post(partial(rig.engine.abandon, lease), rig.engine)
+    turn_until(rig, lambda: future.done)
+    assert future.result() == {}
+    assert rig.told == []
+
+
+def test_leases_whose_thread_ends_before_their_part_are_released_and_not_lost(rig: Rig) -> None:
+    owner = Owner()
+    leases = rig.hold_many(names(MANY), 30.0)
+    for lease in leases:
+        lease.owner = owner
+    rig.clock.jump(9.9 + leases[0].acquired_at - rig.now)
+    future = post_release(rig, leases)
+    rig.timer.turn()
+    owner.ended = True
+    rig.clock.jump(0.5)
+    turn_until(rig, lambda: future.done)
+    assert {lease.state for lease in leases} == {State.RELEASED}
+    assert rig.told == []
+
+
+def test_so_are_those_that_wait_for_room_after_an_outage() -> None:
+    with Rig(batch_size=1) as rig:
+        owner = Owner()
+        leases = rig.hold_many(names(4 * MANY), 30.0)
+        for lease in leases:
+            lease.owner = owner
+        rig.be_away(11.0)
+        rig.connector.refusal = None
+        rig.go_on(5.0)
+        assert {lease.state for lease in leases} == {State.OVERDUE, State.RENEWING}, "some calls are in flight"
+        future = post_release(rig, leases)
+        rig.timer.turn()
+        owner.ended = True
+        turn_until(rig, lambda: future.done)
+        assert {lease.state for lease in leases} == {State.RELEASED}
+        assert rig.told == []
+
+
+def test_a_lease_cannot_be_released_or_handed_over_behind_it(rig: Rig) -> None:
+    leases = rig.hold_many(names(MANY), 30.0)
+    half_released(rig, leases)
+    exported: Future[None] = Future(lambda: None)
+    again: Future[None] = Future(lambda: None)
+    rig.timer.post(lambda: rig.engine.export(leases[-1], exported), rig.engine)
+    rig.timer.post(lambda: rig.engine.release(leases[-2], again), rig.engine)
+    turn_until(rig, lambda: exported.done and again.done)
+    failure(exported, LockNotHeld)
+    failure(again, LockNotHeld)
+
+
+@pytest.mark.rig(max_held=MANY)
+def test_what_is_acquired_behind_it_finds_room(rig: Rig) -> None:
+    leases = rig.hold_many(names(MANY), 30.0)
+    post_release(rig, leases)
+    attempt = rig.acquire("another")
+    turn_until(rig, lambda: attempt.future.done)
+    assert attempt.future.result()

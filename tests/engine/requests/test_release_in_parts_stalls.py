@@ -1,0 +1,153 @@
+"""What lapses, and whose owner ends, during a stall between the parts of a release."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.engine.requests.parts import MANY, PART, half_released, post_release, released, turn_until
+from tests.engine.rig import FINE, TICK_S, Rig, names
+from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import Lease, Owner, State
+from wheel_lock.lock_types.caller_token import CALLER_TOKEN
+
+pytestmark = pytest.mark.usefixtures("small_parts")
+
+
+def namesakes(rig: Rig, timeout: float) -> list[Lease]:
+    """Hold locks with a token that others may have chosen, too."""
+    return [rig.hold(name, timeout, kind=CALLER_TOKEN) for name in names(MANY)]
+
+
+@pytest.mark.parametrize("turns", [1, 3, 5])
+def test_nothing_is_sent_for_a_caller_token_that_lapses_during_a_stall(rig: Rig, turns: int) -> None:
+    leases = namesakes(rig, 30.0)
+    future = post_release(rig, leases)
+    for _ in range(turns):
+        rig.timer.turn()
+    commands = rig.server.take()
+    sent = released(commands)
+    assert sent == Counter(names(MANY)[: {1: PART, 3: 2 * PART, 5: MANY}[turns]])
+    rig.clock.jump(31.0)  # another owner may have acquired the rest with the same token
+    rig.server.say(FINE * len(commands))
+    assert released(turn_until(rig, lambda: future.done)) == Counter()
+    left = names(MANY)[sent.total() :]
+    assert future.result() == dict.fromkeys(left, LossReason.NOT_CONFIRMED)
+    assert sorted(rig.reasons) == sorted((name, LossReason.NOT_CONFIRMED) for name in left)
+
+
+@pytest.mark.rig(batch_size=1)
+def test_nor_is_it_where_all_of_them_have_begun_and_wait_for_their_turn_to_be_sent(rig: Rig) -> None:
+    leases = namesakes(rig, 30.0)[: PART - 1]
+    rig.server.take()
+    future = rig.release_many(leases)
+    sent = released(rig.server.take())
+    assert sent.total() == BATCHES_IN_FLIGHT < len(leases)
+    rig.clock.jump(31.0)
+    rig.server.say(FINE * sent.total())
+    assert released(turn_until(rig, lambda: future.done)) == Counter()
+    assert future.result() == {leases[-1].name: LossReason.NOT_CONFIRMED}
+
+
+@pytest.mark.rig(batch_size=1)
+def test_a_close_sends_nothing_for_a_caller_token_that_lapses_during_a_stall(rig: Rig) -> None:
+    namesakes(rig, 30.0)
+    rig.server.take()
+    closed: Future[None] = Future(lambda: None)
+    rig.timer.post(lambda: rig.engine.close(300.0, closed), rig.engine)
+    rig.timer.turn()
+    sent = released(rig.server.take())
+    assert 0 < sent.total() < MANY
+    rig.clock.jump(31.0)
+    rig.server.say(FINE * sent.total())
+    assert released(turn_until(rig, lambda: closed.done)) == Counter()
+    expected = {name: LossReason.CONTEXT_CLOSED if sent[name] else LossReason.NOT_CONFIRMED for name in names(MANY)}
+    assert dict(rig.reasons) == expected
+
+
+def test_what_lapses_during_a_stall_before_its_part_is_lost(rig: Rig) -> None:
+    leases = rig.hold_many(names(MANY), 30.0)
+    future = half_released(rig, leases)
+    rig.server.agree()
+    rig.clock.jump(31.0)
+    turn_until(rig, lambda: future.done)
+    left = names(MANY)[PART:]
+    assert future.result() == dict.fromkeys(left, LossReason.NOT_CONFIRMED)
+    assert sorted(rig.reasons) == sorted((name, LossReason.NOT_CONFIRMED) for name in left)
+
+
+# Owners that end
+
+
+def watched(rig: Rig, lease: Lease) -> bool:
+    """Return whether the lease is on the wheel, in an unanswered batch, or overdue."""
+    return lease in rig.timer.wheel or lease.state is State.RENEWING or lease in rig.engine.router.renewer.overdue
+
+
+def owned(rig: Rig, leases: list[Lease]) -> Owner:
+    owner = Owner()
+    for lease in leases:
+        lease.owner = owner
+    return owner
+
+
+def test_a_lease_of_an_ended_owner_that_is_due_between_the_parts_is_watched_and_abandoned_behind_them(rig: Rig) -> None:
+    others = rig.hold_many([f"other:{name}" for name in names(3)], 3.0)
+    leases = rig.hold_many(names(MANY), 30.0)
+    owner = owned(rig, others)
+    rig.server.take()
+    future = half_released(rig, leases)
+    owner.ended = True
+    rig.clock.jump(1.5)
+    rig.timer.turn()
+    assert not future.done
+    assert all(watched(rig, lease) for lease in others)
+    assert rig.told == []
+    with pytest.warns(ResourceWarning, match="abandoned"):
+        turn_until(rig, lambda: future.done and not any(map(rig.believes, others)))
+        rig.drain()
+    assert rig.reasons == [(lease.name, LossReason.ABANDONED) for lease in others]
+
+
+def test_nor_does_one_that_is_overdue_leave_the_watch() -> None:
+    with Rig(batch_size=1) as rig:
+        others = rig.hold_many([f"other:{name}" for name in names(100)], 30.0)
+        rig.go_on(2.0)
+        leases = rig.hold_many(names(MANY), 60.0)
+        rig.be_away(9.0)
+        rig.connector.refusal = None
+        rig.go_on(1.0)
+        assert {lease.state for lease in others} == {State.OVERDUE, State.RENEWING}, "some calls are in flight"
+        owner = owned(rig, others)
+        future = half_released(rig, leases)
+        owner.ended = True
+        rig.server.agree()
+        rig.timer.turn()
+        assert all(watched(rig, lease) for lease in others)
+        assert rig.told == []
+        turn_until(rig, lambda: future.done)
+        with pytest.warns(ResourceWarning, match="abandoned"):
+            rig.go_on(15.0, rig.agree)
+            rig.drain()
+        assert set(rig.reasons) == {(lease.name, LossReason.ABANDONED) for lease in others}
+
+
+def test_an_ended_owners_lease_that_lapses_during_a_stall_between_the_parts_is_lost(rig: Rig) -> None:
+    others = rig.hold_many([f"other:{name}" for name in names(3)], 3.0)
+    leases = rig.hold_many(names(MANY), 30.0)
+    owner = owned(rig, others)
+    rig.server.take()
+    future = half_released(rig, leases)
+    owner.ended = True
+    rig.clock.jump(1.5)
+    rig.timer.turn()
+    for pause_s in (3.0, TICK_S):
+        rig.clock.jump(pause_s)
+        rig.timer.turn()
+    assert not future.done
+    lost = [(lease.name, LossReason.NOT_CONFIRMED) for lease in others]
+    assert sorted(rig.reasons) == lost, "at once, not behind the parts"
+    turn_until(rig, lambda: future.done)
