@@ -17,7 +17,7 @@ def patient(nodes: Nodes, timeout_s: float = 60.0) -> Nodes:
     """Have none of the nodes take a silent one to be down before so long: by default not while a test runs."""
     nodes.node_timeout_ms = round(timeout_s * 1000)
     for server in nodes.servers:
-        server.client().config_set("cluster-node-timeout", nodes.node_timeout_ms)
+        nodes.admin(server).config_set("cluster-node-timeout", nodes.node_timeout_ms)
     return nodes
 
 
@@ -32,18 +32,18 @@ def heal(nodes: Nodes) -> None:
     # Only now: a restarted one takes part again the later, the longer the time is.
     patient(nodes, nodes.node_timeout_ms / 1000)
     for server in nodes.masters:
-        server.client().flushall()
+        nodes.admin(server).flushall()
 
 
 def _healed(nodes: Nodes) -> bool:
     for server in nodes.masters:
         # One that was away for long may hear of its heir long after its start.
-        if server.client().role()[0] != b"master":
-            server.client().execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+        if nodes.admin(server).role()[0] != b"master":
+            nodes.admin(server).execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
             return False
     infos = map(nodes.info, nodes.servers)
     whole = all(info["cluster_state"] == "ok" and info["cluster_slots_ok"] == SLOTS for info in infos)
-    return whole and all(server.client().role()[0] == b"slave" for server in nodes.servers[MASTERS:])
+    return whole and all(nodes.admin(server).role()[0] == b"slave" for server in nodes.servers[MASTERS:])
 
 
 def names_in(slot: int, how_many: int) -> list[str]:
