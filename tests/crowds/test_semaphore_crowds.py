@@ -28,7 +28,7 @@ def test_permits_taken_away_while_they_are_held_are_given_to_nobody(
             actor.hold(hand, NAME, kind="permit", permits=6, timeout=TIMEOUT_S)
         for number in range(3):
             waiter.order("acquire", hand=f"{number}", kind="permit", name=NAME, permits=6, timeout=TIMEOUT_S)
-        eventually(lambda: redis_server.client().pubsub_channels("wheel_lock:wake:permit:*"), message="they wait")
+        eventually(lambda: redis_server.admin.pubsub_channels("wheel_lock:wake:permit:*"), message="they wait")
         context.semaphore(NAME, 6).set_permits(2)
         time.sleep(OUTLIVED_S)
         assert not waiter.deeds()

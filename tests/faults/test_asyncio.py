@@ -324,4 +324,4 @@ def test_a_program_that_ends_with_tasks_that_hold_and_wait_ends_quickly_and_free
         line for line in errors.splitlines() if "destroyed but it is pending" not in line and "<Task" not in line
     ] == []
     assert took_s < 3.0
-    eventually(lambda: redis_server.client().keys() == [], 10.0)
+    eventually(lambda: redis_server.admin.keys() == [], 10.0)

@@ -299,4 +299,4 @@ def test_fault_07_an_error_anywhere_on_the_thread_keeps_no_caller_waiting(
     stuck = [strike.where for caller, strike in callers if caller.is_alive()]
     assert not stuck, f"callers wait for ever after an error in {', '.join(stuck)}"
     # Nobody holds anything now, so nothing may be kept alive.
-    eventually(lambda: redis_server.client().keys("place:*") == [], message="all names are free within their timeout")
+    eventually(lambda: redis_server.admin.keys("place:*") == [], message="all names are free within their timeout")

@@ -221,7 +221,7 @@ def test_clients_of_a_master_that_sentinels_watch_are_served() -> None:
 def test_clients_of_a_cluster_are_served() -> None:
     with RedisServer("cluster-enabled yes") as server:
         server.client().execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-        eventually(lambda: b"cluster_state:ok" in server.client().execute_command("CLUSTER", "INFO"), LONG_S)
+        eventually(lambda: b"cluster_state:ok" in server.admin.execute_command("CLUSTER", "INFO"), LONG_S)
         cluster = redis.RedisCluster(host="127.0.0.1", port=server.port)
         with cluster.lock(NAME, timeout=3.0, lock_class=Lock) as lock:
             assert lock.owned()

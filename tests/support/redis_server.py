@@ -241,6 +241,11 @@ class RedisServer:
             return f"rediss://{secret}127.0.0.1:{self.tls_port}/0?ssl_ca_certs={quote(str(self._tls.ca))}"
         return f"redis://{secret}127.0.0.1:{self.port}/0"
 
+    @functools.cached_property
+    def admin(self) -> redis.Redis:
+        """A client that is kept: `client` makes a new one, with sockets until the server is closed, at each call."""
+        return self.client()
+
     def client(self, **kwargs: Any) -> redis.Redis:
         """An ordinary redis-py client over plain TCP, as the default user; closed together with the server.
 

@@ -38,7 +38,6 @@ class Nodes:
         self.node_timeout_ms = node_timeout_ms
         self._stack = ExitStack()
         self.servers: list[RedisServer] = []
-        self._admins: dict[RedisServer, redis.Redis] = {}  # kept: a move of a slot takes a dozen commands
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -51,12 +50,12 @@ class Nodes:
             ]
             self.servers = [stack.enter_context(RedisServer(*lines)) for _ in range(MASTERS * (1 + self._replicas))]
             for number, server in enumerate(self.servers):
-                self.admin(server).execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+                server.admin.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
                 for other in self.servers[:number]:  # each other, or they would hear of each other a second later
-                    self.admin(server).execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
+                    server.admin.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
             for number, server in enumerate(self.masters):
                 start, end = number * SLOTS // MASTERS, (number + 1) * SLOTS // MASTERS - 1
-                self.admin(server).execute_command("CLUSTER", "ADDSLOTS", *range(start, end + 1))
+                server.admin.execute_command("CLUSTER", "ADDSLOTS", *range(start, end + 1))
             for server in self.servers:
                 eventually(lambda: self.info(server)["cluster_known_nodes"] == len(self.servers), LONG_S)  # noqa: B023
             for number, server in enumerate(self.servers[MASTERS:]):
@@ -65,7 +64,7 @@ class Nodes:
             for server in self.servers:  # its state is "ok" before, without full coverage
                 eventually(lambda: self._knows_all_slots(server), LONG_S)  # noqa: B023
             for server in self.servers[MASTERS:]:
-                eventually(lambda: self.admin(server).info("replication")["master_link_status"] == "up", LONG_S)  # noqa: B023
+                eventually(lambda: server.admin.info("replication")["master_link_status"] == "up", LONG_S)  # noqa: B023
             self._stack = stack.pop_all()
         return self
 
@@ -78,7 +77,7 @@ class Nodes:
 
     def _follow(self, replica: RedisServer, master: RedisServer) -> bool:
         try:
-            self.admin(replica).execute_command("CLUSTER", "REPLICATE", self.id_of(master))
+            replica.admin.execute_command("CLUSTER", "REPLICATE", self.id_of(master))
         except redis.ResponseError:
             return False  # it has not heard of its master yet
         return True
@@ -88,15 +87,9 @@ class Nodes:
         """Those that were masters at first."""
         return self.servers[:MASTERS]
 
-    def admin(self, server: RedisServer) -> redis.Redis:
-        """The client that is kept for one node: `RedisServer.client` makes a new one, with a socket, at each call."""
-        if server not in self._admins:
-            self._admins[server] = server.client()
-        return self._admins[server]
-
     def info(self, server: RedisServer) -> dict[str, Any]:
         """CLUSTER INFO of one node."""
-        text = self.admin(server).execute_command("CLUSTER", "INFO")
+        text = server.admin.execute_command("CLUSTER", "INFO")
         if isinstance(text, dict):
             return {key: int(value) if str(value).isdigit() else value for key, value in text.items()}
         pairs = [line.split(":") for line in text.decode().split()]
@@ -104,7 +97,7 @@ class Nodes:
 
     def id_of(self, server: RedisServer) -> str:
         """The id that the others know a node by."""
-        found = self.admin(server).execute_command("CLUSTER", "MYID")
+        found = server.admin.execute_command("CLUSTER", "MYID")
         return str(found.decode() if isinstance(found, bytes) else found)
 
     def client(self, **settings: Any) -> redis.RedisCluster:
@@ -119,12 +112,12 @@ class Nodes:
 
     def begin_move(self, slot: int, source: RedisServer, target: RedisServer) -> None:
         """Have both sides know that a slot is on its way."""
-        self.admin(target).execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
-        self.admin(source).execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
+        target.admin.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
+        source.admin.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
 
     def move_keys(self, slot: int, source: RedisServer, target: RedisServer) -> None:
         """Move the keys of a slot."""
-        client = self.admin(source)
+        client = source.admin
         while keys := client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
             client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
 
@@ -133,4 +126,4 @@ class Nodes:
         new = self.id_of(target)
         for server in [target, *self.masters]:
             if server.alive:
-                self.admin(server).execute_command("CLUSTER", "SETSLOT", slot, "NODE", new)
+                server.admin.execute_command("CLUSTER", "SETSLOT", slot, "NODE", new)

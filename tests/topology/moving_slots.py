@@ -17,7 +17,7 @@ def patient(nodes: Nodes, timeout_s: float = 60.0) -> Nodes:
     """Have none of the nodes take a silent one to be down before so long: by default not while a test runs."""
     nodes.node_timeout_ms = round(timeout_s * 1000)
     for server in nodes.servers:
-        nodes.admin(server).config_set("cluster-node-timeout", nodes.node_timeout_ms)
+        server.admin.config_set("cluster-node-timeout", nodes.node_timeout_ms)
     return nodes
 
 
@@ -32,18 +32,18 @@ def heal(nodes: Nodes) -> None:
     # Only now: a restarted one takes part again the later, the longer the time is.
     patient(nodes, nodes.node_timeout_ms / 1000)
     for server in nodes.masters:
-        nodes.admin(server).flushall()
+        server.admin.flushall()
 
 
 def _healed(nodes: Nodes) -> bool:
     for server in nodes.masters:
         # One that was away for long may hear of its heir long after its start.
-        if nodes.admin(server).role()[0] != b"master":
-            nodes.admin(server).execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+        if server.admin.role()[0] != b"master":
+            server.admin.execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
             return False
     infos = map(nodes.info, nodes.servers)
     whole = all(info["cluster_state"] == "ok" and info["cluster_slots_ok"] == SLOTS for info in infos)
-    return whole and all(nodes.admin(server).role()[0] == b"slave" for server in nodes.servers[MASTERS:])
+    return whole and all(server.admin.role()[0] == b"slave" for server in nodes.servers[MASTERS:])
 
 
 def names_in(slot: int, how_many: int) -> list[str]:
@@ -72,7 +72,7 @@ def on_its_way(nodes: Nodes, slot: int) -> Iterator[tuple[RedisServer, RedisServ
         yield source, target
     finally:
         for server in (source, target):
-            server.client().execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
+            server.admin.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
 
 
 @contextmanager
@@ -89,13 +89,13 @@ def hung(*servers: RedisServer) -> Iterator[None]:
 
 def keys_in(slot: int, server: RedisServer) -> int:
     """How many keys of a slot a node has."""
-    return int(server.client().execute_command("CLUSTER", "COUNTKEYSINSLOT", slot))
+    return int(server.admin.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot))
 
 
 def is_replicated(master: RedisServer, replica: RedisServer) -> None:
     """Wait until a replica has everything that its master has by now."""
-    written = master.client().info("replication")["master_repl_offset"]
-    eventually(lambda: replica.client().info("replication")["slave_repl_offset"] >= written, LONG_S)
+    written = master.admin.info("replication")["master_repl_offset"]
+    eventually(lambda: replica.admin.info("replication")["slave_repl_offset"] >= written, LONG_S)
 
 
 def granted(locks: Mapping[str, Lock | None]) -> list[Lock]:
@@ -126,4 +126,4 @@ def is_renewed(*locks: Lock) -> None:
 
 def listeners(server: RedisServer, channel: str) -> int:
     """How many listen to a channel of a shard."""
-    return int(server.client().execute_command("PUBSUB", "SHARDNUMSUB", channel)[1])
+    return int(server.admin.execute_command("PUBSUB", "SHARDNUMSUB", channel)[1])

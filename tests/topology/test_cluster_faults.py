@@ -75,7 +75,7 @@ def test_a_master_that_says_readonly_proves_nothing_and_the_new_one_is_found() -
         names = [f"n:{n}" for n in range(50)]
         locks = granted(context.acquire_many(names, timeout=10.0, renew_every=0.2, on_lost=told.append))
         master = watched.master
-        eventually(lambda: watched.replica.client().dbsize() == 50)
+        eventually(lambda: watched.replica.admin.dbsize() == 50)
         master.client().execute_command("REPLICAOF", "127.0.0.1", 1)  # of nobody, behind the Sentinels' backs
         eventually(lambda: context.stats().unknown > 0)
         time.sleep(0.5)
@@ -463,7 +463,7 @@ def test_a_bulk_acquire_that_one_node_does_not_answer_leaves_nothing_behind(node
         eventually(lambda: is_connected(context, *ONE_AT_EACH), LONG_S)
         with hung(nodes.masters[0]), pytest.raises((LockTimeout, LockUnavailable)):
             context.acquire_many([f"order:{n}" for n in range(3000)])
-        eventually(lambda: not any(server.client().dbsize() for server in nodes.masters))
+        eventually(lambda: not any(server.admin.dbsize() for server in nodes.masters))
         assert context.stats().held == 0
 
 

@@ -331,7 +331,7 @@ def test_very_many_overdue_locks_come_to_a_new_master_in_parts(nodes: Nodes, mon
                 rest.append(sum(group_of(lease).renewer is at_owner for lease in engine.leases.held))
 
         monkeypatch.setattr(cluster, "_answered", noted)
-        eventually(lambda: heir.client().dbsize() == owner.client().dbsize() == 3000, LONG_S)
+        eventually(lambda: heir.admin.dbsize() == owner.admin.dbsize() == 3000, LONG_S)
         owner.kill()
         try:
             eventually(lambda: context.stats().overdue == 3000, LONG_S)

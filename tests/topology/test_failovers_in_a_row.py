@@ -58,12 +58,12 @@ def follow(watched: Watched) -> None:
         else:
             server.resume()
         if server is not master:
-            server.client().replicaof("127.0.0.1", str(master.port))
+            server.admin.replicaof("127.0.0.1", str(master.port))
     eventually(lambda: in_line(master), LONG_S)
 
 
 def in_line(master: RedisServer) -> bool:
-    replication: dict[str, Any] = master.client().info("replication")
+    replication: dict[str, Any] = master.admin.info("replication")
     return bool(replication["role"] == "master" and replication.get("slave0", {}).get("state") == "online")
 
 
@@ -80,7 +80,7 @@ def take_over(watched: Watched, old: RedisServer) -> RedisServer:
         if watched.master is not old:
             return True
         with contextlib.suppress(redis.ResponseError):  # under way, or the replica is not known to be well yet
-            watched.sentinels[0].client().sentinel_failover(SERVICE)
+            watched.sentinels[0].admin.sentinel_failover(SERVICE)
         return False
 
     eventually(done, LONG_S, interval_s=0.05, message="failover")
@@ -191,7 +191,7 @@ def test_two_failovers_in_a_row_keep_what_is_held_and_let_every_waiter_in(watche
         assert {event.reason for event in told.all_told()} == {LossReason.KEY_GONE}
         assert len(told.events) == 10
         holding.release_many(lock for lock in kept.values() if lock is not None)
-        eventually(lambda: watched.master.client().exists("turn", *kept) == 0, LONG_S)
+        eventually(lambda: watched.master.admin.exists("turn", *kept) == 0, LONG_S)
 
 
 def test_a_waiter_whose_context_holds_nothing_leaves_a_demoted_master_as_well(watched: Watched) -> None:
@@ -297,7 +297,7 @@ def test_what_races_a_failover_leaves_nothing_that_nobody_holds(watched: Watched
             given_up = hasty.lock("given up", timeout=3 * RACE_S)
             assert given_up.acquire()
             assert given_up.extend(60.0, replace_ttl=True)
-            eventually(lambda: watched.replica.client().pttl("given up") > 50_000, LONG_S)
+            eventually(lambda: watched.replica.admin.pttl("given up") > 50_000, LONG_S)
             old.pause()
             with pytest.raises(LockTimeout):
                 given_up.release()

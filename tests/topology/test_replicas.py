@@ -38,7 +38,7 @@ def pair() -> Iterator[Pair]:
         RedisServer("repl-diskless-sync-delay 0") as master,
         RedisServer(f"replicaof 127.0.0.1 {master.port}") as replica,
     ):
-        eventually(lambda: replica.client().info("replication")["master_link_status"] == "up", 20.0)
+        eventually(lambda: replica.admin.info("replication")["master_link_status"] == "up", 20.0)
         with master.client(single_connection_client=True) as client:
             eventually(lambda: acknowledged(client), 20.0)
         yield Pair(master, replica)

@@ -25,6 +25,6 @@ def test_several_names_of_which_some_live_where_nothing_is_answered(nodes: Nodes
         within_limit(lambda: patient.multi_lock(names, timeout=60.0).acquire(blocking_timeout=LIMIT_S))
         within_limit(lambda: patient.acquire_many(names, timeout=60.0, blocking_timeout=LIMIT_S))
         others = [server for server in nodes.masters if server is not silent]
-        eventually(lambda: all(server.client().dbsize() == 0 for server in others), LONG_S, "nothing is left there")
+        eventually(lambda: all(server.admin.dbsize() == 0 for server in others), LONG_S, "nothing is left there")
         silent.resume()
-        eventually(lambda: silent.client().dbsize() == 0, LONG_S, "nor here")
+        eventually(lambda: silent.admin.dbsize() == 0, LONG_S, "nor here")

@@ -19,7 +19,7 @@ FAILOVER_S = 30.0
 def hurry(sentinel: RedisServer) -> None:
     """Have a Sentinel tell the others what it knows every 0.1 s, not every 2 s, where that can be had (Redis 7)."""
     with contextlib.suppress(redis.ResponseError):
-        sentinel.client().execute_command("SENTINEL", "DEBUG", "publish-period", 100)
+        sentinel.admin.execute_command("SENTINEL", "DEBUG", "publish-period", 100)
 
 
 class Watched:
@@ -63,7 +63,7 @@ class Watched:
                     following.append("replica-priority 0")
                 replica = RedisServer(*following, password=self._password)
                 self.servers.append(stack.enter_context(replica))
-            eventually(lambda: master.client().info("replication")["connected_slaves"] == self._replicas)
+            eventually(lambda: master.admin.info("replication")["connected_slaves"] == self._replicas)
             watching = [
                 f"sentinel monitor {SERVICE} 127.0.0.1 {master.port} 2",
                 f"sentinel down-after-milliseconds {SERVICE} {self._down_after_ms}",
@@ -81,7 +81,7 @@ class Watched:
         return self
 
     def _knows_all(self, sentinel: RedisServer) -> bool:
-        state: Any = sentinel.client().execute_command("SENTINEL MASTER", SERVICE)
+        state: Any = sentinel.admin.execute_command("SENTINEL MASTER", SERVICE)
         return bool(state["num-other-sentinels"] == 2 and state["num-slaves"] >= self._replicas)
 
     def __exit__(self, *error: object) -> None:
@@ -118,7 +118,7 @@ class Watched:
 
     def _try_failover(self) -> bool:
         try:
-            self.sentinels[0].client().sentinel_failover(SERVICE)
+            self.sentinels[0].admin.sentinel_failover(SERVICE)
         except redis.ResponseError:
             return False  # the last one is too recent, or there is no good replica yet
         return True
