@@ -48,10 +48,14 @@ NAME = "order:42"
 LIBRARY = os.path.dirname(wheel_lock.__file__)
 
 
+UNHARMED_S = 5.0
+
+
 def kill_timer_thread(timer: HashedWheelTimer) -> None:
     """Let it die of a SystemExit that comes out of nowhere, and return when it has.
 
-    Where that strikes a finaliser or the callback of a weak reference, the interpreter swallows it, and another is sent.
+    Where that strikes a finaliser or the callback of a weak reference, the interpreter swallows it, and another is sent;
+    so it is if the thread lives on for long, whatever has swallowed it.
     """
     thread, deaths = timer_thread(timer), timer.deaths
     swallowed: list[str] = []
@@ -69,7 +73,8 @@ def kill_timer_thread(timer: HashedWheelTimer) -> None:
             swallowed.clear()
             raise_in(thread, SystemExit)
             timer.post(lambda: None)  # an exception reaches a thread only when it runs
-            eventually(lambda: timer.deaths > deaths or swallowed)
+            wait_until = time.monotonic() + UNHARMED_S
+            eventually(lambda: timer.deaths > deaths or swallowed or time.monotonic() > wait_until)  # noqa: B023
     thread.join(5.0)
     assert not thread.is_alive()
 
