@@ -15,12 +15,12 @@ import pytest
 from tests.crowds.checker import Claim, History, check
 from tests.direct.opened import on_path, opened, path_of
 from tests.faults.checker import Belief
-from tests.faults.support import now, raise_in, recorded_warnings
+from tests.faults.support import now, recorded_warnings
 from tests.support.backend import LONG_S, Backend, Losses, token_of, without_collection
 from tests.support.background import Background, in_a_fork
 from tests.support.interruptions import Interruption, at_every_place
 from tests.support.proxy import TcpProxy
-from tests.support.timers import kill
+from tests.support.timers import kill, raise_in
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, LockContext, LockLost, LossReason, WheelLockError
 from wheel_lock.testing import settle

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -38,23 +37,6 @@ class Pulse(Standstills):
 def hold_the_interpreter(duration_s: float) -> None:
     """Let no thread of this process run Python code for a while, as an extension that is stuck does."""
     _PYTHON_HELD.usleep(int(duration_s * 1e6))
-
-
-def timer_thread(timer: HashedWheelTimer) -> threading.Thread:
-    # It is started from elsewhere, so it may take a moment to be there.
-    def found() -> threading.Thread | None:
-        return next((each for each in threading.enumerate() if each.name == timer.name and each.ident), None)
-
-    thread = eventually(found)
-    assert thread is not None
-    return thread
-
-
-def raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
-    """Have `error` raised in another thread at its next step in Python code."""
-    assert thread.ident is not None
-    touched = ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error))
-    assert touched == 1
 
 
 @contextmanager

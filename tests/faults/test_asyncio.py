@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.faults.support import Pulse, now, own_context, raise_in, timer_thread
+from tests.faults.support import Pulse, now, own_context
 from tests.redis.test_exit import Script
 from tests.support.backend import LONG_S
 from tests.support.event_loops import NewLoop, ended, loop_factory, nothing_is_left, until, waiting
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
+from tests.support.timers import raise_in, timer_thread
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockLost, LockTimeout, LockUnavailable, LossReason
 from wheel_lock.asyncio import AsyncContext

@@ -25,12 +25,11 @@ from tests.faults.support import (
     held,
     now,
     own_context,
-    raise_in,
-    timer_thread,
     wait_s,
 )
 from tests.support.proxy import TcpProxy
 from tests.support.redis_server import RedisServer
+from tests.support.timers import kill, raise_in, timer_thread
 from tests.support.waiting import eventually
 from wheel_lock import (
     HashedWheelTimer,
@@ -48,37 +47,6 @@ NAME = "order:42"
 LIBRARY = os.path.dirname(wheel_lock.__file__)
 
 
-UNHARMED_S = 5.0
-
-
-def kill_timer_thread(timer: HashedWheelTimer) -> None:
-    """Let it die of a SystemExit that comes out of nowhere, and return when it has.
-
-    Where that strikes a finaliser or the callback of a weak reference, the interpreter swallows it, and another is sent;
-    so it is if the thread lives on for long, whatever has swallowed it.
-    """
-    thread, deaths = timer_thread(timer), timer.deaths
-    swallowed: list[str] = []
-    report = sys.unraisablehook
-
-    def note(what: Any) -> None:
-        if what.exc_type is SystemExit:
-            swallowed.append(repr(what.object))
-        else:
-            report(what)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "unraisablehook", note)
-        while timer.deaths == deaths:
-            swallowed.clear()
-            raise_in(thread, SystemExit)
-            timer.post(lambda: None)  # an exception reaches a thread only when it runs
-            wait_until = time.monotonic() + UNHARMED_S
-            eventually(lambda: timer.deaths > deaths or swallowed or time.monotonic() > wait_until)  # noqa: B023
-    thread.join(5.0)
-    assert not thread.is_alive()
-
-
 def test_fault_07_the_death_of_the_thread_is_told_and_the_next_call_works(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -91,7 +59,7 @@ def test_fault_07_the_death_of_the_thread_is_told_and_the_next_call_works(
         locks = held(context.acquire_many([f"many:{number}" for number in range(20)], 2.0, on_lost=losses))
         locks.append(sibling.lock("sibling", timeout=2.0, on_lost=losses))
         locks[-1].acquire()
-        kill_timer_thread(context.timer)
+        kill(context.timer)
         assert not any(lock.is_held for lock in locks)
         assert {lock.lost for lock in locks} == {LossReason.THREAD_DIED}
         eventually(lambda: len(losses) == len(locks))
@@ -140,7 +108,7 @@ def test_fault_07_the_cap_on_held_locks_outlives_the_thread(redis_server: RedisS
         proxy.to_client.delay_s = float("inf")
         under_way = other.submit(context.lock("under way", timeout=1.0).acquire)
         eventually(lambda: commands(proxy, mentioning="under way"))
-        kill_timer_thread(context.timer)
+        kill(context.timer)
         proxy.to_client.delay_s = 0.0
         with pytest.raises(WheelLockError):
             under_way.result()
@@ -180,7 +148,7 @@ def test_fault_07_threads_that_use_the_context_while_it_dies_again_and_again(
         try:
             for _ in range(6):
                 time.sleep(0.1)
-                kill_timer_thread(context.timer)
+                kill(context.timer)
         finally:
             stop.set()  # they would haunt the tests after this one
         for user in users:

@@ -17,9 +17,9 @@ from tests.faults.holders import ROOT, Holder
 from tests.faults.meddling_proxy import MeddlingProxy
 from tests.faults.monitor import Monitor
 from tests.faults.support import Pulse, own_context
-from tests.faults.test_thread_death import kill_timer_thread
 from tests.support.background import Background
 from tests.support.redis_server import RedisServer
+from tests.support.timers import kill
 from tests.support.waiting import eventually
 from wheel_lock import ContextClosed, Lock, LockContext, LockServerError, LockUnavailable
 
@@ -291,7 +291,7 @@ def test_the_death_of_the_thread_is_told_to_all_and_who_comes_later_waits_as_bef
     redis_server: RedisServer, taken: redis.Redis
 ) -> None:
     with own_context(redis_server, fallback_interval=NEVER_S) as context:
-        told = endings(context, 100, lambda: kill_timer_thread(context.timer))
+        told = endings(context, 100, lambda: kill(context.timer))
         assert {type(error) for error in told} == {LockUnavailable}
         assert context.stats().waiting == 0
         with own_context(redis_server) as holders:
