@@ -22,6 +22,13 @@ def post_release(rig: Rig, leases: list[Lease]) -> Future[Any]:
     return future
 
 
+def post_close(rig: Rig, timeout_s: float = 5.0) -> Future[None]:
+    """Post a close, and do not turn."""
+    closed: Future[None] = Future(lambda: None)
+    rig.timer.post(lambda: rig.engine.close(timeout_s, closed), rig.engine)
+    return closed
+
+
 def half_released(rig: Rig, leases: list[Lease]) -> Future[Any]:
     """Post a release and turn once, so that one part has begun."""
     future = post_release(rig, leases)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.engine.requests.parts import MANY, PART, half_released, post_release, released, turn_until
+from tests.engine.requests.parts import MANY, PART, half_released, post_close, post_release, released, turn_until
 from tests.engine.rig import Rig, failure, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
@@ -25,8 +25,7 @@ def test_a_close_behind_it_tells_of_no_loss_and_releases_nothing_again(release_o
         leases = rig.hold_many(names(MANY), 30.0)
         rig.server.take()
         future = half_released(rig, leases) if halfway else post_release(rig, leases)
-        closed: Future[None] = Future(lambda: None)
-        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
+        closed = post_close(rig)
         commands = turn_until(rig, lambda: closed.done)
         assert future.done
         assert future.result() == {}
@@ -40,8 +39,7 @@ def test_a_close_that_releases_nothing_ends_a_part_in_each_turn(monkeypatch: pyt
     monkeypatch.setattr(bulk_operations, "_LOSSES_A_TURN", PART)
     with Rig(release_on_close=False) as rig:
         leases = rig.hold_many(names(MANY), 30.0)
-        closed: Future[None] = Future(lambda: None)
-        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
+        closed = post_close(rig)
         held: list[int] = []
         while not closed.done:
             rig.timer.turn()
@@ -53,8 +51,7 @@ def test_a_close_that_releases_nothing_ends_a_part_in_each_turn(monkeypatch: pyt
 def test_behind_a_close_it_begins_at_once_for_the_sweep_goes_on_without_messages() -> None:
     with Rig(batch_size=1) as rig:
         leases = rig.hold_many(names(MANY), 30.0)
-        closed: Future[None] = Future(lambda: None)
-        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
+        closed = post_close(rig)
         future = post_release(rig, leases)
         rig.timer.turn()
         assert {lease.state for lease in leases} == {State.LOST, State.RELEASING}

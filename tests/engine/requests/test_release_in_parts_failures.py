@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from tests.engine.requests.parts import MANY, PART, half_released, post_release, released, turn_times, turn_until
+from tests.engine.requests.parts import (
+    MANY,
+    PART,
+    half_released,
+    post_close,
+    post_release,
+    released,
+    turn_times,
+    turn_until,
+)
 from tests.engine.rig import BUG, FINE, TAKEN, Command, Rig, array, breaking, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
@@ -186,8 +195,7 @@ def test_an_interrupted_part_of_a_close_leaves_none_held(monkeypatch: pytest.Mon
     monkeypatch.setattr(bulk_operations, "_LOSSES_A_TURN", PART)
     with Rig(release_on_close=False) as rig:
         leases = rig.hold_many(names(MANY), 30.0)
-        closed: Future[None] = Future(lambda: None)
-        rig.timer.post(lambda: rig.engine.close(5.0, closed), rig.engine)
+        closed = post_close(rig)
         rig.timer.turn()
         with strike(rig.engine.leases, "unhold", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
             rig.timer.turn()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from tests.engine.requests.parts import MANY, PART, half_released, post_release, released, turn_until
+from tests.engine.requests.parts import MANY, PART, half_released, post_close, post_release, released, turn_until
 from tests.engine.rig import FINE, TICK_S, Rig, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.bulk import BATCHES_IN_FLIGHT
@@ -56,8 +57,7 @@ def test_nor_is_it_where_all_of_them_have_begun_and_wait_for_their_turn_to_be_se
 def test_a_close_sends_nothing_for_a_caller_token_that_lapses_during_a_stall(rig: Rig) -> None:
     namesakes(rig, 30.0)
     rig.server.take()
-    closed: Future[None] = Future(lambda: None)
-    rig.timer.post(lambda: rig.engine.close(300.0, closed), rig.engine)
+    closed = post_close(rig, 300.0)
     rig.timer.turn()
     sent = released(rig.server.take())
     assert 0 < sent.total() < MANY
@@ -94,7 +94,8 @@ def owned(rig: Rig, leases: list[Lease]) -> Owner:
     return owner
 
 
-def test_a_lease_of_an_ended_owner_that_is_due_between_the_parts_is_watched_and_abandoned_behind_them(rig: Rig) -> None:
+def half_released_beside_an_ended_owner(rig: Rig) -> tuple[list[Lease], Future[Any]]:
+    """Release many in parts, and have the owner of other leases end and these become due between two parts."""
     others = rig.hold_many([f"other:{name}" for name in names(3)], 3.0)
     leases = rig.hold_many(names(MANY), 30.0)
     owner = owned(rig, others)
@@ -103,6 +104,11 @@ def test_a_lease_of_an_ended_owner_that_is_due_between_the_parts_is_watched_and_
     owner.ended = True
     rig.clock.jump(1.5)
     rig.timer.turn()
+    return others, future
+
+
+def test_a_lease_of_an_ended_owner_that_is_due_between_the_parts_is_watched_and_abandoned_behind_them(rig: Rig) -> None:
+    others, future = half_released_beside_an_ended_owner(rig)
     assert not future.done
     assert all(watched(rig, lease) for lease in others)
     assert rig.told == []
@@ -136,14 +142,7 @@ def test_nor_does_one_that_is_overdue_leave_the_watch() -> None:
 
 
 def test_an_ended_owners_lease_that_lapses_during_a_stall_between_the_parts_is_lost(rig: Rig) -> None:
-    others = rig.hold_many([f"other:{name}" for name in names(3)], 3.0)
-    leases = rig.hold_many(names(MANY), 30.0)
-    owner = owned(rig, others)
-    rig.server.take()
-    future = half_released(rig, leases)
-    owner.ended = True
-    rig.clock.jump(1.5)
-    rig.timer.turn()
+    others, future = half_released_beside_an_ended_owner(rig)
     for pause_s in (3.0, TICK_S):
         rig.clock.jump(pause_s)
         rig.timer.turn()
