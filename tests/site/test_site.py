@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -110,15 +111,52 @@ def test_the_reference_has_every_public_name() -> None:
     assert {name for name in found if not name.startswith("wheel_lock.")} == set()
 
 
-def test_the_readme_has_links_that_lead_somewhere_from_a_package_index() -> None:
-    links = re.findall(r"\]\(([^)]*)\)", (ROOT / "README.md").read_text())
-    assert links
-    assert [link for link in links if not link.startswith("https://")] == []
-    for link in links:
-        if found := re.match(
-            r"https://(?:github\.com|raw\.githubusercontent\.com)/wheel-lock/wheel-lock/(?:blob/)?main/(.*)", link
-        ):
-            assert (ROOT / found[1]).exists(), link
-        elif found := re.match(r"https://wheel-lock\.github\.io/wheel-lock/([^#]*)", link):
-            page = ROOT / "docs" / found[1]
-            assert page.with_suffix(".md").is_file() or (page / "index.md").is_file(), link
+ADDRESS = re.compile(r"https://(?:github\.com|raw\.githubusercontent\.com|wheel-lock\.github\.io)/wheel-lock[\w./-]*")
+
+
+def test_the_addresses_of_the_project_stand_in_its_settings_only() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("docs", "wheel_lock", "scripts", "bench", ".")
+        for path in (ROOT / folder).glob("*" if folder == "." else "**/*")
+        if path.suffix in (".md", ".py", ".toml", ".yml", ".json") and ADDRESS.search(path.read_text(encoding="utf-8"))
+    }
+    assert found <= {"pyproject.toml", "mkdocs.yml", "CHANGELOG.md", "docs/operations/alerts.yml"}
+
+
+def test_the_addresses_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    site, source = project["project"]["urls"]["Documentation"], project["project"]["urls"]["Source"]
+    texts = [(ROOT / name).read_text() for name in ("pyproject.toml", "mkdocs.yml", "docs/operations/alerts.yml")]
+    raw = source.replace("github.com", "raw.githubusercontent.com")
+    for address in {address for text in texts for address in ADDRESS.findall(text)}:
+        assert address.startswith((site, f"{source}/", f"{raw}/main/")) or address in (source, raw), address
+
+
+def test_a_link_of_the_package_description_leads_to_the_site_or_the_repository() -> None:
+    fancy = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]["hooks"]
+    text = (ROOT / "README.md").read_text()
+    relative = re.findall(r"\]\(([^)]*)\)", text)
+    assert len(relative) > 10
+    for link in relative:
+        assert (ROOT / link.partition("#")[0]).is_file(), link
+    for change in fancy["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(change["pattern"], change["replacement"], text)
+    rewritten = re.findall(r"\]\(([^)]*)\)", text)
+    assert [link for link in rewritten if not ADDRESS.fullmatch(link.partition("#")[0])] == []
+    home = "https://wheel-lock.github.io/wheel-lock/"
+    assert [f"{home}#what-no-redis-lock-can-promise", f"{home}guide/waiting/"] == [
+        rewritten[relative.index(link)]
+        for link in ("docs/index.md#what-no-redis-lock-can-promise", "docs/guide/waiting.md")
+    ]
+
+
+def test_a_link_to_a_file_outside_of_the_site_leads_to_the_repository() -> None:
+    pytest.importorskip("mkdocs")
+    relinked = script("site_checkout").relinked
+    text = "[a](../faq.md#x) [b](../../bench/page.py) [c](../../SECURITY.md) [d](https://e.org) [e](#f)\n```\n[g](h)\n```\n"
+    assert relinked(text, "docs/guide/many.md", "https://r") == (
+        "[a](../faq.md#x) [b](https://r/bench/page.py) [c](../security.md) [d](https://e.org) [e](#f)\n```\n[g](h)\n```\n"
+    )
+    with pytest.raises(Exception, match="leads to no file"):
+        relinked("[a](gone.md)", "docs/faq.md", "https://r")
