@@ -97,14 +97,16 @@ def build(out: Path, source: Path = ROOT) -> tuple[Path, Path]:
 
 
 def check_metadata(sdist: Path, wheel: Path) -> None:
-    """Check the metadata, and that the package index can show the description, with links that lead somewhere from there."""
+    """Check the metadata, and that a package index can show the description, with links that lead somewhere from there."""
     run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel)
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         description = archive.read(name).decode()
     relative = re.findall(r"\]\((?!https?://|#|mailto:)([^)]*)\)", description)
     if relative:
-        raise Wrong(f"the description has links that lead nowhere from the page of a package index: {', '.join(relative)}")
+        raise Wrong(
+            f"the description has links that lead nowhere from the page of a package index: {', '.join(relative)}"
+        )
 
 
 def check_wheel(wheel: Path) -> None:

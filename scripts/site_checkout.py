@@ -1,7 +1,7 @@
 """Brings what lies beside docs/ to the site: the pages of the checkout's root, and links to its files.
 
-In the checkout every link is relative, so it works where a page is read as a file. On the site a link to another page of it stays
-relative, and a link to any other file leads to the repository, whose address is in mkdocs.yml.
+In the checkout every link is relative, so it works where a page is read as a file. On the site a link to another page of it
+stays relative, and a link to any other file leads to the repository, whose address is in mkdocs.yml.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ PAGES = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md", "CONTRIBU
 """Files of the root that are pages of the site, and their names there."""
 
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
-_CODE = re.compile(r"^(?P<indent>[ \t]*)(?P<mark>```+)[^\n]*\n.*?^(?P=indent)(?P=mark)[ \t]*$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(
+    r"^(?P<indent>[ \t]*)(?P<mark>```+)[^\n]*\n.*?^(?P=indent)(?P=mark)[ \t]*$", re.MULTILINE | re.DOTALL
+)
 
 
 def on_files(files: Any, config: Any) -> Any:
