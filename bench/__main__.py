@@ -2,7 +2,8 @@
 
 Each implementation works in a process of its own with a redis-server of its own on loopback. Raw results go to
 bench/results/*.json; what is measured now replaces what these files have of the same rivals. ``--write`` puts tables and
-plots of all results into docs/performance.md; with ``--draw`` nothing is measured before.
+plots of all results into docs/benchmarks, and the most important figures into docs/performance.md; with ``--draw`` nothing
+is measured before.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import page
+from bench import page, summary
 from bench.rivals import Rival, in_python, peers, timers
 from bench.scenarios import MODULES, Record, Run, Scenario, load, skipped
 from bench.workers import ROOT
 
 RESULTS = ROOT / "bench" / "results"
-PLOTS = ROOT / "docs" / "plots"
-PAGE = ROOT / "docs" / "performance.md"
+DOCS = ROOT / "docs"
 
 
 def ready(rivals: Sequence[Rival]) -> tuple[list[Rival], list[tuple[Rival, str]]]:
@@ -87,8 +87,9 @@ def text_of(scenario: Scenario, records: Sequence[Record]) -> str:
     return "\n".join([scenario.tables(there), *(["", *lines] if lines else [])])
 
 
-def draw(scenarios: Sequence[Scenario], results: Path, path: Path, plots: Path) -> None:
-    """Write the tables and plots of all results into a page."""
+def draw(scenarios: Sequence[Scenario], results: Path, docs: Path) -> None:
+    """Write the tables and plots of all results into the pages."""
+    plots = docs / "plots"
     plots.mkdir(exist_ok=True)
     for scenario in scenarios:
         document = read(results / f"{scenario.name}.json")
@@ -96,10 +97,13 @@ def draw(scenarios: Sequence[Scenario], results: Path, path: Path, plots: Path) 
             text = [f"## {scenario.title}", ""]
             there = [record for record in document["records"] if record["case"]]
             for name, sentence in scenario.draw(there, plots).items():
-                text += [f"![{sentence}](plots/{name})", "", sentence, ""]
+                text += [f"![{sentence}](../plots/{name})", "", sentence, ""]
             text.append(text_of(scenario, document["records"]))
             text += ["", *sorted({one["machine"] for one in document["runs"]})]
-            page.write(path, scenario.name, "\n".join(text))
+            page.write(docs / "benchmarks" / f"{scenario.page}.md", scenario.name, "\n".join(text))
+    page.write(
+        docs / "performance.md", "summary", summary.table(lambda name: read(results / f"{name}.json")["records"])
+    )
 
 
 def main() -> int:
@@ -122,7 +126,7 @@ def main() -> int:
             records = read(given.results / f"{scenario.name}.json")["records"]
             print(f"\n{scenario.title}\n\n{text_of(scenario, records)}" if records else "", flush=True)
         if given.write:
-            draw(scenarios, given.results, PAGE, PLOTS)
+            draw(scenarios, given.results, DOCS)
     except KeyboardInterrupt:
         return 130
     return 0
@@ -140,7 +144,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="where the results are")
     parser.add_argument("--draw", action="store_true", help="measure nothing")
     parser.add_argument(
-        "--write", action="store_true", help="put tables and plots of all results into docs/performance.md"
+        "--write",
+        action="store_true",
+        help="put tables and plots of all results into docs/performance.md and docs/benchmarks",
     )
     return parser.parse_args()
 

@@ -18,18 +18,24 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 OURS = "wheel_lock"
-_COLOURS = (
-    "#b8651b",
-    "#6a4c93",
-    "#2e7d32",
-    "#c2185b",
-    "#00838f",
-    "#8d6e63",
-    "#5c6bc0",
-    "#9e9d24",
-    "#d84315",
-    "#455a64",
-)
+_COLOURS = {
+    OURS: "#1769aa",
+    "wheel_lock, fair": "#6ea8d8",
+    "redis-py, Lock": "#b8651b",
+    "redis-py, pipeline": "#d98c3f",
+    "redis-py, loop": "#8c4a0f",
+    "redis-py, thread each": "#e0b080",
+    "redis-py, bare minimum": "#a0743c",
+    "python-redis-lock": "#c2185b",
+    "pottery": "#6a4c93",
+    "Redisson (Java)": "#2e7d32",
+    "rueidislock (Go)": "#00838f",
+    "redsync (Go)": "#5c6bc0",
+    "bsm/redislock (Go)": "#26a69a",
+    "node-redlock (Node)": "#9e9d24",
+}
+"""The colour of each implementation, the same in all plots."""
+_OTHERS = ("#455a64", "#8d6e63", "#d84315", "#7b1fa2", "#607d8b", "#afb42b")
 _MARKS = ("o", "s", "^", "D", "v", "P")
 _SETTINGS: Any = {
     "svg.hashsalt": "wheel_lock",
@@ -49,15 +55,15 @@ Series = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each name, and for ours always the same."""
-    others = [name for name in names if name != OURS]
-    return {OURS: "#1769aa"} | {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(others)}
+    """Return a colour for each name."""
+    others = [name for name in names if name not in _COLOURS]
+    return _COLOURS | {name: _OTHERS[index % len(_OTHERS)] for index, name in enumerate(others)}
 
 
 def lines(path: Path, series: Series, *, title: str, x: str, y: str, log_x: bool = True, log_y: bool = True) -> None:
-    """Draw one line for each name."""
+    """Draw one line for each name, of something of which less is better."""
     with pyplot.rc_context(_SETTINGS):
-        figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+        figure, axes = pyplot.subplots(figsize=(6.4, 4.8), layout="constrained")
         palette = colours(list(series))
         for name, points in series.items():
             if points:
@@ -73,13 +79,15 @@ def lines(path: Path, series: Series, *, title: str, x: str, y: str, log_x: bool
         axes.yaxis.set_major_formatter("{x:,.7g}")  # no 1e+06
         if log_y:
             axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))  # those of a short axis; no powers
-        _finish(figure, axes, path, title, x, y)
+        _finish(figure, axes, path, title, x, f"{y} (less is better)")
 
 
-def bars(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, y: str, log_y: bool = False) -> None:
-    """Draw a group of bars for each key of ``values``, and in it one for each name."""
+def bars(
+    path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, y: str, better: str, log_y: bool = False
+) -> None:
+    """Draw a group of bars for each key of ``values``, and in it one for each name; ``better`` is "less" or "more"."""
     with pyplot.rc_context(_SETTINGS):
-        figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+        figure, axes = pyplot.subplots(figsize=(6.4, 4.8), layout="constrained")
         names = list(dict.fromkeys(name for group in values.values() for name in group))
         palette, width = colours(names), 0.8 / max(len(names), 1)
         for index, name in enumerate(names):
@@ -100,7 +108,7 @@ def bars(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, y
         axes.yaxis.set_major_formatter("{x:,.7g}")  # no 1e+06
         if log_y:
             axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))  # those of a short axis; no powers
-        _finish(figure, axes, path, title, "", y)
+        _finish(figure, axes, path, title, "", f"{y} ({better} is better)")
 
 
 def strip(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, x: str, edge: str) -> None:
@@ -110,7 +118,7 @@ def strip(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, 
     """
     with pyplot.rc_context(_SETTINGS):
         names = list(dict.fromkeys(name for group in values.values() for name in group))
-        figure, axes = pyplot.subplots(figsize=(7.2, 1.6 + 0.42 * len(names)), layout="constrained")
+        figure, axes = pyplot.subplots(figsize=(6.4, 2.0 + 0.42 * len(names)), layout="constrained")
         largest = max(
             1.0, *(abs(value) for group in values.values() for value in group.values() if math.isfinite(value))
         )
@@ -121,7 +129,7 @@ def strip(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, 
                 [names.index(name) + (index - (len(values) - 1) / 2) * step for name in group],
                 linestyle="",
                 marker=_MARKS[index % len(_MARKS)],
-                color=_COLOURS[index % len(_COLOURS)],
+                color=_OTHERS[index % len(_OTHERS)],
                 markersize=5,
                 label=key,
             )
@@ -146,6 +154,6 @@ def _finish(figure: Figure, axes: Axes, path: Path, title: str, x: str, y: str) 
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if len(axes.get_legend_handles_labels()[1]) > 1:
-        figure.legend(loc="outside right upper")
+        figure.legend(loc="outside lower center", ncols=3, fontsize="small", columnspacing=1.2, handlelength=1.5)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

@@ -18,6 +18,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md", "CONTRIBUTING.md": "contributing.md"}
 """Files of the root that are pages of the site, and their names there."""
 
+BOOST = {"start": 2.0, "guide": 3.0, "reference": 0.5, "benchmarks": 0.5}
+"""How much a hit in a page of a folder counts in the search: who searches for an option wants the page that explains it."""
+
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _CODE = re.compile(
     r"^(?P<indent>[ \t]*)(?P<mark>```+)[^\n]*\n.*?^(?P=indent)(?P=mark)[ \t]*$", re.MULTILINE | re.DOTALL
@@ -33,7 +36,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Rewrite the links of a page of docs/."""
+    """Rewrite the links of a page of docs/, and say how much its hits count in the search."""
+    page.meta.setdefault("search", {"boost": BOOST.get(page.file.src_uri.partition("/")[0], 1.0)})
     if page.file.src_uri in PAGES.values():
         return markdown
     return relinked(markdown, posixpath.join("docs", page.file.src_uri), config.extra["repository"])

@@ -67,6 +67,7 @@ class Scenario:
     Attributes:
         name: Its name on the command line, and of its file of results.
         title: The heading of its section of the page.
+        page: The page of docs/benchmarks that has the section.
         measure: Yields the records as they are found. What a rival does wrong is a record, too.
         tables: Returns the section's text from all records, tables in Markdown included.
         draw: Draws plots into a folder, and returns for each its file name and one sentence that says what it shows.
@@ -75,6 +76,7 @@ class Scenario:
 
     name: str
     title: str
+    page: str
     measure: Callable[[Run], Iterator[Record]]
     tables: Callable[[Sequence[Record]], str]
     draw: Callable[[Sequence[Record], Path], Mapping[str, str]] = field(default=lambda records, folder: {})

@@ -190,7 +190,7 @@ def _churn_table(records: Sequence[Record]) -> list[str]:
         f"{case['threads']} threads acquire a free lock, keep it for {HOLD_S * 1000:.0f} ms and release it, in a process "
         f"that keeps other locks of {case['timeout_s']:g} s alive: pairs/s of {possible:,.0f} that are "
         "possible, the process's CPU time for each (renewals included), and how late the renewals became.",
-        page.markdown(("churn", "held", "pairs/s", "CPU, us", "late, s", "lost"), rows),
+        page.markdown(("churn", "held", "pairs/s", "CPU, µs", "late, s", "lost"), rows),
     ]
 
 
@@ -213,7 +213,7 @@ def _bulk_table(records: Sequence[Record]) -> list[str]:
     return [
         "All locks are acquired, then all are released, in the fastest way each has: time, and the client's CPU time for a "
         "lock. The time that the same program takes to start with no locks is subtracted.",
-        page.markdown(("bulk", "locks", "acquire, s", "CPU, us", "release, s", "CPU, us"), rows),
+        page.markdown(("bulk", "locks", "acquire, s", "CPU, µs", "release, s", "CPU, µs"), rows),
     ]
 
 
@@ -251,7 +251,7 @@ def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
                 group[name] = max(statistics.median(values) * 1e6 / locks, 0.01)
     if bulk["acquire"]:
         name = "churn-bulk.svg"
-        plot.bars(folder / name, bulk, title="Many locks at once", y="us for a lock", log_y=True)
+        plot.bars(folder / name, bulk, title="Many locks at once", y="µs for a lock", better="less", log_y=True)
         drawn[name] = (
             "How long it takes to acquire and to release very many locks (how many is below), in the fastest way that each "
             "has, for a lock."
@@ -263,9 +263,9 @@ def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
                 idle.setdefault(f"{locks} locks held", {})[rival] = values[0]
     if idle:
         name = "churn-idle.svg"
-        plot.bars(folder / name, idle, title="Idle", y="wake-ups per second")
+        plot.bars(folder / name, idle, title="Idle", y="wake-ups per second", better="less")
         drawn[name] = f"How often an idle process is woken up, with no locks and with {IDLE_LOCKS[-1]} that last 30 s."
     return drawn
 
 
-SCENARIO = Scenario("churn", "Locks that come and go, bulk, and idling", measure, tables, draw)
+SCENARIO = Scenario("churn", "Locks that come and go, bulk, and idling", "pairs", measure, tables, draw)

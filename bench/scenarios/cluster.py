@@ -161,7 +161,7 @@ def tables(records: Sequence[Record]) -> str:
         "time: CPU time for a renewal of the client's process and of the three servers together, which a few ms/s that "
         "they use without any locks are part of; and the commands that they carry out, those of scripts included.",
         page.markdown(
-            ("held", "", "client, us", "servers, us", "commands/s", "lost"), [row for row in rows if row is not None]
+            ("held", "", "client, µs", "servers, µs", "commands/s", "lost"), [row for row in rows if row is not None]
         ),
     ]
     stopped = [_stop_row(stops, name, locks) for locks in sizes for name in names]
@@ -209,9 +209,9 @@ def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
         return {}
     name = "cluster-cpu.svg"
     plot.lines(
-        folder / name, series, title="Renewals on three masters", x="locks held", y="client's CPU, us for a renewal"
+        folder / name, series, title="Renewals on three masters", x="locks held", y="client's CPU, µs for a renewal"
     )
     return {name: "The client's CPU time for a renewal on a cluster of three masters, by the number of locks held."}
 
 
-SCENARIO = Scenario("cluster", "A cluster of three masters", measure, tables, draw)
+SCENARIO = Scenario("cluster", "A cluster of three masters", "held", measure, tables, draw)

@@ -108,7 +108,7 @@ def tables(records: Sequence[Record]) -> str:
         "grants_s": "grants/s",
         "fairness": "fairness",
         "commands": "commands/grant",
-        "client_us": "CPU of clients, us/grant",
+        "client_us": "CPU of clients, µs/grant",
         "server_us": "of the server",
     }
     names = cases(records, "crowd")
@@ -134,12 +134,18 @@ def _commands(records: Sequence[Record], rival: str, crowd: str) -> str:
 def draw(records: Sequence[Record], folder: Path) -> dict[str, str]:
     names = cases(records, "crowd")
     rates, shares = ({crowd: medians(records, key, crowd=crowd) for crowd in names} for key in ("grants_s", "fairness"))
-    plot.bars(folder / "crowd-rate.svg", rates, title="Many waiters on one lock: rate", y="grants/s")
-    plot.bars(folder / "crowd-fairness.svg", shares, title="Many waiters on one lock: fairness", y="Jain's index")
+    plot.bars(folder / "crowd-rate.svg", rates, title="Many waiters on one lock: rate", y="grants/s", better="more")
+    plot.bars(
+        folder / "crowd-fairness.svg",
+        shares,
+        title="Many waiters on one lock: fairness",
+        y="Jain's index",
+        better="more",
+    )
     return {
         "crowd-rate.svg": f"Grants per second of one lock that each holder keeps for {HOLD_S * 1000:g} ms.",
         "crowd-fairness.svg": "Fairness between the waiters: 1 if all are granted the lock equally often.",
     }
 
 
-SCENARIO = Scenario("crowd", "Many waiters on one lock", measure, tables, draw, mode="crowd")
+SCENARIO = Scenario("crowd", "Many waiters on one lock", "waiters", measure, tables, draw, mode="crowd")

@@ -262,7 +262,7 @@ def tables(records: Sequence[Record]) -> str:
     for timeout_s in (timeout_s for timeout_s in timeouts(records) if timeout_s < long_s):
         lines += [
             "",
-            f"Timeouts of {timeout_s:g} s: CPU of client + server for a renewal in us, and how many locks are gone:",
+            f"Timeouts of {timeout_s:g} s: CPU of client + server for a renewal in µs, and how many locks are gone:",
             "",
             _summary(records, timeout_s),
         ]
@@ -270,7 +270,7 @@ def tables(records: Sequence[Record]) -> str:
 
 
 def _table(records: Sequence[Record], case: Mapping[str, Any]) -> str:
-    head = ["", "client, us", "server, us", "commands/s", "bytes out + in", "RSS, MB", "threads", "gone", "told"]
+    head = ["", "client, µs", "server, µs", "commands/s", "bytes out + in", "RSS, MB", "threads", "gone", "told"]
     rows = []
     for rival in implementations(records):
 
@@ -333,8 +333,8 @@ def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
 
     every = f"each lock has a timeout of {at:g} s and is renewed every {at / 3:g} s"
     plots = {
-        "client": ("client_s_per_renewal", 1e6, "CPU of the client for a renewal", "us"),
-        "server": ("server_s_per_renewal", 1e6, "CPU of the server for a renewal", "us"),
+        "client": ("client_s_per_renewal", 1e6, "CPU of the client for a renewal", "µs"),
+        "server": ("server_s_per_renewal", 1e6, "CPU of the server for a renewal", "µs"),
         "memory": ("rss", 2**-20, "Memory of the client", "MB"),
     }
     drawn = {}
@@ -345,4 +345,4 @@ def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
     return drawn
 
 
-SCENARIO = Scenario("held", "Locks that are held", measure, tables, draw)
+SCENARIO = Scenario("held", "Locks that are held", "held", measure, tables, draw)

@@ -404,4 +404,4 @@ def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
     return drawn
 
 
-SCENARIO = Scenario("losses", "Losses: what the user is told, and when", measure, tables, draw)
+SCENARIO = Scenario("losses", "Losses: what the user is told, and when", "losses", measure, tables, draw)

@@ -48,15 +48,17 @@ def tables(records: Sequence[Record]) -> str:
             "median, and in brackets the interquartile range. A lock of wheel_lock knows by its deadline whether it is "
             "held; the others ask the server. What a package has not got is empty.",
             "",
-            page.markdown(["us", *operations], rows),
+            page.markdown(["µs", *operations], rows),
         ]
     )
 
 
 def draw(records: Sequence[Record], folder: Path) -> Mapping[str, str]:
     us = {operation: medians(records, "us", operation=operation) for operation in cases(records, "operation")}
-    plot.bars(folder / "operations-time.svg", us, title="Small operations, one thread", y="us", log_y=True)
+    plot.bars(
+        folder / "operations-time.svg", us, title="Small operations, one thread", y="µs", better="less", log_y=True
+    )
     return {"operations-time.svg": "Time of one call in microseconds, by operation."}
 
 
-SCENARIO = Scenario("operations", "Small operations", measure, tables, draw, mode="pairs")
+SCENARIO = Scenario("operations", "Small operations", "pairs", measure, tables, draw, mode="pairs")

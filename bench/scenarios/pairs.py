@@ -75,7 +75,7 @@ def measure(run: Run) -> Iterator[Record]:
 
 def tables(records: Sequence[Record]) -> str:
     text = [HOW]
-    columns = {"pairs_s": "pairs/s", "client_us": "CPU of the client, us/pair", "server_us": "of the server, us/pair"}
+    columns = {"pairs_s": "pairs/s", "client_us": "CPU of the client, µs/pair", "server_us": "of the server, µs/pair"}
     for what in cases(records, "callers"):
         text += ["", f"**{what}**", "", table(records, columns, callers=what), ""]
         text.append(ahead(records, "pairs_s", "pairs/s", callers=what))
@@ -85,8 +85,15 @@ def tables(records: Sequence[Record]) -> str:
 def draw(records: Sequence[Record], folder: Path) -> dict[str, str]:
     names = cases(records, "callers")
     rates = {what: medians(records, "pairs_s", callers=what) for what in names}
-    plot.bars(folder / "pairs-rate.svg", rates, title="Acquire and release of free locks", y="pairs/s", log_y=True)
+    plot.bars(
+        folder / "pairs-rate.svg",
+        rates,
+        title="Acquire and release of free locks",
+        y="pairs/s",
+        better="more",
+        log_y=True,
+    )
     return {"pairs-rate.svg": "Pairs of acquire and release per second, by the number of callers in the process."}
 
 
-SCENARIO = Scenario("pairs", "Acquire and release", measure, tables, draw, mode="pairs")
+SCENARIO = Scenario("pairs", "Acquire and release", "pairs", measure, tables, draw, mode="pairs")

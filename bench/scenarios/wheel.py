@@ -66,9 +66,9 @@ def measure(run: Run) -> Iterator[Record]:
 def tables(records: Sequence[Record]) -> str:
     text = [HOW]
     columns = {
-        "start_us": "start, us",
-        "cancel_us": "cancel, us",
-        "due_us": "due, us",
+        "start_us": "start, µs",
+        "cancel_us": "cancel, µs",
+        "due_us": "due, µs",
         "late_p50_ms": "late p50, ms",
         "late_p99_ms": "late p99, ms",
         "idle_wake_ups_s": "idle, wake-ups/s",
@@ -87,10 +87,10 @@ def draw(records: Sequence[Record], folder: Path) -> dict[str, str]:
         for timers in cases(records, "timers")
         for what, key in (("start", "start_us"), ("cancel", "cancel_us"), ("until called", "due_us"))
     }
-    plot.bars(folder / "wheel-cpu.svg", costs, title="CPU time per timer", y="us", log_y=True)
+    plot.bars(folder / "wheel-cpu.svg", costs, title="CPU time per timer", y="µs", better="less", log_y=True)
     return {
         "wheel-cpu.svg": "CPU time of the process for each timer: to start it, to cancel it, and until it is called."
     }
 
 
-SCENARIO = Scenario("wheel", "The wheel alone", measure, tables, draw, mode="wheel")
+SCENARIO = Scenario("wheel", "The wheel alone", "wheel", measure, tables, draw, mode="wheel")

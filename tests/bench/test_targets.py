@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import page
-from bench.scenarios import MODULES
+from bench import page, summary
+from bench.__main__ import RESULTS, read
+from bench.scenarios import MODULES, load
 from bench.targets import parts, table
 from bench.targets.table import Figure, Round, Row, Scale
 from bench.workers import ROOT, Worker, python
@@ -128,11 +129,19 @@ def test_a_page_keeps_what_is_around_the_table(tmp_path: Path) -> None:
         page.write(path, "parts", "")
 
 
-def test_the_page_has_a_place_for_everything() -> None:
-    text = (ROOT / "docs" / "performance.md").read_text()
-    for marker in (*MODULES, "targets", "parts"):
+def test_the_pages_have_a_place_for_everything() -> None:
+    pages = {name: f"benchmarks/{load(name).page}.md" for name in MODULES}
+    pages |= {"targets": "benchmarks/targets.md", "parts": "benchmarks/targets.md", "summary": "performance.md"}
+    for marker, name in pages.items():
+        text = (ROOT / "docs" / name).read_text()
         assert f"<!-- {marker} begins -->\n" in text
         assert f"<!-- {marker} ends -->\n" in text
+
+
+def test_the_figures_on_top_are_those_of_the_results() -> None:
+    figures = summary.table(lambda name: read(RESULTS / f"{name}.json")["records"])
+    assert figures.count("\n") == 9
+    assert figures in (ROOT / "docs" / "performance.md").read_text()
 
 
 @pytest.mark.slow
