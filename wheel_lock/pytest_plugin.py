@@ -1,0 +1,51 @@
+"""Fixtures for tests with pytest, of programs that use locks: no server, no sleep.
+
+A project switches them on in its ``conftest.py``: ``pytest_plugins = ["wheel_lock.pytest_plugin"]``. They need the extra
+``testing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from wheel_lock.runtime.notifier import NOTIFIER
+from wheel_lock.testing import FakeContext, ManualClock, fake_context
+
+_CALLBACKS_S = 10.0  # real seconds within which callbacks have returned; a longer one is not awaited
+
+
+@pytest.fixture
+def lock_clock() -> ManualClock:
+    """A clock that stands still until ``lock_clock.advance(seconds)``; ``fake_lock_context`` of that test goes by it."""
+    return ManualClock()
+
+
+@pytest.fixture
+def fake_lock_context(request: pytest.FixtureRequest) -> Iterator[FakeContext]:
+    """A context on a server inside the process, closed after the test.
+
+    In a test that has the fixture ``lock_clock``, too, renewals and deadlines go by that clock. The server expires keys by
+    the system's clock all the same.
+    """
+    clock = request.getfixturevalue("lock_clock") if "lock_clock" in request.fixturenames else None
+    with fake_context(clock=clock) as context:
+        yield context
+
+
+@pytest.fixture
+def lose(fake_lock_context: FakeContext) -> Callable[[Any], None]:
+    """A function that makes a held lock of ``fake_lock_context`` lost, as if somebody had deleted its key.
+
+    ``lose(lock)`` returns when the lock knows it, and callbacks (``on_lost``) have been called. It takes a lock of any kind,
+    for threads or for tasks. Another lock object can acquire the name then.
+    """
+
+    def make_lost(lock: Any) -> None:
+        for name in getattr(lock, "names", None) or [lock.name]:  # a multi-lock has several
+            fake_lock_context.force_release(name)
+        NOTIFIER.drain(_CALLBACKS_S)
+
+    return make_lost
