@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),  # imports what it likes; importing from the package itself is for those above it
     ("embedded",),
     ("testing",),
+    ("pytest_plugin",),
     ("cli", "__main__"),
 )
 LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
