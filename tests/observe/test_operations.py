@@ -102,9 +102,9 @@ def test_alert_rules_have_what_prometheus_needs(rules: list[Any]) -> None:
         check(rule["expr"])
         assert re.fullmatch(r"\d+[smh]", rule.get("for", "1m"))
         assert rule["labels"]["severity"] in ("warning", "critical")
-        assert {"summary", "description", "runbook"} == set(rule["annotations"])
-        page, _, anchor = rule["annotations"]["runbook"].partition("#")
-        assert page == "docs/operations/runbook.md"
+        assert {"summary", "description", "runbook_url"} == set(rule["annotations"])
+        page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert page.endswith("/operations/runbook/")
         assert anchor in anchors, f"the runbook has no section {anchor}"
 
 
