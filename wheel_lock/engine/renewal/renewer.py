@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
@@ -18,6 +19,7 @@ from wheel_lock.engine.requests.replication import ReplicationBarrier, new_node
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import HELD, OVERDUE, RENEWING, Event, Lease, State, confirm_all, local_deadline, mark_sent
 from wheel_lock.lock_types.base import LockType
+from wheel_lock.net.connection import PipelinedConnection
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node
 from wheel_lock.options import latest_renewal_s, shortest_timeout_s
@@ -42,7 +44,7 @@ class Renewer(RenewalRetries):
         self._options = table.state.options
         self._counters = table.state.counters
         self.domain: FailureDomain = self
-        self.node: Node = new_node(table, self, connector)
+        self.node: Node = new_node(table, self, connector, pipeline=self.new_connection)
         self._groups: dict[tuple[LockType, int, int], RenewalGroup] = {}
         # The same by the arguments of group(), so that an acquire finds it by one look-up.
         self._found: dict[tuple[LockType, float, int, float | None], RenewalGroup] = {}
@@ -53,6 +55,10 @@ class Renewer(RenewalRetries):
         self.every_ticks = 1  # each node of several has ticks of its own:
         self.tick_share = 0  # those with this remainder modulo every_ticks
         self._reset()
+
+    def new_connection(self, *arguments: Any) -> PipelinedConnection:
+        """Return the connection for renewals; the arguments are those of its class."""
+        return PipelinedConnection(*arguments)
 
     def start_empty(self) -> None:
         """In a forked child: drop everything, and mark the groups of the parent's leases as not alive."""
