@@ -132,7 +132,7 @@ class Renewer(RenewalRetries):
         if max(tick, wheel.now + 1) < last:
             wheel.schedule(lease, tick)
             if share > 1 - 1e-9:
-                self._joint.note(group, lease.tick, 1)
+                self._joint.note(group, lease.tick)
         else:
             self._hurry([lease])
 
@@ -151,14 +151,14 @@ class Renewer(RenewalRetries):
         start = max(CROWD - wheel.load(tick), 0)
         if len(leases) == 1:
             wheel.schedule(leases[0], tick if start else self._spread(group, tick))
-            self._joint.note(group, leases[0].tick, 1)
+            self._joint.note(group, leases[0].tick)
             return
         wheel.schedule_many(leases[:start], tick)
-        self._joint.note(group, tick, min(start, len(leases)))
+        self._joint.note(group, tick)
         for first in range(start, len(leases), _SAME_PHASE):
             some = leases[first : first + _SAME_PHASE]
             wheel.schedule_many(some, self._spread(group, tick))
-            self._joint.note(group, some[0].tick, len(some))
+            self._joint.note(group, some[0].tick)
 
     def _hurry(self, leases: Sequence[Lease]) -> None:
         """Renew leases at once that have hardly any time left: the reply took nearly all of it, or it was shortened."""
@@ -177,8 +177,8 @@ class Renewer(RenewalRetries):
         verified = batch.verified is not None
         punctual = not verified and self.timer.wheel.now - kept[0].tick <= max(interval_ticks // 4, 1)
         if (punctual or verified) and kept[0].limits is None:
-            for tick, number in self.timer.wheel.rearm(kept, interval_ticks):
-                self._joint.note(batch.params, tick, number)
+            for tick in self.timer.wheel.rearm(kept, interval_ticks):
+                self._joint.note(batch.params, tick)
         else:
             seconds = self.timer.scale.seconds
             for lease in kept:
