@@ -528,9 +528,6 @@ class Loop:
         self._lock = native.RLock()
         self._inbox = deque()
         self._changed = deque()
-        # The ticks go on from where they are: in a child in another time namespace the clock may have gone back.
-        self.now = self.clock.now()
-        self.scale.origin_s = self.now - self.wheel.now * self.scale.tick_s
         self._reset()
         for member in self._members:
             member.after_fork_in_child()
