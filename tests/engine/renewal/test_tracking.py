@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from tests.engine.rig import BUSY, NOSCRIPT, REFUSED, Rig, error, integer, names
 from tests.engine.watched_rig import WatchedRig
 from tests.support.logged import Log
+from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.renewal.watching import WatchingRenewer
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import REENTRANT
@@ -327,6 +329,22 @@ def test_a_service_that_routes_calls_by_their_keys_is_not_asked(log: Log) -> Non
         assert rig.tracked() == []
         assert lease.renewals == 1
         assert len(log.said("routes calls by their keys")) == 1
+
+
+def test_nothing_is_kept_of_a_lease_that_ends_while_it_begins(rig: WatchedRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late grant is renewed at once, and what that finds may end it."""
+
+    def end(renewer: Renewer, leases: Sequence[Lease], sent_at: float) -> None:
+        renewer.table.mark_lost(leases, LossReason.KEY_GONE)
+
+    rig.hold("first")
+    rig.settle()
+    monkeypatch.setattr(Renewer, "begin", end)
+    rig.hold("a")
+    assert rig.reasons == [("a", LossReason.KEY_GONE)]
+    renewer = rig.engine.router.renewer
+    assert isinstance(renewer, WatchingRenewer)
+    assert list(renewer._watched.by_key) == [b"first"]
 
 
 def test_the_feed_is_closed_when_nothing_has_been_held_for_long_and_comes_back(rig: WatchedRig) -> None:

@@ -119,9 +119,11 @@ class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
     # -- leases ------------------------------------------------------------------------------------------------------
 
     def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
+        watchable = group_of(leases[0]).lock_type.watchable
+        if watchable:
+            self._watched.add(leases)  # first: what follows may end them, and nothing else removes them
         super().begin(leases, sent_at)
-        if group_of(leases[0]).lock_type.watchable:
-            self._watched.add(leases)
+        if watchable:
             if self.tracking.registers:
                 self.invalidations.settle(leases)
             else:
