@@ -242,7 +242,8 @@ class LockContext(ThreadLocks, ThreadContext):
             renew_every: Seconds between renewals; a third of the timeout by default. It must be less than
                 0.99 timeout - 2 ms, the validity of a lease, and is rounded down to 30 ms before that, with a WARNING.
             max_renewals: The most renewals; it is lost when the last one runs out.
-            max_hold: Seconds for which it may be held at most; it is lost then.
+            max_hold: Seconds for which it may be held at most; it is lost then. Its key stays for up to one timeout
+                more, in which a holder that still works can stop.
             retry_every: Seconds between attempts of a waiter, which then does not listen for wake-ups.
             max_attempts: The most attempts of a waiter, ``retry_every`` (0.1 by default) apart.
             fencing: True if each grant draws a number that only grows, to be checked by the protected resource.

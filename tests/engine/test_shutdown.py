@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, GONE, NOSCRIPT, OK, Rig, array, error, failure, integer, names
+from tests.engine.rig import FINE, GONE, NOSCRIPT, OK, START, TICK_S, Rig, array, error, failure, integer, names
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests import bulk_operations
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason
@@ -372,6 +372,23 @@ def test_a_forked_child_can_acquire_on_a_connection_of_its_own(rig: Rig) -> None
     assert rig.believes(childs)
     assert childs.renewals >= 4
     assert not rig.believes(parents)
+
+
+@pytest.mark.parametrize("moved_by", [-START, -5.0, 1e6])
+def test_the_clock_of_a_child_may_be_another_one(rig: Rig, moved_by: float) -> None:
+    rig.hold("a")
+    rig.go_on(1.0)
+    rig.clock._now += moved_by  # a time namespace has a CLOCK_BOOTTIME of its own
+    rig.fork()
+    lease = rig.hold("b")
+    rig.go_on(5.0, rig.agree)
+    assert rig.believes(lease)
+    assert lease.renewals == 5
+    deadline = lease.deadline
+    rig.go_on(5.0)
+    [(lost, event)] = rig.told
+    assert lost is lease
+    assert deadline - 2 * TICK_S <= event.at <= deadline
 
 
 def test_a_parents_lease_is_refused_in_the_child(rig: Rig) -> None:

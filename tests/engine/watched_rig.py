@@ -31,6 +31,7 @@ class WatchedRig(Rig):
 
     Attributes:
         keys: The tokens of the keys that are there, by name. A name that a test removes is gone at the server.
+        reported: The names of the registered keys: no command has written them since they were read.
         seen: The commands that have arrived on connections for renewals, and a test has not taken yet.
         replies: What is said to a command instead of the usual, by its name or that of the subcommand of CLIENT; None hangs
             up.
@@ -41,6 +42,7 @@ class WatchedRig(Rig):
     def __init__(self, **options: Any) -> None:
         super().__init__(watch=True, **options)
         self.keys: dict[bytes, bytes] = {}
+        self.reported: set[bytes] = set()
         self.seen: list[Command] = []
         self.replies: dict[str, bytes | None] = {}
         self.once: dict[str, Callable[[], object]] = {}
@@ -106,9 +108,11 @@ class WatchedRig(Rig):
                 self._set(name, token)
             return FINE
         if command.what == "EXISTS":
+            self.reported.update(name for name in command.arguments if name in self.keys)
             return integer(sum(name in self.keys for name in command.arguments))
         if command.what == "GET":
             return _bulk(self.keys[command.arguments[0]]) if command.arguments[0] in self.keys else NIL
+        self.reported.difference_update(name for name, _ in command.pairs)
         if command.what == "renew":
             kept = [self.keys.get(name) == token for name, token in command.pairs]
             status = [int(name in self.keys) for name, _ in command.pairs]

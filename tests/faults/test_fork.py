@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -121,6 +123,42 @@ def test_fault_09_a_child_may_acquire_through_the_parents_lock_object(redis_serv
         assert client.get(NAME) == second["token"].encode()
         assert child.ask("release", name=NAME).error == ""
         assert parent.reap(child) == 0
+
+
+IN_ANOTHER_TIME_NAMESPACE = """
+import ctypes, os, sys, time
+from pathlib import Path
+from wheel_lock import LockContext
+
+CLONE_NEWTIME, REFUSED = 0x80, 77
+context = LockContext.from_url(sys.argv[1])
+context.lock("parent", timeout=2.0).acquire()
+if ctypes.CDLL(None).unshare(CLONE_NEWTIME):  # for the children to come
+    os._exit(REFUSED)
+try:
+    Path("/proc/self/timens_offsets").write_text(f"boottime {sys.argv[2]} 0")
+except OSError:
+    os._exit(REFUSED)
+child = os.fork()
+if child:
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+lock = context.lock("child", timeout=1.0)
+assert lock.acquire(blocking_timeout=5.0)
+until = time.time() + 10.0
+while lock.renewals < 3 and time.time() < until:
+    time.sleep(0.02)
+os._exit(not (lock.is_held and lock.renewals >= 3))
+"""
+
+
+@pytest.mark.parametrize("offset_s", [1000, -1000])
+def test_fault_09_a_child_whose_clock_is_another_one(redis_server: RedisServer, offset_s: int) -> None:
+    """9. CLOCK_BOOTTIME of the child's time namespace may be far behind the parent's."""
+    program = [sys.executable, "-c", IN_ANOTHER_TIME_NAMESPACE, redis_server.url, str(offset_s)]
+    ended = subprocess.run(program, timeout=60.0, check=False)
+    if ended.returncode == 77:
+        pytest.skip("time namespaces need rights that this user lacks, or another kernel")
+    assert ended.returncode == 0
 
 
 @pytest.mark.parametrize("tidy", [True, False], ids=["interpreter ends", "os._exit"])

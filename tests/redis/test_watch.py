@@ -96,6 +96,18 @@ def test_a_change_of_the_key_is_noticed_without_a_renewal(backend: Backend, cont
     assert not lock.is_held
 
 
+@pytest.mark.parametrize("kind", ["lock", "reentrant_lock", "fair_lock"])
+@pytest.mark.parametrize("way", ["add", "replace", "reacquire"])
+def test_an_extended_lock_is_watched(backend: Backend, context: LockContext, kind: str, way: str) -> None:
+    lock, losses = held(context, kind)
+    if way == "reacquire":
+        lock.reacquire()
+    else:
+        lock.extend(30.0, replace_ttl=way == "replace")
+    backend.view.delete(NAME)
+    assert reason(losses) is LossReason.KEY_GONE
+
+
 @pytest.mark.parametrize(
     ("kind", "terms"),
     [

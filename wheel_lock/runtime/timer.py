@@ -300,6 +300,8 @@ class HashedWheelTimer(Loop):
 
     def _forked(self) -> None:
         self._pending = {}
+        # The ticks go on from where they are: in another time namespace the clock may have gone back.
+        self.scale.origin_s = self.clock.now() - self.wheel.now * self.scale.tick_s
         super()._forked()
 
 

@@ -161,21 +161,21 @@ class Wheel(Generic[E]):
             self._bits |= 1 << index
         return slot
 
-    def rearm(self, entries: Sequence[E], after: int) -> list[tuple[int, int]]:
+    def rearm(self, entries: Sequence[E], after: int) -> list[int]:
         """Schedule each of ``entries``, which :meth:`advance` has returned, ``after`` ticks past its previous deadline.
 
         A deadline that has passed by then becomes the next tick. Adjacent entries of one tick are inserted together, so
         entries in the order of ``advance`` cost least. O(n).
 
         Returns:
-            The new deadline of each run of adjacent entries of one tick, and their number.
+            The new deadline of each run of adjacent entries of one tick.
 
         Raises:
             ValueError: ``after`` is less than 1.
         """
         if after < 1:
             raise ValueError(f"after must be at least 1 tick, not {after!r}")
-        runs: list[tuple[int, int]] = []
+        ticks: list[int] = []
         start, total = 0, len(entries)
         others = iter(entries)
         next(others, None)
@@ -189,9 +189,9 @@ class Wheel(Generic[E]):
                     break
                 entry.tick = tick
             self._slot(tick).extend(entries[start:end] if end - start < total else entries)
-            runs.append((tick, end - start))
+            ticks.append(tick)
             start = end
-        return runs
+        return ticks
 
     # -- removing ---------------------------------------------------------------------------------------------------
 

@@ -205,6 +205,22 @@ def test_a_lease_with_a_hold_limit_is_never_believed_beyond_it(rig: Rig, limit_s
     assert_told_in_time(rig, lease, START + limit_s, LossReason.HOLD_LIMIT)
 
 
+@pytest.mark.parametrize("extended", [False, True])
+def test_the_key_of_a_lease_at_its_hold_limit_expires_by_itself_unless_it_was_extended(
+    rig: Rig, extended: bool
+) -> None:
+    lease = rig.hold("a", max_hold=5.0)
+    if extended:
+        rig.extend(lease, 600.0)
+        rig.agree()
+    sent: list[str] = []
+    rig.go_on(4.9, lambda: sent.extend(command.what for command in rig.server.agree()))
+    sent.clear()
+    rig.go_on(3.0, lambda: sent.extend(command.what for command in rig.server.agree()))
+    assert lease.loss is LossReason.HOLD_LIMIT
+    assert sent == (["release_many"] if extended else [])
+
+
 @pytest.mark.parametrize("limits", [{"max_hold": 60.0, "max_renewals": 5}, {"max_renewals": 1}])
 def test_a_silent_server_is_the_reason_even_if_there_are_limits(rig: Rig, limits: dict[str, Any]) -> None:
     lease = rig.hold("a", **limits)

@@ -184,6 +184,21 @@ def test_a_key_that_goes_between_a_renewal_and_its_registration_is_missed_in_the
     assert rig.reasons == [("lock:1", LossReason.KEY_GONE)]
 
 
+def test_a_release_meanwhile_does_not_hide_what_is_missed_in_the_count(rig: WatchedRig) -> None:
+    kept, *others = rig.hold_many(names(3))
+    rig.settle()
+    rig.once["EXISTS"] = lambda: rig.keys.pop(b"lock:0")
+    rig.pass_time(9.9)
+    rig.withhold()
+    rig.pass_time(0.1)
+    assert rig.took() == ["renew", "CACHING", "EXISTS"]
+    rig.release_many(others)
+    rig.turn()
+    rig.deliver()
+    rig.serve()
+    assert [(lease, event.reason) for lease, event in rig.told] == [(kept, LossReason.KEY_GONE)]
+
+
 def test_a_registration_that_is_refused_for_the_moment_is_repeated(rig: WatchedRig) -> None:
     rig.replies["EXISTS"] = error("BUSY Redis is busy running a script.")
     rig.hold("a")

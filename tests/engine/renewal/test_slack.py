@@ -151,6 +151,32 @@ def test_a_lease_does_not_join_one_that_has_been_released(rig: Rig) -> None:
     assert renewals(rig, INTERVAL_S) == {"b": [1010]}
 
 
+def test_what_is_noted_is_bounded_by_what_is_held(rig: Rig) -> None:
+    """A lock of a day that is taken and released again and again leaves nothing behind for a third of the day."""
+    kept = [rig.hold(f"kept:{number}", 86400.0 + 3600.0 * number) for number in range(5)]
+    for number in range(500):
+        rig.release(rig.hold("a", 86400.0 + number, renew_every=3000.0 + number % 7))
+        rig.agree()
+        rig.go_on(TICK_S)
+        assert len(rig.engine.router.renewer._joint._keys) <= 2 * (len(kept) + 1) + 64
+    assert {lease.tick for lease in kept} <= {tick for _, tick in rig.engine.router.renewer._joint._keys}
+
+
+def test_leases_of_one_tick_join_others_each_within_its_own_slack(rig: Rig) -> None:
+    far = rig.hold("far", 100.0, renew_every=32.0)  # a slack of 100 ticks
+    rig.go_on(32.0 - INTERVAL_S, rig.agree)
+    near = rig.hold("near", 30.0, renew_every=INTERVAL_S)
+    assert far.tick == near.tick == 3200
+    rig.go_on(1.5, rig.agree)
+    first = rig.hold("first", 30.0, renew_every=INTERVAL_S - 2.0)  # due half a second before them
+    rig.go_on(0.3, rig.agree)
+    second = rig.hold("second", 30.0, renew_every=INTERVAL_S - 2.0)
+    assert (first.tick, second.tick) == (3150, 3180)
+    seen = renewals(rig, INTERVAL_S)
+    assert (seen["first"], seen["far"]) == ([3150], [3150])
+    assert (seen["second"], seen["near"]) == ([3180], [3180])
+
+
 def test_a_turn_that_is_late_does_not_draw_joined_leases_apart(rig: Rig) -> None:
     acquired_at(rig, [0, 10, 20])
     renewals(rig, 10.5)

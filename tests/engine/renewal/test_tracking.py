@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from tests.engine.rig import BUSY, REFUSED, Rig, error, integer, names
+from tests.engine.rig import BUSY, NOSCRIPT, REFUSED, Rig, error, integer, names
 from tests.engine.watched_rig import WatchedRig
 from tests.support.logged import Log
-from wheel_lock.lease import State
+from wheel_lock.engine.renewal.renewer import Renewer
+from wheel_lock.engine.renewal.watching import WatchingRenewer
+from wheel_lock.errors import LossReason
+from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import REENTRANT
 from wheel_lock.lock_types.read_write import READ, WRITE
 from wheel_lock.lock_types.semaphore import semaphore
@@ -56,6 +59,92 @@ def test_each_renewal_is_followed_by_a_read_of_the_same_keys(rig: WatchedRig) ->
     assert rig.took() == ["renew", "CACHING", "EXISTS"] * len(renewed)
     rig.pass_time(10.0)
     assert sorted(key for keys in rig.registered() for key in keys) == sorted(name.encode() for name in names(20))
+
+
+def _extend_while_the_connection_is_replaced(rig: WatchedRig, lease: Lease) -> None:
+    rig.replies["extend"] = None
+    rig.connector.refusal = REFUSED
+    rig.extend(lease, 60.0, replace=True)
+    rig.serve()
+    assert lease.state is State.EXTENDING
+    rig.feed.close()
+    rig.pass_time(
+        0.3
+    )  # the connection for invalidations is made first, so the server is asked on the other one at once
+    del rig.replies["extend"]
+    rig.connector.refusal = None
+    rig.withhold()
+    while not rig.tracked():
+        rig.pass_time(0.05)
+    rig.pass_time(0.05)
+    assert lease.state is State.EXTENDING
+    rig.deliver()
+
+
+def _renew_by_a_script_that_is_unknown(rig: WatchedRig, lease: Lease) -> None:
+    rig.replies["renew"] = NOSCRIPT
+    rig.once["EXISTS"] = lambda: rig.replies.pop("renew")
+    rig.pass_time(10.5)
+    assert lease.renewals >= 1
+
+
+def _reply_late(rig: WatchedRig, lease: Lease) -> None:
+    rig.withhold()
+    rig.extend(lease, 5.0)
+    rig.serve()
+    rig.jump(3.0)  # its caller waits no longer
+    rig.deliver()
+
+
+CHANGES: dict[str, Callable[[WatchedRig, Lease], object]] = {
+    "a renewal": lambda rig, lease: rig.pass_time(10.5),
+    "a renewal that is sent again": _renew_by_a_script_that_is_unknown,
+    "a check": lambda rig, lease: rig.invalidate("a"),
+    "an extension": lambda rig, lease: rig.extend(lease, 5.0),
+    "an extension by more than the timeout": lambda rig, lease: rig.extend(lease, 60.0),
+    "another time-to-live": lambda rig, lease: rig.extend(lease, 3.0, replace=True),
+    "another time-to-live, longer": lambda rig, lease: rig.extend(lease, 60.0, replace=True),
+    "an extension that is answered late": _reply_late,
+    "an extension that is sent on the next connection": _extend_while_the_connection_is_replaced,
+    "the next connection": lambda rig, lease: rig.server.close(),
+    "the next connection for invalidations": lambda rig, lease: rig.feed.close(),
+}
+
+
+@pytest.mark.parametrize("terms", [{}, {"max_renewals": 100}], ids=["renewed", "limited"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_key_is_registered_behind_every_command_that_changes_it(
+    rig: WatchedRig, change: str, terms: dict[str, int]
+) -> None:
+    lease = rig.hold("a", **terms)
+    rig.settle()
+    CHANGES[change](rig, lease)
+    rig.pass_time(1.0)
+    assert rig.stats().watching
+    assert rig.reported == {b"a"}
+    rig.keys.clear()
+    rig.invalidate("a")
+    assert rig.reasons == [("a", LossReason.KEY_GONE)]
+
+
+@pytest.mark.parametrize("seconds", [1.0, 30.0])
+def test_an_extension_right_after_the_grant_is_watched(rig: WatchedRig, seconds: float) -> None:
+    rig.hold("first")
+    rig.settle()
+    rig.extend(rig.hold("a"), seconds, replace=True)
+    rig.withhold()
+    rig.pass_time(0.1)
+    rig.deliver()
+    rig.pass_time(0.1)
+    assert rig.reported == {b"first", b"a"}
+
+
+def test_an_extension_is_followed_by_one_read_and_no_renewal(rig: WatchedRig) -> None:
+    lease = rig.hold("a")
+    rig.settle()
+    rig.extend(lease, 1.0, replace=True)
+    rig.serve()
+    assert rig.took() == ["extend", "CACHING", "EXISTS"]
 
 
 def test_a_lock_that_is_released_soon_is_never_registered(rig: WatchedRig) -> None:
@@ -240,6 +329,22 @@ def test_a_service_that_routes_calls_by_their_keys_is_not_asked(log: Log) -> Non
         assert rig.tracked() == []
         assert lease.renewals == 1
         assert len(log.said("routes calls by their keys")) == 1
+
+
+def test_nothing_is_kept_of_a_lease_that_ends_while_it_begins(rig: WatchedRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late grant is renewed at once, and what that finds may end it."""
+
+    def end(renewer: Renewer, leases: Sequence[Lease], sent_at: float) -> None:
+        renewer.table.mark_lost(leases, LossReason.KEY_GONE)
+
+    rig.hold("first")
+    rig.settle()
+    monkeypatch.setattr(Renewer, "begin", end)
+    rig.hold("a")
+    assert rig.reasons == [("a", LossReason.KEY_GONE)]
+    renewer = rig.engine.router.renewer
+    assert isinstance(renewer, WatchingRenewer)
+    assert list(renewer._watched.by_key) == [b"first"]
 
 
 def test_the_feed_is_closed_when_nothing_has_been_held_for_long_and_comes_back(rig: WatchedRig) -> None:

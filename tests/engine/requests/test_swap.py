@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
-from tests.engine.rig import BUSY, FINE, Rig, breaking, failure, integer, runs
+from tests.engine.rig import BUSY, FINE, TICK_S, Rig, breaking, failure, integer, runs
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.requests.swap import Swap
-from wheel_lock.errors import LockLost, LockNotHeld, LockServerError, LockTimeout, LossReason, WheelLockError
+from wheel_lock.errors import (
+    LockLost,
+    LockNotHeld,
+    LockServerError,
+    LockTimeout,
+    LockUnavailable,
+    LossReason,
+    WheelLockError,
+)
 from wheel_lock.lease import Lease, State
 from wheel_lock.lock_types import READ, WRITE
 from wheel_lock.options import lock_options
@@ -27,15 +36,15 @@ class Swapping:
         operation: What whoever stops writing waits for.
     """
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, timeout: float = 3.0, **terms: Any) -> None:
         self.rig = rig
-        attempt = rig.acquire("a", kind=WRITE)
+        attempt = rig.acquire("a", timeout, kind=WRITE, **terms)
         rig.reply("acquire_write", integer(0))
         assert attempt.future.result()
         self.old = attempt.lease
-        self.new = rig.lease("a", kind=READ)
+        self.new = rig.lease("a", timeout, kind=READ, **terms)
         self.future: Future[None] = Future(lambda: None)
-        self.swap = Swap(rig.engine.leases, self.old, self.new, lock_options(3.0), self.future)
+        self.swap = Swap(rig.engine.leases, self.old, self.new, lock_options(timeout, **terms), self.future)
 
     def begin(self) -> None:
         self.rig.post(self.swap.begin)
@@ -188,6 +197,44 @@ def test_a_swap_that_is_never_answered_keeps_neither(rig: Rig, swapping: Swappin
     rig.go_on(rig.engine.options.response_timeout_s + 0.1)
     failure(swapping.future, LockTimeout)
     swapping.assert_over(told=LossReason.NOT_CONFIRMED)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+@pytest.mark.parametrize("released", [True, False])
+@pytest.mark.parametrize(
+    ("timeout", "left"), [(0.05, 0.04), (0.333, 0.1), (1.0, 1.0), (2.9, 0.06), (2.9, 1.3), (30.0, 0.5)]
+)
+def test_the_loss_of_a_writer_whose_swap_is_unanswered_is_told_by_its_deadline(
+    rig: Rig, timeout: float, left: float, released: bool, connected: bool
+) -> None:
+    swapping = Swapping(rig, timeout, renew=False)
+    deadline = swapping.old.deadline
+    rig.go_on(timeout - left)
+    if connected:
+        swapping.begun()
+    else:
+        rig.launch.slow = True
+        rig.server.close()
+        rig.turn()
+        swapping.begin()
+    release = rig.release(swapping.new) if released else None
+    rig.go_on(left)
+    failure(swapping.future, LockTimeout if connected else LockUnavailable)
+    assert release is None or release.done
+    swapping.assert_over(told=None if released else LossReason.NOT_CONFIRMED)
+    assert all(deadline - 2 * TICK_S <= event.at <= deadline for _, event in rig.told)
+
+
+@pytest.mark.parametrize("late_by", [0.0, 0.5])
+def test_a_confirmation_at_or_after_the_writers_deadline_is_taken_back(rig: Rig, late_by: float) -> None:
+    swapping = Swapping(rig, renew=False)
+    rig.go_on(2.5)
+    swapping.begun()
+    rig.clock.jump(swapping.old.deadline - rig.now + late_by)  # stopped, and the reply is read before the wheel moves
+    rig.say(integer(1))
+    failure(swapping.future, LockLost)
+    swapping.assert_over(told=LossReason.NOT_CONFIRMED)
+    assert_cleaned_up(rig, swapping.new)
 
 
 def test_a_confirmation_that_comes_later_than_the_lease_lasts_is_taken_back(rig: Rig, swapping: Swapping) -> None:

@@ -85,7 +85,7 @@ class Invalidations:
 
     def _settled(self, now: float) -> None:
         settling, self._settling = self._settling, []
-        self._unregistered.update({lease: None for lease in settling if lease.state <= OVERDUE})
+        self._unregistered.update({lease: None for lease in settling if lease.state <= State.EXTENDING})
         self._go_on()
 
     def register_later(self, leases: Iterable[Lease]) -> None:
@@ -96,7 +96,7 @@ class Invalidations:
 
     def _register_refused(self, now: float) -> None:
         refused, self._refused = self._refused, []
-        self._unregistered.update({lease: None for lease in refused if lease.state <= OVERDUE})
+        self._unregistered.update({lease: None for lease in refused if lease.state <= State.EXTENDING})
         self._go_on()
 
     def doubt(self, leases: Iterable[Lease]) -> None:

@@ -8,15 +8,13 @@ exactly on time, and leases that have once joined are due together from then on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
-from wheel_lock.engine.interfaces import LeaseGroup
+from wheel_lock.engine.interfaces import LeaseGroup, Shard, group_of
 from wheel_lock.lease import HELD, Lease
 from wheel_lock.runtime.timer import HashedWheelTimer
 
-_Key = tuple[
-    int, int, int
-]  # the first tick at which the leases may be renewed, the tick at which they are due, the group
+_FEW = 64  # notes, beyond twice those in use, after which the others are thrown out
 
 
 def _may_join(lease: Lease) -> bool:
@@ -28,59 +26,76 @@ def _may_join(lease: Lease) -> bool:
 class JointTicks:
     """The ticks at which the leases of one node are due, in the order of when they may be renewed. Timer's thread only.
 
-    A tick is noted once a group, and dropped when it has passed or its leases have joined others.
+    A tick has one note, which says nothing about its leases: these are found on the wheel. A note of which the tick has
+    passed, or is empty because its leases have been released, is dropped when the number of notes has doubled.
 
     Args:
+        renewer: The renewer of the node.
         timer: The timer on whose wheel the leases are.
     """
 
-    __slots__ = ("_groups", "_keys", "_numbers", "_timer")
+    __slots__ = ("_first", "_keys", "_most", "_renewer", "_timer")
 
-    def __init__(self, timer: HashedWheelTimer) -> None:
+    def __init__(self, renewer: Shard, timer: HashedWheelTimer) -> None:
+        self._renewer = renewer
         self._timer = timer
-        self._keys: list[_Key] = []  # a heap
-        self._numbers: dict[_Key, int] = {}  # of leases, those that have ended meanwhile included
-        self._groups: dict[int, LeaseGroup] = {}
+        self._first: dict[
+            int, int
+        ] = {}  # the first tick at which leases may be renewed, by the tick at which they are due
+        self._keys: list[tuple[int, int]] = []  # a heap of the same, with some that an earlier first tick has replaced
+        self._most = _FEW
 
-    def note(self, group: LeaseGroup, tick: int, number: int) -> None:
-        """Note that ``number`` leases of ``group`` have been scheduled for ``tick``. O(log n) in the number of ticks."""
+    def note(self, group: LeaseGroup, tick: int) -> None:
+        """Note that leases of ``group`` have been scheduled for ``tick``. O(log n) in the number of ticks, amortised."""
         slack = group.slack_ticks
-        if not slack:
-            return
-        key = (tick - slack, tick, id(group))
-        noted = self._numbers.get(key)
-        if noted is None:
-            noted = 0
-            keys, now = self._keys, self._timer.wheel.now
-            while keys and keys[0][1] <= now:
-                del self._numbers[heappop(keys)]
-            heappush(keys, key)
-            self._groups[key[2]] = group
-        self._numbers[key] = noted + number
+        if slack and tick - slack < self._first.get(tick, tick):
+            self._add(tick - slack, tick)
+
+    def _add(self, first: int, tick: int) -> None:
+        self._first[tick] = first
+        heappush(self._keys, (first, tick))
+        if len(self._keys) > self._most:
+            wheel = self._timer.wheel
+            self._first = {due: first for due, first in self._first.items() if due > wheel.now and wheel.load(due)}
+            self._keys = [(first, due) for due, first in self._first.items()]
+            heapify(self._keys)
+            self._most = 2 * len(self._keys) + _FEW
 
     def take(self, due: int, room: int) -> Sequence[tuple[LeaseGroup, list[Lease]]]:
         """Take leases off the wheel that are to be renewed together with others.
 
         Args:
             due: The tick of the others, which becomes the tick of those that join.
-            room: How many may join. All of a group's leases at one tick join, or none, so that they stay together.
+            room: How many may join. If more entries are at a tick none of it joins, so that its leases stay together.
 
         Returns:
             The leases by group.
         """
         keys, wheel = self._keys, self._timer.wheel
-        taken: list[tuple[LeaseGroup, list[Lease]]] = []
+        taken: dict[LeaseGroup, list[Lease]] = {}
+        left: list[tuple[LeaseGroup, int]] = []
         while keys and keys[0][0] <= due:
-            _, tick, group_id = keys[0]
-            if tick > wheel.now:
-                if self._numbers[keys[0]] > room:
-                    break
-                group = self._groups[group_id]
-                leases = [lease for lease in wheel.at(tick) if lease.group is group and _may_join(lease)]
-                room -= len(leases)
-                for lease in leases:
-                    wheel.cancel(lease)
-                    lease.tick = due
-                taken.append((group, leases))
-            del self._numbers[heappop(keys)]
-        return taken
+            first, tick = keys[0]
+            if self._first.get(tick) == first:
+                if tick > wheel.now:
+                    if wheel.load(tick) > room:
+                        break
+                    for lease in self._joinable(tick):
+                        group = group_of(lease)
+                        if tick - group.slack_ticks > due:
+                            left.append((group, tick))
+                            continue
+                        room -= 1
+                        wheel.cancel(lease)
+                        lease.tick = due
+                        taken.setdefault(group, []).append(lease)
+                del self._first[tick]
+            heappop(keys)
+        for group, tick in left:
+            self.note(group, tick)
+        return list(taken.items())
+
+    def _joinable(self, tick: int) -> list[Lease]:
+        """Return the leases of this node at ``tick`` that may be renewed early."""
+        entries, renewer = self._timer.wheel.at(tick), self._renewer
+        return [entry for entry in entries if getattr(entry.group, "renewer", None) is renewer and _may_join(entry)]

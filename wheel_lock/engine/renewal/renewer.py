@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
@@ -18,6 +19,7 @@ from wheel_lock.engine.requests.replication import ReplicationBarrier, new_node
 from wheel_lock.errors import LossReason
 from wheel_lock.lease import HELD, OVERDUE, RENEWING, Event, Lease, State, confirm_all, local_deadline, mark_sent
 from wheel_lock.lock_types.base import LockType
+from wheel_lock.net.connection import PipelinedConnection
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node
 from wheel_lock.options import latest_renewal_s, shortest_timeout_s
@@ -42,7 +44,7 @@ class Renewer(RenewalRetries):
         self._options = table.state.options
         self._counters = table.state.counters
         self.domain: FailureDomain = self
-        self.node: Node = new_node(table, self, connector)
+        self.node: Node = new_node(table, self, connector, pipeline=self.new_connection)
         self._groups: dict[tuple[LockType, int, int], RenewalGroup] = {}
         # The same by the arguments of group(), so that an acquire finds it by one look-up.
         self._found: dict[tuple[LockType, float, int, float | None], RenewalGroup] = {}
@@ -53,6 +55,10 @@ class Renewer(RenewalRetries):
         self.every_ticks = 1  # each node of several has ticks of its own:
         self.tick_share = 0  # those with this remainder modulo every_ticks
         self._reset()
+
+    def new_connection(self, *arguments: Any) -> PipelinedConnection:
+        """Return the connection for renewals; the arguments are those of its class."""
+        return PipelinedConnection(*arguments)
 
     def start_empty(self) -> None:
         """In a forked child: drop everything, and mark the groups of the parent's leases as not alive."""
@@ -126,7 +132,7 @@ class Renewer(RenewalRetries):
         if max(tick, wheel.now + 1) < last:
             wheel.schedule(lease, tick)
             if share > 1 - 1e-9:
-                self._joint.note(group, lease.tick, 1)
+                self._joint.note(group, lease.tick)
         else:
             self._hurry([lease])
 
@@ -145,14 +151,14 @@ class Renewer(RenewalRetries):
         start = max(CROWD - wheel.load(tick), 0)
         if len(leases) == 1:
             wheel.schedule(leases[0], tick if start else self._spread(group, tick))
-            self._joint.note(group, leases[0].tick, 1)
+            self._joint.note(group, leases[0].tick)
             return
         wheel.schedule_many(leases[:start], tick)
-        self._joint.note(group, tick, min(start, len(leases)))
+        self._joint.note(group, tick)
         for first in range(start, len(leases), _SAME_PHASE):
             some = leases[first : first + _SAME_PHASE]
             wheel.schedule_many(some, self._spread(group, tick))
-            self._joint.note(group, some[0].tick, len(some))
+            self._joint.note(group, some[0].tick)
 
     def _hurry(self, leases: Sequence[Lease]) -> None:
         """Renew leases at once that have hardly any time left: the reply took nearly all of it, or it was shortened."""
@@ -171,8 +177,8 @@ class Renewer(RenewalRetries):
         verified = batch.verified is not None
         punctual = not verified and self.timer.wheel.now - kept[0].tick <= max(interval_ticks // 4, 1)
         if (punctual or verified) and kept[0].limits is None:
-            for tick, number in self.timer.wheel.rearm(kept, interval_ticks):
-                self._joint.note(batch.params, tick, number)
+            for tick in self.timer.wheel.rearm(kept, interval_ticks):
+                self._joint.note(batch.params, tick)
         else:
             seconds = self.timer.scale.seconds
             for lease in kept:

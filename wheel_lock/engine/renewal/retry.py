@@ -67,7 +67,7 @@ class RenewalRetries(BatchOwner):
         self.verification: Verification | None = None
         self._backoff = Backoff(self._options.backoff_first_s, self._options.backoff_max_s)
         self.outage: Outage = Outage(self.table, self, lambda: self.well)
-        self._joint = JointTicks(self.timer)
+        self._joint = JointTicks(self, self.timer)
 
     @property
     def well(self) -> bool:

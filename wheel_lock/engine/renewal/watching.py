@@ -1,9 +1,14 @@
-"""The renewer of a context with ``watch=True``: each renewal registers its keys, and invalidations are checked."""
+"""The renewer of a context with ``watch=True``: keys are registered behind each command, and invalidations are checked.
+
+A registration ends when its key changes, by whatever command. So it is no request that registers its keys but the
+connection, behind each request about held leases, also behind one that is sent again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from wheel_lock.engine.future import noop
 from wheel_lock.engine.interfaces import LeaseGroup, Router, group_of
@@ -13,8 +18,9 @@ from wheel_lock.engine.renewal.invalidations import CheckingRenewer, Invalidatio
 from wheel_lock.engine.renewal.renewer import Renewer
 from wheel_lock.engine.renewal.tracking import Tracking, TrackingOwner, WatchedKeys
 from wheel_lock.engine.renewal.verification import check
+from wheel_lock.engine.requests.base import Request
 from wheel_lock.lease import EXTENDING, Lease
-from wheel_lock.net.connection import BareCommand
+from wheel_lock.net.connection import BareCommand, NodeRequest, PipelinedConnection
 from wheel_lock.net.connector import Connector
 from wheel_lock.net.node import Node
 from wheel_lock.protocol.resp import MalformedReply, Reply, name_arg
@@ -41,7 +47,8 @@ class _Announcement(BareCommand):
 class _Registration(BareCommand):
     """EXISTS, by which the server registers the keys of ``leases``: one that is deleted afterwards is reported.
 
-    A key that was deleted after the renewal before it and before this command is not counted in the reply.
+    A key that was deleted after the command before it and before this one is not counted in the reply. A lease that has
+    been released meanwhile is: its release comes behind this command.
     """
 
     def __init__(self, renewer: WatchingRenewer, leases: Sequence[Lease]) -> None:
@@ -63,12 +70,23 @@ class _Registration(BareCommand):
         else:
             self._renewer.tracking.registered()
             if reply < len(self._leases):
-                left = [lease for lease in self._leases if lease.state <= EXTENDING]
-                if reply < len(left):
-                    self._renewer.invalidations.doubt(left)
+                self._renewer.invalidations.doubt(self._leases)
 
     def on_connection_lost(self, error: Exception) -> None:
         self._renewer.tracking.interrupted(error)
+
+
+class _RegisteringConnection(PipelinedConnection):
+    """The connection for renewals: the keys of held leases are registered behind each request about them."""
+
+    def __init__(self, renewer: WatchingRenewer, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._renewer = renewer
+
+    def send(self, request: NodeRequest) -> None:
+        super().send(request)
+        if isinstance(request, Request):
+            self._renewer.register(request.leases)
 
 
 class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
@@ -101,9 +119,11 @@ class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
     # -- leases ------------------------------------------------------------------------------------------------------
 
     def begin(self, leases: Sequence[Lease], sent_at: float) -> None:
+        watchable = group_of(leases[0]).lock_type.watchable
+        if watchable:
+            self._watched.add(leases)  # first: what follows may end them, and nothing else removes them
         super().begin(leases, sent_at)
-        if group_of(leases[0]).lock_type.watchable:
-            self._watched.add(leases)
+        if watchable:
             if self.tracking.registers:
                 self.invalidations.settle(leases)
             else:
@@ -115,29 +135,25 @@ class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
         assert isinstance(renewer, WatchingRenewer)
         renewer.invalidations.doubt([lease])
 
-    def send(
-        self, group: LeaseGroup, leases: list[Lease], *, drained: bool = False, verified: Callback | None = None
-    ) -> None:
-        super().send(group, leases, drained=drained, verified=verified)
-        if group.lock_type.watchable:
-            self._register(leases)
-
     def look_at(self, lease: Lease, then: Callback = noop) -> None:
         super().look_at(lease, then)
-        if group_of(lease).lock_type.watchable:
-            self._register([lease])
+        self.register([lease])  # a query is about a name
 
-    def _register(self, leases: Sequence[Lease]) -> None:
-        """Register the keys of ``leases``, behind the command about them that was sent just now."""
+    def register(self, leases: Sequence[Lease]) -> None:
+        """Register the keys of those ``leases`` that are watched here, behind the command that was sent just now."""
         tracking = self.tracking
         if not (self._registering and tracking.registers and self.node.connected):
             return
-        if tracking.opts_in:
-            self.node.send(_Announcement(self))
-            self.node.send(_Registration(self, leases))
-        else:
-            for lease in leases:  # the keys of one command must be in one hash slot
+        held = [lease for lease in leases if lease.state <= EXTENDING and self._watches(group_of(lease))]
+        if not tracking.opts_in:
+            for lease in held:  # the keys of one command must be in one hash slot
                 self.node.send(_Registration(self, [lease]))
+        elif held:
+            self.node.send(_Announcement(self))
+            self.node.send(_Registration(self, held))
+
+    def _watches(self, group: LeaseGroup) -> bool:
+        return group.lock_type.watchable and group.renewer is self
 
     def check(self, leases: Sequence[Lease], answered: Callback, *, register: bool) -> int:
         with self._with_registration(register):
@@ -153,10 +169,15 @@ class WatchingRenewer(Renewer, CheckingRenewer, TrackingOwner):
 
     # -- the node ----------------------------------------------------------------------------------------------------
 
+    def new_connection(self, *arguments: Any) -> PipelinedConnection:
+        return _RegisteringConnection(self, *arguments)
+
     def ready(self, node: Node, *, new: bool) -> None:
         if node is self.node:
             if new:
-                self.invalidations.clear()  # a verification follows
+                self.invalidations.clear()  # a verification follows, but for leases whose extension has been sent already
+                extending = [lease for lease in self.overdue.snapshot() if lease.state is EXTENDING]
+                self.invalidations.settle([lease for lease in extending if self._watches(group_of(lease))])
             self.tracking.node_ready(new=new)
         super().ready(node, new=new)
         self.invalidations.ready()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.base import CallerRequest
@@ -56,12 +57,10 @@ class _Wait(CallerRequest):
         self._done(error)
 
 
-def new_node(table: LeaseTable, observer: NodeObserver, connector: Connector, expected_delay_s: float = 0.0) -> Node:
-    """Return a node of an engine that reports to ``observer``."""
+def new_node(table: LeaseTable, observer: NodeObserver, connector: Connector, **more: Any) -> Node:
+    """Return a node of an engine that reports to ``observer``. ``more`` are further arguments of its class."""
     state = table.state
-    return Node(
-        observer, state.timer, connector, state.options, state.counters, state.launch, expected_delay_s=expected_delay_s
-    )
+    return Node(observer, state.timer, connector, state.options, state.counters, state.launch, **more)
 
 
 class ReplicationBarrier:
@@ -73,7 +72,7 @@ class ReplicationBarrier:
     def __init__(self, table: LeaseTable, observer: NodeObserver, connector: Connector) -> None:
         self._table = table
         expected_delay_s = 2 * table.state.options.replica_timeout_s  # the WAIT in flight, and the next one
-        self.node: Node = new_node(table, observer, connector, expected_delay_s)
+        self.node: Node = new_node(table, observer, connector, expected_delay_s=expected_delay_s)
         self.begin_anew()
 
     def begin_anew(self) -> None:

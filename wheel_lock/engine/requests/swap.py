@@ -26,7 +26,8 @@ class Swap(LeaseRequest):
     """Replace a held lease by another one. Its future receives None when the new one is held, or the error.
 
     The old lease is not valid from the moment the swap is sent. If the outcome is unknown both leases end, as after a
-    release with an unknown outcome, and both are cleaned up.
+    release with an unknown outcome, and both are cleaned up. The old lease's deadline limits the time of the swap: its loss
+    is told by then.
 
     Attributes:
         begun: True after the first ``begin``.
@@ -58,6 +59,13 @@ class Swap(LeaseRequest):
             self.new.loss = self.lease.loss
             self._fail(error)
 
+    def start(self) -> None:
+        """Send the swap. Its time limit is the old lease's deadline, if that is nearer: a tick early, as for any loss."""
+        left_s = self.lease.deadline - self.timer.scale.tick_s - self.timer.now - self.node.expected_delay_s
+        self.limit_s = min(self.limit_s, left_s)
+        self.suspicion_s = min(self.suspicion_s, left_s)
+        super().start()
+
     def release(self, future: Future[None]) -> None:
         """Release the new lease as soon as the server has confirmed it."""
         self._releases.append(future)
@@ -80,7 +88,9 @@ class Swap(LeaseRequest):
             return  # the clean-ups of both follow on this connection
         self.finish()
         table = self.table
-        if reason is None and table.grant([self.new], self._remaining_options(), self.sent_at):
+        # A confirmation counts only before the deadline, also if the process was stopped meanwhile.
+        in_time = self.timer.clock.now() < self.lease.deadline
+        if reason is None and in_time and table.grant([self.new], self._remaining_options(), self.sent_at):
             table.release_done([self.lease])
             table.listener.ended(self.lease)
             self._future.set_result(None)

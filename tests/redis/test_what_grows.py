@@ -1,0 +1,108 @@
+"""Names come and go: an engine keeps nothing of those that are not held, however long their timeouts were."""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from tests.support.backend import Backend
+from tests.support.waiting import eventually
+from wheel_lock import LockContext, LockTimeout
+
+pytestmark = pytest.mark.servers("real")
+
+LONG_S = 86_400.0
+ROUNDS = 100
+FEW = 250
+"""Entries of all containers, which have some thousands: slots of the wheel, connections, notes of a bounded number."""
+_BEYOND = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.FrameType)
+
+
+def entries(context: LockContext) -> Counter[str]:
+    """The number of entries in all containers to which a context refers, by the class of their owner."""
+    gc.collect()
+    found: Counter[str] = Counter()
+    seen: set[int] = set()
+    left: deque[tuple[object, str]] = deque([(context, "context")])
+    while left:
+        thing, owner = left.popleft()
+        if id(thing) in seen or isinstance(thing, _BEYOND):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, (dict, list, set, deque)):
+            found[owner] += len(thing)
+        else:
+            owner = type(thing).__name__
+        left.extend((other, owner) for other in gc.get_referents(thing))
+    return found
+
+
+def _held(context: LockContext, number: int) -> None:
+    with context.lock(f"a:{number}", timeout=LONG_S, fencing=True) as lock:
+        lock.extend(10.0)
+        lock.reacquire()
+    with context.lock(f"b:{number}", timeout=LONG_S):
+        pass
+
+
+def _nested(context: LockContext, number: int) -> None:
+    lock = context.reentrant_lock(f"c:{number}", timeout=LONG_S)
+    with lock, lock:
+        pass
+
+
+def _shared(context: LockContext, number: int) -> None:
+    lock = context.rw_lock(f"d:{number}", timeout=LONG_S)
+    with lock.read():
+        pass
+    writer = lock.write()
+    writer.acquire()
+    writer.downgrade().release()
+    with context.semaphore(f"e:{number}", 2, timeout=LONG_S), context.fair_lock(f"f:{number}", timeout=LONG_S):
+        pass
+
+
+def _refused(context: LockContext, number: int) -> None:
+    # On a busy machine the answer may be missing when the time is up.
+    with context.lock(f"g:{number}", timeout=LONG_S, thread_local=False), suppress(LockTimeout):
+        assert not context.lock(f"g:{number}", timeout=LONG_S, thread_local=False).acquire(blocking_timeout=0.01)
+
+
+def _many(context: LockContext, number: int) -> None:
+    names = [f"h:{number}:{part}" for part in range(10)]
+    context.release_many(list(context.acquire_many(names, timeout=LONG_S).values()))
+    with context.multi_lock(names, timeout=LONG_S):
+        pass
+
+
+def _handed_over(context: LockContext, number: int) -> None:
+    lock = context.lock(f"i:{number}", timeout=LONG_S)
+    lock.acquire()
+    context.adopt(lock.export()).release()
+
+
+def _lost(context: LockContext, number: int) -> None:
+    lock = context.lock(f"j:{number}", timeout=LONG_S)
+    lock.acquire()
+    context.force_release(f"j:{number}")
+
+
+USES: list[Callable[[LockContext, int], None]] = [_held, _nested, _shared, _refused, _many, _handed_over, _lost]
+
+
+@pytest.mark.parametrize("watch", [False, True])
+@pytest.mark.parametrize("use", USES)
+def test_nothing_of_a_name_is_kept(backend: Backend, use: Callable[[LockContext, int], None], watch: bool) -> None:
+    with LockContext(backend.view, watch=watch) as context, context.lock("kept", timeout=LONG_S):
+        for number in range(ROUNDS):
+            use(context, number)
+        eventually(lambda: context.stats().waiting == 0)
+        before = entries(context)
+        for number in range(ROUNDS, 4 * ROUNDS):
+            use(context, number)
+        eventually(lambda: (entries(context) - before).total() < FEW)
