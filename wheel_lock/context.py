@@ -177,7 +177,8 @@ class LockContext(ThreadLocks, ThreadContext):
 
         Raises:
             TypeError: ``url`` is not a str.
-            ValueError: It has none of these forms, or a setting is out of range. The message shows no part of the URL.
+            ValueError: It has none of these forms, an option that does not exist, or a database that is no number; or a
+                setting is out of range. Of the URL the message shows the name of that option at most, and never a password.
         """
         if not isinstance(url, str):
             raise TypeError(f"url must be a str, not {type(url).__name__}")

@@ -106,7 +106,6 @@ def shows_no_part(text: str) -> bool:
     return not any(part in text for part in ("s3", "cret", "u5er"))
 
 
-# redis-py accepts any database.
 @pytest.mark.parametrize(
     "url", [*MALFORMED_WITH_SECRETS, "redis://127.0.0.1:1/s3cret", "redis://127.0.0.1:1/x?password=s3cret"]
 )
@@ -115,6 +114,13 @@ def test_no_refusal_shows_a_part_of_a_password(capsys: pytest.CaptureFixture[str
         status, sentence = refused(capsys, command, "--redis", url)
         assert status == 2
         assert shows_no_part(sentence)
+
+
+def test_an_unknown_option_of_a_url_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = refused(capsys, "ls", "--redis", "redis://u5er:s3cret@127.0.0.1:1?sockettimeout=3")
+    assert status == 2
+    assert "--redis: unknown option 'sockettimeout' in the URL; is 'socket_timeout' meant?" in sentence
+    assert shows_no_part(sentence)
 
 
 @pytest.mark.parametrize("url", MALFORMED_WITH_SECRETS)

@@ -382,7 +382,7 @@ URLS = [
     *(f"redis://user:{SECRET}?et@host:6379/0", f"redis://user:{SECRET}#et@host:6379/0", f"http://u:{SECRET}et@host"),
     *(f"redis://user:{SECRET}et@host:port", f"redis://user:{SECRET}et@host:99999", f"unix://u:{SECRET}/et@/run/x"),
     *(f"redis://user:{SECRET}\u2100et@host", f"redis://user:{SECRET}et@[::1", f"redis://x:1/{SECRET}@host/0"),
-    *(f"redis://:{SECRET}et@host?db=zero", f"redis://:{SECRET}et@host?nonsense=1", f"redis://u:1?{SECRET}=b@host"),
+    *(f"redis://:{SECRET}et@host?db=zero", f"redis://host?{SECRET}et@=1", f"redis://u:1?{SECRET}=b@host"),
     *(
         f"redis+sentinel://u:{SECRET}/et@host/m",
         f"redis+sentinel://u:1/{SECRET}@host:5",
