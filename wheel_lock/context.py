@@ -146,11 +146,11 @@ class LockContext(ThreadLocks, ThreadContext):
             max_waiting=max_waiting,
             min_replicas=min_replicas,
             replica_timeout_s=replica_timeout,
-            declare_keys=bool(declare_keys),
+            declare_keys=declare_keys,
             track_acquisitions=track_acquisitions,
             renewal_slack=renewal_slack,
             owner=owner,
-            readable_owner=bool(readable_owner),
+            readable_owner=readable_owner,
             label=label,
             watch=watch,
         )

@@ -16,7 +16,7 @@ from wheel_lock.errors import LockLost, LocksLost, LossReason
 from wheel_lock.lease import NOBODY, Extras, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, call_site
-from wheel_lock.options import LockOptions, lock_name, seconds
+from wheel_lock.options import LockOptions, lock_name, plain_name, seconds
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.tokens import new_tokens
 
@@ -34,7 +34,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         engine: The engine of the locks.
         names: Their names; all of them are validated before the first request.
         options: Their options.
-        new_lock: Returns the lock object of a name.
+        new_lock: Returns the lock object of a name and its key.
         all_or_nothing: True if none is acquired unless all are.
         future: Completed when the requests of all names are.
         limit: Time limit of the whole call in seconds; None for none.
@@ -50,7 +50,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         engine: Engine,
         names: Iterable[Name],
         options: LockOptions,
-        new_lock: Callable[[Name], AnyLock],
+        new_lock: Callable[[Name, bytes], AnyLock],
         all_or_nothing: bool,
         future: Future[None],
         limit: float | None,
@@ -64,7 +64,9 @@ class BulkAcquire(Generic[Name, AnyLock]):
         self._new_lock = new_lock
         self._all_or_nothing = all_or_nothing
         self._call_site = call_site() if engine.options.track_acquisitions else None
-        self._distinct: Mapping[Name, bytes] = {name: lock_name(name) for name in names}
+        self._distinct: Mapping[Name, bytes] = {
+            name if type(name) is str else plain_name(name): lock_name(name) for name in names
+        }
         self._locks: dict[Name, AnyLock] = {}
         self._waits: AcquireEach | AcquireTogether | None = None
         if blocking and self._limit_s != 0.0:
@@ -90,7 +92,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         while part := list(itertools.islice(left, _PART)):
             leases: list[Lease] = []
             for name, key in part:
-                self._locks[name] = lock = self._new_lock(name)
+                self._locks[name] = lock = self._new_lock(name, key)
                 if owner is None or extras is None:
                     owner = lock._caller() if options.thread_local else NOBODY
                     extras = Extras(lock._loss_callback(), self._call_site)
