@@ -85,7 +85,7 @@ class BaseLock(Side):
         self._others: dict[Owner, Lease] | None = None
         self._adopted: Lease | None = None
         self._group: Group | None = None
-        self._key = lock_name(name) if key is None else key
+        self._key = b"" if key is None else key  # made when it is needed: bulk calls make very many objects
         self._name: str | bytes = name if type(name) is str else plain_name(name)
         self._engine = engine
         self._lock_type = lock_type
@@ -103,6 +103,12 @@ class BaseLock(Side):
     def name(self, name: str | bytes) -> None:
         self._key = lock_name(name)
         self._name = plain_name(name)
+
+    def _encoded_name(self) -> bytes:
+        """Return the name as it is sent."""
+        if not self._key:
+            self._key = lock_name(self._name)
+        return self._key
 
     @property
     def _kind(self) -> str:
@@ -137,7 +143,7 @@ class BaseLock(Side):
         latest = self._lease
         if latest is not None and (latest.state <= EXTENDING or self._others is not None):
             self._check_not_held()
-        key = self._key
+        key = self._key or self._encoded_name()
         lease = self._new_lease(key, token)
         return engine.new_wait(options, lease, key, token is not None, blocking, until, future)
 

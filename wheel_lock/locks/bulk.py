@@ -34,7 +34,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         engine: The engine of the locks.
         names: Their names; all of them are validated before the first request.
         options: Their options.
-        new_lock: Returns the lock object of a name and its key.
+        new_lock: Returns the lock object of a name.
         all_or_nothing: True if none is acquired unless all are.
         future: Completed when the requests of all names are.
         limit: Time limit of the whole call in seconds; None for none.
@@ -50,7 +50,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         engine: Engine,
         names: Iterable[Name],
         options: LockOptions,
-        new_lock: Callable[[Name, bytes], AnyLock],
+        new_lock: Callable[[Name], AnyLock],
         all_or_nothing: bool,
         future: Future[None],
         limit: float | None,
@@ -92,7 +92,7 @@ class BulkAcquire(Generic[Name, AnyLock]):
         while part := list(itertools.islice(left, _PART)):
             leases: list[Lease] = []
             for name, key in part:
-                self._locks[name] = lock = self._new_lock(name, key)
+                self._locks[name] = lock = self._new_lock(name)
                 if owner is None or extras is None:
                     owner = lock._caller() if options.thread_local else NOBODY
                     extras = Extras(lock._loss_callback(), self._call_site)

@@ -90,7 +90,7 @@ class BaseMultiLock(Side, Generic[L]):
         blocking, until = time_limit(engine, options, blocking, limit)
         for lock in self.locks.values():
             lock._check_not_held()
-        leases = [lock._new_lease(lock._key) for lock in self.locks.values()]
+        leases = [lock._new_lease(lock._encoded_name()) for lock in self.locks.values()]
         return MultiLockWaiter(engine.wait_queues, options, leases, False, blocking, until, future)
 
     def _take_granted(self, leases: Sequence[Lease]) -> None:

@@ -206,7 +206,7 @@ def adopt(
     lock_type, options = adopted_type(handoff), adopted_options(handoff, thread_local)
     lock = lock_class(engine, lock_type, handoff.name, options, on_lost, **more)
     adopted: CallerFuture[bool] = lock._new_future()
-    request = Adopt(engine.leases, lock._new_lease(lock._key), options, handoff, adopted)
+    request = Adopt(engine.leases, lock._new_lease(lock._encoded_name()), options, handoff, adopted)
     adopted.if_undeliverable(request.give_up)
     try:
         engine.submit(request.begin)
@@ -269,7 +269,7 @@ def adopt_many(
 
 def locked(lock: BaseLock) -> Steps[bool]:
     """Query the server; return True if the lock is held by any owner."""
-    query = lock._lock_type.locked(lock._key)
+    query = lock._lock_type.locked(lock._encoded_name())
     return ask(lock, partial(lock._engine.query, lock.name, query, lock._lock_type.parse_locked))
 
 
@@ -352,8 +352,8 @@ def acquire_many(
     engine = side._server
     acquired: CallerFuture[None] = side._new_future()
 
-    def new_lock(name: Name, key: bytes) -> AnyLock:
-        return lock_class(engine, EXCLUSIVE, name, options, on_lost, key)
+    def new_lock(name: Name) -> AnyLock:
+        return lock_class(engine, EXCLUSIVE, name, options, on_lost)
 
     many = BulkAcquire(engine, names, options, new_lock, all_or_nothing, acquired, limit, blocking)
     acquired.if_undeliverable(many.give_up)

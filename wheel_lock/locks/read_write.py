@@ -63,7 +63,7 @@ class BaseWriteLock(BaseReentrantLock):
         writer = self._to_change("downgrade")
         hold = self._hold(self._caller())
         assert hold is not None
-        key, options = self._key, hold.options
+        key, options = self._encoded_name(), hold.options
         group = self._engine.group(key, READ, options)
         wire = lease_args(key, READ.token(self._engine.token_head))
         reader = Lease(self.name, wire, group, writer.owner, writer.on_lost, writer.call_site)

@@ -97,7 +97,7 @@ class BaseReentrantLock(BaseLock):
 
     @property
     def _hold_key(self) -> tuple[object, str, bytes]:
-        return self._engine, self._family, self._key
+        return self._engine, self._family, self._encoded_name()
 
     def _hold(self, owner: Owner) -> HoldCount | None:
         return None if owner.holds is None else owner.holds.get(self._hold_key)

@@ -37,5 +37,5 @@ class BaseSemaphore(BaseLock):
         assert isinstance(self._lock_type, Permit)
         if permits is not None:
             count("permits", permits, least=1)
-        call = self._lock_type.set_permits(self._key, permits)
+        call = self._lock_type.set_permits(self._encoded_name(), permits)
         return partial(self._engine.query, self.name, call, lambda reply: read_count(reply) == 1)
