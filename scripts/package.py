@@ -25,6 +25,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "wheel_lock"
+PROGRAM = "wheel_lock_command.py"
 PROJECT = "wheel-lock"
 
 # What an installation without extras must be able to do.
@@ -43,7 +44,7 @@ for extra in "fakeredis", "rich", "typer", "prometheus_client", "opentelemetry",
 IN_SDIST = {
     *("PKG-INFO", "pyproject.toml", ".gitignore", "LICENSE", "Makefile", "mkdocs.yml"),
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
-    *(".ci", PACKAGE, "tests", "bench", "docs", "scripts", "requirements"),
+    *(".ci", PACKAGE, PROGRAM, "tests", "bench", "docs", "scripts", "requirements"),
 }
 LEFTOVERS = re.compile(r"(^|/)(__pycache__|node_modules|target|\.\w+_cache|\.git|\.venv|dist|build)/|\.py[co]$")
 
@@ -113,7 +114,7 @@ def check_wheel(wheel: Path) -> None:
     """Check that the wheel has every file of the package, and no other."""
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
-    wanted = {
+    wanted = {PROGRAM} | {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / PACKAGE).rglob("*")
         if path.is_file() and not LEFTOVERS.search(path.relative_to(ROOT).as_posix())

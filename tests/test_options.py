@@ -31,6 +31,7 @@ from wheel_lock.options import (
     lock_name,
     lock_options,
     lock_token,
+    plain_name,
     seconds,
 )
 
@@ -331,3 +332,35 @@ def test_a_bad_token_is_refused_without_being_shown(token: object) -> None:
     assert "secret" not in message
     assert "xxx" not in message
     assert len(message) < 300
+
+
+class OddText(str):
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        return b"another"
+
+    def __str__(self) -> str:
+        return "another"
+
+
+class OddBytes(bytes):
+    def __bytes__(self) -> bytes:
+        return b"another"
+
+
+def test_a_text_is_what_it_is_whatever_its_class_makes_of_it() -> None:
+    for text in (OddText("night"), OddBytes(b"night")):
+        for kept in (lock_name(text), lock_token(text)):
+            assert (type(kept), kept) == (bytes, b"night")
+    assert [(type(plain_name(name)), plain_name(name)) for name in (OddText("a"), OddBytes(b"a"))] == [
+        (str, "a"),
+        (bytes, b"a"),
+    ]
+    options = ContextOptions(owner=OddText("night"), label=OddText("night"))
+    assert {type(options.owner), type(options.label)} == {str}
+    assert {options.owner, options.label} == {"night"}
+
+
+@pytest.mark.parametrize("switch", ["release_on_close", "declare_keys", "track_acquisitions", "readable_owner"])
+def test_a_switch_is_a_bool(switch: str) -> None:
+    kept = make_context_options(**{switch: OddCount(1)})
+    assert getattr(kept, switch) is True

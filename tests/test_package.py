@@ -22,6 +22,7 @@ def test_a_wheel_without_a_file_of_the_package_is_refused(tmp_path: Path) -> Non
     with zipfile.ZipFile(wheel, "w") as archive:
         for path in files:
             archive.write(path, path.relative_to(package.ROOT))
+        archive.write(package.ROOT / package.PROGRAM, package.PROGRAM)
         archive.writestr("wheel_lock-0.dist-info/METADATA", "")
     package.check_wheel(wheel)
     with zipfile.ZipFile(wheel, "a") as archive:

@@ -146,11 +146,11 @@ class LockContext(ThreadLocks, ThreadContext):
             max_waiting=max_waiting,
             min_replicas=min_replicas,
             replica_timeout_s=replica_timeout,
-            declare_keys=bool(declare_keys),
+            declare_keys=declare_keys,
             track_acquisitions=track_acquisitions,
             renewal_slack=renewal_slack,
             owner=owner,
-            readable_owner=bool(readable_owner),
+            readable_owner=readable_owner,
             label=label,
             watch=watch,
         )
@@ -177,7 +177,8 @@ class LockContext(ThreadLocks, ThreadContext):
 
         Raises:
             TypeError: ``url`` is not a str.
-            ValueError: It has none of these forms, or a setting is out of range. The message shows no part of the URL.
+            ValueError: It has none of these forms, an option that does not exist, or a database that is no number; or a
+                setting is out of range. Of the URL the message shows the name of that option at most, and never a password.
         """
         if not isinstance(url, str):
             raise TypeError(f"url must be a str, not {type(url).__name__}")

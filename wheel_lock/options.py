@@ -11,7 +11,9 @@ import math
 import os
 import socket
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar, cast
+
+Name = TypeVar("Name", bound="str | bytes")
 
 logger: logging.Logger = logging.getLogger("wheel_lock")
 
@@ -195,6 +197,16 @@ def lock_name(name: object) -> bytes:
     return data
 
 
+def plain_name(name: Name) -> Name:
+    """Return a lock's name as an exact str or bytes: methods of a subclass would run on the timer's thread."""
+    plain: str | bytes = name  # lock_name() refuses what is neither
+    if isinstance(name, str):
+        plain = str.__str__(name)
+    elif isinstance(name, bytes):
+        plain = bytes.__bytes__(name)
+    return cast("Name", plain)
+
+
 def lock_token(token: object) -> bytes:
     """Return a caller token as 1 to 512 bytes.
 
@@ -237,12 +249,12 @@ def _host_name() -> str:
 def _binary(what: str, value: object, most: int, *, secret: bool = False) -> bytes:
     if isinstance(value, str):
         try:
-            data = value.encode()
+            data = str.encode(value)
         except UnicodeEncodeError as error:
             shown = "" if secret else f", in {_shown(value)}"
             raise ValueError(f"{what} must be valid Unicode text: {error.reason}{shown}") from None
     elif isinstance(value, bytes):
-        data = value
+        data = bytes.__bytes__(value)
     else:
         raise ValueError(f"{what} must be str or bytes, not {type(value).__name__}")
     if not 1 <= len(data) <= most:
@@ -367,9 +379,10 @@ def _cached_options(
 
 def context_label(label: object) -> str:
     """Return the label of a context. Raises ValueError unless it is a str of 1 to 64 printable characters."""
-    if not isinstance(label, str) or not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not label.isprintable():
+    text = str.__str__(label) if isinstance(label, str) else ""
+    if not 1 <= len(text) <= MAX_LABEL_CHARACTERS or not text.isprintable():
         raise ValueError(f"label must have 1 to {MAX_LABEL_CHARACTERS} printable characters, not {_shown(label)}")
-    return label
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +456,9 @@ class ContextOptions:
         if self.owner is not None:
             self._take("owner", owner_text(self.owner))
         if self.label is not None:
-            context_label(self.label)
+            self._take("label", context_label(self.label))
+        for switch in ("release_on_close", "declare_keys", "track_acquisitions", "readable_owner"):
+            self._take(switch, bool(getattr(self, switch)))
         if type(self.watch) is not bool:
             raise TypeError(f"watch must be True or False, not {_shown(self.watch)}")
         if self.backoff_first_s > self.backoff_max_s:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -104,7 +106,6 @@ def shows_no_part(text: str) -> bool:
     return not any(part in text for part in ("s3", "cret", "u5er"))
 
 
-# redis-py accepts any database.
 @pytest.mark.parametrize(
     "url", [*MALFORMED_WITH_SECRETS, "redis://127.0.0.1:1/s3cret", "redis://127.0.0.1:1/x?password=s3cret"]
 )
@@ -113,6 +114,13 @@ def test_no_refusal_shows_a_part_of_a_password(capsys: pytest.CaptureFixture[str
         status, sentence = refused(capsys, command, "--redis", url)
         assert status == 2
         assert shows_no_part(sentence)
+
+
+def test_an_unknown_option_of_a_url_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = refused(capsys, "ls", "--redis", "redis://u5er:s3cret@127.0.0.1:1?sockettimeout=3")
+    assert status == 2
+    assert "--redis: unknown option 'sockettimeout' in the URL; is 'socket_timeout' meant?" in sentence
+    assert shows_no_part(sentence)
 
 
 @pytest.mark.parametrize("url", MALFORMED_WITH_SECRETS)
@@ -197,3 +205,37 @@ def test_a_part_of_a_password_is_not_shown(capsys: pytest.CaptureFixture[str], u
     assert (status, "redis://***" in sentence) == (2, True)
     assert "sec" not in sentence.replace("seconds", "")
     assert "ret" not in sentence
+
+
+# The import of the package is interrupted, and swallows whatever the interruption raises.
+INTERRUPTED = """
+import os, signal, sys
+class Strikes:
+    def find_spec(self, name, path=None, target=None):
+        if name == "wheel_lock":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except BaseException:
+                pass
+sys.meta_path.insert(0, Strikes())
+sys.argv = ["wheel-lock", "--version"]
+import wheel_lock_command
+sys.exit(wheel_lock_command.main())
+"""
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_during_the_imports_is_one_line(ignored: bool) -> None:
+    handler = signal.SIG_IGN if ignored else signal.default_int_handler
+    before = signal.signal(signal.SIGINT, handler)  # a child inherits what is ignored
+    try:
+        done = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    expected = (0, "") if ignored else (130, "wheel-lock: interrupted\n")
+    assert (done.returncode, done.stderr) == expected
+
+
+def test_the_program_is_the_module_that_answers_ctrl_c() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        assert tomllib.load(file)["project"]["scripts"] == {"wheel-lock": "wheel_lock_command:main"}

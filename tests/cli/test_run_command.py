@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +29,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.standstill import Standstills
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LossReason
+from wheel_lock.cli import main, target
 from wheel_lock.cli.run.child import Child
 from wheel_lock.cli.run.signals import ENDING, Signals
 from wheel_lock.cli.run.supervisor import LOST, Plan, Supervisor
@@ -48,6 +51,10 @@ class Started:
     def line(self) -> str:
         """Return the next line on stdout."""
         return self._out.readline().rstrip("\n")
+
+    def error_line(self) -> str:
+        """Return the next line on stderr."""
+        return self._err.readline().rstrip("\n")
 
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
@@ -154,9 +161,71 @@ def test_a_signal_ends_the_waiting(run: Run, redis_server: RedisServer, client: 
         started = run(*shell("echo started"))
         eventually(lambda: client.pubsub_channels() != [], LONG_S)
         started.send(number)
-        assert started.end() == (128 + number, "")
+        status, said = started.end()
+        assert status == 128 + number
+        ended = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+        assert said.splitlines()[-1] == f"wheel-lock: {ended}"
         assert started.line() == ""
         assert lock.owned()
+
+
+def test_a_long_wait_says_who_holds_the_lock(run: Run, redis_server: RedisServer) -> None:
+    with LockContext.from_url(redis_server.url, owner="billing", readable_owner=True) as context, context.lock(NAME):
+        started = run(*shell("echo started"))
+        assert started.error_line() == "wheel-lock: waiting for 'nightly', held by billing"
+        started.send(signal.SIGINT)
+        assert started.end() == (130, "wheel-lock: interrupted\n")
+
+
+def found_after(monkeypatch: pytest.MonkeyPatch, first: Callable[[], None]) -> None:
+    """Have the acquire call ``first`` before it looks for the server."""
+    find = target.find
+
+    def late(url: str) -> target.Target:
+        first()
+        return find(url)
+
+    monkeypatch.setattr(target, "find", late)
+
+
+def test_a_signal_that_strikes_a_finaliser_ends_the_waiting(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
+) -> None:
+    class Finalised:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert self  # the handler has run
+
+    found_after(monkeypatch, lambda: Finalised().__init__())  # type: ignore[misc]
+    with LockContext.from_url(redis_server.url) as context, context.lock(NAME):
+        status, sentence = refused(capsys, "run", NAME, "--redis", redis_server.url, "--wait", "5", "true")
+    assert (status, sentence) == (143, "wheel-lock: ended by SIGTERM\n")
+
+
+def test_the_limit_of_the_wait_holds_for_a_silent_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        status, sentence = refused(capsys, "run", NAME, "--redis", url, "--wait", "0.2", "true")
+    assert (status, sentence) == (1, "wheel-lock: the server has not answered; waited 0.2 s\n")
+
+
+def test_a_failover_is_waited_for(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
+) -> None:
+    left = [2]
+
+    def no_master() -> None:
+        if left[0]:
+            left[0] -= 1
+            raise target.NoMaster("no Sentinel names a master 'main' that is up")
+
+    found_after(monkeypatch, no_master)
+    arguments = "run", NAME, "--redis", redis_server.url
+    assert main([*arguments, "--wait", "30", "--", "echo", "started"]) == 0
+    assert capfd.readouterr().out == "started\n"
+    left[0] = 2
+    assert main([*arguments, "--wait", "0", "--", "echo", "started"]) == 1
+    assert capfd.readouterr().err == "wheel-lock: no Sentinel names a master 'main' that is up\n"
 
 
 @pytest.mark.parametrize(("command", "status"), [("/no/such/program", 127), ("no-such-program", 127), (__file__, 126)])
@@ -513,6 +582,57 @@ def test_a_signal_from_before_the_start_prevents_it(tmp_path: Path) -> None:
         plan = Plan(["/bin/sh", "-c", f": > {tmp_path}/started"], {}, 0.0, 5.0, signal.SIGTERM)
         assert Supervisor(MadeLock(), plan, signals, print).run() == 143
     assert not (tmp_path / "started").exists()
+
+
+def test_what_has_ended_and_is_not_reaped_is_not_left_of_the_group() -> None:
+    child = Child(["/bin/sleep", "60"], {})
+    with subprocess.Popen(["/bin/sleep", "60"], process_group=child.pid) as other:
+        child.send(signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        child.look()
+        assert child.status == 137
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+        assert not child.group_is_left
+
+
+ORPHANS = """
+import os, time
+os.getpid = lambda: 1
+orphan = os.spawnvp(os.P_NOWAIT, "true", ["true"])
+os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)
+from wheel_lock.cli.run.child import Child
+child = Child(["/bin/sh", "-c", "exit 7"], os.environ)
+while child.status is None:
+    child.look()
+    time.sleep(0.01)
+assert child.status == 7
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("reaped")
+"""
+
+
+def test_the_first_process_of_a_container_reaps_orphans() -> None:
+    # In a process of its own, because every child of it is reaped.
+    done = subprocess.run([sys.executable, "-c", ORPHANS], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "reaped\n", done.stderr
+
+
+def test_signals_are_waited_for_beside_very_many_descriptors() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, hard), hard))
+    taken: list[int] = []
+    try:
+        while not taken or taken[-1] < 1024:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+        with Signals() as signals:
+            signals.wake()
+            assert signals.wait(LONG_S) == []
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_handlers_are_restored() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import threading
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,20 @@ from wheel_lock import LockAlreadyHeld, LockContext, LossReason, WheelLockError
 pytestmark = pytest.mark.servers("real")
 
 kinds = pytest.mark.parametrize("kind", KINDS)
+ran_on: set[str] = set()
+"""The names of the threads on which a method of a Loud name was run."""
+
+
+def noting(method: str) -> Any:
+    def note(self: str, *arguments: Any) -> Any:
+        ran_on.add(threading.current_thread().name)
+        return getattr(str, method)(self, *arguments)
+
+    return note
+
+
+METHODS = ["__hash__", "__eq__", "encode", "__repr__", "__str__", "__format__", "__len__", "isprintable", "startswith"]
+Loud: type[str] = type("Loud", (str,), {method: noting(method) for method in METHODS})
 MAKERS = ["reentrant_lock", "rw_lock", "fair_lock", "semaphore", "multi_lock"]
 makers = pytest.mark.parametrize("maker", MAKERS)
 faces = pytest.mark.parametrize("face", ["threads", "tasks"])
@@ -180,3 +195,35 @@ def test_both_faces_have_the_same_kinds_with_the_same_parameters(context: LockCo
         threads = set(inspect.signature(getattr(context, maker)).parameters)
         tasks = set(inspect.signature(getattr(context.asyncio, maker)).parameters)
         assert tasks - {"cancel_on_lost"} == threads
+
+
+@kinds
+def test_a_name_of_a_class_of_its_own_runs_no_method_on_the_timers_thread(
+    backend: Backend, me: Caller, kind: str
+) -> None:
+    ran_on.clear()
+    lock, other = make(me.locks, kind, Loud(NAME), timeout=1.0), make(me.locks, kind, Loud(NAME), timeout=1.0)
+    assert lock.acquire()
+    if kind in ("exclusive", "fair"):
+        assert not other.acquire(blocking_timeout=0.05)
+    if kind != "multi":
+        lock.name = Loud(NAME)
+        assert lock.locked()
+        assert lock.holder() is not None
+    backend.view.flushall()
+    with pytest.raises(WheelLockError):
+        lock.release()
+    assert not {name for name in ran_on if name.startswith("wheel-lock")}
+
+
+def test_names_in_bulk_run_no_method_on_the_timers_thread(backend: Backend) -> None:
+    ran_on.clear()
+    context = backend.context()
+    locks = context.acquire_many([Loud("a"), Loud("b")], 1.0)
+    assert {type(name) for name in locks} == {str}
+    backend.view.delete("a")
+    with pytest.raises(WheelLockError):
+        context.release_many(lock for lock in locks.values() if lock is not None)
+    context.lock("c").acquire()
+    assert context.force_release(Loud("c"))
+    assert not {name for name in ran_on if name.startswith("wheel-lock")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import ssl
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -98,6 +99,62 @@ def test_tls_checks_certificates_and_host_names(url: str) -> None:
     found = checks(url)
     assert found
     assert set(found) <= {(ssl.CERT_REQUIRED, True), ("required", True)}
+
+
+KINDS = [
+    *("redis://u:secret@h/0", "rediss://u:secret@h", "unix://u:secret@/tmp/x"),
+    *("redis+sentinel://u:secret@h/m/0", "redis+cluster://u:secret@h"),
+]
+
+
+@pytest.mark.parametrize("url", KINDS)
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("sockettimeout", "unknown option 'sockettimeout' in the URL; is 'socket_timeout' meant?"),
+        ("nonsense", "unknown option 'nonsense' in the URL"),
+        ("maint_notifications_config", "unknown option 'maint_notifications_config' in the URL"),
+        ("event_dispatcher", "unknown option 'event_dispatcher' in the URL"),
+        (
+            "oss_cluster_maint_notifications_handler",
+            "unknown option 'oss_cluster_maint_notifications_handler' in the URL",
+        ),
+        ("connection_class", "unknown option 'connection_class' in the URL"),
+    ],
+)
+def test_an_unknown_option_is_named(url: str, option: str, said: str) -> None:
+    for value in ("3", "", "None"):
+        with pytest.raises(ValueError, match="unknown option") as caught:
+            parse(f"{url}?{option}={value}")
+        assert str(caught.value) == said
+
+
+def test_a_word_that_may_be_of_a_password_is_not_named() -> None:
+    for url in (
+        "redis://u:1?secret=b@host",
+        "redis://h?secret=1",
+        "redis://u:p@h?secret=1@x",
+        "redis://u:p@h?a secret=1",
+    ):
+        with pytest.raises(ValueError, match="url must be") as caught:
+            parse(url)
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # redis-py's, for some options
+@pytest.mark.parametrize("option", [*inspect.signature(redis.connection.AbstractConnection).parameters, "path", "host"])
+@pytest.mark.parametrize("value", ["x", "1", "-1", "1e999", "nan", "true", "\u0663", "[]"])
+def test_whatever_an_option_is_the_url_is_taken_or_refused_with_a_value_error(option: str, value: str) -> None:
+    for url in KINDS:
+        with suppress(ValueError):
+            parse(f"{url}?{option}={value}")
+
+
+@pytest.mark.parametrize("database", ["abc", "1x", "-1", "\u0663", "0/1"])
+def test_a_database_that_is_no_number_is_refused(database: str) -> None:
+    for url in ("redis://host", "rediss://u:p@host:7000", "redis+sentinel://h/m", "redis+cluster://h"):
+        with pytest.raises(ValueError, match="url must be"):
+            parse(f"{url}/{database}")
 
 
 def test_no_repr_shows_a_password() -> None:

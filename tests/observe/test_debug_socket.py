@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
 import socket
 import stat
+import sys
 import threading
+import time
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,13 +52,68 @@ def test_it_answers_and_only_its_user_may_ask(labelled: LockContext, short_dir: 
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"get", b"[]", b'{"get": "all"}', b'{"get": "state", "names": "many"}', b"\xff", b"[" * 4000, b"1e999"],
+    [
+        b"",
+        b"get",
+        b"[]",
+        b'{"get": "all"}',
+        b'{"get": "state", "names": "many"}',
+        b"\xff",
+        b"[" * 4000,
+        b"1e999",
+        b'{"get": "state", "names": 1e999}',
+    ],
 )
 def test_malformed_requests_are_answered_with_an_error(labelled: LockContext, short_dir: Path, line: bytes) -> None:
     path = labelled.serve_debug(short_dir / "top.sock")
     refused, served = asked(path, line, b'{"get": "state"}')
     assert "error" in refused
     assert "health" in served
+
+
+def test_a_failure_costs_one_client(
+    labelled: LockContext, short_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(engine: object) -> str:
+        raise ZeroDivisionError
+
+    path = labelled.serve_debug(short_dir / "top.sock")
+    monkeypatch.setattr("wheel_lock.locks.debug_socket.dumped", fails)
+    with pytest.raises(ValueError, match="Expecting value"):  # hung up on
+        asked(path, b'{"get": "dump"}')
+    assert is_served(path)
+    assert "could not be answered" in caplog.text
+
+
+def test_an_accept_that_fails_is_repeated_after_a_pause(
+    labelled: LockContext, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = labelled.serve_debug(short_dir / "top.sock")
+    listener = labelled._engine.debug_socket._listener
+    accept, attempts = type(listener).accept, list[float]()
+
+    def without_descriptors(self: socket.socket) -> object:
+        if self is listener:
+            attempts.append(time.monotonic())
+            if len(attempts) <= 2:
+                raise OSError(errno.EMFILE, "Too many open files")
+        return accept(self)
+
+    monkeypatch.setattr(type(listener), "accept", without_descriptors)
+    assert is_served(path)
+    assert all(later - sooner > 0.4 for sooner, later in pairwise(attempts[:3]))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_socket_whose_thread_has_ended_is_made_anew(
+    labelled: LockContext, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = labelled.serve_debug(short_dir / "top.sock")
+    selector = labelled._engine.debug_socket._selector
+    monkeypatch.setattr(selector, "select", lambda timeout: sys.exit())
+    eventually(lambda: labelled._engine.debug_socket is None)
+    assert labelled.serve_debug() != path
+    assert is_served(labelled.serve_debug())
 
 
 def send_without_end(client: socket.socket) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NoOpTracer, StatusCode, Tracer
@@ -177,6 +177,68 @@ def test_a_release_is_carried_out_although_its_span_is_interrupted(labelled: Loc
     with pytest.raises(KeyboardInterrupt):
         lock.release()
     assert real.context().lock("held").acquire(blocking_timeout=30.0)
+
+
+class _StrikesAtTheEnd(SpanProcessor):
+    """Ctrl-C while the span of an acquire ends."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.name == "wheel_lock.acquire":
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("tasks", [False, True])
+def test_a_trace_tells_that_a_granted_lock_was_undone(
+    traced: Traced, caplog: pytest.LogCaptureFixture, real: Backend, tasks: bool
+) -> None:
+    traced.provider.add_span_processor(_StrikesAtTheEnd())
+    lock = (traced.context.asyncio if tasks else traced.context).lock("held")
+
+    async def acquire() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            await lock.acquire()
+
+    if tasks:
+        asyncio.run(acquire())
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire()
+    assert real.context().lock("held").acquire(blocking_timeout=30.0)
+    acquire_span, release_span = traced.spans()
+    assert (acquire_span.attributes or {})["wheel_lock.acquired"] is True
+    assert release_span.name == "wheel_lock.release"
+    assert release_span.status.status_code is StatusCode.ERROR
+    assert (release_span.attributes or {})["error.type"] == "builtins.KeyboardInterrupt"
+    assert "ended span" not in caplog.text
+
+
+class _StrikesAheadOfTheEnd(NoOpTracer):
+    """A tracer whose spans are struck by Ctrl-C ahead of their end."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def start_span(self, *arguments: Any, **keywords: Any) -> Any:
+        span: Any = self._tracer.start_span(*arguments, **keywords)
+        end, strikes = span.end, [KeyboardInterrupt]
+
+        def struck() -> None:
+            if strikes:
+                raise strikes.pop()
+            end()
+
+        span.end = struck
+        return span
+
+
+def test_a_span_that_is_open_when_its_lock_is_undone_says_so_itself(traced: Traced, real: Backend) -> None:
+    trace(traced.context, _StrikesAheadOfTheEnd(traced.tracer))
+    with pytest.raises(KeyboardInterrupt):
+        traced.context.lock("held").acquire()
+    assert real.context().lock("held").acquire(blocking_timeout=30.0)
+    (span,) = traced.spans()
+    assert (span.name, (span.attributes or {})["wheel_lock.acquired"]) == ("wheel_lock.acquire", False)
+    assert span.status.status_code is StatusCode.ERROR
 
 
 def test_without_a_tracer_there_are_only_plain_objects(labelled: LockContext, traced: Traced, real: Backend) -> None:

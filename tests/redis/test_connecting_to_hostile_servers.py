@@ -17,7 +17,7 @@ from redis.sentinel import Sentinel, SentinelManagedConnection
 
 from tests.support.liar import Liar, acquires, array, bulk
 from tests.support.logged import logged
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, redis_server_version
 from tests.support.waiting import eventually
 from wheel_lock import LockContext, LockServerError, LockTimeout, LockUnavailable
 from wheel_lock.net.capabilities import FLAGGED, PLAIN
@@ -106,7 +106,10 @@ def test_a_server_that_never_stops_talking_is_not_listened_to() -> None:
 
 
 def test_a_connection_takes_few_round_trips(monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer) -> None:
-    """Each of them comes out of the one limit. TCP, TLS, a client's name and ROLE come on top: nine in all."""
+    """Each of them comes out of the one limit. TCP, TLS, a client's name and ROLE come on top: nine in all.
+
+    Before Redis 7 it is one more: the refusal of flags in scripts is followed by a PING.
+    """
     steps: list[str] = []
 
     class Counted(LimitedSocket):
@@ -125,7 +128,7 @@ def test_a_connection_takes_few_round_trips(monkeypatch: pytest.MonkeyPatch, red
         client = redis.Redis(port=redis_server.port, username="some", password="secret", db=3)
         RedisPyConnector(client).connect(LONG_S).close()
         admin.acl_deluser("some")
-    assert 0 < steps.count("receive") <= 5
+    assert 0 < steps.count("receive") <= (5 if redis_server_version() >= (7,) else 6)
     client = redis_server.client()
     with LockContext(client) as context, context.lock("order:42"):
         ours = [each for each in client.client_list() if each["name"].startswith("wheel_lock:")]
@@ -382,7 +385,7 @@ URLS = [
     *(f"redis://user:{SECRET}?et@host:6379/0", f"redis://user:{SECRET}#et@host:6379/0", f"http://u:{SECRET}et@host"),
     *(f"redis://user:{SECRET}et@host:port", f"redis://user:{SECRET}et@host:99999", f"unix://u:{SECRET}/et@/run/x"),
     *(f"redis://user:{SECRET}\u2100et@host", f"redis://user:{SECRET}et@[::1", f"redis://x:1/{SECRET}@host/0"),
-    *(f"redis://:{SECRET}et@host?db=zero", f"redis://:{SECRET}et@host?nonsense=1", f"redis://u:1?{SECRET}=b@host"),
+    *(f"redis://:{SECRET}et@host?db=zero", f"redis://host?{SECRET}et@=1", f"redis://u:1?{SECRET}=b@host"),
     *(
         f"redis+sentinel://u:{SECRET}/et@host/m",
         f"redis+sentinel://u:1/{SECRET}@host:5",

@@ -188,9 +188,8 @@ async def test_tasks_have_the_owner_too(context: LockContext, backend: Backend) 
 
 
 def test_a_user_without_the_right_to_name_connections_holds_locks_all_the_same(backend: Backend) -> None:
-    backend.view.execute_command(
-        *("ACL", "SETUSER", "nameless", "on", ">secret", "~*", "&*", "+@all", "-client|setname")
-    )
+    # Before Redis 7 a subcommand cannot be taken away from a command that is allowed.
+    backend.view.execute_command(*("ACL", "SETUSER", "nameless", "on", ">secret", "~*", "&*", "+@all", "-client"))
     try:
         client = backend.client(username="nameless", password="secret")
         context = backend.context_of(client, owner=OWNER, readable_owner=True)

@@ -1,18 +1,18 @@
 """The command line: ``main``, and the message for installations without the extra ``cli``.
 
-typer and rich are not imported before ``main`` is called.
+typer and rich are not imported before ``command_line`` is called.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _FROM_THE_EXTRA = ("typer", "rich", "click", "shellingham", "pygments", "markdown_it")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``wheel-lock`` with ``argv``, by default the process's own arguments, and return the exit status."""
+def command_line() -> Callable[[Sequence[str] | None], int]:
+    """Import the commands; return the function that runs one command line and returns its exit status."""
     try:
         from wheel_lock.cli.app import run_command
     except ModuleNotFoundError as error:
@@ -23,5 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             "(and 'wheel-lock[demo]' for the embedded server of `wheel-lock demo`)",
             file=sys.stderr,
         )
-        return 2
-    return run_command(argv)
+        return lambda argv: 2
+    return run_command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``wheel-lock`` with ``argv``, by default the process's own arguments, and return the exit status."""
+    return command_line()(argv)

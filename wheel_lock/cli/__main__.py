@@ -2,7 +2,7 @@
 
 import sys
 
-from wheel_lock.cli import main
+from wheel_lock_command import main
 
 if __name__ == "__main__":
     sys.exit(main())

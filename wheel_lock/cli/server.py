@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 import re
 from typing import Any
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, Refusal
-from wheel_lock.net.clients import ServerUrl, parse
+from wheel_lock.net.clients import ServerUrl, UnknownOption, parse
 from wheel_lock.net.tls_mismatch import disagreement
 from wheel_lock.protocol.resp import LONG_TEXT, error_text
 
@@ -55,18 +54,11 @@ def redacted(text: str) -> str:
 def parsed(url: str, parameter: str = "--redis") -> ServerUrl:
     """Return what ``url`` names; ``parameter`` names the URL in messages. Raises BadUrl if it is malformed."""
     try:
-        found = parse(url)
+        return parse(url)
+    except UnknownOption as error:
+        raise BadUrl(f"{parameter}: {error}") from None
     except ValueError:
-        found = None
-    # redis-py ignores a database that is not a number, and uses another one.
-    if found is None or any(_database(one) is None for one in found.urls):
-        raise bad_url(url, parameter)
-    return found
-
-
-def _database(url: str) -> re.Match[str] | None:
-    parts = urlsplit(url)
-    return re.fullmatch(r".*" if parts.scheme == "unix" else r"(/\d*)?", parts.path)
+        raise bad_url(url, parameter) from None
 
 
 def bad_url(url: str, parameter: str) -> BadUrl:

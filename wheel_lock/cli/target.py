@@ -20,6 +20,10 @@ from wheel_lock.protocol.resp import error_text
 FAILURES = (redis.RedisError, redis.RedisClusterException, OSError, ValueError, TypeError, LookupError, AttributeError)
 
 
+class NoMaster(ServerTrouble):
+    """Sentinels know the master, and it is not there at present, as during a failover."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The server or servers of a command, and the clients of them.
@@ -165,7 +169,9 @@ def _named_master(named: ServerUrl, url: str, parameter: str) -> tuple[redis.Red
         return client, place
     except (redis.RedisError, OSError) as error:
         client.close()
-        raise ServerTrouble(server.refusal(client, error, place, "master")) from error
+        answered = isinstance(error, (redis.AuthenticationError, redis.ResponseError))
+        trouble = ServerTrouble if answered else NoMaster
+        raise trouble(server.refusal(client, error, place, "master")) from error
     except (ValueError, TypeError):
         client.close()
     raise server.bad_url(url, parameter)
@@ -173,19 +179,22 @@ def _named_master(named: ServerUrl, url: str, parameter: str) -> tuple[redis.Red
 
 def _of_sentinels(sentinels: Sequence[redis.Redis], service: str) -> ServerTrouble:
     """Return the sentence for a master that no Sentinel names: preferably what a Sentinel has answered."""
-    sentence = ""
+    sentence, known = "", False
     for sentinel in sentinels:
         place = server.address(sentinel)
         try:
             if sentinel.sentinel_get_master_addr_by_name(service) is None:
                 return ServerTrouble(f"the Sentinel {place} knows no master {error_text(service)!r}")
+            known = True
         except FAILURES as failure:
             answered = isinstance(failure, (redis.AuthenticationError, redis.ResponseError))
             if answered or not sentence:
                 sentence = server.refusal(sentinel, failure, place, "Sentinel")
         finally:
             sentinel.close()
-    return ServerTrouble(sentence or f"no Sentinel names a master {error_text(service)!r} that is up")
+    if known:
+        return NoMaster(f"no Sentinel names a master {error_text(service)!r} that is up")
+    return ServerTrouble(sentence)
 
 
 def _only_master(url: str, sentinel: redis.Redis) -> tuple[redis.Redis, str]:

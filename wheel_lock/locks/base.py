@@ -23,7 +23,7 @@ from wheel_lock.lock_types.holders import LockState
 from wheel_lock.locks.callers import Side
 from wheel_lock.locks.tracing import trace
 from wheel_lock.observe.events import LostEvent
-from wheel_lock.options import LockOptions, lock_name, lock_token, seconds
+from wheel_lock.options import LockOptions, lock_name, lock_token, plain_name, seconds
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
@@ -50,7 +50,6 @@ class BaseLock(Side):
     """A lock object without its waiting.
 
     Attributes:
-        name: The lock's name, as the caller gave it.
         in_bulk: True if ``release_many`` accepts it.
     """
 
@@ -61,16 +60,15 @@ class BaseLock(Side):
     __slots__ = (
         "__weakref__",
         "_adopted",
-        "_encoded_name",
         "_engine",
         "_group",
         "_key",
         "_lease",
         "_lock_type",
+        "_name",
         "_on_lost",
         "_options",
         "_others",
-        "name",
     )
 
     def __init__(
@@ -87,15 +85,30 @@ class BaseLock(Side):
         self._others: dict[Owner, Lease] | None = None
         self._adopted: Lease | None = None
         self._group: Group | None = None
-        self._key = b"" if key is None else key
-        self._encoded_name: str | bytes | None = None if key is None else name  # the name that _key is made of
+        self._key = b"" if key is None else key  # made when it is needed: bulk calls make very many objects
+        self._name: str | bytes = name if type(name) is str else plain_name(name)
         self._engine = engine
         self._lock_type = lock_type
         self._options = options
         self._on_lost = on_lost
-        self.name: str | bytes = name
         if engine.spans is not None:
             trace(self)
+
+    @property
+    def name(self) -> str | bytes:
+        """The lock's name. One that is set later holds from the next acquire on."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str | bytes) -> None:
+        self._key = lock_name(name)
+        self._name = plain_name(name)
+
+    def _encoded_name(self) -> bytes:
+        """Return the name as it is sent."""
+        if not self._key:
+            self._key = lock_name(self._name)
+        return self._key
 
     @property
     def _kind(self) -> str:
@@ -130,10 +143,7 @@ class BaseLock(Side):
         latest = self._lease
         if latest is not None and (latest.state <= EXTENDING or self._others is not None):
             self._check_not_held()
-        if self._encoded_name is not self.name:
-            self._key = lock_name(self.name)
-            self._encoded_name = self.name
-        key = self._key
+        key = self._key or self._encoded_name()
         lease = self._new_lease(key, token)
         return engine.new_wait(options, lease, key, token is not None, blocking, until, future)
 

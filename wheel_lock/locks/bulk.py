@@ -16,7 +16,7 @@ from wheel_lock.errors import LockLost, LocksLost, LossReason
 from wheel_lock.lease import NOBODY, Extras, Lease, State
 from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, call_site
-from wheel_lock.options import LockOptions, lock_name, seconds
+from wheel_lock.options import LockOptions, lock_name, plain_name, seconds
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.tokens import new_tokens
 
@@ -64,7 +64,9 @@ class BulkAcquire(Generic[Name, AnyLock]):
         self._new_lock = new_lock
         self._all_or_nothing = all_or_nothing
         self._call_site = call_site() if engine.options.track_acquisitions else None
-        self._distinct: Mapping[Name, bytes] = {name: lock_name(name) for name in names}
+        self._distinct: Mapping[Name, bytes] = {
+            name if type(name) is str else plain_name(name): lock_name(name) for name in names
+        }
         self._locks: dict[Name, AnyLock] = {}
         self._waits: AcquireEach | AcquireTogether | None = None
         if blocking and self._limit_s != 0.0:

@@ -10,11 +10,13 @@ import atexit
 import errno
 import itertools
 import json
+import logging
 import os
 import socket
 import stat
 import struct
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,12 +28,14 @@ from wheel_lock.runtime import native
 from wheel_lock.runtime.greenlets import new_thread
 from wheel_lock.runtime.weak_registry import WeakRegistry
 
+logger: logging.Logger = logging.getLogger("wheel_lock")
+
 MAX_PATH_BYTES = 107  # of the address of a unix socket, which ends with a zero byte
 MAX_NAMES = 1000
 DEFAULT_NAMES = 10
 _MAX_LINE = 4096
 _MAX_CLIENTS = 16
-_LOOK_S = 0.5  # how often the thread looks whether the context is closed
+_LOOK_S = 0.5  # how often the thread looks whether the context is closed, and for a descriptor where none was left
 _SEND_S = 2.0  # the longest time for which a client that does not read keeps the others waiting
 _READ = 1  # as in selectors
 _numbers = itertools.count(1)
@@ -155,14 +159,20 @@ class DebugServer:
         self._selector = native.DefaultSelector()
         self._clients: dict[Any, bytearray] = {}
         self._selector.register(listener, _READ)
+        self._full_until: float | None = None  # the listener rests until then, on the monotonic clock
         SERVERS.add(self)
         self._thread = new_thread(self._serve, "wheel-lock-debug")
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self.close()
+            self._close_all()
+            raise
 
     def close(self) -> None:
         """Remove the socket; its thread ends soon. A second call does nothing."""
         if not self._closed:
-            self._closed = True
+            self._end()
             with suppress(OSError):
                 os.unlink(self.path)
             with suppress(OSError):
@@ -170,8 +180,11 @@ class DebugServer:
 
     def after_fork_in_child(self) -> None:
         """Close the copies of the parent's sockets; the parent goes on serving."""
-        self._closed = True
+        self._end()
         self._close_all()
+
+    def _end(self) -> None:
+        self._closed = True
         engine = self._engine()
         if engine is not None and engine.debug_socket is self:
             engine.debug_socket = None
@@ -192,28 +205,44 @@ class DebugServer:
                 if self._closed or engine is None or engine.over:
                     break
                 for key, _ in ready:
-                    sock: Any = key.fileobj
-                    try:
-                        if sock is self._listener:
-                            self._accept()
-                        else:
-                            self._read(sock, engine)
-                    except OSError:
-                        if sock is not self._listener:
-                            self._drop(sock)
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    else:
+                        self._answer(key.fileobj, engine)
+                if self._full_until is not None and time.monotonic() >= self._full_until:
+                    self._full_until = None
+                    self._selector.register(self._listener, _READ)
                 del engine, ready  # before the next wait: this thread keeps no context
         finally:
             self.close()
             self._close_all()
 
     def _accept(self) -> None:
-        client, _ = self._listener.accept()
-        if len(self._clients) >= _MAX_CLIENTS or not _is_own(client):
-            client.close()
+        try:
+            client, _ = self._listener.accept()
+        except OSError:  # the process has no descriptor left, say, and the listener stays readable
+            self._selector.unregister(self._listener)
+            self._full_until = time.monotonic() + _LOOK_S
             return
-        client.settimeout(_SEND_S)
-        self._clients[client] = bytearray()
-        self._selector.register(client, _READ)
+        try:
+            if len(self._clients) < _MAX_CLIENTS and _is_own(client):
+                client.settimeout(_SEND_S)
+                self._selector.register(client, _READ)
+                self._clients[client] = bytearray()
+                return
+        except OSError:
+            pass
+        client.close()
+
+    def _answer(self, client: Any, engine: LockEngine) -> None:
+        """Read from a client and answer it. A failure costs this client only."""
+        try:
+            self._read(client, engine)
+        except OSError:
+            self._drop(client)
+        except Exception:
+            logger.exception("a client of the debug socket could not be answered")
+            self._drop(client)
 
     def _drop(self, client: Any) -> None:
         if self._clients.pop(client, None) is not None:
@@ -245,12 +274,13 @@ def _answer(engine: LockEngine, line: bytes) -> dict[str, Any]:
     """Return the answer to one request."""
     try:
         request = json.loads(line)
-        if request["get"] == "dump":
-            return {"dump": dumped(engine)}
-        if request["get"] == "state":
-            return state(engine, min(max(int(request.get("names", DEFAULT_NAMES)), 0), MAX_NAMES))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass
+        wanted, names = request["get"], min(max(int(request.get("names", DEFAULT_NAMES)), 0), MAX_NAMES)
+    except Exception:  # whatever a client may send
+        wanted, names = None, 0
+    if wanted == "dump":
+        return {"dump": dumped(engine)}
+    if wanted == "state":
+        return state(engine, names)
     return {"error": 'the request must be {"get": "state", "names": NUMBER} or {"get": "dump"}'}
 
 

@@ -16,7 +16,7 @@ from wheel_lock.lock_types import EXCLUSIVE
 from wheel_lock.locks.base import BaseLock, OnLost, refuse_copy, time_limit
 from wheel_lock.locks.callers import Side
 from wheel_lock.locks.tracing import trace
-from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.options import LockOptions, lock_name, plain_name
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
 L = TypeVar("L", bound=BaseLock)
@@ -38,14 +38,14 @@ class BaseMultiLock(Side, Generic[L]):
     ) -> None:
         if isinstance(names, (str, bytes)):
             raise ValueError(f"names must be several names, not one text: {names!r:.80}")
-        distinct = {lock_name(name): name for name in names}
+        distinct = {lock_name(name): plain_name(name) for name in names}
         if not distinct:
             raise ValueError("names must hold at least one name")
         self._engine = engine
         self._options = options
-        ordered = [distinct[key] for key in sorted(distinct)]
         self.locks: Mapping[str | bytes, L] = {
-            name: self._lock_class(engine, EXCLUSIVE, name, options, on_lost) for name in ordered
+            distinct[key]: self._lock_class(engine, EXCLUSIVE, distinct[key], options, on_lost, key)
+            for key in sorted(distinct)
         }
         if engine.spans is not None:
             trace(self)
@@ -90,7 +90,7 @@ class BaseMultiLock(Side, Generic[L]):
         blocking, until = time_limit(engine, options, blocking, limit)
         for lock in self.locks.values():
             lock._check_not_held()
-        leases = [lock._new_lease(lock_name(name)) for name, lock in self.locks.items()]
+        leases = [lock._new_lease(lock._encoded_name()) for lock in self.locks.values()]
         return MultiLockWaiter(engine.wait_queues, options, leases, False, blocking, until, future)
 
     def _take_granted(self, leases: Sequence[Lease]) -> None:

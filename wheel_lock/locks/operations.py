@@ -37,7 +37,7 @@ from wheel_lock.locks.callers import RELEASED, CallerFuture, Side
 from wheel_lock.locks.handoff import BulkAdoption, BulkExport, adopted_options, adopted_type
 from wheel_lock.locks.multi import BaseMultiLock
 from wheel_lock.locks.read_write import BaseReadLock, BaseWriteLock
-from wheel_lock.options import LockOptions, extension_ms, lock_name
+from wheel_lock.options import LockOptions, extension_ms, lock_name, plain_name
 from wheel_lock.protocol.handoff import Handoff
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.protocol.server_errors import ServerError
@@ -206,7 +206,7 @@ def adopt(
     lock_type, options = adopted_type(handoff), adopted_options(handoff, thread_local)
     lock = lock_class(engine, lock_type, handoff.name, options, on_lost, **more)
     adopted: CallerFuture[bool] = lock._new_future()
-    request = Adopt(engine.leases, lock._new_lease(lock_name(lock.name)), options, handoff, adopted)
+    request = Adopt(engine.leases, lock._new_lease(lock._encoded_name()), options, handoff, adopted)
     adopted.if_undeliverable(request.give_up)
     try:
         engine.submit(request.begin)
@@ -269,7 +269,7 @@ def adopt_many(
 
 def locked(lock: BaseLock) -> Steps[bool]:
     """Query the server; return True if the lock is held by any owner."""
-    query = lock._lock_type.locked(lock_name(lock.name))
+    query = lock._lock_type.locked(lock._encoded_name())
     return ask(lock, partial(lock._engine.query, lock.name, query, lock._lock_type.parse_locked))
 
 
@@ -312,7 +312,7 @@ def not_acquired(lock: BaseLock | BaseMultiLock[Any]) -> Steps[LockNotAcquired]:
 
 def force_release(side: Side, name: str | bytes, foreign: bool) -> Steps[tuple[Holder, ...]]:
     """Release a lock for its holders, of whatever process; return them."""
-    engine, key = side._server, lock_name(name)
+    engine, key, name = side._server, lock_name(name), plain_name(name)
     seen: LockState = yield from ask(side, partial(engine.look, name))
     _check_readable(seen, name)
     if not seen.holders and seen.kind != "foreign":

@@ -12,7 +12,7 @@ from wheel_lock.lease import Lease
 from wheel_lock.lock_types import FENCED_WRITE, READ, WRITE
 from wheel_lock.locks.base import BaseLock, OnLost, refuse_copy
 from wheel_lock.locks.reentrancy import EXCLUSIVE, SHARED, BaseReentrantLock, HoldCount
-from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.options import LockOptions
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.runtime.interruptions import insist, uninterrupted_start
 
@@ -63,7 +63,7 @@ class BaseWriteLock(BaseReentrantLock):
         writer = self._to_change("downgrade")
         hold = self._hold(self._caller())
         assert hold is not None
-        key, options = lock_name(self.name), hold.options
+        key, options = self._encoded_name(), hold.options
         group = self._engine.group(key, READ, options)
         wire = lease_args(key, READ.token(self._engine.token_head))
         reader = Lease(self.name, wire, group, writer.owner, writer.on_lost, writer.call_site)

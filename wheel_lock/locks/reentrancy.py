@@ -15,7 +15,7 @@ from wheel_lock.errors import LockAlreadyHeld, LockUnavailable, UpgradeRefused, 
 from wheel_lock.lease import Lease, Owner, State
 from wheel_lock.lock_types.base import LockType
 from wheel_lock.locks.base import BaseLock
-from wheel_lock.options import LockOptions, lock_name
+from wheel_lock.options import LockOptions
 
 EXCLUSIVE = "exclusive"
 SHARED = "shared"
@@ -97,7 +97,7 @@ class BaseReentrantLock(BaseLock):
 
     @property
     def _hold_key(self) -> tuple[object, str, bytes]:
-        return self._engine, self._family, lock_name(self.name)
+        return self._engine, self._family, self._encoded_name()
 
     def _hold(self, owner: Owner) -> HoldCount | None:
         return None if owner.holds is None else owner.holds.get(self._hold_key)

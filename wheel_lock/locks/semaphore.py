@@ -11,7 +11,7 @@ from wheel_lock.lease import Lease
 from wheel_lock.lock_types import Permit
 from wheel_lock.lock_types.replies import count as read_count
 from wheel_lock.locks.base import BaseLock
-from wheel_lock.options import count, lock_name
+from wheel_lock.options import count
 
 
 class BaseSemaphore(BaseLock):
@@ -37,5 +37,5 @@ class BaseSemaphore(BaseLock):
         assert isinstance(self._lock_type, Permit)
         if permits is not None:
             count("permits", permits, least=1)
-        call = self._lock_type.set_permits(lock_name(self.name), permits)
+        call = self._lock_type.set_permits(self._encoded_name(), permits)
         return partial(self._engine.query, self.name, call, lambda reply: read_count(reply) == 1)

@@ -23,13 +23,25 @@ def _start(lock: Any, operation: str) -> Any:
 
 
 @uninterrupted_start
-def _fail(lock: Any, span: Any, error: BaseException, undo: bool) -> None:
-    """End the span of an operation that has raised ``error``.
+def _fail_acquire(lock: Any, span: Any, error: BaseException, acquired: bool) -> None:
+    """End the span of an acquire that has raised ``error``.
 
     Args:
-        undo: True to release the lock: the operation was interrupted behind the grant, or ahead of the release.
+        acquired: True if it was interrupted behind the grant. The lock is released then, and the trace says so: by the span
+            itself, or by that of a release if it has ended as that of a granted lock.
     """
-    if undo:
+    spans = lock._engine.spans
+    if acquired:
+        insist(lock._let_go, None)
+        if spans.has_ended(span):
+            span, acquired = _start(lock, "release"), False
+    spans.fail(span, error, undone=acquired)
+
+
+@uninterrupted_start
+def _fail_release(lock: Any, span: Any, error: BaseException, begun: bool) -> None:
+    """End the span of a release that has raised ``error``; release the lock if the release had not begun."""
+    if not begun:
         insist(lock._let_go, None)
     lock._engine.spans.fail(span, error)
 
@@ -58,7 +70,7 @@ def _of_threads(plain: Any) -> dict[str, Any]:
             spans.end(span, acquired)
             return acquired
         except BaseException as error:
-            _fail(self, span, error, acquired)
+            _fail_acquire(self, span, error, acquired)
             raise
 
     @functools.wraps(plain.release)
@@ -73,7 +85,7 @@ def _of_threads(plain: Any) -> dict[str, Any]:
             spans.end(span)
             return released
         except BaseException as error:
-            _fail(self, span, error, not begun)
+            _fail_release(self, span, error, begun)
             raise
 
     return {"acquire": acquire, "release": release}
@@ -88,7 +100,7 @@ def _of_tasks(plain: Any) -> dict[str, Any]:
             spans.end(span, acquired)
             return acquired
         except BaseException as error:
-            _fail(self, span, error, acquired)
+            _fail_acquire(self, span, error, acquired)
             raise
 
     def releasing(method: Any) -> Any:
@@ -104,7 +116,7 @@ def _of_tasks(plain: Any) -> dict[str, Any]:
                 spans.end(span)
                 return released
             except BaseException as error:
-                _fail(self, span, error, not begun)
+                _fail_release(self, span, error, begun)
                 raise
 
         return release

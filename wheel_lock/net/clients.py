@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 import redis
 import redis.asyncio
-from redis.connection import parse_url
+from redis.connection import URL_QUERY_ARGUMENT_PARSERS, parse_url
 from redis.sentinel import Sentinel
 
 from wheel_lock import valkey_clients
@@ -41,6 +42,24 @@ _PATHS = {
     "sentinel": re.compile(r"/(?P<service>[^/?#@]+)(?:/(?P<db>\d*))?"),
     "cluster": re.compile(r"(?:/(?P<db>0?))?"),
 }
+# The options of a URL: those that redis-py converts, and those that are texts. Of the former two make no sense as texts.
+_TEXTS = {
+    *(
+        "username",
+        "password",
+        "client_name",
+        "lib_name",
+        "lib_version",
+        "encoding",
+        "encoding_errors",
+        "decode_responses",
+    ),
+    *("ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_password"),
+    *("ssl_ciphers", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled"),
+}
+_OPTIONS = (URL_QUERY_ARGUMENT_PARSERS.keys() - {"retry_on_error", "timeout"}) | _TEXTS
+_DATABASE = re.compile(r"(?:/[0-9]*)?")  # redis-py ignores another text, and uses another database
+_LIKENESS = 0.8
 _SENTINEL_PORT, _PORT = 26379, 6379
 _OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}  # options of a URL
 _NOT_OF_SENTINELS = ("db", "username", "password", "max_connections")
@@ -52,6 +71,10 @@ _FORMS = (
     "redis+sentinel://host:26379,host:26379/MASTER/0 or redis+cluster://host:7000,host:7000 (valkey for redis is the "
     "same); in user and password whatever means something in a URL is written as in percent-encoding: %2F for a slash"
 )
+
+
+class UnknownOption(ValueError):
+    """A URL has an option that does not exist. The message shows its name, if that is no part of a password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +138,7 @@ def parse(url: str) -> ServerUrl:
             ``sentinel_password`` among the options at the end are those of the Sentinels.
 
     Raises:
+        UnknownOption: It is well formed, and has an option that does not exist.
         ValueError: It is malformed. The message shows no part of it, because any part may belong to the password; there is
             neither cause nor context.
     """
@@ -123,6 +147,8 @@ def parse(url: str) -> ServerUrl:
     if scheme is not None:
         try:
             found = _parsed(scheme, url[scheme.end() :])
+        except UnknownOption:
+            raise
         except _MALFORMED:
             pass
     if found is None:
@@ -169,13 +195,23 @@ def _parsed(scheme: re.Match[str], rest: str) -> ServerUrl | None:
 
 
 def _is_sound(scheme: str, rest: str) -> bool:
-    """Return whether redis-py accepts the URL, and no special character in the password has ended it early."""
+    """Return whether redis-py accepts the URL as it is, and no special character in the password has ended it early.
+
+    Raises:
+        UnknownOption: It has an option that does not exist.
+    """
     authority = _AUTHORITY.match(rest)
     assert authority is not None
     path, _, query = rest[authority.end() :].partition("?")
     ended_early = "@" not in authority[0] and ("@" in path or "@" in query.partition("=")[0])
     if ended_early and (authority[0] or scheme != "unix://"):
         return False  # a slash, question mark or number sign in the password has ended the host
+    if scheme != "unix://" and _DATABASE.fullmatch(path) is None:
+        return False
+    for name, _ in parse_qsl(query, keep_blank_values=True):
+        if name not in _OPTIONS:
+            _refuse(name, ended="@" in authority[0] and "@" not in query)
+            return False
     try:
         settings: dict[str, Any] = parse_url(scheme + rest)
         connection_class: type[Any] = settings.get("connection_class", redis.Connection)
@@ -183,6 +219,18 @@ def _is_sound(scheme: str, rest: str) -> bool:
     except _MALFORMED:
         return False
     return True
+
+
+def _refuse(option: str, *, ended: bool) -> None:
+    """Raise UnknownOption, unless the text may belong to a password.
+
+    Args:
+        ended: True if the password has ended ahead of the options.
+    """
+    alike = difflib.get_close_matches(option, _OPTIONS, 1, _LIKENESS)
+    if alike or (ended and option.isidentifier()):
+        meant = f"; is {alike[0]!r} meant?" if alike else ""
+        raise UnknownOption(f"unknown option {option!r} in the URL{meant}")
 
 
 def connector_for(client: AnyClient, owner: str | None = None) -> RedisPyConnector | ClusterConnector:

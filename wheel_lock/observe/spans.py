@@ -50,11 +50,24 @@ class Spans:
         except Exception:
             logger.exception("a span of a lock could not be ended")
 
-    def fail(self, span: Span | None, error: BaseException) -> None:
-        """End a span whose operation has raised ``error``."""
-        if span is None:
+    def has_ended(self, span: Span | None) -> bool:
+        """Return whether a span has ended, or is none that anyone records."""
+        try:
+            return span is not None and not span.is_recording()
+        except Exception:
+            return False
+
+    def fail(self, span: Span | None, error: BaseException, *, undone: bool = False) -> None:
+        """End a span whose operation has raised ``error``. One that has ended stays as it is.
+
+        Args:
+            undone: True for an acquire whose lock was granted, and released again.
+        """
+        if span is None or self.has_ended(span):
             return
         try:
+            if undone:
+                span.set_attribute("wheel_lock.acquired", False)
             span.set_attribute("error.type", f"{type(error).__module__}.{type(error).__qualname__}")
             span.record_exception(error)
             span.set_status(Status(StatusCode.ERROR, str(error)))

@@ -76,24 +76,28 @@ class Child:
 
     @property
     def group_is_left(self) -> bool:
-        """True if processes of the group exist after the command itself has ended."""
+        """True if processes of the group run after the command itself has ended."""
         try:
             os.killpg(self.pid, 0)
         except ProcessLookupError:
             return False
         except PermissionError:
             pass
-        return True
+        return _runs_in_group(self.pid)
 
     def look(self) -> bool:
         """Notice the end of the command; return True if it is stopped, and this process should stop with it.
 
         The terminal is given to a command that asks for it, if it is this process's to give.
         """
+        # The first process of a container is the parent of all orphans there, and nobody else reaps them.
+        which = -1 if os.getpid() == 1 else self.pid
         while self.status is None:
-            pid, found = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+            pid, found = os.waitpid(which, os.WNOHANG | os.WUNTRACED)
             if pid == 0:
                 return False
+            if pid != self.pid:
+                continue  # an orphan
             if os.WIFSTOPPED(found):
                 number = os.WSTOPSIG(found)
                 if number in _WANTS_TERMINAL and self._terminal.give(self.pid):
@@ -117,6 +121,24 @@ class Child:
         finally:
             signal.signal(signal.SIGTSTP, before)
         self._terminal.give(self.pid, again=True)
+
+
+def _runs_in_group(group: int) -> bool:
+    """Return whether a process of a group runs. One that nobody has reaped yet has ended, which killpg() does not tell."""
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return True  # this system does not tell it
+    for name in names:
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, _, its_group = file.read().rpartition(b")")[2].split()[:3]
+            except (OSError, ValueError):
+                continue  # it has ended meanwhile
+            if int(its_group) == group and state not in (b"Z", b"X"):
+                return True
+    return False
 
 
 class _Terminal:

@@ -6,27 +6,23 @@ import os
 import re
 import signal
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from wheel_lock import Lock, LockContext, LockLost, WheelLockError
-from wheel_lock.cli import output, server, target
-from wheel_lock.cli.arguments import SERVER_TROUBLE, USAGE, RedisUrl, Refusal, seconds_option
+from wheel_lock import Lock, LockLost, WheelLockError
+from wheel_lock.cli import output, server
+from wheel_lock.cli.arguments import USAGE, RedisUrl, Refusal, seconds_option
+from wheel_lock.cli.run.acquiring import Acquiring
 from wheel_lock.cli.run.child import CannotStart
-from wheel_lock.cli.run.signals import Ended, Signals
+from wheel_lock.cli.run.signals import Signals
 from wheel_lock.cli.run.supervisor import LOST, Plan, Supervisor
-from wheel_lock.errors import quoted
 from wheel_lock.options import MAX_OWNER_LENGTH, LockOptions, lock_name, lock_options, process_owner, seconds
-from wheel_lock.protocol.resp import LONG_TEXT, error_text
 from wheel_lock.runtime.notifier import NOTIFIER
 
-NOT_ACQUIRED = 75
-
 _MARGIN = 1 / 6  # of the timeout, by default
-_CLOSE_S = 1.0  # for what is left to release after an interruption or a loss
 _MESSAGES_S = 1.0  # the time that messages have to be written at the end
 
 
@@ -63,18 +59,14 @@ def run(
 
     Ends with the status of CMD, 128 + n if signal n has ended it; 75 if the lock was not acquired within --wait; 76 if it
     was lost while CMD ran; 126 if CMD cannot be executed, 127 if it is not found; 1 if the server is not there, refuses or
-    fails before CMD is started, with a sentence on stderr; 2 if the command line is wrong; 128 + n if signal n has come
-    before CMD was started.
+    fails before CMD is started, with a sentence on stderr (a failover by Sentinels is waited for); 2 if the command line is
+    wrong; 128 + n if signal n has come before CMD was started.
     """
     options = _options(name, timeout, wait, fence_env)
     number = _signal(signal_name)
     margin_s, grace_s = _times(margin, grace, options)
     _open_standard_streams()
-    try:
-        status = _run(name, options, wait, fence_env, Plan(command, os.environ, margin_s, grace_s, number), redis)
-    except Ended as ended:
-        raise typer.Exit(128 + ended.args[0]) from None  # the context has released what it may have had
-    raise typer.Exit(status)
+    raise typer.Exit(_run(name, options, wait, fence_env, Plan(command, os.environ, margin_s, grace_s, number), redis))
 
 
 def _run(name: str, options: LockOptions, wait_s: float | None, fence_env: str | None, plan: Plan, url: str) -> int:
@@ -85,26 +77,18 @@ def _run(name: str, options: LockOptions, wait_s: float | None, fence_env: str |
         fence_env: The environment variable for the fence, if any.
 
     Raises:
-        Ended: A signal has come before the command was started. Nothing is held.
+        Refusal: The command was not started. Nothing is held.
     """
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
         stack.callback(NOTIFIER.drain, _MESSAGES_S)
         stack.enter_context(output.logged_to(output.Messages()))
-        signals.raising = True
-        found = stack.enter_context(closing(target.find(url)))
-        owner = _owner(plan.command)
-        context = LockContext(found.client, owner=owner, readable_owner=True, watch=True, close_timeout=_CLOSE_S)
-        stack.enter_context(closing(context))
-        lock = context.lock(
-            name, options.timeout_s, fencing=options.fencing, thread_local=False, on_lost=lambda event: signals.wake()
-        )
-        _acquire(lock, wait_s, found)
-        signals.raising = False
+        acquiring = Acquiring(name, url, options, _owner(plan.command), wait_s, signals, _say)
+        lock = stack.enter_context(acquiring).lock()
         if fence_env is not None:
             plan = replace(plan, environment={**plan.environment, fence_env: str(lock.fence)})
         try:
-            status = Supervisor(lock, plan, signals, lambda text: NOTIFIER.post(output.complain, text)).run()
+            status = Supervisor(lock, plan, signals, _say).run()
         except CannotStart as error:
             _release(lock, 0)
             raise Refusal(str(error), error.status) from None
@@ -112,24 +96,8 @@ def _run(name: str, options: LockOptions, wait_s: float | None, fence_env: str |
         return status if status == LOST else _release(lock, status)
 
 
-def _acquire(lock: Lock, wait_s: float | None, found: target.Target) -> None:
-    try:
-        acquired = lock.acquire(blocking=wait_s != 0, blocking_timeout=wait_s or None)
-    except WheelLockError as error:
-        sentence = f"cannot acquire the lock {quoted(lock.name)} on {found.address}: {server.one_line(error)}"
-        raise Refusal(sentence, SERVER_TROUBLE) from None
-    if not acquired:
-        waited = f"; waited {wait_s:g} s" if wait_s else ""
-        raise Refusal(f"the lock {quoted(lock.name)} is held by {_holder(lock)}{waited}", NOT_ACQUIRED)
-
-
-def _holder(lock: Lock) -> str:
-    """Return a text for the holder of a lock that was not acquired."""
-    try:
-        holder = lock.holder()
-    except WheelLockError:
-        holder = None  # that the lock is refused is known all the same
-    return "another owner" if holder is None else error_text(holder, LONG_TEXT)
+def _say(sentence: str) -> None:
+    NOTIFIER.post(output.complain, sentence)
 
 
 def _owner(command: Sequence[str]) -> str:

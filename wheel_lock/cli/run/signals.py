@@ -1,7 +1,11 @@
-"""Signals as bytes in a pipe, so that one loop waits for them, for the end of the command, and for the clock."""
+"""Signals as bytes in a pipe, so that one loop waits for them, for the lock, for the end of the command, and for the clock.
+
+No handler raises: an exception that strikes a finaliser is printed and dropped, and the signal with it.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -16,30 +20,22 @@ FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SI
 """Signals that are sent on to the command."""
 
 _WAKE = b"\0"  # no signal has this number
-
-
-class Ended(BaseException):
-    """A signal has come that ends ``wheel-lock``. Its argument is the number of the signal."""
+_LONGEST_S = 86_400.0  # what is waited for is looked at then
 
 
 class Signals:
-    """Takes signals inside its ``with`` block.
-
-    Signals that the parent has told this process to ignore, as nohup does, stay ignored.
-
-    Attributes:
-        raising: True if a signal of ENDING raises Ended in the main thread. False at first.
-    """
+    """Takes signals inside its ``with`` block. Those that the parent has told this process to ignore stay ignored."""
 
     def __init__(self) -> None:
-        self.raising: bool = False
         self._before: dict[signal.Signals, Any] = {}
         self._wakeup_before = -1
         self._reader, self._writer = -1, -1
+        self._poll = select.poll()  # select() takes descriptors below 1,024 only
 
     def __enter__(self) -> Self:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
+        self._poll.register(self._reader, select.POLLIN)
         os.set_blocking(self._writer, False)
         self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in FORWARDED:
@@ -55,15 +51,13 @@ class Signals:
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._poll.unregister(self._reader)
         os.close(self._reader)
         writer, self._writer = self._writer, -1
         os.close(writer)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        # The byte in the pipe is written by the interpreter itself.
-        if self.raising and number in ENDING:
-            self.raising = False  # one interruption is enough: the clean-up is not interrupted
-            raise Ended(number)
+        pass  # the byte in the pipe is written by the interpreter itself
 
     def wake(self) -> None:
         """End the current or the next wait. May be called from any thread."""
@@ -76,9 +70,9 @@ class Signals:
         """Wait for signals or a call of :meth:`wake`; return the signals that have come, in order.
 
         Args:
-            timeout_s: The longest wait; not positive for none.
+            timeout_s: The longest wait; not positive for none, infinite for no limit.
         """
-        select.select([self._reader], [], [], max(timeout_s, 0.0))
+        self._poll.poll(None if timeout_s == math.inf else math.ceil(min(max(timeout_s, 0.0), _LONGEST_S) * 1000))
         return [signal.Signals(number) for number in self._read() if number]
 
     def _read(self) -> Iterable[int]:

@@ -1,0 +1,222 @@
+"""The acquire of ``wheel-lock run``, on a thread of its own: the main thread waits for its end and for signals together."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from wheel_lock import Lock, LockContext, LockUnavailable, WheelLockError
+from wheel_lock.cli import server, target
+from wheel_lock.cli.arguments import SERVER_TROUBLE, Refusal
+from wheel_lock.cli.run.signals import ENDING, Signals
+from wheel_lock.errors import quoted
+from wheel_lock.holder import Holder
+from wheel_lock.options import LockOptions
+from wheel_lock.protocol.resp import LONG_TEXT, error_text
+
+NOT_ACQUIRED = 75
+
+_CLOSE_S = 1.0  # for what is left to release after an interruption or a loss
+_QUIET_S = 1.0  # how long a wait is not worth a message
+_AGAIN_S = 0.25  # between two looks for a master, while Sentinels choose one
+_LATE_S = 0.25  # for the sentence of an acquire whose limit has passed
+
+T = TypeVar("T", bound="Closable")
+
+
+class Closable(Protocol):
+    """A part of the acquire that the main thread may end."""
+
+    def close(self) -> None: ...
+
+
+class _Over(Exception):
+    """The main thread waits no more."""
+
+
+class Acquiring:
+    """One acquire, which begins with :meth:`lock`. The end of the ``with`` block gives up, or releases, what is left of it.
+
+    Args:
+        name: The name of the lock.
+        url: The server.
+        options: The parameters of the lock.
+        owner: The owner for its token.
+        wait_s: How long to wait, in seconds; 0 for one attempt, None for ever.
+        signals: What the main thread waits for.
+        say: Shows a sentence. Never blocks.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        options: LockOptions,
+        owner: str,
+        wait_s: float | None,
+        signals: Signals,
+        say: Callable[[str], None],
+    ) -> None:
+        self._name = name
+        self._url = url
+        self._options = options
+        self._owner = owner
+        self._wait_s = wait_s
+        self._until = time.monotonic() + wait_s if wait_s else math.inf
+        self._signals = signals
+        self._say = say
+        self._mutex = threading.Lock()
+        self._parts = ExitStack()
+        self._over = threading.Event()
+        self._done = False  # set behind the two that follow
+        self._acquired: Lock | None = None
+        self._refusal: BaseException | None = None
+        self._contending: Lock | None = None  # the lock, once its server is known
+        self._trouble: str | None = None  # why there is no such server yet
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._mutex:
+            self._over.set()
+        self._parts.close()
+
+    # -- the main thread ---------------------------------------------------------------------------------------------
+
+    def lock(self) -> Lock:
+        """Return the lock when it is acquired.
+
+        Raises:
+            Refusal: It is not acquired, or a signal of ENDING has come.
+        """
+        server.parsed(self._url)  # a mistake in it needs no thread
+        _start(self._acquire)
+        worth_a_message = time.monotonic() + _QUIET_S
+        while not self._done:
+            now = time.monotonic()
+            if now >= self._until + _LATE_S:
+                raise self._late()
+            for number in self._signals.wait(min(self._until + _LATE_S, worth_a_message) - now):
+                if number in ENDING:
+                    raise _ended_by(number)
+            if time.monotonic() >= worth_a_message:
+                known = self._contending is not None or self._trouble is not None
+                worth_a_message = math.inf if known else now + _QUIET_S
+                _start(self._say_what_it_waits_for)
+        if self._refusal is not None:
+            raise self._refusal
+        assert self._acquired is not None
+        return self._acquired
+
+    def _late(self) -> Refusal:
+        """Return the refusal for an acquire that takes longer than its limit: a server, or a Sentinel, is silent."""
+        waited = f"waited {self._wait_s:g} s"
+        if self._contending is None:
+            return Refusal(f"{self._trouble or 'the server has not answered'}; {waited}", SERVER_TROUBLE)
+        return Refusal(f"the lock {quoted(self._name)} is not acquired; {waited}", NOT_ACQUIRED)
+
+    # -- other threads -----------------------------------------------------------------------------------------------
+
+    def _acquire(self) -> None:
+        try:
+            self._acquired = self._acquired_lock()
+        except BaseException as error:
+            self._refusal = error
+        self._done = True
+        self._signals.wake()
+
+    def _acquired_lock(self) -> Lock:
+        found = self._kept(self._found)
+        context = self._kept(
+            lambda: LockContext(
+                found.client, owner=self._owner, readable_owner=True, watch=True, close_timeout=_CLOSE_S
+            )
+        )
+        lock = context.lock(
+            self._name,
+            self._options.timeout_s,
+            fencing=self._options.fencing,
+            thread_local=False,
+            on_lost=lambda event: self._signals.wake(),
+        )
+        self._contending = lock
+        while True:
+            left_s = self._left_s()
+            try:
+                acquired = lock.acquire(
+                    blocking=self._wait_s != 0, blocking_timeout=None if left_s == math.inf else left_s
+                )
+                break
+            except WheelLockError as error:
+                sentence = f"cannot acquire the lock {quoted(lock.name)} on {found.address}: {server.one_line(error)}"
+                passing = found.kind == "sentinel" and isinstance(error, LockUnavailable)
+                if not passing or not self._again():
+                    raise Refusal(sentence, SERVER_TROUBLE) from None
+        if not acquired:
+            waited = f"; waited {self._wait_s:g} s" if self._wait_s else ""
+            holder = _holder(lock)
+            shown = "another owner" if holder is None else error_text(holder, LONG_TEXT)
+            raise Refusal(f"the lock {quoted(lock.name)} is held by {shown}{waited}", NOT_ACQUIRED)
+        return lock
+
+    def _found(self) -> target.Target:
+        """Return the server; wait for Sentinels to choose a master."""
+        while True:
+            try:
+                return target.find(self._url)
+            except target.NoMaster as trouble:
+                self._trouble = trouble.sentence
+                if not self._again():
+                    raise
+
+    def _again(self) -> bool:
+        """Return whether there is time for another attempt, after a pause."""
+        return self._wait_s != 0 and not self._over.wait(min(_AGAIN_S, self._left_s())) and self._left_s() > 0
+
+    def _left_s(self) -> float:
+        return max(self._until - time.monotonic(), 0.0)
+
+    def _kept(self, make: Callable[[], T]) -> T:
+        """Return what ``make`` returns. The end of the block closes it, or has closed it."""
+        part = make()
+        with self._mutex:
+            if not self._over.is_set():
+                return self._parts.enter_context(closing(part))
+        part.close()
+        raise _Over
+
+    def _say_what_it_waits_for(self) -> None:
+        lock = self._contending
+        if lock is None:
+            if self._trouble is not None:
+                self._say(f"waiting for a master: {self._trouble}")
+            return
+        holder = _holder(lock)
+        if holder is not None and not self._done:
+            who = f"the owner of token {holder.token_id}" if holder.owner is None else holder.owner
+            self._say(f"waiting for {quoted(lock.name)}, held by {error_text(who, LONG_TEXT)}")
+
+
+def _start(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="wheel-lock-run", daemon=True).start()
+
+
+def _holder(lock: Lock) -> Holder | None:
+    """Return the holder of a lock that is not acquired; None if the server does not say it."""
+    try:
+        return lock.holder()
+    except WheelLockError:
+        return None
+
+
+def _ended_by(number: signal.Signals) -> Refusal:
+    return Refusal("interrupted" if number == signal.SIGINT else f"ended by {number.name}", 128 + number)
