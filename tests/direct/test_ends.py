@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.crowds.checker import Claim, History, check
-from tests.direct.opened import on_path, opened, path_of
+from tests.direct.opened import on_path, only_hold, opened, path_of
 from tests.faults.checker import Belief
 from tests.faults.support import now, recorded_warnings
 from tests.support.backend import LONG_S, Backend, Losses, token_of, without_collection
@@ -191,7 +191,7 @@ def test_a_signal_handler_that_forks_in_the_middle_of_a_request(real: Backend, p
     state = "PENDING" if phase == "acquire" else "RELEASING"
 
     def strike() -> None:
-        eventually(lambda: direct.claim and direct.claim[0].lease.state.name == state, LONG_S)
+        eventually(lambda: direct.claim and only_hold(direct).lease.state.name == state, LONG_S)
         signal.pthread_kill(main, signal.SIGUSR1)
 
     striking = Background(strike)
@@ -325,7 +325,7 @@ def test_the_end_of_the_engine_in_each_phase(real: Backend, proxy: TcpProxy, pha
         proxy.to_client.delay_s = float("inf")
     if phase != "HELD":
         go_on.set()
-    eventually(lambda: not direct.claim or direct.claim[0].lease.state.name == phase, LONG_S)
+    eventually(lambda: not direct.claim or only_hold(direct).lease.state.name == phase, LONG_S)
     ENDS[how](context)
     proxy.heal()
     go_on.set()

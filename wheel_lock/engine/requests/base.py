@@ -297,6 +297,11 @@ class CallerRequest(Request):
             self.look_later()
         self.node.send(self)
 
+    def count_from(self, sent_at: float) -> None:
+        """Have the time limit begin at ``sent_at``, when the caller itself was about to send the first try."""
+        self.sent_at = sent_at
+        self.until = sent_at + self.limit_s
+
     def look_later(self) -> None:
         """Put the request on the wheel for the time at which its connection becomes suspect."""
         timer = self.timer
