@@ -297,15 +297,15 @@ class CallerRequest(Request):
             self.look_later()
         self.node.send(self)
 
-    def count_from(self, sent_at: float) -> None:
-        """Have the time limit begin at ``sent_at``, when the caller itself was about to send the first try."""
-        self.sent_at = sent_at
-        self.until = sent_at + self.limit_s
-
     def look_later(self) -> None:
         """Put the request on the wheel for the time at which its connection becomes suspect."""
         timer = self.timer
         timer.wheel.schedule(self, timer.scale.floor(self.until - self.limit_s + min(self.suspicion_s, self.limit_s)))
+
+    def look_from_now(self) -> None:
+        """Like :meth:`look_later`, for a request whose time limit has begun before, when its caller sent the first try."""
+        timer = self.timer
+        timer.wheel.schedule(self, timer.scale.floor(min(timer.now + self.suspicion_s, self.until)))
 
     @property
     def executions(self) -> int:

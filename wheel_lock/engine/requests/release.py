@@ -77,8 +77,8 @@ class Release(LeaseRequest):
         """
         self.attempts: int = int(executed)
         self.declared: bool = True
-        self.count_from(sent_at)
-        self.look_later()
+        self.until: float = sent_at + self.limit_s
+        self.look_from_now()
         if reply is None:
             self.node.send(self)
         else:

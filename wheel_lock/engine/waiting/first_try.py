@@ -116,13 +116,13 @@ class FirstTry(PlainAcquire):
             return
         try:
             self.attempts = 1
-            self.began_at = sent_at
+            self.sent_at = self.began_at = sent_at
             self._counted = True
             self.table.acquiring += 1
-            self.count_from(sent_at)
+            self.until = sent_at + self.limit_s
             if self.caller_until is not None:
                 self._hurry(self.caller_until)
-            self.look_later()  # behind it: at the caller's time limit, if that comes first
+            self.look_from_now()  # behind it: at the caller's time limit, if that comes first
             if answered:
                 self.on_reply(reply)
             else:
