@@ -111,6 +111,30 @@ def test_a_signal_handler_that_uses_a_lock_in_the_middle(context: LockContext, r
     assert (name == NAME) is (not all(taken))
 
 
+@pytest.mark.usefixtures("_no_collection")
+def test_a_signal_handler_that_releases_the_lock_in_the_middle_of_its_release(
+    context: LockContext, real: Backend
+) -> None:
+    lock = context.lock(NAME, TIMEOUT_S)
+
+    def release() -> None:
+        try:
+            lock.release()
+        except WheelLockError:
+            pass
+
+    def scene(interruption: Interruption) -> None:
+        ready(context)
+        assert lock.acquire()
+        interruption.begin()
+        release()
+        interruption.end()
+        assert not lock.is_held
+
+    for where in at_every_place(scene, meanwhile=release, raises=False):
+        nothing_is_left(context, real, where)
+
+
 def test_exceptions_raised_in_another_thread_while_it_uses_the_path(context: LockContext, real: Backend) -> None:
     class Stop(Exception):
         pass

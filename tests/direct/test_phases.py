@@ -1,4 +1,4 @@
-"""Each phase of a hold is ended by one side, whatever the other does between any two instructions (under a debugger, say)."""
+"""Each phase of a hold is ended by one side, whatever the other does between two instructions, as under a debugger."""
 
 from __future__ import annotations
 
