@@ -1,21 +1,19 @@
 """One lock on the direct path, and what its caller does with it; see path.py.
 
 A hold goes through phases. Each phase is ended once, by the caller or by the timer's thread, in one atomic step, which is
-``dict.setdefault``: whoever finds the own value there has ended the phase, and is the only one who changes the lease next.
+``dict.setdefault``: whoever finds the own value there has ended the phase, and is the only one who changes the lease next::
 
-=========  =============  ======  =============================================
-phase      ended with     by      what follows
-=========  =============  ======  =============================================
-ACQUIRING  HOLDING        caller  the lease is held
-\\          LEFT           caller  the engine goes on with the wait
-\\          TAKEN          timer   the wait is given up
-HOLDING    ``[RELEASING]``  caller  the caller sends the release
-\\          TAKEN          timer   the engine holds the lease
-RELEASING  LEFT           caller  the lease is released
-\\          TAKEN          timer   the engine goes on with the release
-=========  =============  ======  =============================================
+    phase      ended with   by      what follows
+    ---------  -----------  ------  ---------------------------------------
+    ACQUIRING  HOLDING      caller  the lease is held
+               LEFT         caller  the engine goes on with the wait
+               TAKEN        timer   the wait is given up
+    HOLDING    [RELEASING]  caller  the caller sends the release
+               TAKEN        timer   the engine holds the lease
+    RELEASING  LEFT         caller  the lease is released
+               TAKEN        timer   the engine goes on with the release
 
-The timer's thread ends ACQUIRING and RELEASING only for a caller that was interrupted, asks for it, or is overdue.
+The timer's thread ends ACQUIRING and RELEASING only if the caller was interrupted, has handed them over, or is overdue.
 """
 
 from __future__ import annotations
