@@ -333,8 +333,9 @@ class Lease(WheelEntry):
 
     def record_lapse(self) -> None:
         """Record the loss after the deadline has passed. From any thread. Never overwrites a reason."""
+        reason = self.lapse_reason()  # first: the timer's thread may set another one during a call
         if self.loss is None and self.state <= EXTENDING:
-            self.loss = self.lapse_reason()
+            self.loss = reason
 
 
 def held_lock(lease: Lease, now: float, overdue: bool) -> HeldLock:

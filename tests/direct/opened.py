@@ -9,6 +9,7 @@ from tests.support.background import PATIENCE_S
 from tests.support.timers import ask
 from tests.support.waiting import eventually
 from wheel_lock import HashedWheelTimer, Lock, LockContext
+from wheel_lock.engine.direct.hold import DirectHold
 from wheel_lock.engine.direct.path import DirectPath
 from wheel_lock.runtime.clock import SystemClock
 
@@ -71,6 +72,12 @@ def path_of_lock(lock: Lock) -> DirectPath:
     direct = lock._engine.direct
     assert isinstance(direct, DirectPath)
     return direct
+
+
+def only_hold(direct: DirectPath) -> DirectHold:
+    """Return the hold that is on the path."""
+    [hold] = direct.claim.values()
+    return hold
 
 
 def taken_over(context: LockContext) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.crowds.checker import Claim, History, check
-from tests.direct.opened import on_path, opened, path_of
+from tests.direct.opened import on_path, only_hold, opened, path_of
 from tests.faults.checker import Belief
 from tests.faults.support import now, recorded_warnings
 from tests.support.backend import LONG_S, Backend, Losses, token_of, without_collection
@@ -111,6 +111,30 @@ def test_a_signal_handler_that_uses_a_lock_in_the_middle(context: LockContext, r
     assert (name == NAME) is (not all(taken))
 
 
+@pytest.mark.usefixtures("_no_collection")
+def test_a_signal_handler_that_releases_the_lock_in_the_middle_of_its_release(
+    context: LockContext, real: Backend
+) -> None:
+    lock = context.lock(NAME, TIMEOUT_S)
+
+    def release() -> None:
+        try:
+            lock.release()
+        except WheelLockError:
+            pass
+
+    def scene(interruption: Interruption) -> None:
+        ready(context)
+        assert lock.acquire()
+        interruption.begin()
+        release()
+        interruption.end()
+        assert not lock.is_held
+
+    for where in at_every_place(scene, meanwhile=release, raises=False):
+        nothing_is_left(context, real, where)
+
+
 def test_exceptions_raised_in_another_thread_while_it_uses_the_path(context: LockContext, real: Backend) -> None:
     class Stop(Exception):
         pass
@@ -191,7 +215,7 @@ def test_a_signal_handler_that_forks_in_the_middle_of_a_request(real: Backend, p
     state = "PENDING" if phase == "acquire" else "RELEASING"
 
     def strike() -> None:
-        eventually(lambda: direct.claim and direct.claim[0].lease.state.name == state, LONG_S)
+        eventually(lambda: direct.claim and only_hold(direct).lease.state.name == state, LONG_S)
         signal.pthread_kill(main, signal.SIGUSR1)
 
     striking = Background(strike)
@@ -325,7 +349,7 @@ def test_the_end_of_the_engine_in_each_phase(real: Backend, proxy: TcpProxy, pha
         proxy.to_client.delay_s = float("inf")
     if phase != "HELD":
         go_on.set()
-    eventually(lambda: not direct.claim or direct.claim[0].lease.state.name == phase, LONG_S)
+    eventually(lambda: not direct.claim or only_hold(direct).lease.state.name == phase, LONG_S)
     ENDS[how](context)
     proxy.heal()
     go_on.set()

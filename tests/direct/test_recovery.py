@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.direct.opened import on_path, opened, path_of
+from tests.direct.opened import on_path, only_hold, opened, path_of
 from tests.support.backend import LONG_S, Backend, Losses, without_collection
 from tests.support.interruptions import Interruption, at_every_place
 from tests.support.timers import ask, kill
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext, LossReason
 from wheel_lock.engine.direct import path
-from wheel_lock.engine.direct.hold import CLOSING, DirectHold
+from wheel_lock.engine.direct.hold import CLOSING, HOLDING, RELEASING, DirectHold
 from wheel_lock.engine.future import Future, noop
 from wheel_lock.lease import State
 from wheel_lock.testing import settle
@@ -49,7 +49,7 @@ def freed_soon(context: LockContext, monkeypatch: pytest.MonkeyPatch, where: str
         quick.setattr(path, "LOOK_S", 0.001)
         quick.setattr(path, "_LONGEST_LOOKS", 2)
         kill(context.timer)
-        eventually(lambda: not path_of(context).claim and not path_of(context)._watched, LONG_S, where)
+        eventually(lambda: not path_of(context).claim and not path_of(context).watched, LONG_S, where)
         ask(context.timer)
 
 
@@ -66,13 +66,20 @@ def collide(context: LockContext, hold: DirectHold) -> None:
 
 
 def finish(context: LockContext, hold: DirectHold) -> None:
-    hold.lease.state = State.RELEASING
-    path_of(context).finish_release(hold, Future(noop))
+    hold.ends[HOLDING] = [RELEASING]
+    hold.finish_release(Future(noop))
 
 
 def give_up(context: LockContext, hold: DirectHold) -> None:
+    in_its_acquire(hold)
+    hold.give_up()
+
+
+def in_its_acquire(hold: DirectHold) -> None:
+    """Have it as if its caller had not read the reply to its acquire."""
     hold.lease.state = State.PENDING
-    path_of(context).give_up(hold)
+    hold.wait.finished = False
+    hold.ends.clear()
 
 
 @pytest.mark.usefixtures("unwatched", "_no_collection")
@@ -100,7 +107,7 @@ def test_the_timers_thread_dies_anywhere_in_its_work(
         acquired.append(context.stats().acquired)
         assert on_path(locks[-1])
         ask(context.timer)
-        hold = path_of(context).claim[0]
+        hold = only_hold(path_of(context))
         interruption.begin()
         work(context, hold)
         interruption.end()
@@ -126,7 +133,7 @@ def test_the_timers_thread_dies_while_it_closes_a_connection(context: LockContex
     direct = path_of(context)
     connection, direct._connection = direct._connection, None
     assert connection is not None
-    direct.claim[0] = CLOSING
+    direct.claim[CLOSING.lease] = CLOSING
     connection.close()
     kill(context.timer)
     works(context, "after the death")
@@ -137,7 +144,7 @@ def test_a_caller_that_was_interrupted_before_the_thread_died_leaves_the_path(
     context: LockContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context.lock(NAME, TIMEOUT_S).acquire()
-    path_of(context).claim[0].lease.state = State.PENDING  # its request to give up is lost with the thread
+    in_its_acquire(only_hold(path_of(context)))  # its request to give up is lost with the thread
     freed_soon(context, monkeypatch, "after the death")
     works(context, "after the death")
 

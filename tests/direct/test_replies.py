@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.direct.opened import leaping, on_path, opened, path_of, taken_over
+from tests.direct.opened import leaping, on_path, only_hold, opened, path_of, taken_over
 from tests.support.backend import LONG_S, Backend, Losses, token_of
 from tests.support.background import Background
 from tests.support.counting import ServerCounts
@@ -357,7 +357,7 @@ def test_what_is_counted_does_not_fall_while_a_release_is_unanswered(real: Backe
             proxy.to_server.delay_s = float("inf")
 
     holding = Background(hold)
-    eventually(lambda: direct.claim and direct.claim[0].lease.state.name == "RELEASING", LONG_S)
+    eventually(lambda: direct.claim and only_hold(direct).lease.state.name == "RELEASING", LONG_S)
     stats = context.stats()
     assert (stats.held, stats.acquired, stats.released) == (0, before.acquired + 1, before.released)
     assert context.held() == []

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.backend import BOTH, Backend, Losses, believes_no_longer_than_the_server, token_of
 from tests.support.background import in_thread
+from tests.support.interruptions import Interruption, at_every_place
 from tests.support.waiting import eventually
 from wheel_lock import Lock, LockContext, LockLost, LockNotHeld, LossReason, WheelLockError, WrongThread
 
@@ -127,6 +128,27 @@ def test_the_first_block_of_an_adopted_lock_finds_it_acquired(context: LockConte
     with adopted:  # the second acquires it as usual
         assert adopted.is_held
     assert not adopted.is_held
+
+
+def test_one_of_two_threads_that_share_an_adopted_lock_enters_with_it(context: LockContext, lock: Lock) -> None:
+    adopted = context.adopt(lock.export(), thread_local=False)
+    lease = adopted._lease
+    assert lease is not None
+    entered: list[bool] = []
+
+    def enter() -> bool:
+        return adopted._enters_adopted()
+
+    def scene(interruption: Interruption) -> None:
+        entered.clear()
+        adopted._take_adopted(lease)
+        interruption.begin()
+        entered.append(enter())
+        interruption.end()
+
+    for where in at_every_place(scene, meanwhile=lambda: entered.append(in_thread(enter)), raises=False):
+        assert sum(entered) == 1, where
+    adopted.release()
 
 
 def test_an_adopted_lock_that_is_lost_is_told_of(backend: Backend) -> None:

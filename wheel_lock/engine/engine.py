@@ -64,8 +64,8 @@ class Engine(EngineState):
         self.router = self.leases.router = router_for(connector, self.leases)
         self.wait_queues = self.leases.listener = WaitQueueRegistry(self.leases, self.router.wakeups)
         self._shutdown = Shutdown(self.leases, self.router, self.wait_queues)
-        if fits(self):
-            self.direct: Any = DirectPath(self.leases, self.wait_queues, self.router.renewer)
+        if fits(self, self.router.one_server):
+            self.direct = DirectPath(self.leases, self.wait_queues, self.router.renewer)
         self.leases.on_ended = self._shutdown.on_lease_ended
         self.stable: bool = self.router.stable
         timer.attach(self)
@@ -108,7 +108,7 @@ class Engine(EngineState):
     def release(self, lease: Lease, future: Future[None]) -> None:
         """Release one lease. Nothing is sent for it after ``future`` is done."""
         if self.direct is not None and (hold := self.direct.hold_of(lease)) is not None:
-            self.direct.finish_release(hold, future)
+            hold.finish_release(future)
         else:
             release(self.leases, lease, future)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import WheelLockError
@@ -19,6 +19,9 @@ from wheel_lock.protocol.scripts import Command
 from wheel_lock.protocol.server_errors import ServerError
 from wheel_lock.runtime.failures import FailureDomain
 from wheel_lock.runtime.timer import HashedWheelTimer
+
+F = TypeVar("F", bound=Future[None])
+R = TypeVar("R")
 
 
 class GrantBarrier(Protocol):
@@ -177,6 +180,39 @@ class Wait(Protocol):
     def give_up(self) -> None: ...
 
 
+class OnPath(Wait, Protocol):
+    """A lock on the direct path; implemented by ``DirectHold``."""
+
+    @property
+    def lease(self) -> Lease: ...
+    def acquire(self) -> bool: ...  # on the thread of its caller, like ``release``
+    def release(self, new_future: Callable[[], F], done: F) -> F | None: ...
+    def finish_release(self, future: Future[None]) -> None: ...
+
+
+class DirectLocks(Protocol):
+    """The direct path of an engine; implemented by ``DirectPath``."""
+
+    # From any thread
+
+    @property
+    def claim(self) -> Mapping[Lease, OnPath]: ...
+    @property
+    def done(self) -> Collection[object]: ...
+    def offer(self, wait: Wait, options: LockOptions) -> OnPath | None: ...
+    def hold_of(self, lease: Lease, /) -> OnPath | None: ...
+    def young(self) -> Sequence[Lease]: ...
+    def read(self, look: Callable[[], R]) -> R: ...
+    def count_into(self, counters: Counters) -> None: ...
+
+    # On the timer's thread
+
+    def collided(self) -> None: ...
+    def forced(self, leases: Iterable[Lease]) -> list[Lease]: ...
+    def end(self) -> None: ...
+    def after_fork_in_child(self) -> None: ...
+
+
 class DebugSocket(Protocol):
     """The socket at which a context is shown; implemented by ``locks.debug_socket.DebugServer``."""
 
@@ -201,7 +237,7 @@ class LockEngine(Protocol):
     stable: bool
     token_head: bytes
     spans: Any
-    direct: Any
+    direct: DirectLocks | None
     debug_socket: DebugSocket | None
 
     @property

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 from wheel_lock.engine.future import Future, end_quietly, noop
+from wheel_lock.engine.interfaces import DebugSocket, DirectLocks
 from wheel_lock.errors import ContextClosed, LockLost, LockNotHeld, LossReason, TooManyLocks, WheelLockError, text_of
 from wheel_lock.lease import EXTENDING, Lease, State, held_lock
 from wheel_lock.observe.contexts import HeldName, Reading
@@ -120,8 +121,8 @@ class EngineState:
         self.exiting = False
         self.interrupted: bool = False
         self.spans: Any = None
-        self.direct: Any = None
-        self.debug_socket: Any = None
+        self.direct: DirectLocks | None = None
+        self.debug_socket: DebugSocket | None = None
         self.name_tokens()
 
     def name_tokens(self) -> None:
@@ -190,6 +191,11 @@ class EngineState:
             return self.leases.held
         held = self.leases.held.copy()
         return [*held, *(lease for lease in on_path if lease not in held)]  # it may have been taken over in between
+
+    def own(self, wires: Container[bytes]) -> list[Lease]:
+        """Return the leases with one of these encoded names and tokens: held, or on the direct path. From any thread."""
+        on_path = [] if self.direct is None else list(self.direct.claim)  # first: one may be taken over meanwhile
+        return [lease for lease in dict.fromkeys([*on_path, *self.held]) if lease.lease_args in wires]
 
     @property
     def in_use(self) -> bool:

@@ -83,7 +83,7 @@ class BaseLock(Side):
         """``key`` is what ``lock_name(name)`` has returned, if the caller has checked the name already."""
         self._lease: Lease | None = None
         self._others: dict[Owner, Lease] | None = None
-        self._adopted: Lease | None = None
+        self._adopted: dict[Lease, None] | None = None  # a dict, whose pop is atomic
         self._group: Group | None = None
         self._key = b"" if key is None else key  # made when it is needed: bulk calls make very many objects
         self._name: str | bytes = name if type(name) is str else plain_name(name)
@@ -252,7 +252,7 @@ class BaseLock(Side):
     def _take_adopted(self, lease: Lease) -> None:
         """Keep an adopted lease: the next ``with`` statement enters with it instead of acquiring."""
         self._take(lease)
-        self._adopted = lease
+        self._adopted = {lease: None}
 
     def _enters_adopted(self) -> bool:
         """Consume the adoption, if any, at a ``with`` statement; return True if that enters with the adopted lease.
@@ -263,10 +263,10 @@ class BaseLock(Side):
         adopted = self._adopted
         if adopted is None:
             return False
-        if adopted is not (self._own_or_latest() if self._wrong_owner is None else self._own_lease()):
+        lease = self._own_or_latest() if self._wrong_owner is None else self._own_lease()
+        if lease is None or adopted.pop(lease, False) is False:  # one of several threads that share the object gets it
             return False
-        self._adopted = None
-        if adopted.state in (State.RELEASED, State.EXPORTED):
+        if lease.state in (State.RELEASED, State.EXPORTED):
             return False
         self.raise_if_lost()
         return True

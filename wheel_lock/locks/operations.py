@@ -103,7 +103,7 @@ def begin_release(lock: BaseLock, lease: Lease | None = None, *, left: bool = Fa
             return None
         engine = lock._engine
         if engine.direct is not None and (hold := engine.direct.hold_of(lease)) is not None:
-            on_path: CallerFuture[None] | None = engine.direct.release(hold, lock._new_future, RELEASED)
+            on_path = hold.release(lock._new_future, RELEASED)
             if on_path is not None:
                 lock._count_off(lease)
                 return on_path
@@ -324,8 +324,7 @@ def force_release(side: Side, name: str | bytes, foreign: bool) -> Steps[tuple[H
     if seen.kind == "redisson read-write" or seen.left_out:
         why = f"has more than {len(seen.holders)} holders" if seen.left_out else "is a read-write lock of Redisson"
         raise WheelLockError(f"The lock {quoted(name)} {why}, and cannot be released by force", name)
-    wires = {lease_args(key, value) for value in seen.values}
-    own = [lease for lease in list(engine.held) if lease.lease_args in wires]
+    own = engine.own({lease_args(key, value) for value in seen.values})
     removed = yield from ask(side, partial(engine.force_release, name, seen, own))
     if removed is None:
         raise HolderChanged(f"The lock {quoted(name)} has got another holder meanwhile, and was not released", name)

@@ -89,13 +89,13 @@ class Lock(ReleasedByBlock, BaseLock):
         if wait is None:
             return run(operations.acquire(self, blocking, blocking_timeout, token))
         # The rest is that of ``operations.acquire``, of which the generator costs this hot path 2 us.
-        leases = None
+        leases: Sequence[Lease] | None = None
         try:
             direct = self._engine.direct
             if direct is not None and (hold := direct.offer(wait, self._options)) is not None:
                 wait = hold
-                if direct.acquire(hold):
-                    leases = hold.wait.leases
+                if hold.acquire():
+                    leases = (hold.lease,)
                     self._take(hold.lease)
                     return True
             else:

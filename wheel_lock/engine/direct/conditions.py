@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import select
 import sys
-from typing import Any
 
+from wheel_lock.engine.interfaces import LockEngine
 from wheel_lock.runtime.clock import SystemClock
 
 _LONGEST_TICK_S = 0.02  # longer ones would make the looks late
@@ -16,11 +16,11 @@ _SYSTEM_HAS_IT: bool = (
 )
 
 
-def fits(engine: Any) -> bool:
-    """Return whether an engine may have a direct path: one server, and nothing that must see each grant at once."""
+def fits(engine: LockEngine, one_server: bool) -> bool:
+    """Return whether an engine may have a direct path: ``one_server``, and nothing that must see each grant at once."""
     options = engine.options
     counted = options.max_held is not None or options.min_replicas > 0
     watched = options.watch or options.declare_keys
     real = engine.timer.threaded and isinstance(engine.timer.clock, SystemClock)  # a caller waits in real time
     quick = engine.timer.scale.tick_s <= _LONGEST_TICK_S
-    return not (counted or watched) and engine.router.one_server and real and quick and _SYSTEM_HAS_IT
+    return not (counted or watched) and one_server and real and quick and _SYSTEM_HAS_IT

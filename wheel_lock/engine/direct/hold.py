@@ -1,57 +1,281 @@
-"""One lock on the direct path; see path.py."""
+"""One lock on the direct path, and what its caller does with it; see path.py.
+
+A hold goes through phases. Each phase is ended once, by the caller or by the timer's thread, in one atomic step, which is
+``dict.setdefault``: whoever finds the own value there has ended the phase, and is the only one who changes the lease next::
+
+    phase      ended with   by      what follows
+    ---------  -----------  ------  ---------------------------------------
+    ACQUIRING  HOLDING      caller  the lease is held
+               LEFT         caller  the engine goes on with the wait
+               TAKEN        timer   the wait is given up
+    HOLDING    [RELEASING]  caller  the caller sends the release
+               TAKEN        timer   the engine holds the lease
+    RELEASING  LEFT         caller  the lease is released
+               TAKEN        timer   the engine goes on with the release
+
+The timer's thread ends ACQUIRING and RELEASING only if the caller was interrupted, has handed them over, or is overdue.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Protocol, cast
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, TypeVar, cast
 
-from wheel_lock.engine.direct.connection import DirectConnection
+from wheel_lock.engine.direct.connection import DirectConnection, NoReply, NotSent
+from wheel_lock.engine.future import Future, end_quietly
+from wheel_lock.engine.interfaces import LeaseGroup
+from wheel_lock.engine.state import EngineState
 from wheel_lock.engine.waiting.first_try import FirstTry
-from wheel_lock.lease import Group, Lease
+from wheel_lock.engine.waiting.registry import WaitQueueRegistry
+from wheel_lock.errors import ContextClosed, LockTimeout, LockUnavailable, quoted
+from wheel_lock.lease import HELD, Group, Lease, State, local_deadline
+from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.protocol.resp import MalformedReply, Reply
+from wheel_lock.protocol.server_errors import ServerError
+
+ACQUIRING, HOLDING, RELEASING = PHASES = ("acquiring", "holding", "releasing")
+LEFT, TAKEN = "left", "taken"
+
+_LONGEST_S = 2.0  # that a caller waits for a reply itself: far less than the looks before its hold is ended
+
+F = TypeVar("F", bound=Future[None])
 
 
 class HoldOwner(Protocol):
-    """The path, as its holds see it."""
+    """The path, as its holds see it; the attributes are documented in ``DirectPath``."""
 
-    def give_up(self, hold: DirectHold) -> None: ...
+    claim: dict[Lease, DirectHold]
+    clock: Callable[[], float]
+    granted_at: float
+    queues: WaitQueueRegistry
+    state: EngineState
+    uses: int
+    watched: bool
+
+    def watch(self) -> None: ...
+    def drop(self, connection: DirectConnection) -> None: ...
+    def leave(self, hold: DirectHold) -> None: ...
+    def go_on(
+        self, hold: DirectHold, future: Future[None] | None = None, reply: Reply | NoReply | None = None
+    ) -> None: ...
 
 
 class DirectHold:
     """One lock on the direct path, from its acquire to its release, or until the timer's thread takes it over.
 
     Attributes:
+        path: The path.
         wait: The caller's wait, which the engine continues if the path cannot.
-        lease: Its lease.
+        lease: Its lease. Until the caller has ended ACQUIRING, nobody else uses it.
         connection: The connection of its requests.
-        number: Its number, to recognise it in the next look.
-        over: True if it is no longer on the path. Written by the timer's thread.
-        sent_at: When its acquire was about to be sent, in seconds of the timer's clock.
+        ends: How its phases have ended, by phase.
+        number: Its number among the holds of the path.
+        looks: How often the timer's thread has found it on the path.
+        sent_at: When its acquire was about to be sent, in seconds of the timer's clock; inf if it was not.
+        asked_at: The same of its latest request.
         took_s: The seconds until it was granted.
+        held_s: The seconds until it was released.
     """
 
-    __slots__ = ("connection", "lease", "number", "over", "path", "sent_at", "took_s", "wait")
+    __slots__ = (
+        "asked_at",
+        "connection",
+        "ends",
+        "held_s",
+        "lease",
+        "looks",
+        "number",
+        "path",
+        "sent_at",
+        "took_s",
+        "wait",
+    )
 
     def __init__(self, path: HoldOwner, wait: FirstTry, connection: DirectConnection) -> None:
         self.path: HoldOwner = path
         self.wait: FirstTry = wait
         self.lease: Lease = wait.leases[0]
         self.connection: DirectConnection = connection
+        self.ends: dict[str, object] = {}
         self.number: int = -1
-        self.over: bool = False
+        self.looks: int = 0
         self.sent_at: float = math.inf
+        self.asked_at: float = math.inf
         self.took_s: float = 0.0
+        self.held_s: float = 0.0
+
+    # -- on the thread of its caller ---------------------------------------------------------------------------------
+
+    def acquire(self) -> bool:
+        """Send the acquire, and wait for the reply.
+
+        Returns:
+            True if it was granted; False if the engine goes on with the wait, whose future is to be waited for.
+        """
+        path, wait, lease = self.path, self.wait, self.lease
+        state, clock, claim = path.state, path.clock, path.claim
+        claim[lease] = self
+        if len(claim) > 1:  # whoever finds another there does not use the path: never two, if need be none
+            claim.pop(lease, None)
+            state.submit(wait.begin)
+            return False
+        path.uses = self.number = path.uses + 1
+        if not path.watched:
+            path.watch()
+        group: LeaseGroup = lease.group  # type: ignore[assignment]
+        request = EXCLUSIVE.plain_try(lease, group.ttl)
+        assert request is not None
+        self.sent_at = self.asked_at = wait.sent_at = sent_at = clock()
+        until = sent_at + min(wait.suspicion_s, _LONGEST_S)
+        if wait.caller_until is not None and wait.caller_until < until:
+            until = wait.caller_until
+        wait.attempts = 1
+        reply = self._ask(request, until)
+        if isinstance(reply, int):
+            reply = self._distrust("no reply to an acquire")
+        self.took_s = took_s = clock() - sent_at
+        # Within half of its time a lease was not granted too late.
+        if reply == b"OK" and took_s < group.timeout_s / 2:
+            lease.acquired_at = sent_at
+            lease.deadline = local_deadline(sent_at, group.timeout_s)
+            lease.state = HELD
+            wait.finished = True
+            if self.ends.setdefault(ACQUIRING, HOLDING) is not HOLDING:
+                raise self.gone()
+            path.granted_at = sent_at
+            if state.over:
+                self._undo()
+            elif not path.watched:  # the timer's thread has died meanwhile
+                path.watch()
+            return True
+        if self.ends.setdefault(ACQUIRING, LEFT) is not LEFT:
+            raise self.gone()
+        if reply == b"OK" and state.over:  # too late, and the engine does not go on with it
+            self._send_release(clock())
+        path.leave(self)
+        if isinstance(reply, NotSent):
+            wait.attempts = 0
+            state.submit(wait.begin)
+        else:
+            state.submit(partial(wait.go_on, sent_at, reply, not isinstance(reply, NoReply)))
+        return False
+
+    def _undo(self) -> None:
+        """Release what was granted while the engine was closed, and raise ContextClosed."""
+        mine, lease = [RELEASING], self.lease
+        if self.ends.setdefault(HOLDING, mine) is mine:
+            lease.state = State.RELEASING
+            self._send_release(self.path.clock())
+            lease.state = State.RELEASED
+            self.path.leave(self)
+        end_quietly(self.path.state.exiting)
+        raise ContextClosed("The context has been closed")
+
+    def release(self, new_future: Callable[[], F], done: F) -> F | None:
+        """Send the release, and wait for the reply.
+
+        Args:
+            new_future: Makes a future that the caller can wait for.
+            done: The result if it is released.
+
+        Returns:
+            ``done``; a new future if the engine goes on with the release; None if the lock is not on the path any more, so
+            that nothing has been done.
+
+        Raises:
+            LockTimeout, LockUnavailable: As for ``Lock.release``.
+        """
+        path, lease, connection = self.path, self.lease, self.connection
+        node, now = self.wait.node, path.clock()
+        fits = now < lease.deadline and not len(path.queues) and connection.pipeline is node.pipeline and node.ready
+        if not fits or lease.loss is not None:
+            return None
+        mine = [RELEASING]  # another one each time: a signal's handler may release the lock at any moment
+        if self.ends.setdefault(HOLDING, mine) is not mine:
+            return None
+        lease.state = State.RELEASING
+        reply = self._send_release(now)
+        try:
+            if not isinstance(reply, (NoReply, ServerError)) and isinstance(EXCLUSIVE.parse_release(reply), int):
+                self.held_s = path.clock() - self.sent_at
+                if self.ends.setdefault(RELEASING, LEFT) is not LEFT:
+                    raise self.gone()
+                path.leave(self)
+                return done
+        except MalformedReply:
+            reply = self._distrust("no reply to a release")
+        released = new_future()
+        try:
+            path.state.submit(partial(path.go_on, self, released, reply))
+        except ContextClosed:
+            path.leave(self)
+            raise
+        return released
+
+    def _send_release(self, now: float) -> Reply | NoReply:
+        request = EXCLUSIVE.keyed_release(self.lease, self.connection.capability)
+        assert request is not None
+        self.asked_at = now
+        return self._ask(request, now + min(self.path.state.options.response_timeout_s / 5, _LONGEST_S))
+
+    def _ask(self, request: bytes, until: float) -> Reply | NoReply:
+        try:
+            return self.connection.ask(request, until)
+        except NoReply as error:
+            self.path.drop(self.connection)
+            return error
+
+    def _distrust(self, why: str) -> NoReply:
+        """End the connection, because its reply is none; return what is to be taken for the reply."""
+        self.path.drop(self.connection)
+        return NoReply(why)
+
+    def gone(self) -> LockTimeout | LockUnavailable:
+        """Return the error for a caller whose hold the timer's thread has ended, or which goes on in a forked child."""
+        name = self.lease.name
+        if not self.lease.group.alive:
+            return LockUnavailable(f"The process was forked in the middle of a request (lock {quoted(name)})", name)
+        where = self.wait.node.connector.describe()
+        return LockTimeout(f"{where} did not answer in time (lock {quoted(name)})", name)
+
+    # -- on the timer's thread ---------------------------------------------------------------------------------------
+
+    def take(self) -> str:
+        """End the phase that the hold is in, for the timer's thread; the same again after its death.
+
+        Returns:
+            That phase; LEFT if the caller has ended the last one.
+        """
+        for phase in PHASES:
+            end = self.ends.setdefault(phase, TAKEN)
+            if end is TAKEN:
+                return phase
+            if end is LEFT:
+                break
+        return LEFT
+
+    def take_over(self) -> bool:
+        """End HOLDING, if the hold is in that phase, for the timer's thread; the same again after its death."""
+        return self.ends.get(ACQUIRING) is HOLDING and self.ends.setdefault(HOLDING, TAKEN) is TAKEN
 
     def begin(self) -> None:
-        """Have the engine begin the wait instead. Timer's thread only."""
+        """Have the engine begin the wait instead."""
         self.wait.begin()
 
     def give_up(self) -> None:
-        """End the wait, or the lease, of a caller that was interrupted. Timer's thread only."""
-        self.path.give_up(self)
+        """End the wait, or the lease, of a caller that was interrupted in its acquire."""
+        self.path.go_on(self)
+        self.wait.give_up()
+
+    def finish_release(self, future: Future[None]) -> None:
+        """Release the lock for a caller that was interrupted in its release, or that had to leave it to the engine."""
+        self.path.go_on(self, future)
 
 
 CLOSING: DirectHold = DirectHold.__new__(DirectHold)
 """Claims the path for the end of a connection."""
 CLOSING.lease = Lease("", b"", cast(Group, None))
-CLOSING.over = True
+CLOSING.ends = {ACQUIRING: LEFT}
 CLOSING.number = -1

@@ -302,6 +302,11 @@ class CallerRequest(Request):
         timer = self.timer
         timer.wheel.schedule(self, timer.scale.floor(self.until - self.limit_s + min(self.suspicion_s, self.limit_s)))
 
+    def look_from_now(self) -> None:
+        """Like :meth:`look_later`, for a request whose time limit has begun before, when its caller sent the first try."""
+        timer = self.timer
+        timer.wheel.schedule(self, timer.scale.floor(min(timer.now + self.suspicion_s, self.until)))
+
     @property
     def executions(self) -> int:
         """The number of times that the server may have executed the request: not the one that NOSCRIPT answered."""

@@ -62,7 +62,9 @@ class ForceRelease(CallerRequest):
         removed = parse_force_release(reply)
         if removed:
             # Also if the caller has stopped waiting: the keys are gone.
-            self.table.mark_lost([lease for lease in self._own if lease.state <= EXTENDING], LossReason.KEY_GONE)
+            direct = self.table.state.direct
+            own = self._own if direct is None else direct.forced(self._own)
+            self.table.mark_lost([lease for lease in own if lease.state <= EXTENDING], LossReason.KEY_GONE)
         if not self.finished:
             self.finish()
             self._future.set_result(removed)

@@ -67,13 +67,22 @@ class Release(LeaseRequest):
         self.quiet = quiet
         self.start()
 
-    def go_on(self, reply: Reply) -> None:
-        """Continue with the reply to a try that the caller itself has sent, on the direct path."""
-        self.attempts: int = 1
+    def go_on(self, sent_at: float, executed: bool, reply: Reply) -> None:
+        """Continue a try that the caller itself was about to send at ``sent_at``, on the direct path.
+
+        Args:
+            sent_at: When that was, in seconds of the timer's clock.
+            executed: True if the server may have executed it.
+            reply: Its reply; None if it has none.
+        """
+        self.attempts: int = int(executed)
         self.declared: bool = True
-        self.until: float = self.timer.now + self.limit_s
-        self.look_later()
-        self.on_reply(reply)
+        self.until: float = sent_at + self.limit_s
+        self.look_from_now()
+        if reply is None:
+            self.node.send(self)
+        else:
+            self.on_reply(reply)
 
     def encode_first(self, capability: int) -> bytes | None:
         if self.quiet:

@@ -119,14 +119,14 @@ class FirstTry(PlainAcquire):
             self.sent_at = self.began_at = sent_at
             self._counted = True
             self.table.acquiring += 1
-            self.limit_s = max(self.limit_s - (self.timer.now - sent_at), self.timer.scale.tick_s)
-            self.until = self.timer.now + self.limit_s
+            self.until = sent_at + self.limit_s
             if self.caller_until is not None:
                 self._hurry(self.caller_until)
-            self.look_later()  # behind it: at the caller's time limit, if that comes first
+            self.look_from_now()  # behind it: at the caller's time limit, if that comes first
             if answered:
                 self.on_reply(reply)
             else:
+                self.leases[0].loss = None  # what was removed by force may be granted again
                 self.node.send(self)
         except Exception as error:
             contain(self.as_waiter(), self.go_on, error)

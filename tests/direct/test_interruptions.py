@@ -42,7 +42,7 @@ def reopened(context: LockContext) -> None:
 
 def idle(context: LockContext) -> None:
     """Wait until the timer's thread has stopped looking, so that the next acquire has to begin that."""
-    eventually(lambda: not path_of(context)._watched, LONG_S)
+    eventually(lambda: not path_of(context).watched, LONG_S)
 
 
 def play(context: LockContext, scene: Callable[[Lock, Interruption], object]) -> Iterator[tuple[Lock, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.direct.opened import on_path, opened, path_of, taken_over
-from tests.support.backend import LONG_S, Backend
+from tests.support.backend import LONG_S, Backend, Losses
 from tests.support.background import Background
 from tests.support.timers import ask
 from tests.support.waiting import eventually
@@ -133,3 +133,36 @@ def test_a_forced_release_ends_a_lock_that_is_granted_on_the_path_meanwhile(
     assert lock.lost is LossReason.KEY_GONE
     over.set()
     holder.result()
+
+
+def test_a_forced_release_ends_a_lock_whose_caller_reads_its_grant_behind_it(
+    context: LockContext, real: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = Losses()
+    lock = context.lock(NAME, TIMEOUT_S, on_lost=losses)
+    removed, over = threading.Event(), threading.Event()
+    ask_server = DirectConnection.ask
+
+    def read_late(connection: DirectConnection, request: bytes, until: float) -> Any:
+        reply = ask_server(connection, request, until)
+        assert removed.wait(LONG_S)
+        return reply
+
+    def acquire() -> tuple[bool, bool, LossReason | None]:
+        monkeypatch.setattr(DirectConnection, "ask", read_late)
+        acquired = lock.acquire()
+        monkeypatch.setattr(DirectConnection, "ask", ask_server)
+        seen = acquired, lock.is_held, lock.lost
+        assert over.wait(LONG_S)
+        return seen
+
+    holder = Background(acquire)
+    eventually(lambda: real.view.exists(NAME), LONG_S, "the server has granted it")
+    assert len(context.force_release(NAME)) == 1
+    removed.set()
+    eventually(losses.all_told, LONG_S)
+    assert [event.reason for event in losses.events] == [LossReason.KEY_GONE]
+    over.set()
+    assert holder.result() == (True, False, LossReason.KEY_GONE)
+    stats = context.stats()
+    assert (stats.held, stats.lost) == (0, 1)
