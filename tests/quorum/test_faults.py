@@ -29,6 +29,7 @@ from wheel_lock import (
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.locks import QuorumLock
 from wheel_lock.quorum.node import History, NodeConnector
+from wheel_lock.quorum.node import Masters as KnownMasters
 
 pytestmark = pytest.mark.slow
 
@@ -337,17 +338,17 @@ def test_a_master_that_is_busy_has_not_forgotten_anything(masters: Masters) -> N
     client = masters.servers[0].client()
     client.config_set("lua-time-limit", 1)
     history = History(time.monotonic, True)
-    NodeConnector(client, history).connect(2.0).close()
+    NodeConnector(client, history, KnownMasters()).connect(2.0).close()
     busy = Background(lambda: masters.servers[0].client(socket_timeout=None).eval("while true do end", 0))
     try:
         eventually(lambda: is_busy(masters.servers[0]), interval_s=0.02)
         with pytest.raises(redis.ConnectionError, match="BUSY"):
-            NodeConnector(redis.Redis(port=masters.servers[0].port), history).connect(2.0)
+            NodeConnector(redis.Redis(port=masters.servers[0].port), history, KnownMasters()).connect(2.0)
     finally:
         eventually(lambda: client.script_kill())
     with pytest.raises(redis.ResponseError, match="killed"):
         busy.result()
-    NodeConnector(client, history).connect(2.0).close()
+    NodeConnector(client, history, KnownMasters()).connect(2.0).close()
     assert history.counts_from(0.0) < 0
     client.config_set("lua-time-limit", 5000)
 

@@ -4,14 +4,15 @@ A round asks all nodes at once, and is decided as soon as its outcome is certain
 concurrent rounds may split the votes. Then both return their votes, and pause for a random time, longer than a round
 takes, before the next one.
 
-A round that too few nodes answer is repeated, too: a caller that waits is told of that when it has lasted for as long as
-one server may leave a caller without an answer.
+A caller whose first round too few nodes answer is told so at once. One that waits already has more rounds, and is told when
+that has lasted for as long as one server may leave a caller without an answer.
 
 Source: "Distributed Locks with Redis" on redis.io, section "Retry on failure".
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -214,7 +215,7 @@ class QuorumWaiter(WheelEntry):
         self._round: AcquireRound | None = None
         self._rounds = 0
         self._over = False
-        self._heard_at = 0.0  # when enough nodes answered last; at first, when it began
+        self._heard_at = -math.inf  # when enough nodes have answered a round
         self.began_at: float = 0.0
 
     @property
@@ -227,7 +228,7 @@ class QuorumWaiter(WheelEntry):
         if self._over:
             return
         if not self._rounds:
-            self.began_at = self._heard_at = self._engine.timer.now
+            self.began_at = self._engine.timer.now
             self._engine.acquires.add(self)
         else:
             last = self._lease

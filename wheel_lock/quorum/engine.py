@@ -14,6 +14,7 @@ from typing import Any
 from wheel_lock.engine.engine import ENGINES
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
+from wheel_lock.engine.renewal.groups import Groups
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason, TooManyLocks, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
@@ -27,7 +28,7 @@ from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.quorum.acquire import QuorumWaiter
 from wheel_lock.quorum.lease import QuorumGroup, QuorumLease, QuorumLeases, Vote
-from wheel_lock.quorum.node import NodeEngine
+from wheel_lock.quorum.node import Masters, NodeEngine
 from wheel_lock.quorum.tally import VoteTally
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.greenlets import start_helper_thread
@@ -54,7 +55,7 @@ class QuorumEngine(EngineState):
         leases: The held leases; it also counts the rounds under way as leases that are being acquired.
         longest_s: As above, including the timeouts of this engine's own locks.
         quorum: How many of the nodes are a majority.
-        waiters: Those of them whose first round was in vain, which ``max_waiting`` counts.
+        waiters: Those of them whose first round was refused, which ``max_waiting`` counts.
     """
 
     stable = True  # a name always has the same nodes
@@ -69,17 +70,19 @@ class QuorumEngine(EngineState):
         trusts_new: bool,
     ) -> None:
         super().__init__(options, timer, start_helper_thread)
-        per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
-        self.engines: list[NodeEngine] = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
-        self.quorum: int = len(self.engines) // 2 + 1
+        self.engines: list[NodeEngine] = []
+        self.quorum: int = len(clients) // 2 + 1
         self.nodes_needed: int | None = self.quorum
         self.acquires: set[QuorumWaiter] = set()
         self.waiters: set[QuorumWaiter] = set()
         self.longest_s: float = longest_s
         self.leases: QuorumLeases = QuorumLeases(self, LossReporter(self).report)
         self._node_timeout_s = node_timeout_s
-        self._groups: dict[float, QuorumGroup] = {}
-        timer.attach(self)
+        self._groups: Groups[QuorumGroup] = Groups()
+        timer.attach(self)  # before the engines of its nodes: it says why an acquire ends
+        per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
+        masters = Masters()
+        self.engines += [NodeEngine(client, per_node, timer, trusts_new, masters) for client in clients]
         ENGINES.add(self)  # after the engines of its nodes, which are closed first at the end of the interpreter
 
     @property
@@ -99,7 +102,7 @@ class QuorumEngine(EngineState):
         """
         self.engines[0].group(key, lock_type, options)
         timeout_s = options.timeout_s
-        return self._groups.get(timeout_s) or self._groups.setdefault(timeout_s, QuorumGroup(self, timeout_s))
+        return self._groups.get(timeout_s) or self._groups.add(timeout_s, QuorumGroup(self, timeout_s))
 
     def new_wait(
         self,
@@ -396,9 +399,7 @@ class QuorumEngine(EngineState):
     def after_fork_in_child(self) -> None:
         self.deaths += 1
         self.name_tokens()
-        groups, self._groups = self._groups, {}
-        for group in groups.values():
-            group.alive = False
+        self._groups.end()
         self.leases.forget()
         self.acquires.clear()
         self.waiters.clear()

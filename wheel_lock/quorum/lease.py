@@ -161,6 +161,10 @@ class Vote(Owner):
             by_script: Acquire by the script, whose reply contains the type of a key of another type.
         """
         engine, name = self.node, self.quorum_lease.name
+        if engine.connector.is_double:
+            engine.node.connect()  # it may be another master by now
+            callback()
+            return
         if engine.is_silent:
             self.failure = LockUnavailable(f"{engine.connector.describe()} is silent (lock {quoted(name)})", name)
             callback()
