@@ -36,11 +36,15 @@ class _Connector(ScriptedConnector):
 class QuorumRig:
     """An engine of a quorum of three.
 
+    Args:
+        connected: Whether the masters are connected to. Where not, ``connect()`` lets them be.
+        options: Settings of the context.
+
     Attributes:
         told: The losses that were told of, in order.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, connected: bool = True, **options: Any) -> None:
         self.clock = ManualClock(START)
         self.timer = HashedWheelTimer(clock=self.clock, threaded=False)
         self._connectors = [_Connector(self.clock) for _ in range(3)]
@@ -51,10 +55,26 @@ class QuorumRig:
             self.engine = QuorumEngine(connectors, ContextOptions(**options), self.timer, None, 0.0, True)
         self._notifiers = [notifier for notifier in NOTIFIERS if notifier not in others]
         self._told: list[LostEvent] = []
+        self._launch = Launch()
         for engine in self.engine.engines:
-            engine.node._launch = Launch()
-            self.timer.post(engine.node.connect)
+            engine.node._launch = self._launch
+            if connected:
+                self.timer.post(engine.node.connect)
         self.turn()
+        self._launch.slow = True  # a probe of a silent master would be another connection
+
+    def connect(self) -> None:
+        """Let the attempts to connect go on that have begun."""
+        self._launch.go_on()
+        self.turn()
+
+    def reconnect(self) -> None:
+        """Have all masters hang up, and be connected to anew."""
+        for server in self.servers:
+            server.close()
+        self._launch.slow = False
+        self.connect()
+        self.go_on(0.2, *range(len(self.servers)))
 
     @property
     def now(self) -> float:

@@ -151,6 +151,6 @@ def test_an_abandoned_lease_is_left_to_expire(rig: QuorumRig, how: str) -> None:
         owner.ended = True
     else:
         rig.post(lambda: rig.engine.abandon(lease))
-    rig.go_on(6.0)
+    rig.go_on(1.4)  # its renewals would be due
     assert [event.reason for event in rig.told] == [LossReason.ABANDONED]
     assert rig.commands() == [[], [], []]
