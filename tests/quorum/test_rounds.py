@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from tests.quorum.rig import QuorumRig
 from wheel_lock.engine.future import Future
 from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, WheelLockError
 from wheel_lock.lease import Lease
+from wheel_lock.lock_types import EXCLUSIVE
 
 RESPONSE_S = 2.0
 
@@ -124,3 +127,24 @@ def test_a_first_connection_may_take_a_second_however_short_the_timeout(timeout:
         rig.turn()
         assert future.result() == (lease,)
         assert not rig.engine.counters.lost
+
+
+def test_groups_live_as_long_as_their_leases() -> None:
+    with QuorumRig(renewal_slack=0.0) as rig:
+        kept = rig.hold(10.0, 0, 1, 2)
+        for number in range(600):
+            lease = rig.hold(20.0 + number / 1000, 0, 1, 2)
+            rig.ask(partial(rig.engine.release, lease))
+            for server in rig.servers:
+                server.agree()
+            rig.turn()
+        del lease
+        rig.go_on(1.0, 0, 1, 2)
+        gc.collect()
+        assert len(rig.engine._groups) <= 2
+        assert max(len(engine.router.renewer._groups) for engine in rig.engine.engines) <= 300
+        assert kept.params is rig.engine.group(b"n", EXCLUSIVE, kept.options)
+        rig.timer._forked()
+        assert not kept.is_valid(rig.now)
+        assert not any(vote.alive for vote in kept.votes)
+        assert rig.engine.group(b"n", EXCLUSIVE, kept.options).alive
