@@ -262,7 +262,7 @@ class QuorumLease(Lease):
     def recount(self, now: float) -> bool:
         """Set the deadline to the end of the majority; return False if that has ended, which nothing undoes."""
         until = self.majority_until(now)
-        continuous = now < self.deadline and now < until
+        continuous = self.loss is None and now < self.deadline and now < until
         if continuous:
             self.deadline = until
         return continuous
