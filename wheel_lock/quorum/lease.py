@@ -33,7 +33,6 @@ from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 _DOWN_S = 0.25  # for a node whose last attempt to connect failed
-_FIRST_CONTACT_S = 1.0  # for connecting and loading the scripts
 
 
 class VoteListener(FailureDomain, Protocol):
@@ -177,7 +176,7 @@ class Vote(Owner):
         self.in_flight = request = Acquire(engine.leases, [lease], options, future, waiter_ttl_ms=int(by_script))
         request.caller_until = caller_until
         if not engine.node.connected and engine.node.last_error is None:
-            limit_s = max(limit_s, _FIRST_CONTACT_S)  # what it takes does not depend on the lock's timeout
+            limit_s = max(limit_s, engine.options.connect_timeout_s)  # whatever the lock's timeout is
         elif not engine.node.connected:
             limit_s = min(limit_s, _DOWN_S)  # it may be back; but an undecided round waits for it
         # The node is suspected after this whole time, not after a part of it, because it is short.
