@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import redis
 
-from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters, all_grant, connect, is_voted_for
+from tests.quorum.masters import LONG_S, UNHURRIED_S, Masters, all_grant, connect, held_by, is_voted_for
 from tests.support.backend import Losses
 from tests.support.background import Background
+from tests.support.logged import Log
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from wheel_lock import (
@@ -29,6 +30,7 @@ from wheel_lock import (
 from wheel_lock.quorum.context import QuorumContext
 from wheel_lock.quorum.locks import QuorumLock
 from wheel_lock.quorum.node import History, NodeConnector
+from wheel_lock.quorum.node import Masters as KnownMasters
 
 pytestmark = pytest.mark.slow
 
@@ -337,17 +339,17 @@ def test_a_master_that_is_busy_has_not_forgotten_anything(masters: Masters) -> N
     client = masters.servers[0].client()
     client.config_set("lua-time-limit", 1)
     history = History(time.monotonic, True)
-    NodeConnector(client, history).connect(2.0).close()
+    NodeConnector(client, history, KnownMasters()).connect(2.0).close()
     busy = Background(lambda: masters.servers[0].client(socket_timeout=None).eval("while true do end", 0))
     try:
         eventually(lambda: is_busy(masters.servers[0]), interval_s=0.02)
         with pytest.raises(redis.ConnectionError, match="BUSY"):
-            NodeConnector(redis.Redis(port=masters.servers[0].port), history).connect(2.0)
+            NodeConnector(redis.Redis(port=masters.servers[0].port), history, KnownMasters()).connect(2.0)
     finally:
         eventually(lambda: client.script_kill())
     with pytest.raises(redis.ResponseError, match="killed"):
         busy.result()
-    NodeConnector(client, history).connect(2.0).close()
+    NodeConnector(client, history, KnownMasters()).connect(2.0).close()
     assert history.counts_from(0.0) < 0
     client.config_set("lua-time-limit", 5000)
 
@@ -364,3 +366,29 @@ def test_masters_that_are_known_to_be_dead_do_not_hold_up_an_election(masters: M
         began = time.monotonic()
         assert not context.lock("order:42", timeout=60.0).acquire(blocking=False)
         assert time.monotonic() - began < 4.0  # a tenth of the timeout is 6 s
+
+
+def test_a_master_with_two_addresses_has_one_vote(masters: Masters, log: Log) -> None:
+    one, other = masters.servers[:2]
+    clients = [redis.Redis(host=host, port=one.port, db=db) for db, host in enumerate(("localhost", "127.0.0.1"))]
+    with LockContext.quorum([*clients, other.client()], close_timeout=1.0) as context:
+        lock = context.lock("order:42", timeout=2.0, renew_every=0.2)
+        assert lock.acquire(blocking_timeout=LONG_S)
+        eventually(lambda: log.said("are one master"))
+        assert sum(vote.alive for vote in held_by(lock).votes) == 2
+        other.pause()
+        eventually(lambda: lock.lost is LossReason.NOT_CONFIRMED, timeout_s=LONG_S)
+        assert not acquirable(context)
+        other.resume()
+        eventually(lambda: acquirable(context), timeout_s=LONG_S)
+
+
+def test_which_address_of_a_master_has_its_vote() -> None:
+    known = KnownMasters()
+    assert known.claim("m1", "a") == "a"
+    assert known.claim("m2", "b") == "b"
+    assert known.claim("m1", "b") == "a"
+    assert known.claim("m1", "a") == "a"
+    assert known.claim("m3", "a") == "a"  # another server has that address now
+    assert known.claim("m1", "b") == "b"
+    assert known.claim("m2", "c") == "c"

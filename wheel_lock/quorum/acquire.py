@@ -4,11 +4,15 @@ A round asks all nodes at once, and is decided as soon as its outcome is certain
 concurrent rounds may split the votes. Then both return their votes, and pause for a random time, longer than a round
 takes, before the next one.
 
+A caller whose first round too few nodes answer is told so at once. One that waits already has more rounds, and is told when
+that has lasted for as long as one server may leave a caller without an answer.
+
 Source: "Distributed Locks with Redis" on redis.io, section "Retry on failure".
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -17,6 +21,8 @@ from wheel_lock.engine.future import Future, noop
 from wheel_lock.engine.requests.base import REQUEST_TIMEOUTS, RequestTimeouts
 from wheel_lock.errors import LockServerError, LockTimeout, LockUnavailable, WheelLockError, internal_error, quoted
 from wheel_lock.lease import EXTENDING, Event, Lease
+from wheel_lock.net.connector import is_fatal
+from wheel_lock.options import ContextOptions
 from wheel_lock.protocol.resp import lease_args
 from wheel_lock.quorum.lease import QuorumLease, VoteListener
 from wheel_lock.runtime.backoff import JITTER
@@ -29,6 +35,9 @@ _PAUSE_ROUNDS = 4  # the least pause, in durations of the last round
 class Quorum(VoteListener, Protocol):
     """The engine of a quorum, as its waiters see it. Documented at :class:`QuorumEngine`."""
 
+    options: ContextOptions
+
+    acquires: set[QuorumWaiter]
     waiters: set[QuorumWaiter]
 
     def add_waiter(self, waiter: QuorumWaiter) -> WheelLockError | None: ...
@@ -52,6 +61,7 @@ class AcquireRound:
     Attributes:
         granted: Whether a majority granted it.
         failure: The error if too few nodes answered, or the context admits no more locks; None otherwise.
+        passes: True if another round may have no such failure.
     """
 
     def __init__(
@@ -72,6 +82,7 @@ class AcquireRound:
         self._lease = lease
         self.granted: bool = False
         self.failure: WheelLockError | None = None
+        self.passes: bool = False
 
     def begin(self) -> None:
         """Ask all nodes, unless the context admits no more locks."""
@@ -94,7 +105,9 @@ class AcquireRound:
             self._engine.heal_later(lease)  # the lease may be held by now, with one more vote
             return
         open_votes = self._to_ask + sum(vote.in_flight is not None for vote in lease.votes)
-        if now < lease.majority_until(now):
+        until = lease.majority_until(now)
+        if now < until:
+            lease.deadline = until
             self.granted = True
         elif len(lease.support(now)) + open_votes >= lease.quorum:
             return
@@ -102,6 +115,7 @@ class AcquireRound:
             failures = [vote.failure for vote in lease.votes if vote.failure is not None]
             if len(failures) > len(lease.votes) - lease.quorum:
                 self.failure = self._failure(failures, open_votes)
+                self.passes = sum(map(_lasts, failures)) <= len(lease.votes) - lease.quorum
             elif len(lease.votes) - len(failures) - open_votes < lease.quorum:
                 return  # it will not be granted; whether by refusals or failures is not certain yet
         self._uncount()
@@ -148,6 +162,11 @@ class AcquireRound:
             self._withdraw()
 
 
+def _lasts(failure: Exception) -> bool:
+    """Return whether a node that has failed so would do so again: it has answered, or refuses all connections."""
+    return isinstance(failure, LockServerError) or (failure.__cause__ is not None and is_fatal(failure.__cause__))
+
+
 class QuorumWaiter(WheelEntry):
     """One caller's wait, from the first round to the grant, the refusal, or the time limit.
 
@@ -168,6 +187,7 @@ class QuorumWaiter(WheelEntry):
         "_blocking",
         "_engine",
         "_future",
+        "_heard_at",
         "_lease",
         "_over",
         "_round",
@@ -195,6 +215,7 @@ class QuorumWaiter(WheelEntry):
         self._round: AcquireRound | None = None
         self._rounds = 0
         self._over = False
+        self._heard_at = -math.inf  # when enough nodes have answered a round
         self.began_at: float = 0.0
 
     @property
@@ -208,6 +229,7 @@ class QuorumWaiter(WheelEntry):
             return
         if not self._rounds:
             self.began_at = self._engine.timer.now
+            self._engine.acquires.add(self)
         else:
             last = self._lease
             wire = lease_args(last.key, last.another_token())
@@ -221,8 +243,11 @@ class QuorumWaiter(WheelEntry):
         self._round.begin()
 
     def on_timeout(self, now: float) -> None:
-        """Start the next round after a pause. Called by the wheel."""
-        self.begin()
+        """Start the next round after a pause; give up if the caller's event loop was closed, which cancels no task."""
+        if self._future.abandoned:
+            self.give_up()
+        else:
+            self.begin()
 
     def _decided(self, began_at: float) -> None:
         if self._over or self._round is None:
@@ -231,16 +256,21 @@ class QuorumWaiter(WheelEntry):
             self.end()
             self._engine.grant(self._lease, self.began_at)
             self._future.set_result((self._lease,))
-        elif self._round.failure is not None:
-            self.fail(self._round.failure)
         else:
-            self._retry_later(began_at)
+            self._refused(began_at, self._round.failure, self._round.passes)
 
-    def _retry_later(self, began_at: float) -> None:
+    def _refused(self, began_at: float, failure: WheelLockError | None, passes: bool) -> None:
+        """Have another round after a pause, or end the wait: with ``failure`` if too few nodes answered the last one."""
         engine, options = self._engine, self._lease.options
         now = engine.timer.clock.now()
-        out_of_time = self._until is not None and now >= self._until
-        if not self._blocking or self._rounds == options.max_attempts or out_of_time:
+        over = not self._blocking or self._rounds == options.max_attempts
+        over = over or (self._until is not None and now >= self._until)
+        if failure is None:
+            self._heard_at = now
+        elif over or not passes or now - self._heard_at >= engine.options.response_timeout_s:
+            self.fail(failure)
+            return
+        if over:
             self.end()
             self._future.set_result(None)
             return
@@ -271,6 +301,7 @@ class QuorumWaiter(WheelEntry):
     def end(self) -> None:
         """End the wait without completing its future."""
         self._over = True
+        self._engine.acquires.discard(self)
         self._engine.waiters.discard(self)
         if self.tick >= 0:
             self._engine.timer.wheel.cancel(self)

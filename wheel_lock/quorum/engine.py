@@ -14,6 +14,7 @@ from typing import Any
 from wheel_lock.engine.engine import ENGINES
 from wheel_lock.engine.future import Future
 from wheel_lock.engine.loss_events import LossReporter, log_given_up
+from wheel_lock.engine.renewal.groups import Groups
 from wheel_lock.engine.state import EngineState
 from wheel_lock.errors import ContextClosed, LockLost, LockUnavailable, LossReason, TooManyLocks, WheelLockError
 from wheel_lock.lease import EXTENDING, Event, Lease, State
@@ -27,7 +28,7 @@ from wheel_lock.protocol.resp import Reply
 from wheel_lock.protocol.scripts import Command
 from wheel_lock.quorum.acquire import QuorumWaiter
 from wheel_lock.quorum.lease import QuorumGroup, QuorumLease, QuorumLeases, Vote
-from wheel_lock.quorum.node import NodeEngine
+from wheel_lock.quorum.node import Masters, NodeEngine
 from wheel_lock.quorum.tally import VoteTally
 from wheel_lock.runtime.failures import guarded
 from wheel_lock.runtime.greenlets import start_helper_thread
@@ -49,11 +50,12 @@ class QuorumEngine(EngineState):
         trusts_new: Whether a node that is seen for the first time counts at once, whatever its uptime.
 
     Attributes:
+        acquires: All acquires, from their beginning to their end.
         engines: The engines of the nodes.
         leases: The held leases; it also counts the rounds under way as leases that are being acquired.
         longest_s: As above, including the timeouts of this engine's own locks.
         quorum: How many of the nodes are a majority.
-        waiters: The waiters whose first round was refused, which ``max_waiting`` counts.
+        waiters: Those of them whose first round was refused, which ``max_waiting`` counts.
     """
 
     stable = True  # a name always has the same nodes
@@ -68,16 +70,19 @@ class QuorumEngine(EngineState):
         trusts_new: bool,
     ) -> None:
         super().__init__(options, timer, start_helper_thread)
-        per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
-        self.engines: list[NodeEngine] = [NodeEngine(client, per_node, timer, trusts_new) for client in clients]
-        self.quorum: int = len(self.engines) // 2 + 1
+        self.engines: list[NodeEngine] = []
+        self.quorum: int = len(clients) // 2 + 1
         self.nodes_needed: int | None = self.quorum
+        self.acquires: set[QuorumWaiter] = set()
         self.waiters: set[QuorumWaiter] = set()
         self.longest_s: float = longest_s
         self.leases: QuorumLeases = QuorumLeases(self, LossReporter(self).report)
         self._node_timeout_s = node_timeout_s
-        self._groups: dict[float, QuorumGroup] = {}
-        timer.attach(self)
+        self._groups: Groups[QuorumGroup] = Groups()
+        timer.attach(self)  # before the engines of its nodes: it says why an acquire ends
+        per_node = dataclasses.replace(options, max_held=None, max_waiting=None)  # counted by this engine
+        masters = Masters()
+        self.engines += [NodeEngine(client, per_node, timer, trusts_new, masters) for client in clients]
         ENGINES.add(self)  # after the engines of its nodes, which are closed first at the end of the interpreter
 
     @property
@@ -87,7 +92,7 @@ class QuorumEngine(EngineState):
 
     @property
     def in_use(self) -> bool:
-        return bool(self.leases.held or self.leases.acquiring or self.waiters)
+        return bool(self.leases.held or self.acquires)
 
     def group(self, key: bytes, lock_type: LockType, options: LockOptions) -> QuorumGroup:
         """Return the group of leases of one timeout. From any thread.
@@ -97,7 +102,7 @@ class QuorumEngine(EngineState):
         """
         self.engines[0].group(key, lock_type, options)
         timeout_s = options.timeout_s
-        return self._groups.get(timeout_s) or self._groups.setdefault(timeout_s, QuorumGroup(self, timeout_s))
+        return self._groups.get(timeout_s) or self._groups.add(timeout_s, QuorumGroup(self, timeout_s))
 
     def new_wait(
         self,
@@ -177,14 +182,15 @@ class QuorumEngine(EngineState):
             options = dataclasses.replace(options, max_hold_s=left_s)
         return options
 
-    def vote_lost(self, vote: Vote, reason: LossReason) -> None:
-        """End the lease if no majority is left, else schedule :meth:`heal`: a node has ended its grant."""
+    def vote_changed(self, vote: Vote, loss: LossReason | None) -> None:
+        """End the lease if its majority has ended, else schedule :meth:`heal` if the node has ended its grant."""
         lease = vote.quorum_lease
-        if lease.state <= EXTENDING:
-            if lease.is_valid(self.timer.clock.now()) and reason is not LossReason.ABANDONED:
-                self.heal_later(lease)
-            else:
-                self.leases.mark_lost([lease], reason)
+        if lease.state > EXTENDING:
+            return
+        if not lease.recount(self.timer.clock.now()) or loss is LossReason.ABANDONED:
+            self.leases.mark_lost([lease], loss)
+        elif loss is not None:
+            self.heal_later(lease)
 
     # -- a lease ends ------------------------------------------------------------------------------------------------
 
@@ -239,24 +245,26 @@ class QuorumEngine(EngineState):
         tally = self._tally(partial(self._extended, lease, future), wait_for_all=True)
         self.timer.call_at(now + _HEALTHY_REPLY_S, lambda now: tally.decide_early(), self)
         for vote in lease.votes:
-            extended = tally.future()
-            counted = vote.counted(now)
-            if counted is not None:
-                vote.node.extend(counted, time_ms, replace, extended)
+            extended = tally.future(partial(self._counts, vote))
+            granted = vote.live
+            if granted is not None:
+                vote.node.extend(granted, time_ms, replace, extended)
                 self._unless_silent(vote.node, extended)
             else:
                 extended.set_exception(LockLost(lease.name, LossReason.NOT_CONFIRMED))
 
     def _extended(self, lease: QuorumLease, future: Future[None], tally: VoteTally) -> None:
-        too_long = next((error for error in tally.failures if isinstance(error, ValueError)), None)
-        if tally.agreed and lease.is_valid(self.timer.clock.now()):
+        error: Exception | None = self.leases.check_owned(lease)
+        if error is None and not tally.agreed:
+            too_long = next((error for error in tally.failures if isinstance(error, ValueError)), None)
+            error = too_long or tally.failure(lease.name)
+        if error is None:
             future.set_result(None)
-        elif too_long is not None and lease.is_valid(self.timer.clock.now()):
-            future.set_exception(too_long)
-        elif lease.loss is not None or not tally.failures:
-            future.set_exception(LockLost(lease.name, lease.loss or lease.lapse_reason()))
         else:
-            future.set_exception(tally.failure(lease.name))
+            future.set_exception(error)
+
+    def _counts(self, vote: Vote, answer: object) -> bool:
+        return vote.counts_from <= self.timer.clock.now()
 
     def query(self, name: str | bytes, call: Command, read: Callable[[Reply], Any], future: Future[Any]) -> None:
         """Send ``call`` to every node; completes with whether a majority agrees."""
@@ -342,7 +350,7 @@ class QuorumEngine(EngineState):
             future.set_result(None)
             return
         self.closed = True
-        self._end_waiters(None if exiting else ContextClosed("The context has been closed"))
+        self._end_acquires(None if exiting else ContextClosed("The context has been closed"))
         self.leases.mark_lost(list(self.leases.held), LossReason.CONTEXT_CLOSED)
         open_nodes = len(self.engines)
 
@@ -365,7 +373,7 @@ class QuorumEngine(EngineState):
     def _stop(self) -> None:
         if not self.closed:
             self.closed: bool = True
-            self._end_waiters(ContextClosed("The timer has been stopped"))
+            self._end_acquires(ContextClosed("The timer has been stopped"))
             self.leases.mark_lost(list(self.leases.held), LossReason.CONTEXT_CLOSED)
 
     def crashed(self, error: Exception) -> None:
@@ -378,11 +386,11 @@ class QuorumEngine(EngineState):
     def _restart(self, reason: LossReason, message: str) -> None:
         self.deaths += 1
         self.leases.mark_lost(list(self.leases.held), reason)
-        self._end_waiters(LockUnavailable(message))
+        self._end_acquires(LockUnavailable(message))
         self.leases.forget()
 
-    def _end_waiters(self, error: WheelLockError | None) -> None:
-        for waiter in tuple(self.waiters):
+    def _end_acquires(self, error: WheelLockError | None) -> None:
+        for waiter in tuple(self.acquires):
             if error is None:
                 waiter.end()
             else:
@@ -391,10 +399,9 @@ class QuorumEngine(EngineState):
     def after_fork_in_child(self) -> None:
         self.deaths += 1
         self.name_tokens()
-        groups, self._groups = self._groups, {}
-        for group in groups.values():
-            group.alive = False
+        self._groups.end()
         self.leases.forget()
+        self.acquires.clear()
         self.waiters.clear()
         self.counters.reset()
 

@@ -1,7 +1,9 @@
 """A lease that a majority of the nodes grants, and the votes that it consists of.
 
-Each vote is a lease of one node's engine, which renews it and reports its loss. Nothing about the votes is stored twice:
-the validity of the quorum lease is computed from them each time.
+Each vote is a lease of one node's engine, which renews it and reports its loss. The majority must be continuous: where it
+had ended for a moment, another client may have had one meanwhile. So the quorum lease has one deadline, the end of its
+majority, with the rule of every lease: it is set anew only while it has not passed. A vote whose deadline changes, that is
+granted, or that is lost, has it set anew by :meth:`Vote.changed`; nothing else does.
 
 Source: "Distributed Locks with Redis" on redis.io, section "The Redlock Algorithm". There the lock's validity counts from
 before the first node was asked; here each vote has the deadline of its own request, and the lease is valid as long as a
@@ -31,7 +33,6 @@ from wheel_lock.runtime.failures import FailureDomain, guarded
 from wheel_lock.runtime.timer import HashedWheelTimer
 
 _DOWN_S = 0.25  # for a node whose last attempt to connect failed
-_FIRST_CONTACT_S = 1.0  # for connecting and loading the scripts
 
 
 class VoteListener(FailureDomain, Protocol):
@@ -43,7 +44,7 @@ class VoteListener(FailureDomain, Protocol):
     quorum: int
     longest_s: float
 
-    def vote_lost(self, vote: Vote, reason: LossReason) -> None: ...
+    def vote_changed(self, vote: Vote, reason: LossReason | None) -> None: ...
     def heal(self, lease: QuorumLease) -> None: ...
 
 
@@ -68,6 +69,24 @@ class QuorumGroup:
 
     def domains(self, entries: Sequence[Lease]) -> tuple[VoteListener]:
         return (self.engine,)
+
+
+class VoteLease(Lease):
+    """A node's lease that is a vote: with its deadline that of the quorum lease may change."""
+
+    __slots__ = ("_deadline",)
+
+    @property
+    def deadline(self) -> float:
+        return self._deadline
+
+    @deadline.setter
+    def deadline(self, deadline: float) -> None:
+        self._deadline: float = deadline
+        if self.state <= EXTENDING:
+            owner = self.owner
+            assert isinstance(owner, Vote)
+            owner.changed(self)
 
 
 class Vote(Owner):
@@ -102,22 +121,23 @@ class Vote(Owner):
     @property
     def alive(self) -> bool:
         """True if the node's lease has not ended, as far as known. (It may have expired, or not count yet.)"""
-        return self._live_lease() is not None
+        return self.live is not None
 
-    def counted(self, now: float) -> Lease | None:
-        """Return the node's lease if it counts at ``now``, else None. From any thread."""
-        lease = self._live_lease()  # read before counts_from, which is written first
-        return lease if self.counts_from <= now else None
-
-    def _live_lease(self) -> Lease | None:
+    @property
+    def live(self) -> Lease | None:
+        """The node's lease unless it has ended, as far as known. (It may have expired, or not count yet.)"""
         lease = self.lease
         ended = lease is None or lease.loss is not None or lease.state > EXTENDING or not lease.group.alive
         return None if ended else lease
 
     def lost(self, lease: Lease) -> None:
+        self.changed(lease, lease.loss or LossReason.NOT_CONFIRMED)
+
+    def changed(self, lease: Lease, loss: LossReason | None = None) -> None:
+        """Set the deadline of the quorum lease anew: that of ``lease`` has changed, or it has ended because of ``loss``."""
         if lease is self.lease:
             engine = self.quorum_lease.params.engine
-            guarded(engine, engine.vote_lost, self, lease.loss or LossReason.NOT_CONFIRMED)
+            guarded(engine, engine.vote_changed, self, loss)
 
     def ask(
         self,
@@ -140,19 +160,23 @@ class Vote(Owner):
             by_script: Acquire by the script, whose reply contains the type of a key of another type.
         """
         engine, name = self.node, self.quorum_lease.name
+        if engine.connector.is_double:
+            engine.node.connect()  # it may be another master by now
+            callback()
+            return
         if engine.is_silent:
             self.failure = LockUnavailable(f"{engine.connector.describe()} is silent (lock {quoted(name)})", name)
             callback()
             return
         key = self.quorum_lease.key
-        lease = Lease(name, lease_args(key, token), engine.group(key, EXCLUSIVE, options), self)
+        lease = VoteLease(name, lease_args(key, token), engine.group(key, EXCLUSIVE, options), self)
         future: Future[bool] = Future(partial(guarded, self.quorum_lease.params.engine, self._answered))
         self._callback = callback
         self.failure = None
         self.in_flight = request = Acquire(engine.leases, [lease], options, future, waiter_ttl_ms=int(by_script))
         request.caller_until = caller_until
         if not engine.node.connected and engine.node.last_error is None:
-            limit_s = max(limit_s, min(_FIRST_CONTACT_S, options.timeout_s / 3))
+            limit_s = max(limit_s, engine.options.connect_timeout_s)  # whatever the lock's timeout is
         elif not engine.node.connected:
             limit_s = min(limit_s, _DOWN_S)  # it may be back; but an undecided round waits for it
         # The node is suspected after this whole time, not after a part of it, because it is short.
@@ -168,19 +192,24 @@ class Vote(Owner):
             longest_s = max(self.quorum_lease.params.engine.longest_s, request.lease.group.timeout_s)
             self.counts_from = self.node.history.counts_from(longest_s)
             self.lease = request.lease
+            self.changed(request.lease)
         callback, self._callback = self._callback, noop
         callback()
 
-    def withdraw(self) -> None:
-        """Release what the node has granted, may have granted, or may be about to grant."""
+    def withdraw(self, loss: LossReason | None = None) -> None:
+        """Release what the node has granted, may have granted, or may be about to grant.
+
+        What it has granted is left to expire instead if ``loss`` is that its holder has abandoned it, as on one server.
+        """
         request, self.in_flight = self.in_flight, None
         if request is not None:
             request.future = Future(noop)
             request.give_up()
-        lease = self._live_lease()
+        lease, node = self.live, self.node
         if lease is not None:
             # Posted: this may be the middle of a tick in which the lease is due, too.
-            self.node.post_if_open(partial(self.node.release, lease, Future(noop)))
+            end = partial(node.abandon, lease)
+            node.post_if_open(end if loss is LossReason.ABANDONED else partial(node.release, lease, Future(noop)))
 
 
 class QuorumLease(Lease):
@@ -191,10 +220,9 @@ class QuorumLease(Lease):
         params: Its group.
         votes: One for each node.
         quorum: How many of them are a majority.
-        final_deadline: Its deadline after its end.
     """
 
-    __slots__ = ("final_deadline", "options", "params", "quorum", "votes")
+    __slots__ = ("options", "params", "quorum", "votes")
 
     def __init__(
         self,
@@ -213,25 +241,30 @@ class QuorumLease(Lease):
         super().__init__(name, lease_args, params, owner, on_lost, call_site)
 
     def support(self, now: float) -> list[Lease]:
-        """Return the votes' leases that count at ``now``, the latest deadline first. From any thread."""
-        counted = [lease for vote in self.votes if (lease := vote.counted(now)) is not None]
-        return sorted(counted, key=lambda lease: lease.deadline, reverse=True)
+        """Return the votes' leases that count at ``now``."""
+        return [lease for vote in self.votes if (lease := vote.live) is not None and vote.counts_from <= now]
 
     def majority_until(self, now: float) -> float:
-        """Return when the majority ends: the q-th largest deadline of the counted votes, or minus infinity."""
-        support = self.support(now)
-        return support[self.quorum - 1].deadline if len(support) >= self.quorum else -math.inf
+        """Return until when, from ``now`` on, a majority of the votes counts without a gap; ``now`` if none does.
 
-    @property
-    def deadline(self) -> float:
-        """The local deadline: that of the majority at this moment; after the end of the lease, the latest one."""
-        if self.state > EXTENDING:
-            return self.final_deadline
-        return self.majority_until(self.params.engine.timer.clock.now())
+        A vote that begins to count before the majority of the others ends may prolong it.
+        """
+        votes = [(vote.counts_from, lease.deadline) for vote in self.votes if (lease := vote.live) is not None]
+        until, later = -math.inf, now
+        while until < later:
+            until = later
+            deadlines = sorted([deadline for counts_from, deadline in votes if counts_from <= until], reverse=True)
+            if len(deadlines) >= self.quorum:
+                later = max(until, deadlines[self.quorum - 1])
+        return until
 
-    @deadline.setter
-    def deadline(self, deadline: float) -> None:
-        self.final_deadline: float = deadline
+    def recount(self, now: float) -> bool:
+        """Set the deadline to the end of the majority; return False if that has ended, which nothing undoes."""
+        until = self.majority_until(now)
+        continuous = self.loss is None and now < self.deadline and now < until
+        if continuous:
+            self.deadline = until
+        return continuous
 
     @property
     def renewals(self) -> int:
@@ -241,15 +274,6 @@ class QuorumLease(Lease):
     @renewals.setter
     def renewals(self, renewals: int) -> None:
         """Do nothing: the renewals of the votes count."""
-
-    def is_valid(self, now: float) -> bool:
-        alive = self.loss is None and self.state <= EXTENDING and self.group.alive
-        return alive and now < self.majority_until(now)
-
-    def latest_deadline(self) -> float:
-        """Return the latest instant at which it was valid, including votes that have been lost since."""
-        granted = sorted([vote.lease.deadline for vote in self.votes if vote.lease], reverse=True)
-        return granted[self.quorum - 1] if len(granted) >= self.quorum else -math.inf
 
     def lapse_reason(self) -> LossReason:
         """Return the reason of the vote whose loss ends the majority."""
@@ -285,14 +309,13 @@ class QuorumLeases(HeldLeases):
             self.state.counters.lost[why] += 1
             for vote in lease.votes:
                 if vote.in_flight is not None or why is not LossReason.CONTEXT_CLOSED:  # else released in bulk
-                    vote.withdraw()
+                    vote.withdraw(why)
             self.report_lost([lease])
             if not self.state.exiting:
                 lease.owner.lost(lease)
 
     def end(self, lease: QuorumLease, event: Event) -> None:
         """Remove ``lease`` from the held ones, and from the wheel; ``event`` is its release or loss."""
-        lease.deadline = lease.latest_deadline()
         lease.transition(event)
         self.held.pop(lease, None)
         if lease in self.timer.wheel:

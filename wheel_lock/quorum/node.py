@@ -40,6 +40,20 @@ _SECONDS = re.compile("[0-9]{1,12}")
 _INFO_LIMIT_BYTES = 100_000
 
 
+class Masters:
+    """The masters of a quorum by ``run_id``: one that has two addresses has one vote. From any thread."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, str] = {}
+
+    def claim(self, run_id: str, address: str) -> str:
+        """Return the address at which that master votes: ``address``, unless another one has been connected to before."""
+        for known, voter in self._addresses.copy().items():
+            if voter == address and known != run_id:
+                self._addresses.pop(known, None)  # another server has that address now
+        return self._addresses.setdefault(run_id, address)
+
+
 class History:
     """The restarts of a master. Written on the threads that connect, read on the timer's thread.
 
@@ -71,10 +85,14 @@ class History:
         before, self._run_id = self._run_id, run_id
         restarted = run_id is None or not (first or run_id == before)
         if restarted:
-            self.empty_since = self._now()
+            self.doubt()
         elif first and not self._trusts_new:
             self.empty_since = max(self.empty_since, self._now() - max(up_s - 1, 0))
         return restarted
+
+    def doubt(self) -> None:
+        """Note that its grants were or may be lost by now."""
+        self.empty_since = self._now()
 
     def counts_from(self, longest_s: float) -> float:
         """Return when its grants begin to count, if no lease that it may have lost is longer than ``longest_s`` seconds."""
@@ -82,15 +100,20 @@ class History:
 
 
 class NodeConnector(RedisPyConnector):
-    """Connects to one master as its client does, and notes its run_id and uptime.
+    """Connects to one master as its client does, notes its run_id and uptime, and refuses one that is another node, too.
+
+    Attributes:
+        is_double: True if another node of the quorum had the same master at the latest attempt to connect.
 
     Raises:
         TypeError: ``client`` is not a client of one server.
     """
 
-    def __init__(self, client: AnyClient, history: History) -> None:
+    def __init__(self, client: AnyClient, history: History, masters: Masters) -> None:
         super().__init__(client)  # type: ignore[arg-type]  # it refuses the others itself
         self._history = history
+        self._masters = masters
+        self.is_double: bool = False
 
     def _check(self, connection: AbstractConnection) -> None:
         if not self._runs_scripts:
@@ -103,14 +126,29 @@ class NodeConnector(RedisPyConnector):
                 # This does not indicate a restart: ask again later.
                 raise RedisConnectionError(error_text(error)) from None
             fields = {}  # INFO is not allowed or not supported, so restarts cannot be detected
+        if (run_id := fields.get("run_id")) is not None:
+            self._check_master(run_id)
         up = fields.get("uptime_in_seconds", "")
-        if self._history.seen(fields.get("run_id"), int(up) if _SECONDS.fullmatch(up) else 0):
+        if self._history.seen(run_id, int(up) if _SECONDS.fullmatch(up) else 0):
             node = self.describe()
             NOTIFIER.post(
                 partial(logger.warning, extra=log_fields("node_restarted", node=node)),
                 "%s has restarted, or may have: its votes do not count until the leases that it may have lost have expired",
                 node,
             )
+
+    def _check_master(self, run_id: str) -> None:
+        """Raise redis.exceptions.ConnectionError if another node of the quorum has the same master."""
+        node = self.describe()
+        voter = self._masters.claim(run_id, node)
+        known, self.is_double = self.is_double, voter != node
+        if self.is_double:
+            self._history.doubt()  # what it grants later is not to count beside a vote that it has given as the other node
+            if not known:
+                fields = log_fields("node_twice", node=node)
+                text = "%s and %s are one master, which has one vote: a quorum needs independent masters"
+                NOTIFIER.post(partial(logger.critical, extra=fields), text, node, voter)
+            raise RedisConnectionError(f"it is the same master as {voter}, which has one vote")
 
 
 def _fields(text: object) -> dict[str, str]:
@@ -122,11 +160,13 @@ def _fields(text: object) -> dict[str, str]:
 class NodeEngine(Engine):
     """The engine of one master. Its leases are votes; ``on_lost`` is called only when the majority is lost."""
 
-    def __init__(self, client: AnyClient, options: ContextOptions, timer: HashedWheelTimer, trusts_new: bool) -> None:
+    def __init__(
+        self, client: AnyClient, options: ContextOptions, timer: HashedWheelTimer, trusts_new: bool, masters: Masters
+    ) -> None:
         self.history: History = History(timer.clock.now, trusts_new)
-        connector = NodeConnector(client, self.history)
-        connector.owner = options.owner
-        super().__init__(connector, options, timer)
+        self.connector: NodeConnector = NodeConnector(client, self.history, masters)
+        self.connector.owner = options.owner
+        super().__init__(self.connector, options, timer)
         self.node: Node = self.router.renewer.node
         self.leases.report_lost = partial(NOTIFIER.post, _log_lost)
 

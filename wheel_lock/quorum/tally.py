@@ -73,7 +73,9 @@ class VoteTally:
             self._decided(self)
 
     def failure(self, name: str | bytes | None) -> WheelLockError:
-        """Return the error to raise if too few nodes answered."""
+        """Return the error to raise if too few nodes answered, or agree."""
+        if not self.failures:
+            return WheelLockError(f"Only {self.yes} of {self._nodes} nodes agree, and it takes {self._quorum}", name)
         first = self.failures[0]
         error_type = type(first) if isinstance(first, WheelLockError) else WheelLockError
         answered = self._nodes - len(self.failures)

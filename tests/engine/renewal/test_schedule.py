@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 
 import pytest
@@ -249,3 +250,19 @@ def test_leases_of_one_timeout_have_one_group_however_many_timeouts_there_are(ri
         renewer.group(EXCLUSIVE, 20.0 + number * 1e-7, 20_000, None)
     assert renewer.group(EXCLUSIVE, 30.0, 30_000, 10.0) is first
     assert len(renewer._found) <= 256
+
+
+def test_groups_live_as_long_as_their_leases() -> None:
+    with Rig(renewal_slack=0.0) as rig:
+        groups, kept = rig.engine.router.renewer._groups, rig.hold("kept", 5.0)
+        for number in range(1000):
+            rig.release(rig.hold("lock", 10.0 + number / 1000))
+            rig.agree()
+        rig.go_on(1.0, rig.agree)
+        gc.collect()
+        assert len(groups) <= 300
+        assert rig.hold("other", 5.0).group is kept.group
+        rig.fork()
+        assert not rig.believes(kept)
+        assert not kept.group.alive
+        assert rig.hold("child's", 5.0).group.alive

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import FINE, NOSCRIPT, START, Command, Rig, agreement, error, names, runs
+from tests.engine.rig import FINE, NOSCRIPT, START, Command, Rig, agreement, error, integer, names, runs
 from wheel_lock.engine.future import Future
+from wheel_lock.engine.requests.acquire_all import AcquireAllSequential
 from wheel_lock.engine.waiting.multi_lock import MultiLockWaiter
 from wheel_lock.errors import LockTimeout
 from wheel_lock.lease import State
@@ -198,4 +199,22 @@ def test_several_locks_together_that_are_given_up_are_not_asked_for_one_by_one(r
     assert rig.whats() == ["acquire_all", "release_many"]
     rig.say(WANTS_KEYS)
     assert rig.server.take() == []
+    assert rig.held == {}
+
+
+def test_several_locks_in_parts_are_granted_only_while_all_of_them_are_valid(rig: Rig) -> None:
+    leases = [rig.lease(name, renew=False) for name in "ab"]
+    future: Future[bool] = Future(lambda: None)
+    options = lock_options(3.0, renew=False)
+    rig.post(AcquireAllSequential(rig.engine.leases, leases, options, future, alone=True).begin)
+    rig.be_silent(1.0)
+    rig.reply("acquire_all", integer(0))
+    rig.clock.jump(2.0)  # the process stands still: the first one ends
+    rig.reply("acquire_all", integer(0))
+    assert not rig.believes(leases[0])
+    released = rig.server.take()
+    assert {name for command in released for name in command.names} == {"a", "b"}
+    rig.say(*map(agreement, released))
+    assert future.result() is False
+    assert rig.told == []
     assert rig.held == {}

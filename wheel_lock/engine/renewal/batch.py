@@ -54,6 +54,7 @@ class RenewalGroup:
     """
 
     __slots__ = (
+        "__weakref__",
         "_phase",
         "alive",
         "interval_ticks",

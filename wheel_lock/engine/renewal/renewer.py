@@ -13,6 +13,7 @@ from typing import Any
 from wheel_lock.engine.interfaces import LeaseGroup, Router, Shard, group_of
 from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.renewal.batch import Batch, Callback, RenewalGroup
+from wheel_lock.engine.renewal.groups import Groups
 from wheel_lock.engine.renewal.retry import RenewalRetries
 from wheel_lock.engine.requests.cleanup import Cleanup
 from wheel_lock.engine.requests.replication import ReplicationBarrier, new_node
@@ -45,8 +46,8 @@ class Renewer(RenewalRetries):
         self._counters = table.state.counters
         self.domain: FailureDomain = self
         self.node: Node = new_node(table, self, connector, pipeline=self.new_connection)
-        self._groups: dict[tuple[LockType, int, int], RenewalGroup] = {}
-        # The same by the arguments of group(), so that an acquire finds it by one look-up.
+        self._groups: Groups[RenewalGroup] = Groups()
+        # The latest ones by the arguments of group(), so that an acquire finds its group by one look-up.
         self._found: dict[tuple[LockType, float, int, float | None], RenewalGroup] = {}
         self.replication: ReplicationBarrier | None = (
             ReplicationBarrier(table, self, connector) if self._options.min_replicas else None
@@ -62,9 +63,8 @@ class Renewer(RenewalRetries):
 
     def start_empty(self) -> None:
         """In a forked child: drop everything, and mark the groups of the parent's leases as not alive."""
-        groups, self._groups, self._found = self._groups, {}, {}
-        for group in groups.values():
-            group.alive = False
+        self._groups.end()
+        self._found.clear()
         self._reset()
 
     def group(
@@ -110,7 +110,7 @@ class Renewer(RenewalRetries):
         if group is None:
             slack_ticks = int(interval_ticks * self._options.renewal_slack + 1e-6)
             new = RenewalGroup(self, lock_type, timeout_s, timeout_ms, interval_ticks, slack_ticks)
-            group = self._groups.setdefault(key, new)
+            group = self._groups.add(key, new)
         return group
 
     # -- onto the wheel ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from wheel_lock.engine.leases import LeaseTable
 from wheel_lock.engine.requests.acquire import Acquire
 from wheel_lock.engine.requests.base import batch_call, node_of
 from wheel_lock.engine.requests.bulk_operations import release_many
-from wheel_lock.lease import EXTENDING, Lease
+from wheel_lock.lease import Lease
 from wheel_lock.lock_types.replies import NO_FENCE, Refusal
 from wheel_lock.options import LockOptions
 from wheel_lock.protocol import scripts
@@ -146,8 +146,9 @@ class AcquireAllSequential(AcquireAll):
         part.begin()
 
     def _complete(self) -> None:
-        """Complete the future: with False if a lease has been lost before the last part was granted."""
-        if any(lease.state > EXTENDING for lease in self.leases):
+        """Complete the future: with False if a lease has ended before the last part was granted."""
+        now = self.timer.clock.now()
+        if not all(lease.is_valid(now) for lease in self.leases):
             self._undo_all(lambda: self.future.set_result(False))
             return
         self._part = None

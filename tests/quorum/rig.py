@@ -1,0 +1,173 @@
+"""A quorum of three scripted masters on a timer that is turned by hand: see tests/engine/rig.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import pytest
+
+from tests.engine.rig import START, Command, Launch, ScriptedConnector, ScriptedServer
+from wheel_lock.engine.future import Future
+from wheel_lock.lease import NOBODY, Lease, Owner
+from wheel_lock.lock_types import EXCLUSIVE
+from wheel_lock.observe import LostEvent
+from wheel_lock.options import ContextOptions, lock_name, lock_options
+from wheel_lock.protocol.resp import lease_args
+from wheel_lock.quorum import node
+from wheel_lock.quorum.engine import QuorumEngine
+from wheel_lock.quorum.lease import QuorumLease
+from wheel_lock.runtime.notifier import NOTIFIER, NOTIFIERS
+from wheel_lock.runtime.timer import HashedWheelTimer
+from wheel_lock.runtime.tokens import new_token
+from wheel_lock.testing import ManualClock
+
+Waiting = Future[Sequence[Lease] | None]
+
+
+class _Connector(ScriptedConnector):
+    """The connector of one of the masters."""
+
+    is_double = False
+    owner: str | None = None
+
+
+class QuorumRig:
+    """An engine of a quorum of three.
+
+    Args:
+        connected: Whether the masters are connected to. Where not, ``connect()`` lets them be.
+        options: Settings of the context.
+
+    Attributes:
+        told: The losses that were told of, in order.
+    """
+
+    def __init__(self, *, connected: bool = True, **options: Any) -> None:
+        self.clock = ManualClock(START)
+        self.timer = HashedWheelTimer(clock=self.clock, threaded=False)
+        self._connectors = [_Connector(self.clock) for _ in range(3)]
+        connectors: list[Any] = self._connectors
+        others = list(NOTIFIERS)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node, "NodeConnector", lambda client, history, masters: client)
+            self.engine = QuorumEngine(connectors, ContextOptions(**options), self.timer, None, 0.0, True)
+        self._notifiers = [notifier for notifier in NOTIFIERS if notifier not in others]
+        self._told: list[LostEvent] = []
+        self._launch = Launch()
+        for engine in self.engine.engines:
+            engine.node._launch = self._launch
+            if connected:
+                self.timer.post(engine.node.connect)
+        self.turn()
+        self._launch.slow = True  # a probe of a silent master would be another connection
+
+    def connect(self) -> None:
+        """Let the attempts to connect go on that have begun."""
+        self._launch.go_on()
+        self.turn()
+
+    def reconnect(self) -> None:
+        """Have all masters hang up, and be connected to anew."""
+        for server in self.servers:
+            server.close()
+        self._launch.slow = False
+        self.connect()
+        self.go_on(0.2, *range(len(self.servers)))
+
+    @property
+    def now(self) -> float:
+        return self.clock.now()
+
+    @property
+    def servers(self) -> list[ScriptedServer]:
+        """The other ends of the masters' newest connections."""
+        return [connector.servers[-1] for connector in self._connectors]
+
+    def turn(self) -> None:
+        for _ in range(4):
+            self.timer.turn()
+
+    def jump(self, seconds: float) -> None:
+        """Let the process stand still for so long, and turn once it goes on."""
+        self.clock.jump(seconds)
+        self.turn()
+
+    def go_on(self, seconds: float, *agreeing: int) -> None:
+        """Let time pass in which the masters of these numbers grant whatever arrives, and the others say nothing."""
+        until = self.now + seconds
+        self._let(agreeing)
+        while self.now < until - 1e-9:
+            due = self.timer.next_due_at()
+            self.clock.jump(max(min(until, math.inf if due is None else due) - self.now, 0.0))
+            self._let(agreeing)
+
+    def _let(self, agreeing: Sequence[int]) -> None:
+        self.turn()
+        while [agreed for number in agreeing if (agreed := self.servers[number].agree())]:
+            self.turn()
+
+    def commands(self) -> list[list[Command]]:
+        """What has arrived at each master since the last look."""
+        return [server.take() for server in self.servers]
+
+    def lease(self, timeout: float, owner: Owner = NOBODY, **terms: Any) -> QuorumLease:
+        """A lease that is not acquired yet."""
+        options = lock_options(timeout, **terms)
+        key = lock_name("n")
+        group = self.engine.group(key, EXCLUSIVE, options)
+        return QuorumLease("n", lease_args(key, new_token()), group, owner, self._told.append, None, options)
+
+    def begin(self, lease: QuorumLease, *, limit: float | None = None, future: Waiting | None = None) -> Waiting:
+        """Begin to acquire."""
+        future = Future(lambda: None) if future is None else future
+        until = None if limit is None else self.now + limit
+        self.post(self.engine.new_wait(lease.options, lease, lease.key, False, True, until, future).begin)
+        return future
+
+    def hold(self, timeout: float, *granting: int, **more: Any) -> QuorumLease:
+        """A lease that the masters of these numbers have granted, and the others have refused."""
+        lease = self.lease(timeout, **more)
+        future = self.begin(lease)
+        for number, server in enumerate(self.servers):
+            server.one("SET")
+            server.say(b"+OK\r\n" if number in granting else b"$-1\r\n")
+        self.turn()
+        assert future.result() == (lease,)
+        return lease
+
+    def post(self, work: Callable[[], object]) -> None:
+        self.timer.post(work, self.engine)
+        self.turn()
+
+    def ask(self, begin: Callable[[Future[Any]], object]) -> Future[Any]:
+        """Begin an operation."""
+        future: Future[Any] = Future(lambda: None)
+        self.post(lambda: begin(future))
+        return future
+
+    @property
+    def told(self) -> list[LostEvent]:
+        for notifier in self._notifiers:
+            assert notifier.drain(10.0)
+        assert NOTIFIER.drain(10.0)
+        return list(self._told)
+
+    def close(self) -> None:
+        for engine in self.engine.engines:
+            engine.node.close(ConnectionAbortedError("the test is over"))
+            engine.router.wakeups.close(ConnectionAbortedError("the test is over"))
+        for connector in self._connectors:
+            for server in connector.servers:
+                server.close()
+            for sock in connector.sockets:
+                sock.close()
+        self.timer.stop()
+        self.timer._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,156 @@
+"""The majority of a quorum's lease is continuous: one that has ended does not come back, whatever is read first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.engine.rig import GONE, OK, array, failure, integer
+from tests.quorum.rig import QuorumRig
+from wheel_lock.errors import LockLost, LossReason, WheelLockError
+from wheel_lock.lease import Owner, State
+from wheel_lock.quorum.lease import QuorumLease
+
+
+@pytest.fixture
+def rig() -> Iterator[QuorumRig]:
+    with QuorumRig() as rig:
+        yield rig
+
+
+def lease_of(rig: QuorumRig, *votes: tuple[float, float]) -> QuorumLease:
+    """A lease whose votes count from and until these times."""
+    lease = rig.lease(4.0)
+    for vote, (counts_from, until) in zip(lease.votes, votes, strict=False):
+        granted: Any = SimpleNamespace(loss=None, state=State.HELD, group=lease.group, deadline=until)
+        vote.lease, vote.counts_from = granted, counts_from
+    return lease
+
+
+@pytest.mark.parametrize(
+    ("votes", "until"),
+    [
+        ([(0, 4)], 1),
+        ([(0, 4), (0, 9)], 4),
+        ([(0, 4), (0, 9), (0, 7)], 7),
+        ([(0, 4), (0, 9), (3.5, 7)], 7),  # the third begins to count before the first ends
+        ([(0, 4), (0, 9), (4, 7)], 7),
+        ([(0, 4), (0, 9), (4.5, 7)], 4),  # and half a second later
+        ([(0, 0.5), (0, 9), (2, 7)], 1),
+    ],
+)
+def test_a_majority_ends_with_its_first_gap(rig: QuorumRig, votes: list[tuple[float, float]], until: float) -> None:
+    assert lease_of(rig, *votes).majority_until(1.0) == until
+
+
+def test_the_deadline_is_set_anew_only_while_it_has_not_passed(rig: QuorumRig) -> None:
+    lease = lease_of(rig, (0, 4), (0, 9), (0, 7))
+    lease.deadline = 4.0
+    assert lease.recount(3.9)
+    assert lease.deadline == 7.0
+    lease.deadline = 4.0
+    assert not lease.recount(4.0)
+    assert lease.deadline == 4.0
+
+
+def test_a_late_vote_does_not_revive_a_lease(rig: QuorumRig) -> None:
+    lease = rig.hold(4.0, 0, 1)
+    rig.go_on(1.5, 1)  # the first is away: it confirms no renewal
+    rig.servers[2].one("SET")
+    rig.servers[2].say(b"$-1\r\n")
+    rig.go_on(1.4, 1)
+    rig.servers[2].one("SET")  # on a slow network
+    rig.go_on(0.1, 1)
+    rig.clock.jump(2.0)  # the process stands still: the first vote ends, and another client may have two of three
+    rig.servers[2].say(OK)
+    rig.turn()
+    assert not lease.is_valid(rig.now)
+    assert [event.reason for event in rig.told] == [LossReason.NOT_CONFIRMED]
+    failure(rig.ask(lambda future: rig.engine.release(lease, future)), LockLost)
+
+
+def test_a_vote_that_begins_to_count_behind_a_gap_does_not_revive_a_lease(rig: QuorumRig) -> None:
+    lease = rig.hold(4.0, 0, 1)
+    rig.engine.engines[2].history.empty_since = rig.now + 0.5  # its votes count 4 s later, half a second too late
+    rig.go_on(3.9, 1, 2)
+    assert lease.is_valid(rig.now)
+    assert all(vote.alive for vote in lease.votes)
+    rig.jump(1.0)
+    assert not lease.is_valid(rig.now)
+    assert len(rig.told) == 1
+
+
+def test_a_vote_that_begins_to_count_in_time_keeps_a_lease(rig: QuorumRig) -> None:
+    lease = rig.hold(4.0, 0, 1)
+    rig.engine.engines[2].history.empty_since = rig.now - 0.5
+    rig.go_on(6.0, 1, 2)
+    assert lease.is_valid(rig.now)
+    assert rig.told == []
+
+
+def test_a_renewal_that_is_read_behind_the_end_of_the_majority_does_not_revive_a_lease(rig: QuorumRig) -> None:
+    lease = rig.hold(4.0, 0, 1, 2)
+    deadline = lease.deadline
+    rig.go_on(1.5, 2)
+    rig.servers[0].take(), rig.servers[1].take()
+    assert lease.deadline == deadline  # the second largest of the three
+    rig.clock.jump(deadline - rig.now)
+    for server in rig.servers[:2]:
+        server.say(array())
+    rig.turn()
+    assert not lease.is_valid(rig.now)
+    assert len(rig.told) == 1
+
+
+def test_each_renewal_moves_the_deadline(rig: QuorumRig) -> None:
+    lease = rig.hold(4.0, 0, 1, 2)
+    for _ in range(5):
+        deadline = lease.deadline
+        rig.go_on(1.4, 0, 1, 2)
+        assert lease.deadline > deadline
+    rig.go_on(1.4, 0, 1)
+    assert lease.deadline > rig.now + 2.0
+    assert lease.is_valid(rig.now)
+
+
+def test_an_extension_that_too_few_nodes_confirm_is_no_loss_of_a_lease_that_is_held(rig: QuorumRig) -> None:
+    lease = rig.hold(6.0, 0, 1)
+    rig.engine.engines[2].history.empty_since = rig.now - 2.5
+    rig.go_on(3.45, 0, 1, 2)
+    extended = rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
+    rig.servers[2].one("extend")
+    rig.servers[2].say(integer(5000))
+    rig.turn()  # it does not count yet
+    rig.go_on(0.1, 0, 2)
+    rig.servers[1].say(integer(GONE))
+    rig.turn()
+    assert lease.is_valid(rig.now)
+    error = failure(extended, WheelLockError, "Only 1 of 3 nodes agree")
+    assert not isinstance(error, LockLost)
+    assert rig.told == []
+
+
+def test_an_extension_of_a_lease_that_ends_meanwhile_is_a_loss(rig: QuorumRig) -> None:
+    lease = rig.hold(6.0, 0, 1)
+    extended = rig.ask(lambda future: rig.engine.extend(lease, 1000, False, future))
+    rig.servers[0].agree()
+    rig.servers[1].say(integer(GONE))
+    rig.go_on(1.0)
+    failure(extended, LockLost)
+    assert len(rig.told) == 1
+
+
+@pytest.mark.parametrize("how", ["the object is dropped", "its thread ends"])
+def test_an_abandoned_lease_is_left_to_expire(rig: QuorumRig, how: str) -> None:
+    owner = Owner()
+    lease = rig.hold(4.0, 0, 1, 2, owner=owner)
+    if how == "its thread ends":
+        owner.ended = True
+    else:
+        rig.post(lambda: rig.engine.abandon(lease))
+    rig.go_on(1.4)  # its renewals would be due
+    assert [event.reason for event in rig.told] == [LossReason.ABANDONED]
+    assert rig.commands() == [[], [], []]

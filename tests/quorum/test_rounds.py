@@ -1,0 +1,150 @@
+"""The rounds of an acquire of a quorum: what ends them, on a clock moved by hand."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.engine.rig import NIL, OK, failure
+from tests.quorum.rig import QuorumRig
+from wheel_lock.engine.future import Future
+from wheel_lock.errors import ContextClosed, LockServerError, LockTimeout, WheelLockError
+from wheel_lock.lease import Lease
+from wheel_lock.lock_types import EXCLUSIVE
+
+RESPONSE_S = 2.0
+
+
+@pytest.fixture
+def rig() -> Iterator[QuorumRig]:
+    with QuorumRig(response_timeout_s=RESPONSE_S) as rig:
+        yield rig
+
+
+def say_to_all(rig: QuorumRig, reply: bytes) -> None:
+    """Answer the one acquire that each master has got."""
+    for server in rig.servers:
+        for command in server.take():
+            if command.what in ("SET", "acquire"):
+                server.say(reply)
+    rig.turn()
+
+
+def waiting(rig: QuorumRig, **more: Any) -> Future[Sequence[Lease] | None]:
+    """A caller that waits: its first round was refused."""
+    future = rig.begin(rig.lease(1.0), **more)
+    say_to_all(rig, NIL)
+    assert rig.engine.stats().waiting == 1
+    return future
+
+
+def test_a_caller_whose_first_round_is_not_answered_is_told_at_once(rig: QuorumRig) -> None:
+    future = rig.begin(rig.lease(1.0), limit=10.0)
+    rig.go_on(0.2)
+    failure(future, LockTimeout, "Only 0 of 3 nodes answered")
+
+
+def test_one_that_waits_waits_through_a_stall(rig: QuorumRig) -> None:
+    future = waiting(rig, limit=10.0)
+    rig.go_on(RESPONSE_S / 2)
+    assert not future.done
+    rig.reconnect()
+    for _ in range(100):
+        rig.go_on(0.05, 0, 1, 2)
+        if future.done:
+            break
+    assert future.result()
+
+
+def test_one_that_waits_is_told_when_a_stall_lasts(rig: QuorumRig) -> None:
+    future = waiting(rig, limit=10.0)
+    rig.go_on(RESPONSE_S - 0.1)
+    assert not future.done
+    rig.go_on(2.0)
+    failure(future, WheelLockError, "Only 0 of 3 nodes answered")
+
+
+def test_one_that_waits_is_told_at_its_time_limit(rig: QuorumRig) -> None:
+    future = waiting(rig, limit=1.0)
+    rig.go_on(0.9)
+    assert not future.done
+    rig.go_on(1.0)
+    failure(future, WheelLockError, "Only 0 of 3 nodes answered")
+
+
+def test_one_that_waits_is_told_of_a_refusal_by_the_servers_at_once(rig: QuorumRig) -> None:
+    future = waiting(rig, limit=10.0)
+    for _ in range(20):
+        rig.go_on(0.01)
+        say_to_all(rig, b"-ERR no such thing\r\n")
+    failure(future, LockServerError, "no such thing")
+
+
+@pytest.mark.parametrize("how", ["close", "stop"])
+@pytest.mark.parametrize("rounds", ["in the first round", "in a later round"])
+def test_the_end_of_the_context_is_what_ends_an_acquire(rig: QuorumRig, how: str, rounds: str) -> None:
+    future = rig.begin(rig.lease(30.0)) if rounds == "in the first round" else waiting(rig)
+    if how == "close":
+        rig.ask(lambda closed: rig.engine.close(1.0, closed))
+    else:
+        rig.timer.stop()
+        rig.turn()
+    failure(future, ContextClosed)
+    assert not rig.engine.in_use
+
+
+class Undeliverable(Future[Any]):
+    """The result of a task whose event loop is closed."""
+
+    @property
+    def abandoned(self) -> bool:
+        return True
+
+
+def test_a_task_of_a_closed_loop_has_no_more_rounds(rig: QuorumRig) -> None:
+    future = waiting(rig, future=Undeliverable(lambda: None))
+    rig.commands()
+    rig.go_on(5.0)
+    assert rig.commands() == [[], [], []]
+    assert not future.done
+    assert not rig.engine.in_use
+
+
+@pytest.mark.parametrize("timeout", [0.2, 30.0])
+def test_a_first_connection_may_take_its_time_however_short_the_timeout(timeout: float) -> None:
+    with QuorumRig(connected=False) as rig:
+        lease = rig.lease(timeout)
+        future = rig.begin(lease)
+        rig.go_on(1.8)
+        rig.connect()
+        for server in rig.servers:
+            server.one("SET")
+            server.say(OK)
+        rig.turn()
+        assert future.result() == (lease,)
+        assert not rig.engine.counters.lost
+
+
+def test_groups_live_as_long_as_their_leases() -> None:
+    with QuorumRig(renewal_slack=0.0) as rig:
+        kept = rig.hold(10.0, 0, 1, 2)
+        for number in range(600):
+            lease = rig.hold(20.0 + number / 1000, 0, 1, 2)
+            rig.ask(partial(rig.engine.release, lease))
+            for server in rig.servers:
+                server.agree()
+            rig.turn()
+        del lease
+        rig.go_on(1.0, 0, 1, 2)
+        gc.collect()
+        assert len(rig.engine._groups) <= 2
+        assert max(len(engine.router.renewer._groups) for engine in rig.engine.engines) <= 300
+        assert kept.params is rig.engine.group(b"n", EXCLUSIVE, kept.options)
+        rig.timer._forked()
+        assert not kept.is_valid(rig.now)
+        assert not any(vote.alive for vote in kept.votes)
+        assert rig.engine.group(b"n", EXCLUSIVE, kept.options).alive
